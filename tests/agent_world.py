@@ -249,8 +249,9 @@ class World:
         layout_epoch: int = 0,
         life: float = 900.0,
         not_before: float = 0.0,
+        ahead: float = 0.0,
     ) -> None:
-        """Write orders: `resets` maps a chip to its epoch."""
+        """Write orders: `resets` maps a chip to its epoch; the clock that issues them runs `ahead` by s."""
         self.generation += 1
         groups = group if group is not None else range(self.driver.row.chips)
         reset = {
@@ -265,8 +266,8 @@ class World:
             generation=self.generation,
             revision="r1",
             policy_digest="",
-            issued_ms=self.clock.now_ms(),
-            not_after_ms=self.clock.now_ms() + int(life * 1000),
+            issued_ms=self.clock.now_ms() + int(ahead * 1000),
+            not_after_ms=self.clock.now_ms() + int((life + ahead) * 1000),
             isolate=dict(isolate or {}),
             resets=reset,
             vnpu_epoch=layout_epoch,

@@ -6,6 +6,15 @@ import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.planted import planted_secrets, pytest_runtest_protocol
+
+__all__ = ["planted_secrets", "pytest_runtest_protocol"]
+
+# how long an example takes says how busy the machine is
+settings.register_profile("belay", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("belay")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

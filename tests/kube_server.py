@@ -25,6 +25,16 @@ from engine.sandbox import definitions
 from tests.needs import assets
 
 TOKEN = "admin-token"
+#: Who asked for what, without bodies: accounts of Belay and certificates of agents; nothing of others.
+AUDIT = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+    userGroups: ["system:serviceaccounts:belay-system", "system:serviceaccounts:belay-nodes"]
+  - level: None
+"""
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +50,15 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @contextlib.contextmanager
 def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
-    """Start etcd and kube-apiserver on loopback; yields the kubeconfig and ends both."""
+    """Start etcd and kube-apiserver on loopback; yields the kubeconfig and ends both.
+
+    What Belay's accounts ask for is in ``audit.log`` of the folder (`tests.rights` reads it).
+    """
     port, client_port, peer_port = _free_ports(3)
     key = folder / "sa.key"
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True, timeout=30)
     (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+    (folder / "audit.yaml").write_text(AUDIT)
     etcd_url, peer_url = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
     with contextlib.ExitStack() as stack:
         _start(
@@ -63,7 +77,8 @@ def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
             f" --service-account-key-file={key} --service-account-signing-key-file={key}"
             f" --service-account-issuer=https://kubernetes.default.svc --token-auth-file={folder / 'tokens.csv'}"
             " --authorization-mode=RBAC --service-cluster-ip-range=10.0.0.0/24"
-            " --disable-admission-plugins=ServiceAccount",
+            " --disable-admission-plugins=ServiceAccount"
+            f" --audit-policy-file={folder / 'audit.yaml'} --audit-log-path={folder / 'audit.log'}",
         )
         path = folder / "kubeconfig"
         path.write_text(

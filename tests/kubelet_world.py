@@ -228,6 +228,7 @@ class Node:
     ) -> None:  # fmt: skip
         self.names = names or PublicNames()
         self.plugins, self.hooks = plugins, hooks
+        self.claimed: Mapping[int, str] | None = None
         self.root = Path(tempfile.mkdtemp(prefix="bk"))
         self.kubelet = Kubelet(self.root / "k")
         self.clock = WallClock()
@@ -274,6 +275,7 @@ class Node:
             observers=[self.plugin.changed],
             plugins=self.plugins,
             hooks=self.hooks,
+            claimed=self.claimed,
         )
         self.tasks = [asyncio.create_task(self.agent.run()), asyncio.create_task(self.plugin.run())]
         if wait:

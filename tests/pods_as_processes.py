@@ -29,7 +29,7 @@ SPACE = "belay-system"
 PART = "app.kubernetes.io/part-of=belay"
 _KINDS = ("deployments", "statefulsets")
 #: Ports that pods of the host could not have twice.
-_PORTS = {"BELAY_HEALTH_PORT": "0", "BELAY_GRPC_LISTEN": "off", "BELAY_GRPC_HEALTH_PORT": "0"}
+_PORTS = {"BELAY_HEALTH_PORT": "0", "BELAY_GRPC_LISTEN": "127.0.0.1:0", "BELAY_GRPC_HEALTH_PORT": "0"}
 
 
 class Pods:

@@ -12,7 +12,21 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, claims, decode, dropped, run, split
+from engine.act import (
+    SETTLE_SECONDS,
+    TABLE,
+    Batch,
+    Edge,
+    Fence,
+    Refused,
+    SettlingClaims,
+    claim,
+    claims,
+    decode,
+    dropped,
+    run,
+    split,
+)
 from engine.act.budget import KEY, reserve
 from engine.act.orders import set_policy
 from engine.kube import CONFIGMAP, NODE, POD, KubeError, Object, resource_for
@@ -466,8 +480,11 @@ def test_older_managers_get_an_episode_where_the_jobs_owner_requested_it(cluster
 
 
 def test_chips_are_claimed_once_and_claims_end(cluster: Cluster, edge: Edge) -> None:
+    clock = [100.0]
+    settling = SettlingClaims(lambda: clock[0])
+
     def claimed(binds: list[act.BindPod], pods: list[Any]) -> dict[str, str]:
-        return cluster.run(claim(cluster.kube, "main", binds, pods, NOW)).refused
+        return cluster.run(claim(cluster.kube, "main", binds, pods, NOW, settling)).refused
 
     def held() -> dict[str, Any]:
         live = cluster.get(CONFIGMAP, "belay-ledger-main", "belay-system")
@@ -494,7 +511,47 @@ def test_chips_are_claimed_once_and_claims_end(cluster: Cluster, edge: Edge) -> 
     assert claimed(ask[1:], [bound, second]) == {}
     assert set(held()) == {"ub"}
     claimed([], [])
-    assert held() == {}
+    assert set(held()) == {"ub"}, "the pod has gone, a binding may be under way"
+    clock[0] += SETTLE_SECONDS - 0.1
+    again = msgspec.structs.replace(ask[1], preconditions=act.Preconditions(uid="again"))
+    waiting = worlds.pod("b", uid="again")
+    assert set(claimed([again], [waiting])) == {"again"}, "the pod made in its place would get it on these chips too"
+    clock[0] += 0.1
+    assert claimed([again], [waiting]) == {} and set(held()) == {"again"}
+
+
+def test_chips_of_a_moved_claim_stay_claimed_while_its_binding_may_be_under_way(cluster: Cluster, edge: Edge) -> None:
+    clock = [100.0]
+    settling = SettlingClaims(lambda: clock[0])
+
+    def bind(name: str, chip: int) -> act.BindPod:
+        wanted = act.Preconditions(uid=f"u{name}")
+        return act.BindPod(
+            **WHY, namespace="default", pod=name, node="node-1", chips=(f"Ascend910-{chip}",), annotations={},
+            preconditions=wanted,
+        )  # fmt: skip
+
+    def claimed(binds: list[act.BindPod], *pods: Any) -> dict[str, str]:
+        return cluster.run(claim(cluster.kube, "main", binds, pods, NOW, settling)).refused
+
+    def held() -> set[str]:
+        live = cluster.get(CONFIGMAP, "belay-ledger-main", "belay-system")
+        assert live is not None
+        return {chip for one in ledger.parse(live).values() for chip in one.chips()}
+
+    pods = [worlds.pod(name, uid=f"u{name}") for name in "ab"]
+    assert claimed([bind("a", 0)], *pods) == claimed([bind("a", 3)], *pods) == {}
+    assert held() == {"node-1/Ascend910-0", "node-1/Ascend910-3"}
+    assert "default/a" in claimed([bind("b", 0)], *pods)["ub"]
+    bound = worlds.pod("a", uid="ua", node="node-1")
+    assert claimed([bind("a", 0)], *pods) == {}, "the pod itself may go back"
+    claimed([], bound, pods[1])
+    assert held() == {"node-1/Ascend910-0", "node-1/Ascend910-3"}, "bound, by one of several bindings"
+    clock[0] += SETTLE_SECONDS
+    claimed([], bound, pods[1])
+    clock[0] += SETTLE_SECONDS
+    claimed([], bound, pods[1])
+    assert held() == set()
 
 
 def test_a_full_ledger_keeps_gangs_whole_and_leaves_the_rest_to_the_next_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,7 +598,7 @@ def test_sharers_of_a_chip_need_no_claim(cluster: Cluster, edge: Edge) -> None:
         )
         for pod in pods
     ]
-    assert cluster.run(claim(cluster.kube, "main", ask, pods, NOW)).refused == {}
+    assert cluster.run(claim(cluster.kube, "main", ask, pods, NOW, SettlingClaims())).refused == {}
 
 
 def test_a_chip_with_a_vnpu_in_use_is_neither_cut_nor_reset(cluster: Cluster, edge: Edge) -> None:

@@ -538,6 +538,21 @@ def test_not_before_is_honoured(tmp_path: Path) -> None:
     scenario(tmp_path, story)
 
 
+def test_an_order_of_a_clock_a_day_ahead_waits_no_longer_than_it_says(tmp_path: Path) -> None:
+    """It stood until the next day, and its chips were out: found by rounds in which a worker's clock jumped."""
+
+    async def story(world: World) -> None:
+        await faulty(world)
+        await world.run(100)
+        world.order({3: 7}, not_before=world.clock.now() + 86_430, ahead=86_400)
+        await world.run(25)
+        assert world.driver.resets == []
+        await world.run(15)
+        assert len(world.driver.resets) == 1
+
+    scenario(tmp_path, story)
+
+
 def test_a_failed_reset_is_reported_and_the_fault_stays(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await faulty(world)

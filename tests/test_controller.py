@@ -31,6 +31,8 @@ def test_config_maps_of_others_are_left_out() -> None:
     assert not wanted(config_map("kube-root-ca.crt", "default"))
     assert wanted(config_map("app", "default", manager="belay"))
     assert wanted(config_map("anything", "belay-nodes"))
+    assert wanted(config_map("belay-revisions", "belay-system"))
+    assert not wanted(config_map("belay-commit", "belay-system"))
     assert wanted(config_map("mindx-dl-deviceinfo-n", "kube-system"))
     assert wanted({"kind": "Pod", "metadata": {"name": "p", "namespace": "default"}})
 

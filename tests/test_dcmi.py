@@ -60,6 +60,32 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, 60))
 
 
+def test_the_start_waits_for_cards_that_are_not_back(
+    library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.drivers.dcmi.supervisor.BACKOFF", (0.0,))
+    standin = machine()
+    standin.state.chip[7].card = -1
+
+    async def story(seconds: float, back: bool) -> list[int]:
+        npu = DcmiDriver(
+            library, sleep=asyncio.sleep, owners=ME, env={"BELAY_SIM_DCMI_STATE": str(standin.file)},
+            cards_timeout=seconds,
+        )  # fmt: skip
+        try:
+            if seconds:
+                with pytest.raises(DriverError, match="1 cards are not back yet"):
+                    await npu.machine()
+            if back:
+                standin.state.chip[7].card = 7
+            return [chip.id for chip in await npu.chips()]
+        finally:
+            await npu.close()
+
+    assert run(story(0.0, back=False)) == list(range(7)), "past the time it goes on without them"
+    assert run(story(600.0, back=True)) == list(range(8))
+
+
 def test_every_layout_has_the_compilers_size() -> None:
     assert {kind.__name__: ctypes.sizeof(kind) for kind in structs.SIZES} == {
         kind.__name__: size for kind, size in structs.SIZES.items()

@@ -107,7 +107,7 @@ def test_the_originals_flags_are_settings() -> None:
     assert (found.volcano, found.preset, found.slow_node, found.single_die) == (True, False, True, False)
     assert (found.host_ip, found.runtime, found.kubelet_port, found.period) == ("10.1.2.3", True, 10255, 9.0)
     node = flags.node_settings(options, Settings())
-    assert (node.poll, node.boot_timeout, node.resets, node.third_party_delay) == (9.0, 150.0, False, 0.0)
+    assert (node.poll, node.cards_timeout, node.resets, node.third_party_delay) == (9.0, 150.0, False, 0.0)
     assert Settings().third_party_delay == 300.0
     assert flags.policy(options, shipped_policy()).rules.duration["81078603"].timeout_ms == 25_000
     assert flags.log_level(options) == "DEBUG"

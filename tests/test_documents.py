@@ -129,6 +129,12 @@ MINIMAL: dict[str, dict[str, Any]] = {
         "title": "t", "resource": "huawei.com/Ascend910", "devicePrefix": "Ascend910-", "chipsPerNode": 8,
         "placement": {"handler": "base", "max": 8, "single": "1-8"}, "reset": {"groups": [[0, 1], "2-3"]},
     },
+    "DiagnosisRules": {
+        "rules": [{
+            "code": "DiskFull", "role": "cause", "match": [["No space left"]], "title": {"en": "full", "zh": "已满"},
+            "advice": {"en": "free space"},
+        }],
+    },
     "FaultTable": {
         "plane": "node", "severity": ["NotHandleFault"], "levels": {"NotHandleFault": ["0100000D"]},
         "unlisted": {"rule": "drop"},

@@ -15,7 +15,7 @@ from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
 from agents.node import reporting
-from agents.node.fabric import Nics, level_lists, parse_eid
+from agents.node.fabric import Nics, _ipv6, level_lists, npus_per_node, parse_eid
 from agents.node.policy import FaultLevels
 from agents.node.shipped import shipped_policy
 from agents.node.state import NodeState
@@ -79,8 +79,8 @@ def test_a_server_in_a_super_pod() -> None:
     assert levels(MACHINE) == {
         0: ("UB", "7_3", [(eid(1, 2, 6), ["1/6"], "1")]),
         1: ("UB", "7", [(eid(0, 3, 0x3F), [f"0/{n}" for n in range(1, 9)], "0")]),
-        2: ("UBOE", "CLUSTER1", [("10.20.30.40", ["d2h"], "0")]),
-        3: ("ROCE", "CLUSTER1", [("192.168.1.1", [], "0")]),
+        2: ("UBOE", "CLUSTER1", [("10.20.30.40", ["1/8"], "0")]),
+        3: ("ROCE", "CLUSTER1", [("192.168.1.1", ["d2h"], "0")]),
     }
 
 
@@ -96,16 +96,17 @@ def test_a_server_alone_has_no_super_pod() -> None:
 @pytest.mark.parametrize(
     ("chip", "mesh", "groups"),
     [
-        (3, (eid(0, 2, 8), ["0/8"], "0"), {"0": ["0/1", "0/2"], "1": ["1/0", "1/1", "1/2", "1/3", "1/5", "1/6"]}),
-        (4, (eid(1, 2, 6), ["1/6"], "1"), {"1": ["1/1", "1/2"], "0": [f"0/{n}" for n in range(6)]}),
+        (3, (eid(0, 2, 8), ["0/8"], "0"), {"0": ["1/0", "1/1", "1/2", "1/3", "1/5", "1/6"], "1": ["0/1", "0/2"]}),
+        (4, (eid(1, 2, 6), ["1/6"], "1"), {"0": [f"0/{n}" for n in range(6)], "1": ["1/1", "1/2"]}),
     ],
 )
 def test_a_rack_meshes_by_halves(chip: int, mesh: Any, groups: dict[str, list[str]]) -> None:
     rack = msgspec.structs.replace(MACHINE, super_pod_type=2, mainboard=0x03)
     urma = tuple(eids for eids in URMA if parse_eid(eids[0]).entity != 3)
     found = levels(rack, chip, nics={}, urma=urma)
-    assert found[0] == ("UB", "7_2", [mesh]) and found[1][:2] == ("UB", "7")
+    assert found[0] == ("UB", "7_3", [mesh]) and found[1][:2] == ("UB", "7")
     assert {plane: ports for _, ports, plane in found[1][2]} == groups
+    assert [plane for _, _, plane in found[1][2]] == ["0", "1"], "the group of six ports is first, and number 0"
     assert sorted(found) == [0, 1]
 
 
@@ -113,11 +114,51 @@ def test_cards() -> None:
     urma = ((eid(0, 0, 0, tail=0x0428), eid(0, 0, 0, tail=0x0828), eid(0, 0, 0, tail=0x0068), eid(0, 1, 0)),)
     four = msgspec.structs.replace(MACHINE, card_type="300I-Atlas350-4p", super_pod_id=-1)
     assert levels(four, urma=urma) == {
-        0: ("UB", "10.0.0.9", [(eid(0, 0, 0, tail=0x0428), ["1/5"], "1")]),
-        3: ("ROCE", "CLUSTER1", [("192.168.1.1", [], "0")]),
+        0: ("UB", "10.0.0.9", [(eid(0, 0, 0, tail=0x0428), ["1/5"], "0")]),
+        3: ("ROCE", "CLUSTER1", [("192.168.1.1", ["d2h"], "0")]),
     }
     alone = msgspec.structs.replace(MACHINE, card_type="300I-Atlas350")
     assert list(levels(alone, urma=urma)) == [3]
+
+
+@pytest.mark.parametrize(
+    ("last", "plane"), [(0x00, "0"), (0x01, "0"), (0x09, "0"), (0x0A, "1"), (0x12, "1"), (0x13, "0"), (0x28, "0")]
+)
+def test_the_plane_of_an_address_between_cards_follows_from_its_last_byte(last: int, plane: str) -> None:
+    four = msgspec.structs.replace(MACHINE, card_type="300I-Atlas350-4p", super_pod_id=-1)
+    ((_, _, found),) = levels(four, urma=((eid(0, 0, 0, tail=last),),), nics={})[0][2]
+    assert found == plane
+
+
+@pytest.mark.parametrize(("board", "npus"), [(0x25, 8), (0x44, 16), (0x46, 4), (0x48, 4)])
+def test_the_npus_of_a_node_follow_from_its_main_board(board: int, npus: int) -> None:
+    server = msgspec.structs.replace(MACHINE, mainboard=board)
+    nics = {n: [f"192.168.1.{n}"] for n in range(16)}
+    assert npus_per_node(server) == npus
+    assert levels(server, npus + 1, nics=nics, count=npus + 2)[3][2] == [("192.168.1.1", ["d2h"], "0")]
+
+
+def test_a_card_with_ipv6_only(tmp_path: Path) -> None:
+    table = tmp_path / "if_inet6"
+    table.write_text(
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+        "fe800000000000000042acfffe110002 05 40 20 80     eth7\n"
+        "20010db8000000000000000000000007 05 40 00 80     eth7\n"
+    )
+    assert _ipv6("eth7", table) == "2001:db8::7"
+    assert _ipv6("lo", table) == "" and _ipv6("eth7", tmp_path / "none") == ""
+    found = level_lists(MACHINE, chips(), "", {0: ["2001:db8::7"]})[0][-1]["info"]["ROCE"]["rank_addr_list"]
+    assert found == [{"addr_type": "IPV6", "addr": "2001:db8::7", "ports": ["d2h"], "plane_id": "0"}]
+
+
+@pytest.mark.parametrize(("kind", "rack"), [(0, None), (1, "2"), (2, "2"), (3, None)])
+def test_the_rack_is_named_in_racks_only(kind: int, rack: str | None) -> None:
+    machine = msgspec.structs.replace(MACHINE, super_pod_type=kind)
+    state = NodeState("n", machine, chips(1), FaultLevels(shipped_policy("n")))
+    assert reporting.node_annotations(state).get("rackID") == rack
+    assert reporting.node_labels(state, {}).get("huawei.com/topotree.rackid") == rack
+    body = json.loads(reporting.device_info(state, 0)["data"]["DeviceInfoCfg"])
+    assert body.get("RackID") == (int(rack) if rack else None)
 
 
 def test_other_products_have_none() -> None:
@@ -135,7 +176,7 @@ def test_the_map_of_network_cards(tmp_path: Path) -> None:
     file.write_text("[]")
     assert nics.addresses() == {0: ["192.168.2.2"]}, "read at start only"
     assert Nics(file, known.__getitem__).addresses() == {}
-    assert levels(MACHINE, 8, nics={0: ["192.168.2.2"]}, count=9)[3][2] == [("192.168.2.2", [], "0")]
+    assert levels(MACHINE, 8, nics={0: ["192.168.2.2"]}, count=9)[3][2] == [("192.168.2.2", ["d2h"], "0")]
 
 
 def test_annotations_through_the_drivers_own_calls(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -162,13 +162,13 @@ def test_an_agent_reports_public_faults_of_its_own_node_only(tmp_path: Path, mon
         await two_jobs(world)
         for name, node in (("agent-a", "n0"), ("agent-b", "n1")):
             spec = {"nodeName": node, "serviceAccountName": "belay-agent", "containers": [{"name": "c", "image": "i"}]}
-            metadata = {"name": name, "namespace": "belay-system"}
+            metadata = {"name": name, "namespace": "belay-nodes"}
             await world.kube.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         file = tmp_path / "token"
         monkeypatch.setenv(caller_token.VARIABLE, str(file))
         grants = Grants(fault_senders=frozenset({("mindx-dl", "noded")}))
         async with world.server(callers="known", grants=grants) as server:
-            await until(lambda: "belay-system/agent-a" in server.cluster.observed.pods, "the agents are seen")
+            await until(lambda: "belay-nodes/agent-a" in server.cluster.observed.pods, "the agents are seen")
 
             async def send(as_whom: str, node: str, name: str) -> None:
                 file.write_text(as_whom)
@@ -178,12 +178,12 @@ def test_an_agent_reports_public_faults_of_its_own_node_only(tmp_path: Path, mon
                 finally:
                     await sender.close()
 
-            agent = await token(world, "belay-system", "belay-agent", "agent-a")
+            agent = await token(world, "belay-nodes", "belay-agent", "agent-a")
             await send(agent, "n0", "message-own")
             with pytest.raises(DriverError, match="is on node n0 and may not report faults of 'n1'"):
                 await send(agent, "n1", "message-forged")
             with pytest.raises(DriverError, match=r"the node of .* is not known"):
-                await send(await token(world, "belay-system", "belay-agent"), "n0", "message-unbound")
+                await send(await token(world, "belay-nodes", "belay-agent"), "n0", "message-unbound")
             with pytest.raises(DriverError, match="may not send public faults"):
                 await send(await token(world, NS, pod="first-worker-0"), "n0", "message-job")
             await send(await token(world, "mindx-dl", "noded"), "n1", "message-granted")

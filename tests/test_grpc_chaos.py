@@ -20,6 +20,8 @@ from engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import Client, World, play, until
 from tests.ports import free_port
 
+pytestmark = pytest.mark.timeout(300)
+
 
 class Servers:
     """One server at a time on one port, as one pod that is killed and starts again."""
@@ -159,7 +161,8 @@ async def recovers(
         )
 
     try:
-        await until(told, "recovered", 60)
+        # a signal that is lost with its server is repeated after ten seconds, and six may be lost
+        await until(told, "recovered", 240)
     except AssertionError as error:
         session = servers.current.registry.sessions.get(job) if servers.current is not None else None
         state = session and (session.conversation.state, len(session.signals), session.conversation.story[-4:])

@@ -166,3 +166,37 @@ def test_against_the_real_api_server(kubeconfig: str) -> None:  # noqa: F811
             await kube.delete(LEASE, "belay-test", "default")
 
     asyncio.run(case())
+
+
+def test_a_restarted_process_releases_what_its_former_life_held() -> None:
+    world = World()
+
+    async def story() -> None:
+        killed, other = world.lease("one"), world.lease("two")
+        assert await killed.acquire() == 1 and await other.acquire() is None
+        again = world.lease("one")
+        assert not await other.release_former(), "another's Lease stays"
+        assert not await killed.release_former(), "a Lease that is held now stays"
+        assert await again.release_former() and not await again.release_former()
+        assert await again.verify(1), "batches of the former life may end"
+        assert await other.acquire() == 2
+        assert not await again.release_former() and await other.verify(2)
+
+    asyncio.run(story())
+
+
+def test_a_lease_acquired_meanwhile_is_not_released() -> None:
+    world = World()
+
+    async def story() -> None:
+        killed, again, working = (world.lease("one") for _ in range(3))
+        await killed.acquire()
+
+        async def meanwhile() -> None:
+            assert await working.acquire() == 2
+
+        world.leases.before_write = meanwhile
+        assert not await again.release_former()
+        assert await working.renew()
+
+    asyncio.run(story())

@@ -10,10 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agents.node.link_trust import LinkTrust
 from agents.node.linkfiles import LinkPart
+from agents.node.trust import OrderTrust
+from engine.cli.key_sets import new_signing_key
 from engine.model.links import EndOrders, EndReport, LinkOrder, LinkReport
 from engine.wire import links as wire
 from engine.wire.names import NODES, SYSTEM
+from engine.wire.seals import SEAL_KEY, SigningKey, covered, text_of
 from tests.agent_world import FakeCluster, VirtualClock
 
 NODE = "node-a"
@@ -24,12 +28,19 @@ ENDS = (
 
 
 class Part:
-    """A part at work on a virtual clock."""
+    """A part at work on a virtual clock; ``trust`` is a folder with keys."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.clock = root, VirtualClock()
+    def __init__(self, root: Path, trust: Path | None = None) -> None:
+        self.root, self.clock, self.trust = root, VirtualClock(), trust
         self.cluster = FakeCluster(self.clock)
-        self.task = asyncio.create_task(LinkPart(NODE, self.cluster, root, self.clock).run())
+        self.start()
+
+    def start(self) -> None:
+        believed = None
+        if self.trust is not None:
+            state = self.trust.parent / "state"
+            believed = LinkTrust(OrderTrust(str(self.trust), state, NODE), state)
+        self.task = asyncio.create_task(LinkPart(NODE, self.cluster, self.root, self.clock, trust=believed).run())
 
     def order(self, *ends: EndOrders) -> None:
         self.cluster.set_map(wire.orders_map(NODE, wire.orders_text(NODE, ends)))
@@ -55,9 +66,9 @@ class Part:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-def play(root: Path, story: Callable[[Part], Any]) -> None:
+def play(root: Path, story: Callable[[Part], Any], trust: Path | None = None) -> None:
     async def whole() -> None:
-        part = Part(root)
+        part = Part(root, trust)
         try:
             await story(part)
             assert not part.task.done(), part.task.exception()
@@ -131,3 +142,51 @@ def test_a_folder_that_cannot_be_used_is_reported_and_the_others_are_used(tmp_pa
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
     play(tmp_path / "root", story)
+
+
+def test_forged_older_and_deleted_orders_leave_the_last_good_ones_in_force(tmp_path: Path) -> None:
+    key, eve = new_signing_key(), new_signing_key()
+    trust = tmp_path / "trust"
+    trust.mkdir()
+    (trust / "a.pub").write_bytes(key.public_pem())
+
+    def orders(at: int, address: str, by: SigningKey | None = key, name: str = "") -> dict[str, Any]:
+        end = EndOrders(9, "serve.d0", (LinkOrder(1, (address,), 3000, ("chat",)),))
+        body = wire.orders_map(NODE, wire.orders_text(NODE, [end]))
+        if by is not None:
+            body["data"][SEAL_KEY] = text_of(by.seal(name or body["metadata"]["name"], covered(body), at))
+        return body
+
+    def address(part: Part) -> str:
+        return str(part.file("serve.d0")["peers"]["1"][0]) if (part.root / "serve.d0").exists() else ""
+
+    def problem(part: Part) -> str:
+        return " ".join(end.problem for end in part.report() or ())
+
+    async def story(part: Part) -> None:
+        part.cluster.set_map(orders(10, "10.6.6.6:1", None))
+        part.cluster.set_map(orders(10, "10.0.0.1:1"))
+        await part.until(lambda: address(part) == "10.0.0.1:1")
+        changed = orders(20, "10.0.0.2:1")
+        changed["data"]["links.json"] = changed["data"]["links.json"].replace("10.0.0.2", "10.6.6.6")
+        for body, said in (
+            (orders(20, "10.6.6.6:1", None), "is not signed"),
+            (orders(20, "10.6.6.6:1", eve), "unknown key"),
+            (orders(20, "10.6.6.6:1", key, "belay-links-other"), "does not fit"),
+            (changed, "does not fit"),
+            (orders(5, "10.6.6.6:1"), "older than the one"),
+            (None, "is gone"),
+        ):
+            part.cluster.set_map(body, SYSTEM, wire.name_of(NODE))
+            await part.until(lambda said=said: said in problem(part))
+            assert address(part) == "10.0.0.1:1"
+        # after a restart too
+        await part.end()
+        part.start()
+        part.cluster.set_map(orders(5, "10.6.6.6:1"))
+        await part.clock.advance(30)
+        assert address(part) == "10.0.0.1:1"
+        part.cluster.set_map(orders(30, "10.0.0.3:1"))
+        await part.until(lambda: address(part) == "10.0.0.3:1" and not problem(part))
+
+    play(tmp_path / "links", story, trust)

@@ -38,7 +38,7 @@ def _850(count: int, each: int, block: str) -> list[Item]:
 def _950(count: int, each: int, size: str = "64", **notes: str) -> list[Item]:
     named = {key.replace("_", "-"): value for key, value in notes.items() if key != "ub"}
     named |= {"huawei.com/schedule_ubmemory": "true"} if "ub" in notes else {}
-    settings = [params(super_pod_size=size)] if size else []
+    settings = [params(super_pod_size=size) if size else params(shared_tor_num="2")]
     return [*_many(3, "npu", 8, rack=0), *settings, *job("j", count, each, kind="npu", policy=RACK, notes=named)]
 
 
@@ -100,7 +100,7 @@ INVALID: dict[str, tuple[list[Item], str]] = {
         _850(2, 5, "16"), "distributed super-pod job require npu(10) should be multiple of sp-block",
     ),
     "850 half nodes": (_850(2, 3, "16"), "distributed super-pod job require npu 8*n, instead of 3"),
-    "950 without a size": (
+    "950 without a size in Volcano's ConfigMap": (
         _950(2, 8, "", sp_block="16"),
         "Parameter super-pod-size(0) in volcano.yaml is invalid which should be in range [1,1024]",
     ),

@@ -50,8 +50,8 @@ def test_free_chips_are_counted_by_the_engine_or_read_from_the_report(
     assert listing.plan(items, tmp_path).chips("j-0") == chips
 
 
-@pytest.mark.parametrize(("value", "home"), [("true", "n1"), ("false", "n0"), ("TRUE", "n0"), (None, "n0")])
-def test_previous_nodes_are_preferred_on_demand(value: str | None, home: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "home"), [("true", "n1"), ("false", "n0"), ("TRUE", "n0"), (None, "n1")])
+def test_previous_nodes_are_preferred_unless_volcano_differs(value: str | None, home: str, tmp_path: Path) -> None:
     settings = [params(prefer_previous_node=value)] if value else []
     data = history.job_data("train/PodGroup/j", JobMemory(uid="u-j", nodes={"0": "n1"}))
     memory = listing.config_map("belay-system", names.job_config_map("train", "PodGroup", "j"), data)

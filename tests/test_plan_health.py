@@ -380,7 +380,8 @@ def test_ledger_claims_count_until_the_binding_is_seen() -> None:
     waiting, bound = pod("w", count=1), pod("b", node="n0", chips=[0])
     claims = {"n0/Ascend910-5": waiting.uid, "n0/Ascend910-0": bound.uid, "n0/Ascend910-7": "gone"}
     view = decide(world(1, pods=[waiting, bound], ledger=claims)).nodes["n0"]
-    assert view.used == 0b100001 and view.used_by == {0: "train/b", 5: "train/w"}
+    assert view.used == 0b10100001, "a binding may still come for the pod that is gone"
+    assert view.used_by == {0: "train/b", 5: "train/w"}
     assert view.requested["huawei.com/Ascend910"] == 2
 
 

@@ -184,6 +184,16 @@ def test_an_untaken_order_ends_as_a_hold() -> None:
     assert [a.epoch for a in resets(decide(again, now=NOW + 1901))] == [2]
 
 
+def test_an_order_of_a_clock_a_day_ahead_ends_as_any_other() -> None:
+    past = decide(world()).memory.frozen("")
+    stood = [orders("n0", resets={i: reset_order(1, range(8)) for i in range(8)}, issued=NOW + 86_400)]
+    later = world(update=NOW + 800, history=past, standing=stood)
+    assert states(decide(later, now=NOW + 800)) == {"resetting"}
+    scope = decide(world(update=NOW + 901, history=past, standing=stood), now=NOW + 902)
+    assert states(scope) == {"isolated"}
+    assert [hold.kind for hold in scope.memory.nodes["n0"].chips[3].holds] == ["no-agent"]
+
+
 def test_an_expired_order_delays_the_next_even_without_a_memory() -> None:
     stood = [orders("n0", resets={i: reset_order(7, range(8)) for i in range(8)}, issued=NOW - 1000)]
     assert resets(decide(world(standing=stood))) == []

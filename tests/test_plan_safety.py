@@ -21,6 +21,7 @@ from engine.model.actions import (
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
+from engine.model.plan import BudgetUse
 from engine.plan import grouping, views
 from engine.plan.health import states
 from engine.plan.recover import evictions
@@ -96,6 +97,17 @@ def test_what_was_spent_counts_until_its_window_is_over() -> None:
     assert kinds(held, EvictPod) == [] and put_off(held, EvictPod)[0].until == "2026-09-01T08:10:00Z"
     free = decide(again, declared, now=NOW + 600)
     assert len(kinds(free, EvictPod)) == 2 and len(free.memory.budgets["default#0/cluster/cluster"]) == 1
+
+
+def test_what_a_limit_still_allows_is_stated_where_something_was_spent() -> None:
+    counted = decide(world(3), limits(limit("EvictPod", 2))).budgets
+    assert counted == (BudgetUse("default#0", "cluster/cluster", "EvictPod", 2, 2),)
+    share = decide(world(3), limits(limit("EvictPod", "70%")))
+    assert [(row.spent, row.allowed) for row in share.budgets] == [(2, 2)], "this pass counted the running jobs"
+    quiet = msgspec.structs.replace(world(0), history=History(budgets=share.memory.budgets))
+    later = decide(quiet, limits(limit("EvictPod", "70%")), now=NOW + 60).budgets
+    assert [(row.spent, row.allowed) for row in later] == [(2, None)], "a pass that evicts nothing does not count them"
+    assert decide(quiet, limits(limit("EvictPod", "70%")), now=NOW + 7200).budgets == ()
 
 
 def test_a_list_takes_the_greater_and_percentages_round_down_to_at_least_one() -> None:

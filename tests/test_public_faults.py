@@ -6,6 +6,7 @@ import copy
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +60,8 @@ def scope(
 ) -> Scope:
     reports = [report("n0", update_time=now - 2, faults=more.pop("faults", ())), report("n1", update_time=now - 2)]
     nodes = more.pop("nodes", None) or [node("n0"), node("n1")]
-    world = observed(nodes, reports, more.pop("pods", ()), history=history, public=public(*bodies), **more)
+    said = more.pop("public", None) or public(*bodies)
+    world = observed(nodes, reports, more.pop("pods", ()), history=history, public=said, **more)
     return decide(world, desired(*policies), now=now)
 
 
@@ -254,6 +256,60 @@ def test_any_labelled_config_map_is_read_and_no_other() -> None:
     assert problem.field == "data.PublicFault" and "JSON" in problem.message
     inbox = publicinfo.build_messages([message(), message("recover", at=MS)])
     (parsed,) = observe([inbox]).public.values()
+    assert len(parsed.messages) == 2
+
+
+def reported(namespace: str, *sources: dict[str, Any], name: str = "m", **more: Any) -> Scope:
+    """What a ConfigMap of a namespace leads to, where these sources are allowed."""
+    settings = [document("SchedulingSettings", "s", publicFaultSources=list(sources))] if sources else []
+    pool = document("NodePool", "team", selector={"matchLabels": {"team": "a"}})
+    pool["spec"]["product"] = "atlas-800t-a2"
+    plain = node("n1")
+    nodes = [node("n0"), msgspec.structs.replace(plain, labels={**plain.labels, "team": "a"})]
+    both = [{"nodeName": n, "deviceIds": [3]} for n in ("n0", "n1")]
+    found = publicinfo.parse(publicinfo.build(namespace, name, message(where=both)))
+    return scope(policies=[*settings, pool], public={f"{namespace}/{name}": found}, nodes=nodes, **more)
+
+
+def test_a_tenants_public_faults_move_nothing_and_the_status_says_so() -> None:
+    for namespace in ("mindx-dl", "cluster-system", "kube-system"):
+        assert set(chips(reported(namespace))) == {"n0/3", "n1/3"}, "where MindCluster's components write them"
+    for namespace in ("tenant", "belay-system", "belay-nodes"):
+        found = reported(namespace)
+        assert not chips(found)
+        (finding,) = [d for d in found.diagnostics if d.severity == "error"]
+        assert finding.object == f"Namespace/{namespace}" and "publicFaultSources" in finding.message
+    assert set(chips(reported("belay-system", name=publicinfo.MESSAGES))) == {"n0/3", "n1/3"}, "checked by gRPC"
+
+
+def test_a_namespace_may_be_allowed_for_all_nodes_or_for_those_of_a_pool() -> None:
+    assert set(chips(reported("tenant", {"namespace": "tenant"}))) == {"n0/3", "n1/3"}
+    assert set(chips(reported("tenant", {"namespace": "*"}))) == {"n0/3", "n1/3"}
+    assert not chips(reported("mindx-dl", {"namespace": "tenant"})), "the list replaces the default"
+    found = reported("tenant", {"namespace": "tenant", "pools": ["team"]})
+    assert set(chips(found)) == {"n1/3"}
+    (finding,) = [d for d in found.diagnostics if d.severity == "error"]
+    assert finding.object == "ConfigMap/tenant/m" and "names 1 nodes outside the pools team" in finding.message
+    assert finding.message.endswith("which do not count: n0")
+
+
+def test_findings_about_many_namespaces_are_bounded() -> None:
+    body = publicinfo.parse(publicinfo.build("x", "m", message()))
+    found = scope(public={f"tenant-{i:03}/{name}": body for i in range(300) for name in ("a", "b")})
+    errors = [d.message for d in found.diagnostics if d.severity == "error"]
+    assert len(errors) == 21 and errors[0].startswith("2 ConfigMaps") and "280 more namespaces" in errors[-1]
+
+
+def test_two_messages_with_one_id_are_both_kept() -> None:
+    first, second = ("message-0001", '{"a":1}'), ("message-0001", '{"a":2}')
+    data = publicinfo.with_messages({}, [first, second, first])
+    assert sorted(data.values()) == [first[1], second[1]]
+    assert publicinfo.with_messages(data, [second, first]) == data, "sent again, nothing is added"
+    body = message()
+    stored = publicinfo.with_messages(
+        {}, [(body["id"], json.dumps(body)), (body["id"], json.dumps(message("recover")))]
+    )
+    (parsed,) = observe([{**publicinfo.build_messages(()), "data": stored}]).public.values()
     assert len(parsed.messages) == 2
 
 

@@ -55,6 +55,17 @@ def test_a_wrong_name_is_refused_by_its_field(tmp_path: Path, change: dict[str, 
             read_names(file)
 
 
+def test_the_entry_that_mindcluster_ships_names_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shipped = {
+        "ResourceType": "", "DevicePublicType": "", "DevicePublicNamePre": "", "PodConfigurationName": "",
+        "_example_ResourceType": "device type identifier, values: Ascend910、Ascend310、Ascend310P",
+    }  # fmt: skip
+    file = tmp_path / "deviceNameCustomization.json"
+    file.write_text(json.dumps([shipped]))
+    assert not read_names(file)
+    assert "is empty and does not count" in caplog.text
+
+
 def test_a_pod_comes_in_with_internal_names() -> None:
     pod: dict[str, Any] = {
         "metadata": {"annotations": {PUBLIC: "Thinker-1,Thinker-2", "note": "Thinker-1", "predicate-time": "1"}},

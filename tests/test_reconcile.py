@@ -201,7 +201,7 @@ def test_a_superseded_batch_writes_nothing(cluster: Cluster, loop: Loop, redis_u
     until(lambda: held)
     cluster.run(cluster.kube.delete(POD, "train", "default", grace=0, uid=pod["metadata"]["uid"]))
     cluster.add_pod("train", 8)
-    until(lambda: cluster.bound() == {"train"}, 30)
+    until(lambda: cluster.bound() == {"train"})  # after its chips have settled
     connect(redis_url).flushall()  # even when Redis forgot that it is late
     loop.worker.act(held[0])
     assert len(cluster.chips()) == 8

@@ -327,7 +327,7 @@ def test_every_shipped_kind_is_served_at_once(sandbox: Sandbox, definitions: lis
     kinds = {d["spec"]["names"]["kind"] for d in definitions if d["spec"]["group"] == "belay.dev"}
     assert kinds == {
         "NodePool", "VNPULayout", "FaultPolicy", "Isolation", "SafetyBudget", "SchedulingSettings", "Source", "KVLink",
-        "Product", "FaultTable", "VNPUTemplates",
+        "Product", "FaultTable", "VNPUTemplates", "DiagnosisRules",
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from engine.cli import answers
 from engine.controller.status_writer import StatusWriter
+from engine.kube import NotFound
 from engine.model.actions import (
     BindPod,
     CreatePod,
@@ -452,6 +454,48 @@ def test_what_is_published_again_differs_by_its_time_only() -> None:
     assert again["metadata"]["annotations"] == {"belay.dev/published": "1105"}
     clock.now += 50
     assert asyncio.run(writer.write_status(bodies)) == 0.0 and len(sent) == 2
+
+
+def test_a_missing_namespace_is_said_once_and_asked_for_less_and_less(caplog: pytest.LogCaptureFixture) -> None:
+    tries: list[float] = []
+    written: list[str] = []
+    missing = True
+
+    class Kube:
+        async def apply(self, body: dict[str, Any]) -> dict[str, Any]:
+            metadata = body["metadata"]
+            if metadata["namespace"] == "cluster-system" and missing:
+                tries.append(clock.now)
+                raise NotFound('namespaces "cluster-system" not found', status=404, reason="NotFound")
+            written.append(metadata["name"])
+            return {**body, "metadata": {"uid": "u", "resourceVersion": str(len(written)), **metadata}}
+
+    def body(namespace: str, name: str, value: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": namespace},
+            "data": {"a": value},
+        }
+
+    caplog.set_level("INFO")
+    clock = Clock()
+    writer = StatusWriter(Kube(), clock, lambda: 1000.0)  # type: ignore[arg-type]
+    lost, other = body("cluster-system", "scheduling-exception-report", "0"), body("belay-system", "belay-sync", "0")
+    start = clock.now
+    while clock.now < start + 3600:
+        again = asyncio.run(writer.write_status([lost, other]))
+        assert again > 0, "it is tried again"
+        clock.now += again
+        lost = body("cluster-system", "scheduling-exception-report", str(clock.now))
+    assert written == ["belay-sync"], "the others are written as before"
+    assert len(tries) < 70 and max(b - a for a, b in itertools.pairwise(tries)) <= 60.5
+    lines = [record for record in caplog.records if record.getMessage() == "status not written"]
+    assert 1 <= len(lines) <= 7 and "create namespace cluster-system" in str(lines[0].__dict__)
+    missing = False
+    assert asyncio.run(writer.write_status([lost, other])) == 0.0
+    assert written == ["belay-sync", "scheduling-exception-report"]
+    assert [record.getMessage() for record in caplog.records][-1] == "status written again"
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_storage_faults_are_sent_to_clusterd_with_recoveries_first() -> None:
             (fault,) = message.faults
             assert (message.version, message.resource, message.timestamp) == ("1.0", "dtfsStorage", fault.faultTime)
             assert (fault.faultType, fault.faultCode, fault.assertion) == ("Node", "110001023", "occur")
-            assert fault.faultId == hashlib.sha256(b"n0/110001023").hexdigest()
+            assert fault.faultId == hashlib.sha256(b"n0/DTFS_LINK").hexdigest()
             assert (fault.influence[0].nodeName, list(fault.influence[0].deviceIds)) == ("n0", list(range(8)))
             assert not survey.api.maps
             # refused or away: the next look says it again

@@ -19,7 +19,9 @@ from tests.kube_server import real_cluster
 from tests.loop_world import Cluster, until
 from tests.needs import assets
 from tests.pods_as_processes import Pods
+from tests.rights import Right, audited, granted
 from tests.ssh_server import git_host
+from tests.test_deploy import documents as base
 from tests.walking import ROOT, blocks, folder, person, shell
 
 PAGE = ROOT / "docs" / "running.md"
@@ -81,6 +83,13 @@ def test_the_page_leads_from_nothing_to_a_bound_pod(tmp_path: Path) -> None:
         everything = {"belay-controller", "belay-worker", "belay-server"}
         until(lambda: set(pods.children) == everything or pods.problems, 60, what="the start of every process")
         assert not pods.problems
+        log, served = tmp_path / "kube" / "audit.log", Right("create", "coordination.k8s.io", "leases", "belay-system")
+        until(lambda: any(served.covers(one) for one in audited(log).get("belay-server", {})), 60, what="the server")
+        given, asked = granted(base()), audited(log)
+        assert len(asked["belay-engine"]) > 40 and len(asked["belay-server"]) >= 10
+        for account, rights in asked.items():
+            assert [right for right, status in rights.items() if status in (401, 403)] == []
+            assert [right for right in rights if not any(one.covers(right) for one in given[account])] == []
     until(lambda: marked(tmp_path) == {}, 60, what="the end of all processes")
 
 
