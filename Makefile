@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 TORCH_STAMP := $(VENV)/.installed-training
 PYTEST_WORKERS ?= 2
 
-.PHONY: help venv venv-training demo up test lint bench soak crash-steps chaos soak-training lock proto clean checkpoint-torture test-packages
+.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,15 @@ crash-steps: venv ## 1,000,000 steps (STEPS=) of the simulator, at each of which
 chaos: venv test-packages ## faults on real processes; ROUNDS= (100), SEED=, MINUTES= (55), KINDS=, SANDBOX=1 are read; resumable
 	@$(BIN)/python -m tests.chaos
 
+ha: venv test-packages ## leaders killed every 10 s for MINUTES= (10) under load, on a real kube-apiserver; renews its part of RESULTS.md
+	@$(BIN)/python -m tests.bench availability
+
+fuzz-packages: # clang's libFuzzer for the C code; without it gcc feeds mutations
+	@./deploy/debian-packages.sh clang:clang libclang-rt-14-dev gcc:gcc libc6-dev redis-server:redis-server || echo "without clang, C code is fed mutations only" >&2
+
+fuzz: venv fuzz-packages ## mutated inputs for every parser, in Python and C; SECONDS= (3600), SEED=, HARNESSES=, FOLDER= are read; resumable
+	@$(BIN)/python -m tests.fuzz
+
 soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock
 	@$(BIN)/python -m tests.training.sim $${SEED:-0} $${HISTORIES:-100000}
 
@@ -78,6 +87,15 @@ lock: ## renew requirements.lock and requirements-training.lock (needs uv)
 	grep -v '^torch' requirements-training.in | uv pip compile --universal --python-version 3.11 --no-deps --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header -c requirements.lock - -o requirements-training.lock
 	grep '^torch' requirements-training.in >> requirements-training.lock
+
+man: venv ## write the man pages of the verbs again
+	@$(BIN)/python -m tests.man_pages
+
+licences: venv ## every locked dependency with its licence; fails where one was not reviewed (requirements-licences.toml)
+	@$(BIN)/python -m tests.licences
+
+metrics-page: venv ## write docs/metrics.md again
+	@$(BIN)/python -m tests.metric_pages
 
 proto: venv ## renew the checked-in code of every .proto file
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(git ls-files '*.proto')
