@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 TORCH_STAMP := $(VENV)/.installed-training
 PYTEST_WORKERS ?= 2
 
-.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages
+.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -51,11 +51,12 @@ test: venv test-packages ## every test but soaks and benchmarks
 	@$(MAKE) --no-print-directory venv-training || echo "tests of training that need PyTorch are skipped (in CI they fail)" >&2
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0
 
-lint: venv ## style, types, import directions
+lint: venv ## style, types, import directions, the console's bundle
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@console/check.sh
 
 bench: venv ## benchmarks; writes tests/bench/RESULTS.md
 	@$(BIN)/python -m tests.bench
@@ -87,6 +88,9 @@ lock: ## renew requirements.lock and requirements-training.lock (needs uv)
 	grep -v '^torch' requirements-training.in | uv pip compile --universal --python-version 3.11 --no-deps --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header -c requirements.lock - -o requirements-training.lock
 	grep '^torch' requirements-training.in >> requirements-training.lock
+
+console: ## the web page: console/ bundled into engine/serve/console/static (needs Node 20 and npm)
+	@cd console && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci; } && npm run --silent build
 
 man: venv ## write the man pages of the verbs again
 	@$(BIN)/python -m tests.man_pages

@@ -135,7 +135,8 @@ def test_every_status_key_is_documented() -> None:
 
 def documents() -> list[Path]:
     found = [file.relative_to(ROOT) for file in ROOT.rglob("*.md")]
-    return [ROOT / file for file in found if file.parts[0] not in HIDDEN and not file.parts[0].startswith(".")]
+    own = [file for file in found if file.parts[0] not in HIDDEN and "node_modules" not in file.parts]
+    return [ROOT / file for file in own if not file.parts[0].startswith(".")]
 
 
 DOCUMENTS = documents()

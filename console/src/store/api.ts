@@ -1,0 +1,72 @@
+// Requests to the server: relative addresses, bounded waits, errors with the server's own words.
+
+const BASE = new URL("../api/v1/", document.baseURI.replace(/#.*$/, ""));
+const WAIT = 15_000;
+let token = sessionStorage.getItem("belay.token") ?? "";
+
+/** The server refused, or could not be reached (status 0). */
+export class ApiError extends Error {
+  constructor(readonly status: number, message: string) {
+    super(message);
+  }
+}
+
+/** The token of this tab, as `Authorization: Bearer`; it is kept until the tab closes. */
+export function useToken(value: string): void {
+  token = value.trim();
+  if (token) sessionStorage.setItem("belay.token", token);
+  else sessionStorage.removeItem("belay.token");
+}
+
+export function headers(more: Record<string, string> = {}): Record<string, string> {
+  return token ? { ...more, Authorization: `Bearer ${token}` } : more;
+}
+
+export function address(path: string, query: Readonly<Record<string, string | number | null | undefined>> = {}): string {
+  const url = new URL(path, BASE);
+  for (const [name, value] of Object.entries(query))
+    if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, String(value));
+  return url.href;
+}
+
+/** A JSON answer. Raises ApiError. */
+export async function get<T>(
+  path: string,
+  query: Readonly<Record<string, string | number | null | undefined>> = {},
+  options: { signal?: AbortSignal; cache?: RequestCache } = {},
+): Promise<T> {
+  return request<T>(address(path, query), { method: "GET", ...options });
+}
+
+/** A JSON answer to a JSON body; `wait` in ms. Raises ApiError. */
+export async function post<T>(path: string, body: unknown, options: { signal?: AbortSignal; wait?: number } = {}): Promise<T> {
+  const { wait, ...rest } = options;
+  return request<T>(address(path), { method: "POST", body: JSON.stringify(body), ...rest }, wait);
+}
+
+async function request<T>(url: string, init: RequestInit, wait = WAIT): Promise<T> {
+  const limit = AbortSignal.timeout(wait);
+  const signal = init.signal ? AbortSignal.any([init.signal, limit]) : limit;
+  let answer: Response;
+  try {
+    const more: Record<string, string> = init.body === undefined ? {} : { "Content-Type": "application/json" };
+    answer = await fetch(url, { ...init, signal, headers: headers(more), credentials: "same-origin" });
+    if (answer.ok) return (await answer.json()) as T;
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw new ApiError(0, limit.aborted ? `no answer within ${wait / 1000} s` : error instanceof Error ? error.message : String(error));
+  }
+  throw new ApiError(answer.status, await reason(answer));
+}
+
+async function reason(answer: Response): Promise<string> {
+  const text = (await answer.text().catch(() => "")).slice(0, 2000).trim();
+  try {
+    const parsed = JSON.parse(text) as { error?: unknown; message?: unknown };
+    const said = parsed.error ?? parsed.message;
+    if (typeof said === "string") return said;
+  } catch {
+    // not JSON: the text is the reason
+  }
+  return text && !text.startsWith("<") ? text : `${answer.status} ${answer.statusText}`.trim();
+}
