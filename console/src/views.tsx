@@ -1,7 +1,11 @@
 // The views in the order of the keys 1, 2, 3, …. A view is a function of the store and of the place in the address.
 import type { ComponentType } from "preact";
+import { FaultsView } from "./faults/Faults";
+import { GitView } from "./git/Git";
 import { MapView } from "./map/view";
 import type { MessageKey } from "./messages";
+import { QueueView } from "./queue/Queue";
+import { RecoveryView } from "./recovery/Recovery";
 import type { Cluster } from "./types";
 
 export interface ViewProps {
@@ -17,4 +21,8 @@ export interface View {
 
 export const VIEWS: readonly View[] = [
   { id: "map", title: "view.map", component: MapView },
+  { id: "recovery", title: "view.recovery", component: RecoveryView },
+  { id: "queue", title: "view.queue", component: QueueView },
+  { id: "git", title: "view.git", component: GitView },
+  { id: "faults", title: "view.faults", component: FaultsView },
 ];

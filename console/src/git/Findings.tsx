@@ -1,0 +1,21 @@
+// Findings in documents, each at its place: file, line and column.
+import { t } from "../messages";
+import { Table } from "../shell/parts";
+import type { Finding } from "../types";
+
+export function Findings({ caption, rows, leftOut = 0 }: { caption: string; rows: readonly Finding[]; leftOut?: number }) {
+  return (
+    <Table
+      caption={caption}
+      rows={rows}
+      id={(row) => `${row.where} ${row.field} ${row.message}`}
+      page={40}
+      leftOut={leftOut}
+      columns={[
+        { title: t("git.where"), cell: (row) => <code>{row.where}</code> },
+        { title: t("git.severity"), cell: (row) => <span class={row.severity === "warning" ? "warn" : "bad"}>{row.severity || "error"}</span> },
+        { title: t("git.finding"), cell: (row) => <>{row.field && <><code>{row.field}</code>: </>}{row.message}</> },
+      ]}
+    />
+  );
+}
