@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 TORCH_STAMP := $(VENV)/.installed-training
 PYTEST_WORKERS ?= 2
 
-.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console
+.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -100,6 +100,17 @@ licences: venv ## every locked dependency with its licence; fails where one was 
 
 metrics-page: venv ## write docs/metrics.md again
 	@$(BIN)/python -m tests.metric_pages
+
+dist: venv ## wheels and source archives of both packages from HEAD, with checksums, in dist/
+	@rm -rf dist
+	@$(BIN)/python -m tests.releases dist
+
+release: dist ## the same for a signed tag; KEY= (an SSH key that deploy/release/allowed-signers lists) signs the checksums
+	@test -n "$(KEY)" || { echo "name the key: make release KEY=~/.ssh/id_ed25519 (docs/releases.md)" >&2; exit 2; }
+	@$(BIN)/python -m tests.releases sign "$(KEY)"
+
+verify-release: venv ## who signed the release in FOLDER= (dist), and whether every file is as it was signed
+	@$(BIN)/python -m tests.releases verify $${FOLDER:-dist}
 
 proto: venv ## renew the checked-in code of every .proto file
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(git ls-files '*.proto')

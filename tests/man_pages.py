@@ -8,7 +8,6 @@ from pathlib import Path
 
 from click_man.core import write_man_pages
 
-from engine import __version__
 from engine.cli import main
 
 FOLDER = Path(__file__).parents[1] / "docs" / "man"
@@ -16,11 +15,11 @@ _DATE = re.compile(r'^(\.TH "[^"]*" "1") "\d{4}-\d\d-\d\d"', re.MULTILINE)
 
 
 def write(folder: Path) -> None:
-    """Write a page for each verb, without a date, so that the same verbs give the same pages."""
+    """Write a page for each verb, without date and version, so that the same verbs give the same pages."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.1"):
         old.unlink()
-    write_man_pages("belay", main, version=__version__, target_dir=str(folder))
+    write_man_pages("belay", main, version="", target_dir=str(folder))
     for page in folder.glob("*.1"):  # click-man writes today's date where it is given none
         page.write_text(_DATE.sub(r'\1 ""', page.read_text()))
 

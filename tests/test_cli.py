@@ -19,7 +19,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from agents.kubelet.flags import FLAGS
-from engine import __version__, cli
+from engine import cli, versions
 from engine.cli import differences
 from engine.cli.phrases import ranges
 from engine.errors import InputError
@@ -127,7 +127,7 @@ def test_the_version_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     version, modules = done.stdout.splitlines()
-    assert version == f"belay {__version__}"
+    assert version == f"belay {versions.version()}"
     loaded = set(json.loads(modules))
     assert not loaded & {"celery", "kubernetes", "pydantic", "msgspec", "yaml", "aiohttp", "redis", "rich", "jinja2"}
 
@@ -634,7 +634,7 @@ def record(folder: Path, digest: str | None = None) -> Path:
     plan, _, _ = plan_offline(items, now="2026-09-01T08:00:00Z")
     return recording.write(
         folder,
-        version=__version__,
+        version=versions.version(),
         shard="main",
         now=plan.now,
         revision="",
@@ -658,6 +658,23 @@ def test_replay_detects_a_tampered_recording(tmp_path: Path) -> None:
     result = belay("replay", str(good), str(bad), "-o", "json")
     assert result.exit_code == 1
     assert [one["same"] for one in json.loads(result.stdout)] == [True, False]
+
+
+def test_replay_says_which_version_recorded_a_pass_that_differs(tmp_path: Path) -> None:
+    file = record(tmp_path, "0" * 64)
+    body = {**json.loads(gzip.decompress(file.read_bytes())), "version": "0.0.9"}
+    file.write_bytes(gzip.compress(json.dumps(body).encode()))
+    result = belay("replay", str(file))
+    assert result.exit_code == 1
+    assert f"recorded by Belay 0.0.9, derived by {versions.version()}" in result.stderr
+
+
+def test_replay_of_another_format_names_the_version_that_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "x.belay.json.gz"
+    file.write_bytes(gzip.compress(b'{"format": "belay-recording/2", "version": "9.1.0", "objects": "packed"}'))
+    refused(
+        belay("replay", str(file)), "recorded by Belay 9.1.0 as 'belay-recording/2'", "with the version that recorded"
+    )
 
 
 @pytest.mark.parametrize("content", [None, b"", b"hello", b"\x1f\x8b\x08\x00cut", "gzip of {}"])

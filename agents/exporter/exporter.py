@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from agents.exporter.settings import ExporterSettings
 from agents.exporter.source import Source
 from agents.exporter.textfiles import TextFiles, TextMetric
 from agents.node.log import Log
+from engine import versions
 
 CONTAINER_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 1.0
@@ -53,10 +53,7 @@ class ContainerSource(Protocol):
 
 def version() -> str:
     """Belay's version, as the metric shows it."""
-    try:
-        return importlib.metadata.version("belay")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    return versions.version()
 
 
 class Exporter:

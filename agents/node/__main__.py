@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.metadata
 import logging
 import os
 import sys
@@ -33,6 +32,7 @@ from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from agents.node.steptimes import ROOT as STEPS
+from engine import versions
 
 PROG = "python -m agents.node"
 
@@ -101,13 +101,6 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
     )
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("belay")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def _links(options: argparse.Namespace) -> Path | None:
     """The folder for links: the given one, else the default; none for simulated nodes, which share this machine."""
     if options.links is None:
@@ -173,7 +166,7 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
         metavar="FILE",
         help="what others call resources and chips (default %(default)s); may be absent",
     )
-    parser.add_argument("-version", "--version", action="version", version=f"belay agent {_version()}")
+    parser.add_argument("-version", "--version", action="version", version=f"belay agent {versions.version()}")
     parser.add_argument(
         "--links",
         default=None,

@@ -9,22 +9,49 @@ from pathlib import Path
 
 import click
 
-from engine import __version__
 from engine.cli import checkpoints, hosts, keys, processes, questions, sandbox
 from engine.cli.invocation import fails_clearly
 
 
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from engine import versions
+
+        click.echo(f"belay {versions.version()}")
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="belay", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Keep Ascend NPU clusters in the state that a Git repository declares."""
 
 
 @main.command()
+@click.option("-o", "--output", type=click.Choice(("table", "json", "yaml")), default="table", show_default=True,
+              help="A line, or one document: version, commit, its time, and the formats that are read.")  # fmt: skip
 @fails_clearly
-def version() -> None:
-    """Print the version."""
-    click.echo(f"belay {__version__}")
+def version(output: str) -> None:
+    """Print the version. Releases are tags; between them it names the commit."""
+    from engine import versions
+
+    if output == "table":
+        click.echo(f"belay {versions.version()}")
+        return
+    from engine.cli import output as show
+    from engine.model.times import rfc3339
+    from engine.replay.recording import FORMAT
+
+    build = versions.build()
+    time = rfc3339(build.time) if build.time else ""
+    show.document({"version": build.version, "commit": build.commit, "time": time, "recordings": [FORMAT]}, output)
 
 
 @main.command(short_help="Print JSON Schemas of the kinds, for editors.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from engine import __version__
+from engine import versions
 from engine.cli.invocation import fails_clearly, output_option
 from engine.errors import InputError
 
@@ -61,7 +61,7 @@ def runtime_install(root: Path, **wish: Any) -> None:
     from agents.runtime.install import Host, InstallError, Wish, install
 
     try:
-        click.echo("\n".join(install(Wish(**wish), __version__, Host(root))))
+        click.echo("\n".join(install(Wish(**wish), versions.version(), Host(root))))
     except InstallError as error:
         raise InputError(str(error)) from error
 
@@ -77,7 +77,7 @@ def runtime_upgrade(root: Path, **wish: Any) -> None:
     from agents.runtime.install import Host, InstallError, Wish, upgrade
 
     try:
-        click.echo("\n".join(upgrade(Wish(**wish), __version__, Host(root))))
+        click.echo("\n".join(upgrade(Wish(**wish), versions.version(), Host(root))))
     except InstallError as error:
         raise InputError(str(error)) from error
 
@@ -111,7 +111,7 @@ def runtime_version(base: str, root: Path) -> None:
         found = status(base, host=Host(root))
     except InstallError as error:
         raise InputError(str(error)) from error
-    click.echo(f"belay-oci-runtime version: {__version__}")
+    click.echo(f"belay-oci-runtime version: {versions.version()}")
     click.echo(f"installed: {found['version']} in {found['path']}" if found["installed"] else "installed: none")
 
 
@@ -249,7 +249,7 @@ def containers_upgrade() -> None:
         return ""
 
     try:
-        done = upgrade(__version__, flags_problem)
+        done = upgrade(versions.version(), flags_problem)
     except InstallError as error:
         raise InputError(str(error)) from error
     click.echo("\n".join(done))

@@ -179,6 +179,9 @@ def replay(recording: tuple[str, ...], output: str) -> None:
     else:
         columns = ("file", "now", "recorded", "derived", "same")
         show.table(columns, [[getattr(r, c) for c in columns] for r in results])
+        for result in results:
+            if result.why:
+                click.echo(show.plain(f"{result.file}: {result.why}"), err=True)
     sys.exit(0 if all(r.same for r in results) else 1)
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 import orjson
 
-from engine import __version__
+from engine import versions
 from engine.act import SETTLE_SECONDS, Edge, Fence, Refused, SettlingClaims, claim, ended
 from engine.act.batch import Numbered, split
 from engine.act.budget import FIELD, reserve
@@ -315,7 +315,7 @@ class Shard:
         try:
             recording.write(
                 self.settings.data_folder / "passes",
-                version=__version__,
+                version=versions.version(),
                 shard=self.name,
                 now=plan.now,
                 revision=plan.revision,

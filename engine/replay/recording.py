@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine import versions
 from engine.errors import InputError
 from engine.load import UNKNOWN, Loaded, PriorState, load
 from engine.load.cluster import foreign_documents
@@ -59,6 +60,13 @@ class Recording(msgspec.Struct, frozen=True):
     previous: dict[str, list[str]] = {}
 
 
+class _Head(msgspec.Struct, frozen=True):
+    """What recordings of every format begin with."""
+
+    format: str
+    version: str = ""
+
+
 class Replayed(msgspec.Struct, frozen=True):
     """The comparison of a recorded pass with its derivation now."""
 
@@ -67,6 +75,9 @@ class Replayed(msgspec.Struct, frozen=True):
     recorded: str
     derived: str
     same: bool
+    version: str = ""
+    why: str = ""
+    """Why the derivation may differ: another version of Belay recorded the pass. Empty where it is the same."""
 
 
 def write(
@@ -128,11 +139,18 @@ def read(path: Path) -> Recording:
     if len(data) > MAX_ONE_BYTES:
         raise InputError(f"is larger than {MAX_ONE_BYTES >> 20} MiB unpacked", where=str(path))
     try:
+        # the format first: what another one holds need not fit this one's fields
+        head = msgspec.json.decode(data, type=_Head)
+        if head.format != FORMAT:
+            raise InputError(
+                f"was recorded by Belay {_short(head.version) or 'of an unknown version'} as {_short(head.format)!r}, "
+                f"and this version ({versions.version()}) reads {FORMAT}",
+                where=str(path),
+                hint="Replay it with the version that recorded it.",
+            )
         recording = msgspec.json.decode(data, type=Recording)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise InputError(f"is not a recording: {error}", where=str(path), hint=_HINT) from error
-    if recording.format != FORMAT:
-        raise InputError(f"has format {recording.format!r}, this version reads {FORMAT}", where=str(path))
     if not 0 <= recording.now < LATEST:
         raise InputError("is not a recording: its time is out of range", where=str(path))
     objects = [checked(item, f"{path}: objects[{index}]") for index, item in enumerate(recording.objects)]
@@ -149,7 +167,16 @@ def replay(path: Path) -> Replayed:
     derived = plan(
         declared(recording).desired, observe(recording.objects, recording.shard), recording.now, shard=recording.shard
     ).digest()
-    return Replayed(str(path), recording.now, recording.digest, derived, derived == recording.digest)
+    same, here = derived == recording.digest, versions.version()
+    why = (
+        ""
+        if same or recording.version == here
+        else (
+            f"recorded by Belay {_short(recording.version)}, derived by {here}: where a version decides otherwise, "
+            "its changelog says so"
+        )
+    )
+    return Replayed(str(path), recording.now, recording.digest, derived, same, recording.version, why)
 
 
 def declared(recording: Recording, overlays: Sequence[Mapping[str, bytes]] = ()) -> Loaded:
@@ -167,6 +194,10 @@ def declared(recording: Recording, overlays: Sequence[Mapping[str, bytes]] = ())
     earlier = {path: text.encode("utf-8", "surrogateescape") for path, text in recording.earlier.items()}
     desired = with_earlier(loaded.desired, manifests_of_files(earlier))
     return replace(loaded, desired=replace(desired, confirmed=recording.confirmed))
+
+
+def _short(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:60])
 
 
 def _trim(folder: Path) -> None:

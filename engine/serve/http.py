@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from engine import __version__, hot_loops, log
+from engine import hot_loops, log, versions
 from engine.errors import BelayError, InputError
 from engine.kube import Kube
 from engine.metrics import BelayCollector, gauge
@@ -134,7 +134,7 @@ class HttpServer:
         except StoreUnavailable:
             up = 0
         build = gauge("belay_build_info")
-        build.add_metric([__version__], 1)
+        build.add_metric([versions.version()], 1)
         redis_up = gauge("belay_redis_up")
         redis_up.add_metric([], up)
         registry.register(_FixedMetrics([build, redis_up, ages]))

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from jinja2 import Environment, StrictUndefined
 
-from engine import __version__
+from engine import versions
 from engine.model.states import CONCERNS
 from engine.model.times import rfc3339
 from engine.serve.engine_client import PageData
@@ -81,7 +81,7 @@ def render(page: PageData, shard: str) -> str:
         problems.append(f"the cluster's status is not shown: {page.cluster}")
     sections = [*(_cluster(page.status) if page.status else ()), _engine(page)]
     return _compiled.render(
-        version=__version__,
+        version=versions.version(),
         refresh=REFRESH_SECONDS,
         time=rfc3339(page.time),
         problems=problems,

@@ -35,7 +35,12 @@ def test_the_wheel_needs_grpcio_and_protobuf_only_and_holds_no_engine(wheel: Pat
         (metadata,) = (name for name in names if name.endswith("METADATA"))
         needed = [line for line in archive.read(metadata).decode().splitlines() if line.startswith("Requires-Dist")]
     assert [line.split()[1].partition("<")[0].partition(">")[0] for line in needed] == ["grpcio", "protobuf"]
-    assert {name.split("/")[1] for name in names if name.startswith("engine/")} == {"__init__.py", "wire"}
+    assert {name.split("/")[1] for name in names if name.startswith("engine/")} == {
+        "__init__.py",
+        "build.json",
+        "versions.py",
+        "wire",
+    }
     assert {"belay_training/__init__.py", "taskd/__init__.py", "mindio_ttp/__init__.py"} <= set(names)
     assert not [name for name in names if "__pycache__" in name]
 
