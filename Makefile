@@ -7,9 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH_STAMP := $(VENV)/.installed-training
+HELM_STAMP := $(VENV)/.installed-helm
 PYTEST_WORKERS ?= 2
 
-.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test
+.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -34,6 +35,13 @@ $(TORCH_STAMP): requirements-training.lock $(STAMP)
 	    echo "PIP_FIND_LINKS=FOLDER or PIP_EXTRA_INDEX_URL=(PyTorch's index of CPU wheels), and run make venv-training again." >&2; exit 1; }
 	@touch $(TORCH_STAMP)
 
+venv-helm: $(HELM_STAMP) ## Helm as a library (x86-64) in the same environment, for the tests of deploy/chart
+
+$(HELM_STAMP): requirements-helm.lock $(STAMP)
+	@echo "installing Helm's library into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-helm.lock
+	@touch $(HELM_STAMP)
+
 demo: venv ## the main job on the embedded default, step by step; ends by itself
 	@$(MAKE) --no-print-directory venv-training || echo "without PyTorch the demo leaves out its last step, real training" >&2
 	@$(BIN)/belay demo
@@ -49,6 +57,7 @@ test-packages: ## Debian packages that the tests need (kubectl, redis-server, gi
 # a worker that crashed is not replaced: pytest-xdist 3.8 with --dist loadgroup waits for ever after that
 test: venv test-packages ## every test but soaks and benchmarks
 	@$(MAKE) --no-print-directory venv-training || echo "tests of training that need PyTorch are skipped (in CI they fail)" >&2
+	@$(MAKE) --no-print-directory venv-helm || echo "tests of the Helm chart are skipped (in CI they fail)" >&2
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0
 
 lint: venv ## style, types, import directions, the console's bundle
@@ -97,6 +106,9 @@ man: venv ## write the man pages of the verbs again
 
 licences: venv ## every locked dependency with its licence; fails where one was not reviewed (requirements-licences.toml)
 	@$(BIN)/python -m tests.licences
+
+chart: venv ## write the schema of the Helm chart's values again
+	@$(BIN)/python -m tests.chart
 
 metrics-page: venv ## write docs/metrics.md again
 	@$(BIN)/python -m tests.metric_pages

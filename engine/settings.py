@@ -204,8 +204,8 @@ def with_redis_access(settings: Settings) -> Settings:
         place = f"{user.partition(':')[0]}:{quote(_password(settings.redis_password_file), safe='')}@{host}"
     if settings.redis_ca_file:
         variable = f"{PREFIX}REDIS_CA_FILE {settings.redis_ca_file}"
-        if parts.scheme != "rediss":
-            raise InputError("needs TLS: write rediss:// in BELAY_REDIS_URL", where=variable)
+        if parts.scheme not in ("rediss", "rediss+sentinel"):
+            raise InputError("needs TLS: write rediss:// (or rediss+sentinel://) in BELAY_REDIS_URL", where=variable)
         if not os.access(settings.redis_ca_file, os.R_OK):
             raise InputError("cannot be read", where=variable)
         query |= {"ssl_ca_certs": settings.redis_ca_file, "ssl_cert_reqs": "required", "ssl_check_hostname": "true"}

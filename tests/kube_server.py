@@ -76,7 +76,7 @@ def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
             f"--etcd-servers={etcd_url} --secure-port={port} --bind-address=127.0.0.1 --cert-dir={folder / 'certs'}"
             f" --service-account-key-file={key} --service-account-signing-key-file={key}"
             f" --service-account-issuer=https://kubernetes.default.svc --token-auth-file={folder / 'tokens.csv'}"
-            " --authorization-mode=RBAC --service-cluster-ip-range=10.0.0.0/24"
+            " --authorization-mode=RBAC --allow-privileged=true --service-cluster-ip-range=10.0.0.0/24"
             " --disable-admission-plugins=ServiceAccount"
             f" --audit-policy-file={folder / 'audit.yaml'} --audit-log-path={folder / 'audit.log'}",
         )

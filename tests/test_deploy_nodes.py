@@ -31,8 +31,12 @@ NODES = ROOT / "deploy" / "overlays" / "nodes"
 UNITS = ROOT / "deploy" / "systemd"
 DRIVER_WRITES = ("/etc/vnpu.cfg", "/run/vnpu_cfg_lock", "/var/log/lingqu")
 """Where the driver keeps vNPUs over a reboot and locks them, and where the bus switch's library logs."""
-#: Components of the agent; those of Git are the controller's.
-COMPONENTS = sorted(p.name for p in (ROOT / "deploy" / "components").iterdir() if not p.name.startswith("git-"))
+#: Components that go together; those of Git are the controller's, and a Redis of one's own takes away the shipped one.
+COMPONENTS = sorted(
+    p.name
+    for p in (ROOT / "deploy" / "components").iterdir()
+    if not p.name.startswith("git-") and p.name != "redis-existing"
+)
 
 
 def built(folder: Path, *components: str, overlay: str = "nodes") -> list[dict[str, Any]]:

@@ -50,8 +50,8 @@ def pod_kinds(documents: list[dict[str, Any]]) -> list[PodKind]:
     ]  # fmt: skip
 
 
-def needed_egress(pod: PodKind, settings: Mapping[str, str]) -> set[Flow]:
-    """Whom the process calls."""
+def needed_egress(pod: PodKind, settings: Mapping[str, str], redis: bool = True) -> set[Flow]:
+    """Whom the process calls; ``redis``: the shipped one runs, else one elsewhere is called, or its Sentinels."""
     (container,) = pod.spec["containers"]
     arguments = " ".join(container.get("args") or ())
     flows: set[Flow] = set()
@@ -59,7 +59,7 @@ def needed_egress(pod: PodKind, settings: Mapping[str, str]) -> set[Flow]:
         flows |= {*API, *DNS}
     if any("configMapRef" in source for source in container.get("envFrom") or ()):
         assert re.match(r"rediss?://belay-redis:6379/", settings["BELAY_REDIS_URL"])
-        flows.add(("belay-redis", "TCP", 6379))
+        flows |= {("belay-redis", "TCP", 6379)} if redis else {(ANYWHERE, "TCP", 6379), (ANYWHERE, "TCP", 26379)}
     variables = {entry["name"]: entry.get("value") or "" for entry in container.get("env") or ()}
     if arguments.startswith("controller"):
         flows.add((ANYWHERE, "TCP", 22 if "GIT_SSH_COMMAND" in variables else 443))
@@ -144,6 +144,7 @@ WAYS = {
     "simulated": lambda _: overlay(ROOT / "deploy" / "overlays" / "simulated"),
     "nodes": nodes,
     "everything": lambda folder: nodes(folder, *COMPONENTS, "git-ssh", "git-ca"),
+    "a Redis of one's own": lambda folder: nodes(folder, "redis-tls", "redis-existing"),
     "exporter": exporter,
 }
 
@@ -158,10 +159,11 @@ def test_each_pod_may_talk_to_what_it_needs_and_to_nothing_else(way: str, tmp_pa
     for pod in pods:
         for direction in ("Ingress", "Egress"):
             assert policies.of(pod, direction), f"{pod.name} has no policy of {direction}: everything is allowed"
-        wanted, given = needed_egress(pod, settings), policies.allowed(pod, "Egress")
+        shipped = any(one.name == "belay-redis" for one in pods)
+        wanted, given = needed_egress(pod, settings, shipped), policies.allowed(pod, "Egress")
         assert given == wanted, f"{pod.name}: egress"
         assert policies.allowed(pod, "Ingress") == needed_ingress(pod), f"{pod.name}: ingress"
-        for peer, protocol, port in wanted - {*API, *DNS} - {(ANYWHERE, "TCP", 22)}:
+        for peer, protocol, port in {flow for flow in wanted if flow[0] != ANYWHERE}:
             (other,) = [one for one in pods if one.name == peer]
             assert PEERS[peer] == port and port in other.ports().values()
             let_in = policies.allowed(other, "Ingress")

@@ -31,6 +31,7 @@ _log = log.get("broker")
 # kombu's stubs lack what is overridden here
 _QoS: Any = transport.QoS
 _Channel: Any = transport.Channel
+_SentinelChannel: Any = transport.SentinelChannel
 
 LARGEST_BODY: Final = 1024 * 1024
 """Most characters of a task's encoded body; a batch of actions has at most 512 KiB."""
@@ -210,6 +211,17 @@ class BrokerTransport(transport.Transport):
             raise
 
 
+class SentinelBrokerChannel(BrokerChannel, _SentinelChannel):  # type: ignore[misc]
+    """The same, to whichever Redis its Sentinels call the primary."""
+
+
+class SentinelBrokerTransport(BrokerTransport):
+    """The same transport where Sentinels name the Redis (`engine.store.sentinel`)."""
+
+    default_port = 26379
+    Channel = SentinelBrokerChannel
+
+
 def _dropped(where: str, error: Exception) -> None:
     with contextlib.suppress(Exception):
         _log.warning("message dropped: it is no task of Belay's", queue=where[:60], reason=str(error)[:200])
@@ -219,3 +231,4 @@ def install() -> None:
     """Make every Celery connection of this process to Redis use this transport."""
     for scheme in ("redis", "rediss"):
         kombu.transport.TRANSPORT_ALIASES[scheme] = "engine.controller.broker:BrokerTransport"
+    kombu.transport.TRANSPORT_ALIASES["sentinel"] = "engine.controller.broker:SentinelBrokerTransport"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import redis
+import redis.retry
 from celery import Celery
 from kombu import Queue
 from kombu.exceptions import OperationalError
@@ -16,7 +17,7 @@ from kombu.exceptions import OperationalError
 from engine.controller import broker
 from engine.controller.broker import ACT, QUEUES, RECONCILE
 from engine.settings import Settings
-from engine.store import StoreUnavailable, translated
+from engine.store import StoreUnavailable, sentinel, translated
 
 __all__ = ["ACT", "MOST_WAITING", "QUEUES", "RECONCILE", "broker_url", "configuration", "send", "waiting"]
 
@@ -26,6 +27,8 @@ MOST_WAITING: Final = {RECONCILE: 1000, ACT: 200}
 
 def broker_url(redis_url: str) -> str:
     """The URL of the same Redis in Celery's form."""
+    if sentinel.is_sentinel(redis_url):
+        return sentinel.parse(redis_url).broker_url()
     if redis_url.startswith("unix://"):
         return "redis+socket://" + redis_url.removeprefix("unix://")
     return redis_url
@@ -34,6 +37,7 @@ def broker_url(redis_url: str) -> str:
 def configuration(settings: Settings) -> dict[str, Any]:
     """Celery's settings. ``visibility`` must exceed the longest task, or a running batch is delivered again."""
     broker.install()
+    behind, secure = _behind_sentinels(settings.redis_url)
     return {
         "broker_url": broker_url(settings.redis_url),
         "task_queues": [Queue("plan"), Queue("act")],
@@ -64,8 +68,21 @@ def configuration(settings: Settings) -> dict[str, Any]:
             "socket_connect_timeout": 5,
             "socket_keepalive": True,
             "health_check_interval": 10,
+            **behind,
         },
+    } | secure
+
+
+def _behind_sentinels(redis_url: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(transport options, further settings) where Sentinels say which Redis is the broker; empty where none do."""
+    if not sentinel.is_sentinel(redis_url):
+        return {}, {}
+    asked = sentinel.parse(redis_url)
+    options = {
+        "master_name": asked.name,
+        "sentinel_kwargs": asked.asking() | sentinel.patience(redis.retry.Retry),
     }
+    return options, {} if asked.tls is None else {"broker_use_ssl": {"ssl_cert_reqs": "required", **asked.tls}}
 
 
 def send(application: Celery, client: redis.Redis, name: str, argument: str) -> None:

@@ -9,9 +9,14 @@ from typing import Any, Final, cast
 
 import redis
 import redis.asyncio
+import redis.asyncio.retry
+import redis.asyncio.sentinel
+import redis.retry
+import redis.sentinel
 
 from engine.errors import BelayError
 from engine.log import redact
+from engine.store import sentinel
 
 VALUE_LIMIT = 3 * 1024 * 1024
 """Largest value in bytes; an object in etcd has at most half of this."""
@@ -43,8 +48,8 @@ def translated() -> Iterator[None]:
 
 
 def connect(url: str) -> redis.Redis:
-    """A client for workers (thread-safe, pooled). ``url`` is redis://, rediss:// or unix://; raises BelayError for
-    others.
+    """A client for workers (thread-safe, pooled). ``url`` is redis://, rediss://, unix://, or redis+sentinel:// and
+    rediss+sentinel:// (`engine.store.sentinel`); raises BelayError for others.
     """
     return cast(redis.Redis, _client(redis.Redis, url))
 
@@ -55,15 +60,27 @@ def connect_async(url: str) -> redis.asyncio.Redis:
 
 
 def _client(kind: Any, url: str) -> Any:
+    if sentinel.is_sentinel(url):
+        return _behind_sentinels(kind, sentinel.parse(url))
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise BelayError(
-            f"{redact(url)!r} is no Redis URL", hint="Use redis://HOST:PORT/0, rediss://… or unix:///PATH."
+            f"{redact(url)!r} is no Redis URL",
+            hint="Use redis://HOST:PORT/0, rediss://…, redis+sentinel://HOST,HOST/NAME/0 or unix:///PATH.",
         )
     options: dict[str, Any] = {"socket_timeout": _SOCKET_SECONDS, "socket_connect_timeout": _SOCKET_SECONDS}
     try:
         return kind.from_url(url, **options)
     except (ValueError, redis.RedisError) as error:
         raise BelayError(f"{redact(url)!r} is no usable Redis URL: {redact(str(error))}") from error
+
+
+def _behind_sentinels(kind: Any, asked: sentinel.Sentinels) -> Any:
+    """A client whose connections go to whichever server the Sentinels call the primary when they are made."""
+    timeouts = {"socket_timeout": _SOCKET_SECONDS, "socket_connect_timeout": _SOCKET_SECONDS}
+    library: Any = redis.asyncio.sentinel if kind is redis.asyncio.Redis else redis.sentinel
+    retry = redis.asyncio.retry.Retry if kind is redis.asyncio.Redis else redis.retry.Retry
+    found = library.Sentinel(list(asked.hosts), sentinel_kwargs=asked.asking() | sentinel.patience(retry), **timeouts)
+    return found.master_for(asked.name, redis_class=kind, db=asked.db, **timeouts, **asked.login())
 
 
 def eviction_warning(client: redis.Redis) -> str | None:
