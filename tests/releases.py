@@ -31,6 +31,7 @@ SPACE = "belay-release"
 IMAGES = {
     "deploy/base/kustomization.yaml": r"newTag: (\S+)",
     "deploy/overlays/example/kustomization.yaml": r"newName: registry\.example\.com/belay, newTag: ([^}]+)\}",
+    "deploy/chart/belay/Chart.yaml": r"appVersion: (\S+)",
     "docs/running.md": r"IMAGE=registry\.example\.com/belay:(\S+)",
 }
 BIGGEST = 256 * 1024 * 1024
