@@ -38,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``grpc_callers`` says how callers prove who they are (``auto``: ``any`` for plaintext on loopback, else ``known``),
     ``grpc_operators`` and ``grpc_fault_senders`` list ServiceAccounts (``namespace/name``, by commas) that may speak
     for every job, or send public faults of every node.
+    ``console_hosts`` are the names, by commas, by which the console is reached, ``console_proxy_header`` is the header
+    in which an OIDC proxy names its user, ``console_proxies`` the addresses that may send it (docs/console.md).
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -86,6 +88,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_callers: Literal["auto", "known", "address", "any"] = "auto"
     grpc_operators: str = ""
     grpc_fault_senders: str = ""
+    console_hosts: str = ""
+    console_proxy_header: str = ""
+    console_proxies: str = ""
     log_level: str = "INFO"
 
     @property

@@ -85,6 +85,8 @@ SERVER = (
     Asked("engine/serve/grpc/super_pods.py", "", "configmaps", "get create update", "cluster-system"),
     Asked("engine/serve/grpc/recovery/session_store.py", "", "configmaps", "delete", SYSTEM),
     Asked("engine/serve/grpc/recovery/registry.py", "", "events", "get create patch"),
+    Asked("engine/serve/console/viewers.py", "authentication.k8s.io", "tokenreviews", "create"),
+    Asked("engine/serve/console/viewers.py", "authorization.k8s.io", "subjectaccessreviews", "create"),
     Asked("engine/serve/grpc/token_reviews.py", "authentication.k8s.io", "tokenreviews", "create"),
     Asked("engine/serve/grpc/leader.py", "coordination.k8s.io", "leases", "get create update", SYSTEM),
 )

@@ -173,7 +173,7 @@ def test_without_redis_the_process_lives_but_is_not_ready(tmp_path: Path) -> Non
             assert (await http.post("/webhook")).status == 503
             metrics = await http.get("/metrics")
             assert metrics.status == 200 and "belay_redis_up 0.0" in await metrics.text()
-            shown = await http.get("/")
+            shown = await http.get("/plain")
             assert shown.status == 200 and "Redis" in await shown.text()
 
     run(work())
@@ -265,7 +265,7 @@ def test_the_page_shows_the_status_config_maps(redis_url: str, cluster: Cluster)
     async def work() -> None:
         async with Kube.from_config(cluster.kubeconfig) as kube, serving(redis_url, kube) as (http, passes):
             passes.beat(f"{CONTROLLER_BEAT}main", passes.now())
-            answer = await http.get("/")
+            answer = await http.get("/plain")
             text = await answer.text()
             assert answer.content_type == "text/html" and '<meta http-equiv="refresh"' in text
             assert "good123 is in force, newest new456" in text
@@ -290,7 +290,7 @@ def test_the_page_is_served_without_a_cluster(redis_url: str, tmp_path: Path) ->
         async with Kube.from_config(str(kubeconfig)) as kube, serving(redis_url, kube) as (http, passes):
             summary = PassSummary(1.0, 0.25, "abc", {}, {}, {"NPUResourceShortage": 4}, {}, {}, {}, 7)
             passes.put_summary("main", msgspec.json.encode(summary))
-            text = await (await http.get("/")).text()
+            text = await (await http.get("/plain")).text()
             assert "status is not shown" in text and "4 NPUResourceShortage" in text and "250 ms" in text
 
     run(work())

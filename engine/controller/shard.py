@@ -254,7 +254,7 @@ class Shard:
         conditions = (self._seals(), *state.conditions) if state.conditions else ()
         state = msgspec.structs.replace(state, roles=roles, conditions=conditions)
         info = self.status.info if roles["aggregate"] == "on" else None
-        bodies = status_bodies(plan, observed, state, info, desired, self.cache)
+        bodies = status_bodies(plan, observed, state, info, desired, self.cache, self.name)
         foreign = self.settings.foreign_consumers or roles["schedule"].startswith("off")
         own = policy_bodies(policies, desired, observed, self.name, self.order_keys, self.clock())
         later = await self.status.write_status([*bodies, *own], foreign=foreign)

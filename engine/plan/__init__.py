@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from engine.plan.comparison import Comparison
     from engine.plan.health.graded_reports import GradedReports, graded_reports
     from engine.plan.health.outcome import HealthOutcome
+    from engine.plan.queue.queues import queues_of
+    from engine.plan.queue.share import QueueDemand, divide
     from engine.plan.roles import resolve_roles
     from engine.plan.rules.fault_tables import tables_in_force
     from engine.plan.rules.pool_rules import pool_rules
@@ -37,12 +39,15 @@ _DEFINED: Final = {
     "DecisionKey": "shadow",
     "GradedReports": "health.graded_reports",
     "HealthOutcome": "health.outcome",
+    "QueueDemand": "queue.share",
     "SlownessDetector": "slowness.detector",
     "culprits": "slowness.excess",
     "declared_keys": "sync.objects",
+    "divide": "queue.share",
     "enforced": "shadow",
     "graded_reports": "health.graded_reports",
     "pool_rules": "rules.pool_rules",
+    "queues_of": "queue.queues",
     "resolve_roles": "roles",
     "tables_in_force": "rules.fault_tables",
 }
@@ -169,6 +174,7 @@ def assess(
 
 
 __all__ = [
-    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "SlownessDetector", "assess", "culprits",
-    "declared_keys", "enforced", "graded_reports", "passes", "plan", "pool_rules", "resolve_roles", "tables_in_force",
+    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "QueueDemand", "SlownessDetector", "assess",
+    "culprits", "declared_keys", "divide", "enforced", "graded_reports", "passes", "plan", "pool_rules", "queues_of",
+    "resolve_roles", "tables_in_force",
 ]  # fmt: skip

@@ -381,7 +381,7 @@ def _print_summary(sandbox: Sandbox, say: Print) -> None:
         "",
     ]
     if sandbox.server_url:
-        lines.append(f"web page and webhook: {sandbox.server_url}")
+        lines.append(f"console: {sandbox.server_url}/console/    webhook: {sandbox.server_url}/webhook")
     lines += [f"logs: {sandbox.folder.logs}", "", "Ctrl-C ends everything."]
     say("\n".join(lines))
 

@@ -25,6 +25,13 @@ from engine.errors import BelayError, InputError
 from engine.kube import Kube
 from engine.metrics import BelayCollector, gauge
 from engine.serve import page, webhook
+from engine.serve.console.changes import Changes
+from engine.serve.console.follower import StatusFollower
+from engine.serve.console.routes import HEADERS as CONSOLE_HEADERS
+from engine.serve.console.routes import PREFIXES as SHOWN
+from engine.serve.console.routes import Console
+from engine.serve.console.viewers import AccessRules, Viewers
+from engine.serve.console.viewers import rules as access_rules
 from engine.serve.engine_client import EngineClient
 from engine.serve.grpc.server import serving
 from engine.serve.slow_connections import SlowConnections
@@ -42,6 +49,7 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
+CONSOLE = ("/console", "/api/")
 _log = log.get("server")
 
 
@@ -49,8 +57,15 @@ class HttpServer:
     """The handlers. ``secret`` is what callers of the webhook must know; empty admits every caller."""
 
     def __init__(
-        self, engine: EngineClient, *, shard: str, secret: str = "", clock: Callable[[], float] = time.monotonic
+        self,
+        engine: EngineClient,
+        *,
+        shard: str,
+        secret: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        console: Console | None = None,
     ) -> None:
+        self.console = console or Console(Changes(), Viewers(AccessRules(), None))
         self._engine = engine
         self._shard = shard
         self._secret = secret
@@ -60,13 +75,24 @@ class HttpServer:
 
     def application(self) -> web.Application:
         """The routes."""
-        app = web.Application(client_max_size=webhook.MAX_BODY_BYTES, middlewares=[_guarded])
-        app.router.add_get("/", self.page)
+        app = web.Application(client_max_size=webhook.MAX_BODY_BYTES, middlewares=[_guarded, self._looking])
+        app.router.add_get("/", _to_console)
+        app.router.add_get("/plain", self.page)
+        self.console.add_to(app)
         app.router.add_post("/webhook", self.webhook)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
         return app
+
+    @web.middleware
+    async def _looking(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Let only those look who may; webhook, metrics and probes show nothing of the cluster's objects."""
+        if request.path.startswith(SHOWN):
+            return await self.console.admitted(request, handler)
+        return await handler(request)
 
     async def webhook(self, request: web.Request) -> web.Response:
         """Ask the controllers to fetch: a repository changed. 202: asked, or nothing to do."""
@@ -114,7 +140,7 @@ class HttpServer:
         return _text(503, "; ".join(problems)) if problems else _text(200, "ok")
 
     async def page(self, request: web.Request) -> web.Response:
-        """The status page."""
+        """The status page, for browsers without scripts."""
         return web.Response(text=page.render(await self._engine.page(), self._shard), content_type="text/html")
 
     def _metrics_text(self) -> bytes:
@@ -194,7 +220,14 @@ async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
         client = connect(settings.redis_url)
         stack.callback(client.close)
         kube = await _cluster(settings, stack)
-        server = HttpServer(EngineClient(client, kube), shard=settings.shard, secret=secret)
+        engine, changes = EngineClient(client, kube), Changes()
+        rules = access_rules(
+            free=_loopback(host), hosts=settings.console_hosts,
+            proxy_header=settings.console_proxy_header, proxies=settings.console_proxies,
+        )  # fmt: skip
+        console = Console(changes, Viewers(rules, kube))
+        stack.callback(changes.close)
+        server = HttpServer(engine, shard=settings.shard, secret=secret, console=console)
         runner = web.AppRunner(
             server.application(), access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS
         )
@@ -208,9 +241,19 @@ async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
                 where=f"--listen {host}:{port}",
                 hint="Choose another port.",
             ) from error
-        closing = asyncio.create_task(SlowConnections().run(lambda: runner.server.connections if runner.server else ()))
+        slow = SlowConnections()
+        slow.streaming = console.streaming
+        closing = asyncio.create_task(slow.run(lambda: runner.server.connections if runner.server else ()))
         stack.callback(closing.cancel)
         if kube is not None:
+            follower = StatusFollower(
+                kube,
+                changes,
+                shard=settings.shard,
+                problems=lambda: asyncio.to_thread(_problems, engine, settings.shard),
+            )
+            following = asyncio.create_task(follower.run())
+            stack.callback(following.cancel)
             services = await stack.enter_async_context(serving(settings, kube))
             server.extra_metrics = services.training.metrics if services is not None else None
         if not secret and not _loopback(host):
@@ -226,6 +269,12 @@ async def _cluster(settings: Settings, stack: AsyncExitStack) -> Kube | None:
     except BelayError as error:
         _log.warning("the page will not show the cluster's status", reason=str(error))
         return None
+
+
+def _problems(engine: EngineClient, shard: str) -> list[str]:
+    """What the engine's heartbeats say; blocking. The seconds of a silence are left out: they change all the time."""
+    return [text.partition(" has been silent for")[0] + " is silent" if " has been silent for" in text else text
+            for text in engine.health().problems(shard)]  # fmt: skip
 
 
 def _loopback(host: str) -> bool:
@@ -249,8 +298,15 @@ async def _guarded(
     except Exception:
         _log.exception("request failed", path=request.path)
         response = _text(500, "internal error")
-    response.headers.update(_HEADERS)
+    if not response.prepared:
+        for name, value in {**_HEADERS, **(CONSOLE_HEADERS if request.path.startswith(CONSOLE) else {})}.items():
+            if name != "Cache-Control" or name not in response.headers:
+                response.headers[name] = value
     return response
+
+
+async def _to_console(request: web.Request) -> web.Response:
+    return web.Response(status=302, headers={"Location": "/console/"})
 
 
 def _text(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

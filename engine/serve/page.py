@@ -55,7 +55,7 @@ th{font-weight:600}td{overflow-wrap:anywhere}code{font-size:.92em}
 <p class="dim">and {{ section.more }} more</p>
 {% endif %}
 {% endfor %}
-<p class="dim">The same: <code>belay status</code>,
+<p class="dim"><a href="/console/">Console</a>. The same: <code>belay status</code>,
 <code>kubectl get configmaps -n belay-system -l belay.dev/about</code>, <a href="metrics">metrics</a>.</p>
 </body></html>
 """

@@ -12,12 +12,14 @@ from engine.documents import Desired
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
+from engine.status.cluster_map import map_bodies
 from engine.status.diagnoses import rule_bodies
 from engine.status.events import events
 from engine.status.links import link_bodies, standing_links
 from engine.status.memory import forgotten, memory_bodies
 from engine.status.mindcluster import ClusterInfo
 from engine.status.pools import PublishedPools
+from engine.status.queues import queue_body
 from engine.status.readers import NOTHING
 from engine.status.rescheduling import scheduler_bodies
 from engine.status.statistics import exceptions, statistic
@@ -25,6 +27,7 @@ from engine.status.summaries import job_summaries, standing_summaries
 from engine.status.switches import share_bodies
 from engine.status.sync_status import StatusCondition, SyncState, manual_bodies, pool_bodies, sync_body
 from engine.status.writer import WriteTracker, is_foreign
+from engine.wire.names import MAIN_SHARD
 
 __all__ = [
     "ClusterInfo",
@@ -49,13 +52,16 @@ def status_bodies(
     info: ClusterInfo | None,
     desired: Desired = NOTHING,
     cache: PlanCache | None = None,
+    shard: str = MAIN_SHARD,
 ) -> list[dict[str, Any]]:
-    """Every status ConfigMap of a pass; ``info`` is None where a live ClusterD holds the aggregate role.
+    """Every status ConfigMap of a pass of ``shard``; ``info`` is None where a live ClusterD holds the aggregate role.
 
     The NPU scheduler's ConfigMaps are included unless a live Volcano holds that role (``state.roles``). ``desired``
     holds the products that policies may name; ``cache`` is the one that the pass used.
     """
     bodies = [sync_body(state, plan), *pool_bodies(plan), *manual_bodies(plan, observed)]
+    bodies += map_bodies(plan, observed, desired, shard, cache)
+    bodies.append(queue_body(plan, observed, desired, shard, cache))
     bodies += share_bodies(plan, observed)
     bodies += link_bodies(plan)
     bodies += rule_bodies(desired, observed)

@@ -24,6 +24,7 @@ from engine.plan import graded_reports
 from engine.status.bodies import config_map, text
 from engine.status.diagnoses import diagnosis_body
 from engine.status.recoveries import recovery_body
+from engine.status.rescheduling import asked_retries
 from engine.wire import history, names
 from engine.wire.podannotations import chip_ids
 
@@ -181,7 +182,7 @@ def _body(
             placement[pod.name] = {"node": pod.node, "chips": list(pod.chips), "phase": pod.phase}
             running += pod.phase == "Running"
     phase = phase_of(gang, pending, end, placed=bool(placement), running=running, ended=ended)
-    status: dict[str, Any] = {"phase": phase, "placement": placement, **impact_body(hit)}
+    status: dict[str, Any] = {"phase": phase, "placement": placement, **_asked(gang, pods), **impact_body(hit)}
     if pending is not None:
         status["pending"] = {
             "reason": pending.reason,
@@ -190,6 +191,8 @@ def _body(
             "unblock": pending.unblock,
         }
     if memory is not None and (memory.reschedules or memory.timeline):
+        if memory.retries >= 0:
+            status["retriesLeft"] = memory.retries
         status["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
         status["history"] = [{"time": rfc3339(ms / 1000), "what": what} for ms, what in memory.timeline]
     status |= recovery_body(memory)
@@ -198,6 +201,24 @@ def _body(
     data = {PHASE_KEY: phase, STATUS_KEY: text(status), **history.job_data(key, memory or JobMemory())}
     label = {names.ABOUT_LABEL: "job"}
     return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data, label)
+
+
+def _asked(gang: Gang | None, pods: Sequence[Pod]) -> dict[str, Any]:
+    """Since when the job exists, its queue, and what it asks for; empty for a job without live pods."""
+    if gang is None:
+        return {}
+    requests: dict[str, int] = {}
+    for pod in pods:
+        if pod.count:
+            requests[pod.resource] = requests.get(pod.resource, 0) + pod.count
+    asked = asked_retries(gang.labels)
+    return {
+        "since": rfc3339(gang.created) if gang.created else None,
+        "queue": gang.queue,
+        "wanted": gang.replicas,
+        "requests": dict(sorted(requests.items())),
+        **({"retries": asked} if asked else {}),
+    }
 
 
 def phase_of(gang: Gang | None, pending: Pending | None, end: str, *, placed: bool, running: int, ended: int) -> str:

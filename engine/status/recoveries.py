@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from engine.model.costs import cost
-from engine.model.history import JobMemory, Recovery
+from engine.model.history import JobFault, JobMemory, Recovery
 from engine.model.recovery import summary
 from engine.model.recovery.progress import RecoveryProgress
 from engine.model.times import rfc3339
 
 _MAX_RANKS: Final = 64
+#: A fault seen longer before a recovery did not cause it (ms).
+_SEEN_MS: Final = 86_400_000
 
 
 def recovery_body(memory: JobMemory | None) -> dict[str, Any]:
@@ -24,7 +26,26 @@ def recovery_body(memory: JobMemory | None) -> dict[str, Any]:
     if memory is None or not memory.recoveries:
         return {}
     lost = {code: {"times": times, "chipSeconds": seconds} for code, (times, seconds) in sorted(memory.spent.items())}
-    return {"recoveries": [_row(one) for one in memory.recoveries], **({"lost": lost} if lost else {})}
+    rows = [_row(one) | {"stages": stages(one, memory.faults)} for one in memory.recoveries]
+    return {"recoveries": rows, **({"lost": lost} if lost else {})}
+
+
+def stages(one: Recovery, faults: Sequence[JobFault]) -> list[dict[str, str]]:
+    """What a recovery went through, in order of time: ``seen`` (the first of its codes), ``signalled`` (the job's
+    processes were asked), ``evicted``, ``bound`` (kubelet accepted the last new pod), ``repaired`` (the processes
+    answered last), ``resumed`` (training at full size). Stages of which nothing is known are left out.
+    """
+    seen = [fault.at for fault in faults if fault.code in one.codes and one.at - _SEEN_MS < fault.at <= one.at]
+    in_place = bool(one.steps) and not one.placed
+    times = [
+        ("seen", min(seen, default=0)),
+        ("signalled", one.steps[0][0] if one.steps else 0),
+        ("evicted", 0 if in_place else one.at),
+        ("bound", one.placed),
+        ("repaired", one.steps[-1][0] if in_place and one.back else 0),
+        ("resumed", one.back),
+    ]
+    return [{"stage": name, "time": rfc3339(at / 1000)} for name, at in sorted(times, key=lambda row: row[1]) if at]
 
 
 def effective(memory: JobMemory | None, created: float, now: float, chips: int) -> float | None:

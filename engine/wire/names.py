@@ -27,6 +27,11 @@ DEFAULT_POOL: Final = "default"
 LEDGER_PREFIX: Final = "belay-ledger-"
 JOB_PREFIX: Final = "belay-job-"
 POOL_PREFIX: Final = "belay-pool-"
+#: Where every node and chip stands, and how the chips are; in parts, per shard.
+MAP_PREFIX: Final = "belay-map-"
+CHIPS_PREFIX: Final = "belay-chips-"
+#: What each queue may have, has and waits for, per shard.
+QUEUES_PREFIX: Final = "belay-queues-"
 SYNC: Final = "belay-sync"
 #: The repository that the controller follows; workers read it here and need no setting of their own.
 SOURCE: Final = "belay-source"
@@ -50,7 +55,7 @@ SCHEDULING_EXCEPTIONS: Final = "scheduling-exception-report"
 CIM_LABEL: Final = "mx-consumer-cim"
 #: Label by which Volcano's plugin finds aggregated reports.
 VOLCANO_LABEL: Final = "mx-consumer-volcano"
-#: Label of ConfigMaps for operators: ``sync``, ``pool`` or ``job``.
+#: Label of ConfigMaps for operators: ``sync``, ``pool``, ``job``, ``map``, ``chips``, ``queues`` or ``link``.
 ABOUT_LABEL: Final = "belay.dev/about"
 
 #: Label of an orders ConfigMap: the node's pool, and so the policy that applies.

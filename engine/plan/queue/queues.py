@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.gangs.owners import annotations_of, labels_of, part
-from engine.model.cluster import Pod
+from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.quantities import amount
 from engine.plan.queue.share import QueueDemand, divide, share
 from engine.plan.scope import Scope
+
+if TYPE_CHECKING:
+    from engine.documents import Desired
 
 QUEUE_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.io/v1alpha1")
 DEFAULT_QUEUE: Final = "default"
@@ -102,7 +105,7 @@ class Queues:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self.by_name = queues_of(scope)
+        self.by_name = queues_of(scope.desired, scope.observed)
         self._parents = {queue_state.parent for queue_state in self.by_name.values() if queue_state.parent}
         self._shares: QueueShares | None = None
         self._limits = _limits(scope, self.by_name)
@@ -228,13 +231,13 @@ def add(total: Amounts, requests: Mapping[str, int], sign: int = 1) -> None:
         total[resource] = total.get(resource, 0) + sign * count
 
 
-def queues_of(scope: Scope) -> dict[str, QueueState]:
+def queues_of(desired: Desired, observed: Observed) -> dict[str, QueueState]:
     """Queues of the cluster, overridden by those that the settings declare."""
     queues: dict[str, QueueState] = {}
-    for key, raw in scope.observed.objects.items():
+    for key, raw in observed.objects.items():
         if key.kind == "Queue" and key.api_version in QUEUE_APIS:
             queues[key.name] = _of_object(key.name, raw)
-    for queue in scope.desired.settings.queues:
+    for queue in desired.settings.queues:
         queue_state = queues[queue.name] = QueueState(
             queue.name,
             weight=queue.weight,

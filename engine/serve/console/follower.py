@@ -1,0 +1,120 @@
+"""The status ConfigMaps of a live cluster, followed by one watch; each change becomes a new document.
+
+Changes that come together become one document, and a large cluster is not derived more often than its derivation takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from engine.kube import CONFIGMAP, Kube, Reflector, WatchChange
+from engine.log import get
+from engine.serve.console.changes import Changes
+from engine.serve.console.document import SELECTOR, Builder, Data, StateDocument, data_of
+from engine.serve.console.repository import RepositoryCommit
+from engine.wire import names
+
+_log = get("console")
+DEBOUNCE_SECONDS: Final = 0.03
+"""Seconds that changes are collected: a pass writes several ConfigMaps."""
+SHARE: Final = 4.0
+"""A document is derived at most every so many times the seconds that the last one took."""
+LOOK_SECONDS: Final = 5.0
+"""Seconds between looks at what is no ConfigMap: heartbeats, the repository."""
+STALE_SECONDS: Final = 10.0
+
+Problems = Callable[[], Awaitable[Sequence[str]]]
+Commits = Callable[[str], Awaitable[Sequence[RepositoryCommit]]]
+
+
+class StatusFollower:
+    """Publishes a document for every change.
+
+    Args:
+        problems: what else cannot be read, asked every few seconds.
+        commits: the newest commits of the repository, given the revision in force.
+        published: called with every new document.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        changes: Changes,
+        *,
+        shard: str = names.MAIN_SHARD,
+        problems: Problems | None = None,
+        commits: Commits | None = None,
+        published: Callable[[StateDocument, bytes], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._changes, self._builder = changes, Builder(shard)
+        self._problems, self._commits, self._published = problems, commits, published
+        self._clock, self._wall = clock, wall
+        self._found: dict[str, Data] = {}
+        self._changed = asyncio.Event()
+        self._git: tuple[str, Sequence[RepositoryCommit]] = ("", ())
+        self._said: tuple[str, ...] = ("the API server has not been read yet",)
+        self._reflector = Reflector(kube, CONFIGMAP, names.SYSTEM, SELECTOR, on_change=self._take)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reflector.run())
+            group.create_task(self._look())
+            group.create_task(self._derive())
+
+    def _take(self, reflector: Reflector, change: WatchChange) -> None:
+        key = change.key[1]
+        if change.obj is None:
+            self._found.pop(key, None)
+        else:
+            self._found[key] = data_of([change.obj]).get(key, {})
+        self._changed.set()
+
+    async def _derive(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(DEBOUNCE_SECONDS)
+            if not self._reflector.synced:
+                await asyncio.sleep(DEBOUNCE_SECONDS)
+                continue
+            self._changed.clear()
+            began = self._clock()
+            self._publish()
+            await asyncio.sleep((self._clock() - began) * (SHARE - 1))
+
+    def _publish(self) -> None:
+        now = round(self._wall(), 3)
+        document = self._builder.build(self._found, time=now, problems=self._said, git=self._git[1])
+        before = self._changes.document
+        if before is not None and before.sections == document.sections and before.layout is document.layout:
+            return
+        self._changes.publish(document)
+        if self._published is not None:
+            self._published(document, document.encoded())
+
+    async def _look(self) -> None:
+        while True:
+            said = []
+            since = self._reflector.stale_since
+            if since is not None and self._clock() - since > STALE_SECONDS:
+                said.append(f"the API server has not answered for {self._clock() - since:.0f} s; what is shown is old")
+            elif not self._reflector.synced:
+                said.append("the API server has not been read yet")
+            elif names.SYNC not in self._found:
+                said.append("Belay has not written its status yet")
+            if self._problems is not None:
+                said += await self._problems()
+            applied = self._found.get(names.SYNC, {}).get("attemptedRevision", "")
+            if self._commits is not None and applied != self._git[0]:
+                self._git = (applied, await self._commits(applied))
+                self._changed.set()
+            if tuple(said) != self._said:
+                self._said = tuple(said)
+                if self._reflector.synced or self._changes.document is None:
+                    self._publish()
+            await asyncio.sleep(LOOK_SECONDS if self._reflector.synced else 0.2)

@@ -1,0 +1,233 @@
+"""Jobs, their recoveries and the fleet's figures, from the ``belay-job-*`` ConfigMaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from engine.model.times import parse_rfc3339
+from engine.serve.console.layout import Layout
+from engine.serve.console.texts import decoded, line, mapping, name, number, numbers, words
+from engine.status.jobs import PHASE_KEY, STATUS_KEY
+from engine.wire import history, names
+
+MOST_RECOVERIES: Final = 10
+"""Recoveries shown per job: the newest."""
+_ENDED: Final = ("Finished",)
+_ORDER: Final = (
+    "seen", "graded", "isolated", "signalled", "evicted", "bound", "running", "repaired", "resumed",
+)  # fmt: skip
+
+
+class ReadJob(NamedTuple):
+    """One job: its row, its chips as (node, chip id), its recoveries as rows, chip-seconds lost and their begin."""
+
+    data: Mapping[str, str]
+    key: str
+    row: dict[str, Any]
+    chips: tuple[tuple[str, int], ...]
+    recoveries: tuple[dict[str, Any], ...]
+    lost: float
+    since: float
+
+
+class JobSlots:
+    """The jobs, each at a place in the list that it keeps, so that chips can name it by number.
+
+    A job that is gone leaves None in its place. Beyond as many empty places as there are jobs the list is made new.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, ReadJob] = {}
+        self._slots: dict[str, int] = {}
+        self.rows: list[dict[str, Any] | None] = []
+        self._chips: tuple[Layout, list[int]] | None = None
+
+    def read(self, found: Mapping[str, Mapping[str, str]], layout: Layout) -> JobSlots:
+        """Take the ConfigMaps of the jobs in force; returns itself."""
+        changed = self._known.keys() != found.keys()
+        jobs = {}
+        for key, data in found.items():
+            known = self._known.get(key)
+            if known is None or (known.data is not data and known.data != data):
+                known, changed = _read(key, data), True
+            jobs[key] = known
+        self._known = jobs
+        if changed or self._chips is None or self._chips[0] is not layout:
+            self._place()
+            self._chips = (layout, self._spread(layout))
+        return self
+
+    @property
+    def jobs(self) -> list[ReadJob]:
+        """The jobs by name."""
+        return list(self._known.values())
+
+    def of_chips(self, layout: Layout) -> list[int]:
+        """The place of the job that uses each chip; -1 for none."""
+        assert self._chips is not None and self._chips[0] is layout
+        return self._chips[1]
+
+    def _place(self) -> None:
+        if len(self._slots) > 2 * len(self._known) + 64:
+            self._slots = {}
+        for key in self._known:
+            self._slots.setdefault(key, len(self._slots))
+        rows: list[dict[str, Any] | None] = [None] * len(self._slots)
+        for key, job in self._known.items():
+            rows[self._slots[key]] = job.row
+        self.rows = rows
+
+    def _spread(self, layout: Layout) -> list[int]:
+        column = [-1] * layout.chips
+        for key, job in self._known.items():
+            slot = self._slots[key]
+            for node, chip in job.chips:
+                at = layout.at(node, chip)
+                if at >= 0:
+                    column[at] = slot
+        return column
+
+
+def _read(config_map: str, data: Mapping[str, str]) -> ReadJob:
+    status = mapping(decoded(data.get(STATUS_KEY)))
+    key = str(data.get(history.JOB_NAME_KEY) or config_map.removeprefix(names.JOB_PREFIX))
+    namespace, _, rest = key.partition("/")
+    kind, _, own = rest.rpartition("/")
+    placement = mapping(status.get("placement"))
+    chips, placed, running = [], 0, 0
+    for pod in placement.values():
+        where = mapping(pod)
+        node = where.get("node")
+        if not isinstance(node, str):
+            continue
+        placed += 1
+        running += where.get("phase") == "Running"
+        if where.get("phase") in ("Succeeded", "Failed"):
+            continue
+        for chip in where["chips"] if isinstance(where.get("chips"), list) else ():
+            # a part of a chip is named Ascend910-2c-100-3: the chip is the last number
+            number_text = str(chip).rpartition("-")[2]
+            if number_text.isascii() and number_text.isdecimal() and len(number_text) < 4:
+                chips.append((node, int(number_text)))
+    pending = mapping(status.get("pending"))
+    requests = numbers(status.get("requests"))
+    row = {
+        "kind": name(kind),
+        "namespace": name(namespace),
+        "name": name(own),
+        "queue": name(status.get("queue")),
+        "phase": line(data.get(PHASE_KEY) or "Unknown", 32),
+        "pods": {"wanted": number(status.get("wanted")) or len(placement), "placed": placed, "running": running},
+        "chips": int(sum(requests.values())) or len(set(chips)),
+        "reason": line(pending.get("reason"), 120),
+        "message": line(pending.get("message")),
+        "wayOut": line(pending.get("unblock")),
+        "nodes": dict(list(numbers(pending.get("nodes")).items())[:32]),
+        "since": line(status.get("since"), 40) or None,
+        "resources": requests,
+        "health": line(mapping(status.get("impact")).get("state"), 40),
+    }
+    told = status.get("recoveries")
+    recoveries = [mapping(one) for one in told] if isinstance(told, list) else []
+    spent = mapping(status.get("lost"))
+    lost = sum(number(mapping(one).get("chipSeconds")) or 0 for one in spent.values())
+    first_number = len(recoveries) - min(len(recoveries), MOST_RECOVERIES) + 1
+    shown = tuple(_recovery(key, at, one, status) for at, one in enumerate(recoveries[-MOST_RECOVERIES:], first_number))
+    return ReadJob(data, key, row, tuple(chips), shown, lost, _seconds(row["since"]))
+
+
+def _recovery(key: str, attempt: int, one: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
+    codes = words(one.get("codes"))
+    actual, lost = mapping(one.get("actual")), mapping(one.get("lost"))
+    allowed, left = number(status.get("retries")), number(status.get("retriesLeft"))
+    budget = None
+    if allowed:
+        left = allowed if left is None else left
+        budget = {"spent": max(0, allowed - left), "left": left, "window": None}
+    return {
+        "job": line(key, 600),
+        "attempt": attempt,
+        "cause": line(one.get("reason"), 120),
+        "code": codes[0] if codes else "",
+        "codes": codes,
+        "level": line(one.get("level"), 40),
+        "stages": [
+            {"stage": line(stage.get("stage"), 40), "time": line(stage.get("time"), 40)}
+            for stage in map(mapping, one["stages"] if isinstance(one.get("stages"), list) else ())
+        ][:16],
+        "steps": [
+            {
+                "time": line(step.get("time"), 40), "after": number(step.get("after")) or 0,
+                "event": line(step.get("event"), 120), "state": line(step.get("state"), 64),
+                "code": number(step.get("code")) or 0,
+            }
+            for step in map(mapping, one["steps"] if isinstance(one.get("steps"), list) else ())
+        ][:64],
+        "seconds": number(actual.get("seconds")),
+        "lostChipSeconds": number(lost.get("chipSeconds")),
+        "budget": budget,
+    }  # fmt: skip
+
+
+def recoveries(jobs: JobSlots, faults: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every recovery, newest first, with when a chip of its job that shows its code was graded and isolated."""
+    isolated: dict[str, list[tuple[str, str, int]]] = {}
+    for fault in faults:
+        if fault["isolated"] and fault["chip"] is not None:
+            isolated.setdefault(fault["code"], []).append((fault["isolated"], fault["node"], fault["chip"]))
+    found = []
+    for job in jobs.jobs:
+        for row in job.recoveries:
+            stages = row["stages"]
+            first = next((one["time"] for one in stages if one["stage"] == "seen"), "")
+            last = stages[-1]["time"] if stages else ""
+            times = [at for code in row["codes"] for at, _, _ in isolated.get(code, ()) if first <= at <= last]
+            if times and first:
+                # one pass grades a fault and isolates its chip
+                more = [{"stage": "graded", "time": min(times)}, {"stage": "isolated", "time": min(times)}]
+                row = {**row, "stages": sorted([*stages, *more], key=_place_of)}
+            found.append(row)
+    return sorted(found, key=lambda row: row["stages"][0]["time"] if row["stages"] else "", reverse=True)
+
+
+def _place_of(stage: Mapping[str, str]) -> tuple[str, int]:
+    return stage["time"], _ORDER.index(stage["stage"]) if stage["stage"] in _ORDER else len(_ORDER)
+
+
+def fleet(recoveries: Sequence[Mapping[str, Any]], jobs: JobSlots, now: float) -> dict[str, Any]:
+    """How long recoveries took, by cause; their mean; and the share of time in which training progressed."""
+    by_cause: dict[str, list[float]] = {}
+    for row in recoveries:
+        if row["seconds"] is not None:
+            by_cause.setdefault(row["code"] or row["cause"], []).append(float(row["seconds"]))
+    every = [seconds for listed in by_cause.values() for seconds in listed]
+    held = sum(job.row["chips"] * max(0.0, now - job.since) for job in jobs.jobs if _counts(job))
+    lost = sum(job.lost for job in jobs.jobs if _counts(job))
+    rows = [
+        {"cause": cause, "p50": percentile(times, 0.5), "p99": percentile(times, 0.99), "count": len(times)}
+        for cause, times in sorted(by_cause.items(), key=lambda item: (-len(item[1]), item[0]))[:100]
+    ]
+    return {
+        "perCause": rows,
+        "mttr": round(sum(every) / len(every), 1) if every else None,
+        "effectiveTime": round(max(0.0, 1 - lost / held), 4) if held else None,
+    }
+
+
+def _counts(job: ReadJob) -> bool:
+    return bool(job.recoveries) and job.since > 0 and job.row["phase"] not in _ENDED
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile of at least one value."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _seconds(text: object) -> float:
+    try:
+        return parse_rfc3339(text) if isinstance(text, str) and text else 0.0
+    except (ValueError, OverflowError):
+        return 0.0

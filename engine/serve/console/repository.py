@@ -1,0 +1,145 @@
+"""The repository's part of a document: revisions, findings, and what is held back until when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.model.plan import CONFIRM
+from engine.model.times import rfc3339
+from engine.serve.console.texts import MOST_ROWS, decoded, line, mapping, number, picked, rows, words
+from engine.wire import revisionlog, sync
+
+MOST_REVISIONS: Final = 100
+MOST_FINDINGS: Final = 500
+
+
+class RepositoryCommit(msgspec.Struct, frozen=True):
+    """A commit as the repository holds it; ``time`` in Unix seconds, ``changed`` the first files that it changed."""
+
+    id: str
+    author: str = ""
+    time: float = 0.0
+    subject: str = ""
+    changed: tuple[str, ...] = ()
+
+
+def section(
+    sync_data: Mapping[str, str], logs: Mapping[str, Mapping[str, str]], git: Sequence[RepositoryCommit]
+) -> dict[str, Any]:
+    """Section ``git`` of a document: ``logs``: the ``belay-revisions*`` ConfigMaps; ``git``: commits, newest first."""
+    applied, attempted = line(sync_data.get(sync.APPLIED), 64), line(sync_data.get(sync.ATTEMPTED), 64)
+    findings = [finding(row) for row in rows(sync_data.get("diagnostics.json"))]
+    revisions = _revisions(logs, git, applied, attempted)
+    for row in revisions:
+        if row["id"] == attempted:
+            row["findings"] = [{key: one[key] for key in ("where", "message")} for one in findings[:MOST_FINDINGS]]
+    held = [_held(row) for row in rows(sync_data.get("deferred.json"))[:MOST_ROWS]]
+    prune = mapping(decoded(sync_data.get(sync.HELD_PRUNE)))
+    if prune:
+        listed = [line(mapping(one).get("object")) for one in prune.get("list") or () if isinstance(one, dict)]
+        held.insert(
+            0,
+            {
+                "what": line(f"deleting {len(listed)} objects: {', '.join(listed[:10])}"),
+                "action": "DeleteObject",
+                "budget": line(prune.get("budget"), 120),
+                "until": None,
+                "why": line(f"exceeds {', '.join(words(prune.get('limits')))}; it waits for a person"),
+                "release": _trailer(prune.get("release")),
+            },
+        )  # fmt: skip
+    return {
+        "attempted": attempted,
+        "applied": applied,
+        "conditions": [
+            picked(row, "type", "status", "reason", "message") for row in rows(sync_data.get("conditions.json"))[:50]
+        ],
+        "revisions": revisions,
+        "findings": findings[:MOST_FINDINGS],
+        "held": held,
+    }
+
+
+def finding(row: Mapping[str, Any]) -> dict[str, str]:
+    """A diagnostic with its place as ``file:line:col``, or the object where no file has it."""
+    if row.get("file"):
+        where = f"{row['file']}:{number(row.get('line')) or 0}:{number(row.get('column')) or 0}"
+    else:
+        where = str(row.get("object") or "")
+    return {
+        "severity": line(row.get("severity"), 16), "where": line(where), "field": line(row.get("field"), 200),
+        "message": line(row.get("message")),
+    }  # fmt: skip
+
+
+def _held(row: Mapping[str, Any]) -> dict[str, Any]:
+    confirm = line(row.get("confirm"), 80)
+    return {
+        "what": line(row.get("what")),
+        "action": line(row.get("action"), 40),
+        "budget": line(row.get("budget"), 120),
+        "until": line(row.get("until"), 40) or None,
+        "why": line(f"held back by {row.get('budget')}"),
+        "release": _trailer(f"{CONFIRM}: {confirm}") if confirm else "",
+    }
+
+
+def _trailer(text: object) -> str:
+    """The command that adds a commit with this trailer."""
+    found = line(text, 120)
+    plain = found and all(char.isalnum() or char in "-: " for char in found)
+    return f"git commit --allow-empty -m 'Confirm the deletion' --trailer '{found}' && git push" if plain else ""
+
+
+def _revisions(
+    logs: Mapping[str, Mapping[str, str]], git: Sequence[RepositoryCommit], applied: str, attempted: str
+) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for commit in git[:MOST_REVISIONS]:
+        found[commit.id] = _row(commit.id) | {
+            "author": line(commit.author, 200),
+            "time": rfc3339(commit.time) if commit.time else None,
+            "subject": line(commit.subject, 200),
+            "changed": words(commit.changed),
+        }
+    for data in logs.values():
+        for entry in _entries(data)[-MOST_REVISIONS:]:
+            row = found.setdefault(entry.revision, _row(entry.revision))
+            row |= {"signer": line(entry.signer, 200), "verified": line(entry.verified, 16), "accepted": True}
+            row["time"] = row["time"] or (rfc3339(entry.time / 1000) if entry.time else None)
+            author, subject = _said(entry)
+            row["author"], row["subject"] = row["author"] or author, row["subject"] or subject
+    for revision in (applied, attempted):
+        if revision and revision not in found:
+            found[revision] = _row(revision)
+    newest_first = list(found.values())
+    reached = applied not in found
+    for row in sorted(newest_first, key=lambda row: row["time"] or "9", reverse=True):
+        reached = reached or row["id"] == applied
+        row["accepted"] = row["accepted"] or (reached and row["id"] != attempted) or row["id"] == applied
+    return sorted(newest_first, key=lambda row: row["time"] or "9", reverse=True)[:MOST_REVISIONS]
+
+
+def _row(revision: str) -> dict[str, Any]:
+    return {
+        "id": line(revision, 64), "author": "", "signer": "", "verified": "none", "time": None, "subject": "",
+        "accepted": False, "findings": [], "changed": [],
+    }  # fmt: skip
+
+
+def _entries(data: Mapping[str, str]) -> tuple[revisionlog.RevisionEntry, ...]:
+    try:
+        return msgspec.json.decode(data.get(revisionlog.ENTRIES) or "[]", type=tuple[revisionlog.RevisionEntry, ...])
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError):
+        return ()  # the controller says in its log and in a condition that the log is broken
+
+
+def _said(entry: revisionlog.RevisionEntry) -> tuple[str, str]:
+    """Author and subject in a commit object."""
+    head, _, message = entry.commit_bytes().partition(b"\n\n")
+    author = next((row[7:] for row in head.split(b"\n") if row.startswith(b"author ")), b"")
+    who = author.decode("utf-8", "replace").rpartition(">")[0]
+    return line(who + ">" if who else "", 200), line(message.decode("utf-8", "replace").partition("\n")[0], 200)

@@ -1,0 +1,175 @@
+"""The paths of the console. Everything is read; nothing here writes to the cluster or to the repository."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from engine import __version__
+from engine.log import get
+from engine.serve.console import files
+from engine.serve.console.changes import Changes, TooManyViewers
+from engine.serve.console.document import StateDocument
+from engine.serve.console.viewers import NotAdmitted, Viewers
+
+_log = get("console")
+PREFIXES: Final = ("/console", "/api/v1/", "/plain")
+USER: Final = web.RequestKey("belay.user", str)
+WRITE_SECONDS: Final = 20.0
+"""Longest time for which a viewer may not take what is sent to it."""
+COMPRESSED_FROM: Final = 1_024
+HEADERS: Final[Mapping[str, str]] = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": files.POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_JSON: Final = "application/json"
+
+
+class Console:
+    """The handlers. ``source`` is what is shown: ``cluster``, ``recording`` or ``cluster file``.
+
+    ``streaming`` holds the connections that stay open for changes, which must not be ended for being slow.
+    """
+
+    def __init__(self, changes: Changes, viewers: Viewers, *, source: str = "cluster", live: bool = True) -> None:
+        self.changes, self.viewers, self.source, self.live = changes, viewers, source, live
+        self.streaming: set[Any] = set()
+        self._files = files.read_files()
+        self._encoded: tuple[str, bytes, bytes] = ("", b"", b"")
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes."""
+        router = app.router
+        router.add_get("/console", _to_console)
+        router.add_get("/console/", self.index)
+        router.add_get("/console/{path:.+}", self.file)
+        router.add_get("/api/v1/viewer", self.viewer)
+        router.add_get("/api/v1/state", self.state)
+        router.add_get("/api/v1/changes", self.stream)
+
+    async def admitted(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Answer a caller who may look; others get 401 or 403 and nothing else."""
+        try:
+            request[USER] = await self.viewers.admit(
+                request.headers, request.headers.get("Host", ""), request.remote or ""
+            )
+        except NotAdmitted as refused:
+            response = failure(refused.status, refused.text, refused.hint)
+            if refused.status == 401:
+                response.headers["WWW-Authenticate"] = 'Bearer realm="belay"'
+            return response
+        return await handler(request)
+
+    async def index(self, request: web.Request) -> web.Response:
+        """The page."""
+        return self._file(request, files.INDEX)
+
+    async def file(self, request: web.Request) -> web.Response:
+        """One file of the front end."""
+        return self._file(request, request.match_info["path"])
+
+    def _file(self, request: web.Request, path: str) -> web.Response:
+        found = self._files.get(path)
+        if found is None:
+            hint = "This installation has no front end: `make console` builds it. /plain shows the tables."
+            return failure(404, f"there is no {path[:80]}", "" if self._files else hint)
+        return files.answer(request, found)
+
+    async def viewer(self, request: web.Request) -> web.Response:
+        """Who is looking, and what can be asked."""
+        body = {
+            "version": __version__,
+            "user": request[USER],
+            "source": self.source,
+            "readOnly": True,
+            "can": self.abilities(),
+            "limits": self.limits(),
+        }
+        return answer(request, msgspec.json.encode(body))
+
+    def abilities(self) -> dict[str, bool]:
+        """What can be asked."""
+        return {"changes": self.live, "history": False, "explain": False, "whatIf": False, "branches": False}
+
+    def limits(self) -> dict[str, float]:
+        """The limits of what can be asked."""
+        return {}
+
+    async def state(self, request: web.Request) -> web.Response:
+        """The present document."""
+        document = self.changes.document
+        if document is None:
+            return failure(503, "nothing has been read yet", "Try again in a moment.", {"Retry-After": "1"})
+        tag = f'"{document.id}"'
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if tag in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+        plain, packed = await self._encode(document)
+        return answer(request, plain, headers, packed)
+
+    async def _encode(self, document: StateDocument) -> tuple[bytes, bytes]:
+        if self._encoded[0] != document.id:
+            plain = document.encoded()
+            packed = await asyncio.to_thread(gzip.compress, plain, 1, mtime=0)
+            self._encoded = (document.id, plain, packed)
+        return self._encoded[1:]
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Changes as server-sent events, from the event that the caller names on."""
+        last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
+        response = web.StreamResponse(
+            headers={
+                **HEADERS,
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        self.streaming.add(request.protocol)
+        events = self.changes.watch(last[:64])
+        try:
+            first = await anext(events)
+            await response.prepare(request)
+            await response.write(first)
+            async for event in events:
+                async with asyncio.timeout(WRITE_SECONDS):
+                    await response.write(event)
+        except TooManyViewers:
+            return failure(503, "too many viewers", "Close other tabs of the console.", {"Retry-After": "30"})
+        except (ConnectionError, TimeoutError):
+            _log.debug("viewer left", caller=request.remote or "")
+        finally:
+            self.streaming.discard(request.protocol)
+            await events.aclose()
+        return response
+
+
+async def _to_console(request: web.Request) -> web.Response:
+    return web.Response(status=308, headers={"Location": "/console/"})
+
+
+def answer(
+    request: web.Request, body: bytes, headers: Mapping[str, str] | None = None, packed: bytes | None = None
+) -> web.Response:
+    """JSON, compressed where the caller takes it and it pays."""
+    more = {"Vary": "Accept-Encoding", "Cache-Control": "no-store", **(headers or {})}
+    if len(body) >= COMPRESSED_FROM and files.accepts_gzip(request):
+        body, more["Content-Encoding"] = packed or gzip.compress(body, 1, mtime=0), "gzip"
+    return web.Response(body=body, headers=more, content_type=_JSON, charset="utf-8")
+
+
+def failure(status: int, text: str, hint: str = "", headers: Mapping[str, str] | None = None) -> web.Response:
+    """An error as JSON."""
+    body = msgspec.json.encode({"error": text, "hint": hint})
+    more = {"Cache-Control": "no-store", **(headers or {})}
+    return web.Response(status=status, body=body, headers=more, content_type=_JSON, charset="utf-8")
