@@ -120,9 +120,7 @@ def test_silence_is_filled_with_comments(documents: list[StateDocument]) -> None
     asyncio.run(work())
 
 
-def test_there_may_be_so_many_viewers_and_no_more(
-    monkeypatch: pytest.MonkeyPatch, documents: list[StateDocument]
-) -> None:
+def test_viewers_are_counted(monkeypatch: pytest.MonkeyPatch, documents: list[StateDocument]) -> None:
     async def work() -> None:
         monkeypatch.setattr(module, "MOST_VIEWERS", 2)
         changes = Changes()

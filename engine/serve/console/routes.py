@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from engine import __version__
+from engine import versions
 from engine.log import get
 from engine.serve.console import files
 from engine.serve.console.changes import Changes, TooManyViewers
@@ -88,7 +88,7 @@ class Console:
     async def viewer(self, request: web.Request) -> web.Response:
         """Who is looking, and what can be asked."""
         body = {
-            "version": __version__,
+            "version": versions.version(),
             "user": request[USER],
             "source": self.source,
             "readOnly": True,
