@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.serve.console import changes as module
-from engine.serve.console.changes import Changes, TooManyViewers
+from engine.serve.console.changes import ChangeStream, TooManyViewers
 from engine.serve.console.document import Builder, StateDocument
 from tests.bench.clusters import NOW, cluster
 from tests.test_console_document import published
@@ -34,7 +34,7 @@ async def take(events: AsyncGenerator[bytes, None], count: int) -> list[dict[str
 
 def test_a_viewer_gets_every_change_in_order(documents: list[StateDocument]) -> None:
     async def work() -> None:
-        changes = Changes()
+        changes = ChangeStream()
         changes.publish(documents[0])
         events = changes.watch("")
         _, hello = await take(events, 2)
@@ -51,7 +51,7 @@ def test_a_viewer_gets_every_change_in_order(documents: list[StateDocument]) -> 
 
 def test_a_viewer_that_comes_back_gets_what_it_missed_and_nothing_twice(documents: list[StateDocument]) -> None:
     async def work() -> None:
-        changes = Changes()
+        changes = ChangeStream()
         for one in documents[:4]:
             changes.publish(one)
         events = changes.watch("")
@@ -71,7 +71,7 @@ def test_who_was_away_too_long_or_watched_another_server_reads_the_document_agai
     documents: list[StateDocument], last: str
 ) -> None:
     async def work() -> None:
-        changes = Changes()
+        changes = ChangeStream()
         changes.publish(documents[0])
         _, first = await take(changes.watch(last), 2)
         assert first["event"] == "reset"
@@ -81,7 +81,7 @@ def test_who_was_away_too_long_or_watched_another_server_reads_the_document_agai
 
 def test_the_ring_is_bounded_and_says_reset_beyond(documents: list[StateDocument]) -> None:
     async def work() -> None:
-        changes = Changes(ring=3)
+        changes = ChangeStream(ring=3)
         changes.publish(documents[0])
         _, hello = await take(changes.watch(""), 2)
         for one in documents[1:6]:
@@ -94,7 +94,7 @@ def test_the_ring_is_bounded_and_says_reset_beyond(documents: list[StateDocument
 
 def test_a_viewer_that_does_not_read_is_dropped_and_costs_the_others_nothing(documents: list[StateDocument]) -> None:
     async def work() -> None:
-        changes = Changes(queued=2)
+        changes = ChangeStream(queued=2)
         changes.publish(documents[0])
         slow, quick = changes.watch(""), changes.watch("")
         await take(slow, 2)
@@ -111,7 +111,7 @@ def test_a_viewer_that_does_not_read_is_dropped_and_costs_the_others_nothing(doc
 
 def test_silence_is_filled_with_comments(documents: list[StateDocument]) -> None:
     async def work() -> None:
-        changes = Changes()
+        changes = ChangeStream()
         changes.publish(documents[0])
         events = changes.watch("", heartbeat=0.0)
         await take(events, 2)
@@ -123,7 +123,7 @@ def test_silence_is_filled_with_comments(documents: list[StateDocument]) -> None
 def test_viewers_are_counted(monkeypatch: pytest.MonkeyPatch, documents: list[StateDocument]) -> None:
     async def work() -> None:
         monkeypatch.setattr(module, "MOST_VIEWERS", 2)
-        changes = Changes()
+        changes = ChangeStream()
         kept = [changes.watch("") for _ in range(2)]
         for events in kept:
             await anext(events)

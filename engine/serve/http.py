@@ -25,7 +25,7 @@ from engine.errors import BelayError, InputError
 from engine.kube import Kube
 from engine.metrics import BelayCollector, gauge
 from engine.serve import page, webhook
-from engine.serve.console.changes import Changes
+from engine.serve.console.changes import ChangeStream
 from engine.serve.console.follower import StatusFollower
 from engine.serve.console.routes import HEADERS as CONSOLE_HEADERS
 from engine.serve.console.routes import PREFIXES as SHOWN
@@ -65,7 +65,7 @@ class HttpServer:
         clock: Callable[[], float] = time.monotonic,
         console: Console | None = None,
     ) -> None:
-        self.console = console or Console(Changes(), Viewers(AccessRules(), None))
+        self.console = console or Console(ChangeStream(), Viewers(AccessRules(), None))
         self._engine = engine
         self._shard = shard
         self._secret = secret
@@ -220,7 +220,7 @@ async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
         client = connect(settings.redis_url)
         stack.callback(client.close)
         kube = await _cluster(settings, stack)
-        engine, changes = EngineClient(client, kube), Changes()
+        engine, changes = EngineClient(client, kube), ChangeStream()
         rules = access_rules(
             free=_loopback(host), hosts=settings.console_hosts,
             proxy_header=settings.console_proxy_header, proxies=settings.console_proxies,

@@ -1,4 +1,4 @@
-"""Server-sent events: each change is encoded once, whoever watches.
+"""Server-sent events: each change is encoded once for all viewers.
 
 A viewer that comes back names the last event that it has and gets what it missed, while the ring still holds it; else
 it must read the document again. A viewer that reads too slowly is dropped: it comes back.
@@ -33,7 +33,7 @@ class TooManyViewers(Exception):
     """As many viewers as there may be are watching already."""
 
 
-class Changes:
+class ChangeStream:
     """The newest document, and what led to it. Used from one event loop."""
 
     def __init__(self, *, ring: int = RING_EVENTS, ring_bytes: int = RING_BYTES, queued: int = QUEUED) -> None:

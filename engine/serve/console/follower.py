@@ -1,6 +1,6 @@
 """The status ConfigMaps of a live cluster, followed by one watch; each change becomes a new document.
 
-Changes that come together become one document, and a large cluster is not derived more often than its derivation takes.
+ChangeStream that come together become one document, and a large cluster is not derived more often than its derivation takes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from engine.kube import CONFIGMAP, Kube, Reflector, WatchChange
 from engine.log import get
-from engine.serve.console.changes import Changes
+from engine.serve.console.changes import ChangeStream
 from engine.serve.console.document import SELECTOR, Builder, Data, StateDocument, data_of
 from engine.serve.console.repository import RepositoryCommit
 from engine.wire import names
@@ -42,7 +42,7 @@ class StatusFollower:
     def __init__(
         self,
         kube: Kube,
-        changes: Changes,
+        changes: ChangeStream,
         *,
         shard: str = names.MAIN_SHARD,
         problems: Problems | None = None,

@@ -13,7 +13,7 @@ from aiohttp import web
 from engine import versions
 from engine.log import get
 from engine.serve.console import files
-from engine.serve.console.changes import Changes, TooManyViewers
+from engine.serve.console.changes import ChangeStream, TooManyViewers
 from engine.serve.console.document import StateDocument
 from engine.serve.console.viewers import NotAdmitted, Viewers
 
@@ -39,7 +39,7 @@ class Console:
     ``streaming`` holds the connections that stay open for changes, which must not be ended for being slow.
     """
 
-    def __init__(self, changes: Changes, viewers: Viewers, *, source: str = "cluster", live: bool = True) -> None:
+    def __init__(self, changes: ChangeStream, viewers: Viewers, *, source: str = "cluster", live: bool = True) -> None:
         self.changes, self.viewers, self.source, self.live = changes, viewers, source, live
         self.streaming: set[Any] = set()
         self._files = files.read_files()
@@ -125,7 +125,7 @@ class Console:
         return self._encoded[1:]
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Changes as server-sent events, from the event that the caller names on."""
+        """ChangeStream as server-sent events, from the event that the caller names on."""
         last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
         response = web.StreamResponse(
             headers={
