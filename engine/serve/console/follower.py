@@ -1,6 +1,6 @@
 """The status ConfigMaps of a live cluster, followed by one watch; each change becomes a new document.
 
-ChangeStream that come together become one document, and a large cluster is not derived more often than its derivation takes.
+Changes that come together become one document, and a large cluster is not derived more often than that takes.
 """
 
 from __future__ import annotations

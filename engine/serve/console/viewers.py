@@ -1,4 +1,4 @@
-"""Who may look. On loopback: all who can reach it. Elsewhere: those who may read Belay's ConfigMaps, or come by a proxy.
+"""Who may look. On loopback: all who can reach it. Elsewhere: those who may read the status, or come by a proxy.
 
 A bearer token is shown to the API server (TokenReview), and then asked whether its user may get ConfigMaps in Belay's
 namespace (SubjectAccessReview); verdicts are kept for up to a minute, tokens never. An OIDC proxy that is named by its
