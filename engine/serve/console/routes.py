@@ -125,7 +125,7 @@ class Console:
         return self._encoded[1:]
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """ChangeStream as server-sent events, from the event that the caller names on."""
+        """Changes as server-sent events, from the event that the caller names on."""
         last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
         response = web.StreamResponse(
             headers={
