@@ -46,6 +46,33 @@ def test_the_newest_set_is_downloaded_completely(tmp_path: Path, bucket: str):
     assert Checkpoints(tmp_path / "b", 1, 2, through=Saver(None)).load_newest()[0] == 20
 
 
+def test_saves_reach_the_bucket_and_a_new_host_loads_from_it(tmp_path: Path, bucket: str):
+    writers = [Checkpoints(tmp_path / "a", rank, 2, through=Saver(None), objects=bucket) for rank in range(2)]
+    for step in (10, 20):
+        for rank in (1, 0):
+            writers[rank].save({"step": step, "rank": rank}, step)
+    writers[0].flush(30)
+    assert objects.newest(bucket) == 20
+    for rank in range(2):
+        one = Checkpoints(tmp_path / "new-host", rank, 2, through=Saver(None), objects=bucket)
+        assert one.load_newest() == (20, {"step": 20, "rank": rank})
+    # what a host has itself is not downloaded again
+    damaged = next((tmp_path / "a/step-000000020").glob("rank-00001*"))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    step, _ = Checkpoints(tmp_path / "a", 0, 2, through=Saver(None), objects=bucket).load_newest()
+    assert step == 20
+
+
+def test_a_bucket_that_does_not_answer_is_a_warning_while_a_folder_has_a_set(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    save(tmp_path / "a", 10)
+    one = Checkpoints(tmp_path / "a", 0, 2, through=Saver(None), objects="nosuch://bucket/job")
+    assert one.load_newest()[0] == 10 and "nosuch://bucket/job" in caplog.text
+
+
 def test_an_unfinished_upload_is_not_a_set(tmp_path: Path, bucket: str):
     for step in (10, 20):
         objects.put(bucket, save(tmp_path / "a", step))

@@ -54,8 +54,8 @@ def test_a_lost_host_gets_its_newest_set_from_its_peers_memory(tmp_path: Path):
         world.until(lambda: held(keeper) == 4)
         shutil.rmtree(job)
         with world.writing(tmp_path / "new", peer=to, peer_secret=key) as client:
-            assert client.restore(job) == 2
-            tiers = Tiers([("local", job)], Saver(client))
+            # the tiers ask the peer themselves
+            tiers = Tiers([("local", job)], Saver(client), peer=True)
             found = tiers.newest()
             assert found is not None and found.step == 4
             assert tiers.load(found, 1)["w"].sum() == 1 << 18

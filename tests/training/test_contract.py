@@ -48,6 +48,7 @@ def parts() -> tuple[torch.nn.Module, torch.optim.Optimizer, Any]:
         ({"optimizer": object()}, "optimizer is a object"),
         ({"state": [1]}, "give a dict of names"),
         ({"state": {"seen": 3}}, "'seen' is a int; give tensors"),
+        ({"late": True, "model": torch.nn.Linear(1, 1)}, "give the model"),
         ({"model": torch.nn.Linear(1, 1), "checkpoint": "x"}, "latest() and load(step)"),
     ],
 )

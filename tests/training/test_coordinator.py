@@ -72,8 +72,56 @@ def test_without_a_donor_all_ranks_load_the_newest_checkpoint_that_all_have() ->
     machine.stepped(0, 1, 9, 0.5)
     machine.ranks_lost([(1, 1, "died")], 1.0)
     assert all_ready(machine, {0: 9, 1: -1}, shards) == [AskCheckpoint(2)]
-    assert machine.offered(0, 1, 2, 8, 2.1) == []
-    assert machine.offered(1, 2, 2, 6, 2.1) == [GenerationPlan(2, 6, {}, checkpoint=True)]
+    assert machine.offered(0, 1, 2, [8, 6], 2.1) == []
+    assert machine.offered(1, 2, 2, [6, 4], 2.1) == [GenerationPlan(2, 6, {}, checkpoint=True)]
+
+
+def test_a_rank_without_the_checkpoint_gets_its_shard_from_a_copy_that_loads_it() -> None:
+    shards = {0: "a", 1: "b", 2: "a", 3: "b"}
+    machine = training(shards=shards)
+    machine.stepped(0, 1, 9, 0.5)
+    machine.ranks_lost([(rank, 1, "died") for rank in range(4)], 1.0)
+    all_ready(machine, dict.fromkeys(range(4), -1), shards)
+    for rank, steps in ((0, [8]), (1, [6, 8]), (2, [6])):
+        assert machine.offered(rank, 2, 2, steps, 2.1) == []
+    assert machine.offered(3, 2, 2, [], 2.1) == [GenerationPlan(2, 8, {2: 0, 3: 1}, checkpoint=True)]
+
+
+def begun(offers: dict[int, list[int]]) -> list[CoordinatorCommand]:
+    """What a job that begins decides when its ranks can load checkpoints and have found these."""
+    machine = Coordinator(dict.fromkeys(offers, 0))
+    machine.node_joined(0, 0.0)
+    commands: list[CoordinatorCommand] = []
+    for rank in offers:
+        commands = machine.ready(rank, 1, 1, -1, None, 0.1, checkpoints=True)
+    assert commands == [AskCheckpoint(1)]
+    for rank, steps in offers.items():
+        commands = machine.offered(rank, 1, 1, steps, 0.2)
+    return commands
+
+
+def test_a_job_that_begins_again_goes_on_from_its_newest_checkpoint() -> None:
+    assert begun({0: [40, 20], 1: [40, 20]}) == [GenerationPlan(1, 40, {}, checkpoint=True)]
+    assert begun({0: [], 1: []}) == [GenerationPlan(1, 0, {})]
+
+
+def test_a_new_process_holds_the_shard_of_its_predecessor_until_its_model_is_built() -> None:
+    shards = {0: "a", 1: "b", 2: "a", 3: "b"}
+    machine = training(shards=shards)
+    machine.ranks_lost([(3, 1, "died")], 1.0)
+    for rank in range(3):
+        machine.ready(rank, 1, 2, 4, shards[rank], 2.0)
+    assert machine.ready(3, 2, 2, -1, None, 2.0) == [GenerationPlan(2, 4, {3: 1})]
+
+
+def test_a_job_whose_checkpoint_lacks_a_shard_does_not_begin_at_step_0() -> None:
+    machine = Coordinator({0: 0, 1: 0})
+    machine.node_joined(0, 0.0)
+    for rank in range(2):
+        machine.ready(rank, 1, 1, -1, "ab"[rank], 0.1, checkpoints=True)
+    machine.offered(0, 1, 1, [40], 0.2)
+    (end,) = machine.offered(1, 1, 1, [], 0.2)
+    assert isinstance(end, EndJob) and end.code == 2 and "step 40" in end.text and "rank 1 " in end.text
 
 
 def test_without_donor_and_checkpoint_the_job_ends_with_2_and_names_the_shard() -> None:
@@ -82,8 +130,8 @@ def test_without_donor_and_checkpoint_the_job_ends_with_2_and_names_the_shard() 
     machine.stepped(0, 1, 9, 0.5)
     machine.ranks_lost([(1, 1, "died")], 1.0)
     all_ready(machine, {0: 9, 1: -1}, shards)
-    machine.offered(0, 1, 2, -1, 2.1)
-    (end,) = machine.offered(1, 2, 2, -1, 2.1)
+    machine.offered(0, 1, 2, [], 2.1)
+    (end,) = machine.offered(1, 2, 2, [], 2.1)
     assert isinstance(end, EndJob) and end.code == 2 and "shard 1 of 2" in end.text and "shard 0 of 2" not in end.text
 
 

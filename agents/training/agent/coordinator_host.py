@@ -106,10 +106,14 @@ class CoordinatorHost:
             case "store":
                 return self._store(rank, incarnation, message, payload)
             case "ready":
-                done, shard = int(message["done"]), str(message["shard"])
-                return self._carry_out(coordinator.ready(rank, incarnation, generation, done, shard, now))
+                done, shard = int(message["done"]), message["shard"]
+                named, loads = None if shard is None else str(shard), bool(message.get("checkpoints"))
+                return self._carry_out(coordinator.ready(rank, incarnation, generation, done, named, now, loads))
+            case "shard":
+                coordinator.named(rank, incarnation, str(message["shard"]))
             case "offered":
-                return self._carry_out(coordinator.offered(rank, incarnation, generation, int(message["step"]), now))
+                steps = [int(step) for step in message["steps"]]
+                return self._carry_out(coordinator.offered(rank, incarnation, generation, steps, now))
             case "times" if coordinator.recovery is not None and generation == coordinator.generation:
                 self._times(coordinator.recovery, message)
             case "entered":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,16 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--master-port", "--master_port", metavar="P", type=number(1, 65535), default=29500)
     found.add_argument("--spares", metavar="N", type=number(0, 64), default=1, help="processes kept ready per node (1)")
     found.add_argument("--timeline", metavar="FILE", type=Path, help="append each recovery as a line of JSON")
+    found.add_argument("--checkpoints", metavar="DIR", type=Path, help="save what protect() protects here")
+    found.add_argument("--checkpoint-every", metavar="N", type=number(1, 10**9), default=100, help="steps (100)")
+    found.add_argument("--checkpoint-keep", metavar="N", type=number(0, 10**6), default=3, help="that stay (3; 0: all)")
+    found.add_argument("--checkpoint-shared", metavar="DIR", type=Path, help="a second folder, on shared storage")
+    found.add_argument(
+        "--checkpoint-objects", metavar="URL", default="", help="object storage, such as s3://bucket/job"
+    )
+    found.add_argument("--checkpoint-listen", metavar="H:P", default="", help="keep copies of another host in memory")
+    found.add_argument("--checkpoint-peer", metavar="H:P", default="", help="the host that keeps copies of this one")
+    found.add_argument("--checkpoint-secret", metavar="FILE", default="", help="a secret that these hosts know")
     found.add_argument("--quiet-limit", metavar="S", type=float, default=10.0, help="idle without a step: a hang (10)")
     found.add_argument("--busy-limit", metavar="S", type=float, default=600.0, help="at work without a step (600)")
     found.add_argument("script", metavar="SCRIPT")
@@ -63,6 +74,12 @@ def _problem(options: argparse.Namespace) -> str:
         return f"--node-rank {options.node_rank} with --nnodes {options.nnodes}: node ranks count from 0"
     if options.nnodes > 1 and not (options.master_addr or os.environ.get("MASTER_ADDR")):
         return f"--nnodes {options.nnodes} needs --master-addr (or MASTER_ADDR): the address of the node of rank 0"
+    others = ("shared", "objects", "listen", "peer", "secret")
+    given = [f"--checkpoint-{name}" for name in others if getattr(options, f"checkpoint_{name}")]
+    if given and not options.checkpoints:
+        return f"{given[0]} needs --checkpoints DIR: the folder that is nearest to the ranks"
+    if (options.checkpoint_listen or options.checkpoint_peer) and not options.checkpoint_secret:
+        return "--checkpoint-listen and --checkpoint-peer need --checkpoint-secret FILE"
     for name in ("quiet_limit", "busy_limit"):
         if not 0 < getattr(options, name) <= 1e6:
             return f"--{name.replace('_', '-')} {getattr(options, name)} is not a number of seconds"
@@ -126,7 +143,7 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
     root = Path(__file__).resolve().parents[3]
     paths = [str(root), str(root / "agents/training/packages/belay_training/src"), os.environ.get("PYTHONPATH", "")]
     world = str(options.nproc * options.nnodes)
-    return {
+    return _checkpoints(options) | {
         "WORLD_SIZE": world,
         "ROLE_WORLD_SIZE": world,
         "LOCAL_WORLD_SIZE": str(options.nproc),
@@ -138,6 +155,23 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
     }
+
+
+def _checkpoints(options: argparse.Namespace) -> dict[str, str]:
+    """The options of checkpoints as ranks read them (``agents.training.worker.periodic``)."""
+    if not options.checkpoints:
+        return {}
+    found = {
+        "folder": str(options.checkpoints.absolute()),
+        "every": options.checkpoint_every,
+        "keep": options.checkpoint_keep,
+        "shared": str(options.checkpoint_shared.absolute()) if options.checkpoint_shared else None,
+        "objects": options.checkpoint_objects,
+        "listen": options.checkpoint_listen,
+        "peer": options.checkpoint_peer,
+        "secret": options.checkpoint_secret,
+    }
+    return {"BELAY_CHECKPOINTS": json.dumps(found)}
 
 
 def _number(low: int, high: int):  # type: ignore[no-untyped-def]

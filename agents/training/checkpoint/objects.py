@@ -48,6 +48,12 @@ def put(url: str, one: CheckpointSet) -> None:
 
 def newest(url: str, at_most: int | None = None) -> int | None:
     """The newest step with ``complete.json`` in which every object has its recorded size."""
+    found = newest_set(url, at_most)
+    return None if found is None else found[0]
+
+
+def newest_set(url: str, at_most: int | None = None) -> tuple[int, tuple[str, ...]] | None:
+    """That step, with the names of its objects; ``None`` without one. Raises :class:`CheckpointError`."""
     store, root = _store(url)
     for step, base in sorted(_steps(store, root), reverse=True):
         if at_most is not None and step > at_most:
@@ -55,7 +61,7 @@ def newest(url: str, at_most: int | None = None) -> int | None:
         try:
             files = _mark(store, base)
             if all(store.info(f"{base}/{name}")["size"] == entry["size"] for name, entry in files.items()):
-                return step
+                return step, tuple(sorted(files))
         except (CheckpointError, OSError, KeyError):
             # incomplete, or being replaced: try an older one
             continue

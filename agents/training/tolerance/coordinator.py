@@ -22,6 +22,7 @@ from agents.training.tolerance.coordinator_commands import (
     OperatorMessage,
     StartRank,
 )
+from agents.training.tolerance.donors import donors, ranks_text
 from agents.training.tolerance.members import Limits, Phase, RankStatus, Recovery, RunningRank
 
 
@@ -155,37 +156,47 @@ class Coordinator:
         return []
 
     def ready(
-        self, rank: int, incarnation: int, generation: int, done: int, shard: str, now: float
+        self,
+        rank: int,
+        incarnation: int,
+        generation: int,
+        done: int,
+        shard: str | None,
+        now: float,
+        checkpoints: bool = False,
     ) -> list[CoordinatorCommand]:
-        """A rank has left its training function and holds ``shard`` of step ``done`` completely (-1: nothing)."""
+        """A rank has left its training function and holds ``shard`` of step ``done`` completely (-1: nothing).
+
+        ``shard`` is None when this process has not built its model yet: then the shard of its predecessor counts.
+        ``checkpoints``: whether it can load checkpoints.
+        """
         member = self.members[rank]
         if member.incarnation != incarnation or generation != self.generation or self.ended:
             return []
-        member.phase, member.done, member.shard, member.offer = Phase.READY, done, shard, None
+        member.phase, member.done, member.offers, member.checkpoints = Phase.READY, done, None, checkpoints
+        member.shard = member.shard if shard is None else shard
         if any(one.phase is not Phase.READY for one in self.members.values()):
             return []
         if self.recovery:
             self.recovery.freed = now
         return self._decide(now)
 
-    def offered(self, rank: int, incarnation: int, generation: int, step: int, now: float) -> list[CoordinatorCommand]:
-        """A rank's newest complete checkpoint (-1: none)."""
+    def named(self, rank: int, incarnation: int, shard: str) -> None:
+        """A rank has built its model, and says which shard it holds: its successor may need it before it knows."""
+        if self.members[rank].incarnation == incarnation:
+            self.members[rank].shard = shard
+
+    def offered(
+        self, rank: int, incarnation: int, generation: int, steps: Iterable[int], now: float
+    ) -> list[CoordinatorCommand]:
+        """The steps of the complete checkpoints that a rank can load."""
         member = self.members[rank]
         if member.incarnation != incarnation or generation != self.generation or self.ended or not self._asked:
             return []
-        member.offer = step
-        offers = [one.offer for one in self.members.values()]
-        known = [offer for offer in offers if offer is not None]
-        if len(known) < len(offers):
+        member.offers = frozenset(step for step in steps if step > 0)
+        if any(one.offers is None for one in self.members.values()):
             return []
-        if min(known) < 0:
-            without = [str(one.rank) for one in self.members.values() if one.offer == -1]
-            return self._end(
-                2,
-                f"{self._unheld()} and {'rank' if len(without) == 1 else 'ranks'} {', '.join(without)} "
-                "found no complete checkpoint (protect(checkpoint=…)): training would go on without its weights",
-            )
-        return self._plan(GenerationPlan(self.generation, min(known), {}, checkpoint=True), now)
+        return self._load(now)
 
     def entered(self, rank: int, incarnation: int, generation: int, now: float) -> list[CoordinatorCommand]:
         """A rank is in its training function again."""
@@ -296,14 +307,14 @@ class Coordinator:
 
     def _start(self, member: RankStatus, now: float) -> StartRank:
         member.incarnation += 1
-        member.phase, member.done, member.offer = Phase.STARTING, -1, None
+        member.phase, member.done, member.offers = Phase.STARTING, -1, None
         member.deadline = now + self.limits.start
         return StartRank(member.node, member.rank, member.incarnation, self.generation)
 
     @staticmethod
     def _forget(member: RankStatus) -> None:
         """Forget a lost process; its late messages are recognised by their incarnation."""
-        member.phase, member.done, member.offer = Phase.ABSENT, -1, None
+        member.phase, member.done, member.offers = Phase.ABSENT, -1, None
 
     def _begin(self, cause: str, now: float, ranks: Iterable[int] = ()) -> list[CoordinatorCommand]:
         """Begin the next generation; ``ranks``: those whose processes were lost."""
@@ -335,23 +346,38 @@ class Coordinator:
         for member in self.members.values():
             held.setdefault(member.shard, set()).update({member.done} - {-1})
         common = set.intersection(*held.values())
-        if not any(held.values()) and self._highest <= 0:
+        unborn = not any(held.values()) and self._highest <= 0
+        if unborn and not any(member.checkpoints for member in self.members.values()):
             # no step was finished: training starts at the beginning
             return self._plan(GenerationPlan(self.generation, 0, {}), now)
         if not common:
             self._asked = True
             return [AskCheckpoint(self.generation)]
         step = max(common)
-        donors: dict[int, int] = {}
-        given: dict[int, int] = {}
+        holders = {one.rank for one in self.members.values() if one.done == step}
+        return self._plan(GenerationPlan(self.generation, step, donors(self.members.values(), holders)), now)
+
+    def _load(self, now: float) -> list[CoordinatorCommand]:
+        """Begin at the newest step of which every shard has a checkpoint; ranks that lack it get it from a copy."""
+        found: dict[str, set[int]] = {}
         for member in self.members.values():
-            if member.done == step:
-                continue
-            holders = [one for one in self.members.values() if one.shard == member.shard and one.done == step]
-            best = min(holders, key=lambda one: (given.get(one.rank, 0), one.node != member.node, one.rank))
-            given[best.rank] = given.get(best.rank, 0) + 1
-            donors[member.rank] = best.rank
-        return self._plan(GenerationPlan(self.generation, step, donors), now)
+            found.setdefault(member.shard, set()).update(member.offers or ())
+        common = set.intersection(*found.values())
+        if common:
+            step = max(common)
+            holders = {one.rank for one in self.members.values() if one.offers and step in one.offers}
+            return self._plan(
+                GenerationPlan(self.generation, step, donors(self.members.values(), holders), checkpoint=True), now
+            )
+        without = [one.rank for one in self.members.values() if not one.offers]
+        newest = max((step for steps in found.values() for step in steps), default=0)
+        if self._highest > 0:
+            state = f"{self._unheld()} and {ranks_text(without)} found no complete checkpoint (protect(checkpoint=…))"
+            return self._end(2, f"{state}: training would go on without its weights")
+        if newest:
+            state = f"a checkpoint of step {newest} exists, but {ranks_text(without)} found none of its shard"
+            return self._end(2, f"{state}: bring its files back, or move them all away to begin at step 0")
+        return self._plan(GenerationPlan(self.generation, 0, {}), now)
 
     def _unheld(self) -> str:
         held: dict[str, set[int]] = {}

@@ -35,7 +35,8 @@ class JoinGeneration:
 
 @dataclass(frozen=True)
 class GenerationPlan:
-    """The start of a generation: at ``step``; receivers get the state from donors, or all ranks load the checkpoint."""
+    """The start of a generation: at ``step``; receivers get the state from donors. With ``checkpoint``, all other ranks
+    load the checkpoint of that step first."""
 
     generation: int
     step: int
@@ -45,7 +46,7 @@ class GenerationPlan:
 
 @dataclass(frozen=True)
 class AskCheckpoint:
-    """Ask every rank for its newest complete checkpoint."""
+    """Ask every rank which complete checkpoints it can load."""
 
     generation: int
 

@@ -48,7 +48,8 @@ class Phase(StrEnum):
 @dataclass
 class RankStatus:
     """One rank as the coordinator knows it. ``incarnation`` counts its processes, ``done`` its finished steps (-1: it
-    holds no state); ``shard`` names its part of the state: ranks of one shard are copies of each other."""
+    holds no state); ``shard`` names its part of the state: ranks of one shard are copies of each other.
+    ``checkpoints``: whether it can load some; ``offers``: their steps, None before the question."""
 
     rank: int
     node: int
@@ -56,7 +57,8 @@ class RankStatus:
     phase: Phase = Phase.ABSENT
     done: int = -1
     shard: str = ""
-    offer: int | None = None
+    checkpoints: bool = False
+    offers: frozenset[int] | None = None
     deadline: float = 0.0
 
 

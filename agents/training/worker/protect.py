@@ -13,12 +13,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 
+from agents.training.checkpoint.errors import CheckpointError
 from agents.training.frames import Message
 from agents.training.notices import say
 from agents.training.worker import repair
 from agents.training.worker.buckets import Buckets
 from agents.training.worker.groups import Groups, devices
 from agents.training.worker.interruption import Interrupted, TrainingError
+from agents.training.worker.periodic import PeriodicCheckpoints
 from agents.training.worker.process import CurrentRank, current
 from agents.training.worker.protected import Checkpoint, Protected
 from agents.training.worker.randomness import Randomness
@@ -41,14 +43,18 @@ def protect(
     backend: str | None = None,
     timeout: float = 1800.0,
     random: str = "step",
+    late: bool = False,
 ) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[P, R]]:
     """Protect a training function ``train(run, …)``.
 
     ``model``, ``optimizer``, ``schedule``: the state to repair from a peer, each one object or a list or dict of them;
     ``state``: further state by name: tensors, modules, objects with ``state_dict`` and ``load_state_dict``.
-    ``checkpoint``: used when no living rank holds a shard. ``backend``: of ``init_process_group``; by default gloo,
-    plus the backend of the model's device. ``timeout``: of collectives, in seconds. ``random="keep"`` leaves the random
-    generators alone; by default they are seeded for each step. Raises ``TypeError`` and ``ValueError``.
+    ``late=True``: the function makes these itself and calls ``run.protect(…)``.
+    ``checkpoint``: used when no living rank holds a shard, and by a job that begins again;
+    :class:`PeriodicCheckpoints` saves them too. Without it, as ``belay train --checkpoints`` says. ``backend``: of
+    ``init_process_group``; by default gloo, plus the backend of the model's device. ``timeout``: of collectives, in
+    seconds. ``random="keep"`` leaves the random generators alone; by default they are seeded for each step. Raises
+    ``TypeError`` and ``ValueError``.
     """
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         raise TypeError("protect(checkpoint=…): give an object with latest() and load(step)")
@@ -56,8 +62,11 @@ def protect(
         raise ValueError(f"protect(random={random!r}): give 'step' or 'keep'")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 86_400 * 30:
         raise ValueError(f"protect(timeout={timeout!r}): give seconds, more than 0")
-    # report wrong arguments here, not when training begins
-    Protected(model, optimizer, schedule, state, 0)
+    if not late:
+        # report wrong arguments here, not when training begins
+        Protected(model, optimizer, schedule, state, 0)
+    elif not model is optimizer is schedule is state is None:
+        raise TypeError("protect(late=True): give the model, the optimizer and the rest to run.protect(…)")
 
     def decorate(train: Callable[Concatenate[Run, P], R]) -> Callable[P, R]:
         if not callable(train):
@@ -71,11 +80,15 @@ def protect(
             _ENTERED = True
             try:
                 member = current()
+                rank = int(os.environ.get("RANK", "0")) if member is None else -1
+                if member is not None:
+                    member.identify()
+                    rank = member.rank
+                given = None if late else Protected(model, optimizer, schedule, state, rank)
                 if member is None:
-                    return _run_unprotected(train, model, optimizer, schedule, state, backend, random, args, kwargs)
-                member.identify()
-                protected = Protected(model, optimizer, schedule, state, member.rank)
-                session = _Session(member, protected, checkpoint, backend, float(timeout), random == "keep")
+                    return _run_unprotected(train, given, rank, backend, random, args, kwargs)
+                saved = checkpoint if checkpoint is not None else PeriodicCheckpoints.of_environment()
+                session = _Session(member, given, saved, backend, float(timeout), random == "keep")
                 return session.train(lambda run: train(run, *args, **kwargs))
             finally:
                 _ENTERED = False
@@ -91,43 +104,52 @@ class _Session:
     def __init__(
         self,
         member: CurrentRank,
-        protected: Protected,
+        protected: Protected | None,
         checkpoint: Checkpoint | None,
         backend: str | None,
         timeout: float,
         keep_random: bool,
     ) -> None:
-        self.member, self.protected, self.checkpoint = member, protected, checkpoint
+        # of the last entry, where the function makes its objects itself
+        self.late, self.protected = protected is None, protected
+        self.member, self.checkpoint = member, checkpoint
+        self.periodic = checkpoint if isinstance(checkpoint, PeriodicCheckpoints) else None
         self.control = member.control
-        self.backend = backend or devices(protected.device())
+        self.backend = backend or devices(protected.device() if protected else _accelerator())
         self.randomness = Randomness(keep_random)
         self.buckets = Buckets()
         if member.groups is None:
             member.groups = Groups(self.control, member.rank, member.world, member.address, timeout)
         self.groups = member.groups
         self.entries = 0
+        self._began = self._planned = self._formed = 0.0
 
     def train(self, body: Callable[[Run], R]) -> R:
         """Enter the function until it returns and every rank has finished."""
         while True:
             generation = self.control.generation
             try:
-                self._join(generation)
-                self.entries += 1
+                plan = self._join(generation)
+                if not self.late:
+                    self._prepare(plan, self.protected, generation)
                 run = Run(
                     self.member.rank,
                     self.member.world,
                     self.member.local_rank,
                     generation,
-                    self.protected,
+                    None if self.late else self.protected,
                     self.randomness,
                     functools.partial(self.control.check, generation),
                     self.member.page,
+                    functools.partial(self._adopt, plan, generation),
+                    self.periodic,
                 )
                 self.control.send("entered", gen=generation)
                 result = body(run)
                 self.control.check(generation)
-                self.control.send("finished", gen=generation, done=self.protected.done)
+                if self.periodic is not None:
+                    self.periodic.flush()
+                self.control.send("finished", gen=generation, done=self.protected.done if self.protected else 0)
                 self.control.wait_leave(generation)
                 return result
             except Exception as error:
@@ -136,42 +158,67 @@ class _Session:
                 traceback.clear_frames(error.__traceback__)
                 error.__traceback__ = None
 
-    def _join(self, generation: int) -> None:
-        """Join a generation: report the held step, get the plan, the group and the state."""
+    def _join(self, generation: int) -> Message:
+        """Join a generation: report the held step, get the plan and the group."""
         began = time.monotonic()
         control, protected = self.control, self.protected
         self.groups.form(generation)
         control.joined = generation
-        control.send("ready", gen=generation, done=protected.done if protected.whole else -1, shard=protected.shard())
+        if self.periodic is not None:
+            # a copy that is being made must not see the repaired state
+            self.periodic.copied()
+        control.send(
+            "ready",
+            gen=generation,
+            done=protected.done if protected and protected.whole else -1,
+            shard=protected.shard() if protected else None,
+            checkpoints=self.checkpoint is not None,
+        )
         plan = control.wait_plan(generation)
-        while plan["t"] == "plan" and plan.get("ask"):
-            newest = self.checkpoint.latest() if self.checkpoint is not None else None
-            control.send("offered", gen=generation, step=-1 if newest is None else int(newest))
+        while plan.get("ask"):
+            control.send("offered", gen=generation, steps=_steps(self.checkpoint))
             plan = control.wait_plan(generation)
-        planned = time.monotonic()
+        self._began, self._planned = began, time.monotonic()
         self.groups.install(generation, self.backend)
-        formed = time.monotonic()
+        self._formed = time.monotonic()
+        self.buckets.enter(int(plan["step"]))
+        return plan
+
+    def _adopt(self, plan: Message, generation: int, made: Protected) -> None:
+        """Protect what the function has made in this entry; it takes over the state of the last entry's objects."""
+        before, self.protected = self.protected, made
+        donors = {int(receiver) for receiver in plan["donors"]}
+        if before is not None and before.whole and not plan.get("checkpoint") and self.member.rank not in donors:
+            made.restore(*before.capture())
+        self.control.send("shard", gen=generation, shard=made.shard())
+        self._prepare(plan, made, generation)
+
+    def _prepare(self, plan: Message, protected: Protected | None, generation: int) -> None:
+        """Bring what is protected to the planned step."""
+        assert protected is not None
         step = int(plan["step"])
-        self._restore(plan, step, generation)
+        if self.periodic is not None:
+            shards: list[Any] = [None] * self.member.world
+            dist.all_gather_object(shards, protected.shard())
+            self.periodic.bind(protected, self.buckets, self.member.rank, shards)
+        self._restore(plan, protected, step, generation)
         protected.drop_gradients()
-        self.buckets.enter(step)
         if self.entries or step:
-            control.send(
+            self.control.send(
                 "times",
                 gen=generation,
-                planned=planned - began,
-                formed=formed - planned,
-                repaired=time.monotonic() - formed,
+                planned=self._planned - self._began,
+                formed=self._formed - self._planned,
+                repaired=time.monotonic() - self._formed,
             )
+        self.entries += 1
 
-    def _restore(self, plan: Message, step: int, generation: int) -> None:
-        protected = self.protected
+    def _restore(self, plan: Message, protected: Protected, step: int, generation: int) -> None:
         donors = {int(receiver): int(donor) for receiver, donor in plan["donors"].items()}
-        if plan.get("checkpoint"):
-            assert self.checkpoint is not None
-            protected.whole = False
-            self.checkpoint.load(step)
         me = self.member.rank
+        if plan.get("checkpoint") and me not in donors:
+            protected.whole = False
+            self._load(step)
         if donors and me == min(set(donors.values())):
             self._store_set(generation, "orders", json.dumps(self.buckets.orders).encode())
         for receiver, donor in sorted(donors.items()):
@@ -187,6 +234,15 @@ class _Session:
         if me in donors:
             self.buckets.orders = json.loads(self.groups.form(generation).store.get("belay/orders"))
         protected.done, protected.whole = step, True
+
+    def _load(self, step: int) -> None:
+        """Load a checkpoint. One that is damaged ends this generation; the next does without it."""
+        assert self.checkpoint is not None
+        try:
+            self.checkpoint.load(step)
+        except CheckpointError as error:
+            say(str(error), "belay_training: ")
+            raise Interrupted(f"the checkpoint of step {step} could not be loaded: {error}") from error
 
     def _store_set(self, generation: int, key: str, value: bytes) -> None:
         self.groups.form(generation).store.set(f"belay/{key}", value)
@@ -229,24 +285,38 @@ def _is_link_failure(error: BaseException) -> bool:
     )
 
 
+def _steps(checkpoint: Checkpoint | None) -> list[int]:
+    """Steps that a checkpoint object can load."""
+    if checkpoint is None:
+        return []
+    if callable(several := getattr(checkpoint, "steps", None)):
+        return [int(step) for step in several()]
+    newest = checkpoint.latest()
+    return [] if newest is None else [int(newest)]
+
+
+def _accelerator() -> str:
+    """The kind of device on which a function will make its model."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found.type if found is not None else "cpu"
+
+
 def _run_unprotected(
     train: Callable[..., R],
-    model: Any,
-    optimizer: Any,
-    schedule: Any,
-    state: Any,
+    protected: Protected | None,
+    rank: int,
     backend: str | None,
     random: str,
     args: Any,
     kwargs: Any,
 ) -> R:
     """Run without a node agent, as one rank or under plain torchrun; nothing is protected."""
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    protected = Protected(model, optimizer, schedule, state, rank)
-    protected.done = 0
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if protected is not None:
+        protected.done = 0
     mine = not dist.is_initialized()
     if mine:
-        kind = backend or devices(protected.device())
+        kind = backend or devices(protected.device() if protected is not None else _accelerator())
         if world > 1:
             say("faults are not repaired: the script was not started by belay train", "belay_training: ")
             dist.init_process_group(kind)
@@ -254,7 +324,11 @@ def _run_unprotected(
             dist.init_process_group(kind, store=dist.HashStore(), rank=0, world_size=1)
     try:
         local = int(os.environ.get("LOCAL_RANK", "0"))
-        run = Run(rank, world, local, 1, protected, Randomness(random == "keep"), lambda: None, None)
+
+        def adopt(made: Protected) -> None:
+            made.done = 0
+
+        run = Run(rank, world, local, 1, protected, Randomness(random == "keep"), lambda: None, None, adopt)
         return train(run, *args, **kwargs)
     finally:
         if mine and torch.distributed.is_initialized():

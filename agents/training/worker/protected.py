@@ -24,13 +24,35 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class Checkpoint(Protocol):
-    """Loads a checkpoint when no living rank holds a shard: given as ``protect(checkpoint=…)``."""
+    """Loads a checkpoint when no living rank holds a shard: given as ``protect(checkpoint=…)``.
+
+    An object may also have ``steps()``, all finished steps that it can load, newest first; then ranks agree on the
+    newest one that all shards have.
+    """
 
     def latest(self) -> int | None:
         """Number of finished steps in the newest complete checkpoint; None without one."""
 
     def load(self, step: int) -> None:
         """Load that checkpoint into the model, the optimizer and the rest."""
+
+
+class OwnPart:
+    """The part of a ``ZeroRedundancyOptimizer`` that this rank updates. Its own ``state_dict`` is that of all ranks,
+    there only after a collective that moves it to one of them.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of this rank's part."""
+        found: dict[str, Any] = self._optimizer.optim.state_dict()
+        return found
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Restore it."""
+        return self._optimizer.optim.load_state_dict(state)
 
 
 def named(what: str, given: Any, kind: type[Any], wanted: str) -> dict[str, Any]:
@@ -75,8 +97,14 @@ class Protected:
                     f"protect(state=…): {name!r} is a {type(value).__qualname__}; give tensors, modules or objects "
                     "with state_dict and load_state_dict"
                 )
+        for name, found in self.stateful.items():
+            if type(found).__name__ == "ZeroRedundancyOptimizer":
+                self.stateful[name] = OwnPart(found)
         if not (self.models or self.stateful or self.tensors):
-            raise TypeError("protect() was given nothing to protect: name model=, optimizer=, schedule= or state=")
+            raise TypeError(
+                "protect() was given nothing to protect: name model=, optimizer=, schedule= or state=; or late=True, "
+                "where the function makes them and calls run.protect(…)"
+            )
         self.done = -1
         self.whole = True
         self._rank = rank
@@ -89,7 +117,7 @@ class Protected:
                 if hasattr(parameter, "placements") and hasattr(parameter, "device_mesh"):
                     parts.add(_coordinate(parameter))
         for name, value in self.stateful.items():
-            if type(value).__name__ == "ZeroRedundancyOptimizer":
+            if isinstance(value, OwnPart):
                 parts.add(f"{name} of rank {self._rank}")
         return ", ".join(sorted(parts - {""}))
 
@@ -123,6 +151,11 @@ class Protected:
                 _local(tensor).copy_(found["tensors"][name])
         for name, value in self.stateful.items():
             value.load_state_dict(found["stateful"][name])
+            _distribute(value)
+
+    def buffers(self) -> list[torch.Tensor]:
+        """The buffers of the models: a forward pass may change them, between two windows."""
+        return [_local(buffer) for model in self.models.values() for buffer in model.buffers()]
 
     def drop_gradients(self) -> None:
         """Drop half-reduced gradients, and views of buckets that an old group may still write to."""
@@ -148,6 +181,19 @@ def _mapping(state: Any) -> Mapping[str, Any]:
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _distribute(stateful: Any) -> None:
+    """Give an optimizer the shards of its state as DTensors again, where its parameters are DTensors."""
+    for parameter, state in getattr(stateful, "state", {}).items():
+        if not hasattr(parameter, "device_mesh"):
+            continue
+        made, mesh, placements = type(parameter.data).from_local, parameter.device_mesh, parameter.placements
+        shape = parameter.to_local().shape
+        for name, value in state.items():
+            plain = isinstance(value, torch.Tensor) and not hasattr(value, "to_local")
+            if plain and value.dim() and value.shape == shape:
+                state[name] = made(value, mesh, placements, shape=parameter.shape, stride=parameter.stride())
 
 
 def _coordinate(parameter: Any) -> str:

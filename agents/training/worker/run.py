@@ -6,11 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any
 
 import torch
 
 from agents.training.page import Page
 from agents.training.worker.interruption import TrainingError
+from agents.training.worker.periodic import PeriodicCheckpoints
 from agents.training.worker.protected import Protected
 from agents.training.worker.randomness import Randomness
 
@@ -31,19 +33,39 @@ class Run:
         world_size: int,
         local_rank: int,
         generation: int,
-        protected: Protected,
+        protected: Protected | None,
         randomness: Randomness,
         check: Callable[[], None],
         page: Page | None,
+        adopt: Callable[[Protected], None] = lambda _: None,
+        checkpoints: PeriodicCheckpoints | None = None,
     ) -> None:
         self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
         self.generation = generation
         self.resumed = generation > 1
-        self._protected, self._randomness, self._check, self._page = protected, randomness, check, page
+        self._given, self._randomness, self._check, self._page = protected, randomness, check, page
+        self._adopt, self._checkpoints = adopt, checkpoints
         self._durations: deque[int] = deque(maxlen=KEPT_STEPS)
         self._began = self._first = 0
         self._step: int | None = None
         self._updated = False
+
+    @property
+    def _protected(self) -> Protected:
+        if self._given is None:
+            raise TrainingError("nothing is protected yet: call run.protect(model=…, optimizer=…) before run.steps()")
+        return self._given
+
+    def protect(self, *, model: Any = None, optimizer: Any = None, schedule: Any = None, state: Any = None) -> None:
+        """Protect objects that are made inside the training function, because they need the process group (FSDP2,
+        ``ZeroRedundancyOptimizer``), under ``protect(late=True)``. Every rank calls it once an entry,
+        before ``run.steps()``: the state is repaired here. Raises ``TypeError`` and ``TrainingError``.
+        """
+        if self._given is not None:
+            raise TrainingError("run.protect() comes once an entry, and not where protect(…) was given the objects")
+        found = Protected(model, optimizer, schedule, state, self.rank)
+        self._adopt(found)
+        self._given = found
 
     @property
     def done(self) -> int:
@@ -86,6 +108,8 @@ class Run:
     def _finish(self, step: int) -> None:
         self._protected.done = step + 1
         self._updated = True
+        if self._checkpoints is not None:
+            self._checkpoints.stepped(step + 1)
         if self._page is not None:
             now = time.monotonic_ns()
             self._durations.append(now - self._began)
@@ -102,6 +126,8 @@ class Updating:
 
     def __enter__(self) -> None:
         self._run._check()
+        if self._run._checkpoints is not None:
+            self._run._checkpoints.copied()
         self._run._protected.whole = False
 
     def __exit__(

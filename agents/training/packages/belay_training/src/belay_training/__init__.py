@@ -15,8 +15,9 @@ train()
 """
 
 from agents.training.worker.interruption import Interrupted, TrainingError
+from agents.training.worker.periodic import PeriodicCheckpoints
 from agents.training.worker.protect import protect
 from agents.training.worker.protected import Checkpoint
 from agents.training.worker.run import Run
 
-__all__ = ["protect", "Run", "Checkpoint", "Interrupted", "TrainingError"]
+__all__ = ["protect", "Run", "Checkpoint", "PeriodicCheckpoints", "Interrupted", "TrainingError"]
