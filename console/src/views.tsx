@@ -6,6 +6,7 @@ import { MapView } from "./map/view";
 import type { MessageKey } from "./messages";
 import { QueueView } from "./queue/Queue";
 import { RecoveryView } from "./recovery/Recovery";
+import { TimeView } from "./time/view";
 import type { Cluster } from "./types";
 
 export interface ViewProps {
@@ -25,4 +26,5 @@ export const VIEWS: readonly View[] = [
   { id: "queue", title: "view.queue", component: QueueView },
   { id: "git", title: "view.git", component: GitView },
   { id: "faults", title: "view.faults", component: FaultsView },
+  { id: "time", title: "view.time", component: TimeView },
 ];

@@ -1,6 +1,136 @@
-import { t } from "../messages";
+// The map: legend with counts, the picture or its table, and what is selected.
+import { useMemo, useState } from "preact/hooks";
+import { number, t } from "../messages";
+import { StateMark, Table } from "../shell/parts";
+import { go, select, selectionOf, setParam, usePlace } from "../shell/place";
+import { chipName, findChip, findJob, indexOf, jobName } from "../store/cluster";
+import type { Cluster } from "../types";
 import type { ViewProps } from "../views";
+import { MapCanvas } from "./canvas";
+import { Inspector, standing } from "./explain";
 
 export function MapView({ cluster }: ViewProps) {
-  return <p>{t("count.chips", { count: cluster.chips.length })}</p>;
+  const here = usePlace();
+  const selection = selectionOf(here.select);
+  const [nodeName = "", number = ""] = selection?.kind === "chip" ? selection.name.split("/") : [];
+  const chip = selection?.kind === "chip" ? findChip(cluster, nodeName, Number(/\d+$/.exec(number)?.[0] ?? -1)) : -1;
+  const node = selection?.kind === "node" ? indexOf(cluster).nodes.get(selection.name) ?? -1 : -1;
+  const job = selection?.kind === "job" ? findJob(cluster, selection.name) : -1;
+  const state = here.params["state"] ?? "", table = here.params["form"] === "table";
+  const choose = (one: number): void => {
+    if (one < 0) {
+      if (here.select) go({ select: "" });
+      return;
+    }
+    const held = cluster.jobs[cluster.chips.job[one]!];
+    if (one === chip && held) select("job", jobName(held));
+    else select("chip", chipName(cluster, one));
+  };
+  return (
+    <div class="map">
+      <div class="bar">
+        <Legend cluster={cluster} state={state} />
+        <Find cluster={cluster} />
+        <button type="button" aria-pressed={table} onClick={() => setParam("form", table ? "" : "table")}>{t("map.table")}</button>
+      </div>
+      <div class="body">
+        {table ? <ChipTable cluster={cluster} state={state} job={job} node={node} />
+          : <MapCanvas cluster={cluster} at={here.at} chip={chip} node={node} job={job} state={state} choose={choose} />}
+        {selection ? <Inspector key={here.select} cluster={cluster} selection={selection} at={here.at} /> : null}
+      </div>
+    </div>
+  );
+}
+
+/** States with how many chips are in them; pressing one lights its chips. */
+function Legend({ cluster, state }: { cluster: Cluster; state: string }) {
+  const { states, chips } = cluster;
+  const { counts, held } = useMemo(() => {
+    const counts = new Map<string, number>(states.map((name) => [name, 0]));
+    const healthy = states.indexOf("healthy"), each = new Int32Array(256);
+    let free = 0, held = 0;
+    for (let chip = 0; chip < chips.length; chip++) {
+      each[chips.state[chip]!]! += 1;
+      if (chips.state[chip] === healthy && chips.job[chip]! < 0) free += 1;
+      if (chips.hold[chip]! > 0) held += 1;
+    }
+    states.forEach((name, code) => counts.set(name, each[code]!));
+    counts.set("healthy", (counts.get("healthy") ?? 0) - free);
+    return { counts: new Map([["free", free], ...counts]), held };
+  }, [chips]);
+  return (
+    <div class="legend" role="group" aria-label={t("map.legend")}>
+      {[...counts].filter(([name, count]) => count > 0 || name === "healthy" || name === state).map(([name, count]) => (
+        <button type="button" aria-pressed={state === name} onClick={() => setParam("state", state === name ? "" : name, "replace")}>
+          <StateMark state={name === "free" ? "healthy" : name} used={name !== "free"} /> {name === "free" ? t("map.legend.free") : name === "healthy" ? t("map.legend.used") : name}
+          <span class="count">{number(count)}</span>
+        </button>
+      ))}
+      {held ? <button type="button" aria-pressed={state === "held"} onClick={() => setParam("state", state === "held" ? "" : "held", "replace")}>
+        <svg class="mark" width="11" height="11" viewBox="0 0 12 12" aria-hidden="true"><rect width="12" height="12" fill="none" stroke="currentColor" opacity=".4" /><path d="M5 0h7v7z" fill="currentColor" /></svg>
+        {" "}{t("map.legend.held")}<span class="count">{number(held)}</span></button> : null}
+    </div>
+  );
+}
+
+/** Finds a node, chip or job by a part of its name. */
+function Find({ cluster }: { cluster: Cluster }) {
+  const [text, setText] = useState("");
+  const found = useMemo(() => {
+    const wanted = text.trim().toLowerCase();
+    if (wanted.length < 2) return [];
+    const hits: { kind: "node" | "job" | "chip"; name: string }[] = [];
+    const [node, chip] = [wanted.slice(0, wanted.lastIndexOf("/")), Number(/\/\D*(\d+)$/.exec(wanted)?.[1] ?? NaN)];
+    if (node && !Number.isNaN(chip) && findChip(cluster, node, chip) >= 0) hits.push({ kind: "chip", name: `${node}/${chip}` });
+    for (const job of cluster.jobs) {
+      if (hits.length >= 6) break;
+      if (job && jobName(job).toLowerCase().includes(wanted)) hits.push({ kind: "job", name: jobName(job) });
+    }
+    for (const name of cluster.nodes.name) {
+      if (hits.length >= 12) break;
+      if (name.toLowerCase().includes(wanted)) hits.push({ kind: "node", name });
+    }
+    return hits;
+  }, [text, cluster.nodes.name, cluster.jobs]);
+  const choose = (hit: (typeof found)[number]): void => {
+    select(hit.kind, hit.name);
+    setText("");
+  };
+  return (
+    <form class="find" role="search" onSubmit={(event) => { event.preventDefault(); if (found[0]) choose(found[0]); }}>
+      <input type="search" placeholder={t("map.find")} aria-label={t("map.find")} value={text} spellcheck={false} autocomplete="off"
+        onInput={(event) => setText(event.currentTarget.value)} onKeyDown={(event) => event.key === "Escape" && setText("")} />
+      {text.trim().length >= 2 ? (
+        <ul>{found.length ? found.map((hit) => <li><button type="button" onClick={() => choose(hit)}><span class="dim">{t(`map.kind.${hit.kind}`)}</span> {hit.name}</button></li>) : <li class="dim">{t("map.notFound")}</li>}</ul>
+      ) : null}
+    </form>
+  );
+}
+
+/** The same as a table: what is not as it should be first, then everything; for screen readers, and for reading off. */
+function ChipTable({ cluster, state, job, node }: { cluster: Cluster; state: string; job: number; node: number }) {
+  const { chips, nodes, states } = cluster;
+  const rows = useMemo(() => {
+    const healthy = states.indexOf("healthy"), code = states.indexOf(state);
+    const wanted = (chip: number): boolean => (job < 0 || chips.job[chip] === job) && (node < 0 || chips.node[chip] === node)
+      && (state === "" || (state === "held" ? chips.hold[chip]! > 0 : state === "free" ? chips.state[chip] === healthy && chips.job[chip]! < 0
+        : state === "healthy" ? chips.state[chip] === code && chips.job[chip]! >= 0 : chips.state[chip] === code));
+    const found: number[] = [], rest: number[] = [];
+    for (let chip = 0; chip < chips.length; chip++) if (wanted(chip)) (chips.state[chip] === healthy ? rest : found).push(chip);
+    return found.concat(rest);
+  }, [chips, nodes, state, job, node]);
+  return (
+    <div class="sheet">
+      <Table caption={t("map.tableCaption", { count: rows.length })} rows={rows} id={String} onSelect={(chip) => select("chip", chipName(cluster, chip))}
+        columns={[
+          { title: t("map.fact.chip"), cell: (chip) => <a href={`#/map?form=table&select=chip/${chipName(cluster, chip)}`} onClick={(event) => { event.preventDefault(); select("chip", chipName(cluster, chip)); }}>{chipName(cluster, chip)}</a> },
+          { title: t("map.fact.state"), cell: (chip) => <span class="state"><StateMark state={states[chips.state[chip]!] ?? "unknown"} used={chips.job[chip]! >= 0} /> {states[chips.state[chip]!]}</span> },
+          { title: t("map.fact.hold"), cell: (chip) => cluster.holds[chips.hold[chip]!] ?? "" },
+          { title: t("map.fact.job"), cell: (chip) => { const held = cluster.jobs[chips.job[chip]!]; return held ? jobName(held) : ""; } },
+          { title: t("map.fact.cuts"), cell: (chip) => chips.cuts.get(chip)?.join(" + ") ?? "", minor: true },
+          { title: t("map.fact.place"), cell: (chip) => standing(cluster, chips.node[chip]!), minor: true },
+          { title: t("map.fact.nodeState"), cell: (chip) => nodes.state[chips.node[chip]!], minor: true },
+        ]} />
+    </div>
+  );
 }

@@ -5,6 +5,7 @@ import { type MessageKey, t } from "../messages";
 import { type Connection, retryNow, showMoment, signIn, useStore } from "../store/store";
 import type { Cluster } from "../types";
 import { VIEWS } from "../views";
+import { TimeBar } from "../time/bar";
 import { useKeys } from "./keys";
 import { Command } from "./parts";
 import { go, hrefOf, usePlace } from "./place";
@@ -31,7 +32,6 @@ export function App() {
     "?": () => setHelp(true),
     t: () => prefer({ theme: THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]! }),
     Escape: () => here.select && go({ select: "" }),
-    n: () => here.at && go({ at: "" }),
   });
   return (
     <div class="page">
@@ -44,6 +44,7 @@ export function App() {
           : !cluster ? <p class="message dim" role="status">{t("shell.reading")}</p>
           : <Fence key={here.view}><view.component cluster={cluster} /></Fence>}
       </main>
+      {cluster ? <TimeBar /> : null}
       <Help open={help} close={() => setHelp(false)} />
     </div>
   );

@@ -16,7 +16,7 @@ export interface Look {
 const LOOKS: Readonly<Record<string, Look>> = {
   free: { light: "#c9d3da", dark: "#3b4750", inkLight: "#c9d3da", inkDark: "#3b4750", texture: "plain", weight: 0 },
   healthy: { light: "#4a86b8", dark: "#4c8fc4", inkLight: "#4a86b8", inkDark: "#4c8fc4", texture: "plain", weight: 1 },
-  unknown: { light: "#ffffff", dark: "#15191c", inkLight: "#7b8790", inkDark: "#7f8b94", texture: "hollow", weight: 2 },
+  unknown: { light: "#ffffff", dark: "#15191c", inkLight: "#5f6b74", inkDark: "#98a4ac", texture: "hollow", weight: 2 },
   recovering: { light: "#8fd0c0", dark: "#2f8f7e", inkLight: "#0b6b5a", inkDark: "#b4efe0", texture: "columns", weight: 3 },
   "sub-healthy": { light: "#f2d774", dark: "#b9962b", inkLight: "#8a6a00", inkDark: "#ffeaa3", texture: "diagonal", weight: 4 },
   suspect: { light: "#f0a63c", dark: "#c97f16", inkLight: "#6e4100", inkDark: "#ffe0b0", texture: "dots", weight: 5 },

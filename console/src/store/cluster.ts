@@ -4,8 +4,11 @@ import type { ChipColumns, ChipColumnsWire, Cluster, IndexedPatch, NodeColumns, 
 const NODE_COLUMNS = { name: "", pool: "", product: "", superPod: -1, rack: "", switch: "", prefix: "", state: "", level: "", message: "", cordoned: 0 };
 const ROWS = new Set(["jobs", "queues", "recoveries", "faults", "offenders", "links", "boards", "problems"]);
 
-/** A document from the wire. Raises an Error that names the part that is not as agreed. */
-export function readCluster(wire: unknown): Cluster {
+/**
+ * A document from the wire. What it has in common with `like`, a document read before, is the same object, so that layouts
+ * and indexes made for one hold for the other. Raises an Error that names the part that is not as agreed.
+ */
+export function readCluster(wire: unknown, like: Cluster | null = null): Cluster {
   if (!isObject(wire) || wire["version"] !== 1) throw new Error("the server's document is not of version 1");
   const { chips, ...sections } = wire as unknown as StateWire;
   const nodes = { ...sections.nodes } as unknown as Record<string, readonly unknown[]>;
@@ -13,13 +16,26 @@ export function readCluster(wire: unknown): Cluster {
   for (const [column, missing] of Object.entries(NODE_COLUMNS)) {
     const values = (nodes[column] ??= new Array<unknown>(count).fill(missing));
     if (values.length !== count) throw new Error(`nodes.${column} has ${values.length} entries, nodes.name ${count}`);
+    const before = like?.nodes[column as keyof NodeColumns] as readonly unknown[] | undefined;
+    if (before && same(before, values)) nodes[column] = before;
   }
   return {
     ...EMPTY_SECTIONS,
     ...sections,
     nodes: nodes as unknown as NodeColumns,
-    chips: readChips(chips, count),
+    chips: shared(readChips(chips, count), like?.chips),
   };
+}
+
+function same(one: ArrayLike<unknown>, other: ArrayLike<unknown>): boolean {
+  if (one.length !== other.length) return false;
+  for (let at = 0; at < one.length; at++) if (one[at] !== other[at]) return false;
+  return true;
+}
+
+function shared(chips: ChipColumns, like: ChipColumns | undefined): ChipColumns {
+  if (!like || !same(chips.node, like.node) || !same(chips.chip, like.chip) || !same(chips.ring, like.ring)) return chips;
+  return { ...chips, node: like.node, chip: like.chip, ring: like.ring };
 }
 
 const EMPTY_SECTIONS = {
@@ -87,7 +103,9 @@ function patchChips(chips: ChipColumns, value: unknown, nodes: number): ChipColu
       each(change, chips.length, (index, cut) => (Array.isArray(cut) && cut.length ? cuts.set(index, cut as string[]) : cuts.delete(index)));
       next.cuts = cuts;
     } else if (column === "state" || column === "job" || column === "hold" || column === "ring" || column === "chip") {
-      const target = chips[column];
+      // where a chip is may be shared with other documents, what it does is this document's own
+      const target = column === "ring" || column === "chip" ? chips[column].slice() : chips[column];
+      Object.assign(next, { [column]: target });
       each(change, chips.length, (index, one) => (target[index] = one as number));
     } else if (column !== "node") throw new Error(`a patch changes chips.${column}, which is unknown`);
   }

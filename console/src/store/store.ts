@@ -41,6 +41,7 @@ let state: State = {
 };
 const listeners = new Set<() => void>();
 
+/** The state as it is now, outside of components. */
 export function current(): State {
   return state;
 }
@@ -159,7 +160,7 @@ function visibility(): void {
 }
 
 async function load(signal: AbortSignal): Promise<void> {
-  const present = readCluster(await get<StateWire>("state", {}, { signal }));
+  const present = readCluster(await get<StateWire>("state", {}, { signal }), state.present);
   set({ present });
 }
 
@@ -225,7 +226,7 @@ export function momentOf(id: string): Promise<Cluster> {
   let known = kept.get(id);
   if (known) kept.delete(id);
   else {
-    known = get<StateWire>(`at/${encodeURIComponent(id)}`).then(readCluster);
+    known = get<StateWire>(`at/${encodeURIComponent(id)}`).then((wire) => readCluster(wire, state.cluster ?? state.present));
     known.catch(() => kept.delete(id));
   }
   kept.set(id, known);
@@ -236,7 +237,12 @@ export function momentOf(id: string): Promise<Cluster> {
   return known;
 }
 
-/** Shows the document of a moment, "" for the present. Until it is here, the one before stays. */
+let fetching = false;
+
+/**
+ * Shows the document of a moment, "" for the present. Until it is here, the one before stays. Where a slider asks for
+ * moments faster than they come, those in between are left out.
+ */
 export async function showMoment(id: string): Promise<void> {
   if (id === state.at && !state.problem) return;
   if (id === "") {
@@ -244,11 +250,20 @@ export async function showMoment(id: string): Promise<void> {
     return;
   }
   set({ at: id, waiting: true, problem: "" });
+  if (fetching) return;
+  fetching = true;
   try {
-    const cluster = await momentOf(id);
-    if (state.at === id) set({ cluster, waiting: false });
-  } catch (error) {
-    if (state.at === id) set({ waiting: false, problem: error instanceof Error ? error.message : String(error) });
+    for (let asked = ""; state.at && state.at !== asked; ) {
+      asked = state.at;
+      try {
+        const cluster = await momentOf(asked);
+        if (state.at) set({ cluster, waiting: state.at !== asked });
+      } catch (error) {
+        if (state.at === asked) set({ waiting: false, problem: error instanceof Error ? error.message : String(error) });
+      }
+    }
+  } finally {
+    fetching = false;
   }
 }
 

@@ -1,0 +1,194 @@
+// What is known of a chip, node or job: the facts of the document at once, and what `belay explain` says as it comes.
+import { useEffect, useState } from "preact/hooks";
+import { number, t } from "../messages";
+import { StateText } from "../shell/parts";
+import { go, hrefOf, select, type Selection } from "../shell/place";
+import { Time } from "../shell/times";
+import { chipName, findChip, findJob, indexOf, jobName } from "../store/cluster";
+import { useApi } from "../store/store";
+import type { Cluster, Explanation, Job } from "../types";
+import { Command } from "../shell/parts";
+
+/** Milliseconds that a pointer rests before the server is asked. */
+const REST = 120;
+
+/** One line about a chip, for screen readers. */
+export function describe(cluster: Cluster, chip: number): string {
+  const { chips } = cluster;
+  const job = cluster.jobs[chips.job[chip]!];
+  return [
+    t("map.chip", { name: chipName(cluster, chip) }),
+    cluster.states[chips.state[chip]!] ?? "unknown",
+    chips.hold[chip] ? t("map.heldBy", { hold: cluster.holds[chips.hold[chip]!] ?? "?" }) : "",
+    job ? t("map.usedBy", { job: jobName(job) }) : t("map.free"),
+    chips.cuts.get(chip)?.join(" + ") ?? "",
+  ].filter(Boolean).join(", ");
+}
+
+/** Where a node stands: its pool, and the super pod, rack or switch it belongs to. */
+export function standing(cluster: Cluster, node: number): string {
+  const { nodes } = cluster;
+  return [
+    nodes.pool[node]!, nodes.superPod[node]! >= 0 ? t("map.group.superPod", { name: String(nodes.superPod[node]) }) : "",
+    nodes.rack[node] ? t("map.group.rack", { name: nodes.rack[node]! }) : "", nodes.switch[node] ? t("map.group.switch", { name: nodes.switch[node]! }) : "",
+  ].filter(Boolean).join(" › ");
+}
+
+export function Tip(props: { cluster: Cluster; chip: number; at: string; x: number; y: number; width: number; height: number }) {
+  const { cluster, chip, at, x, y, width, height } = props;
+  const name = chipName(cluster, chip);
+  const [asked, setAsked] = useState("");
+  useEffect(() => {
+    const timer = setTimeout(() => setAsked(name), REST);
+    return () => clearTimeout(timer);
+  }, [name]);
+  const answer = useApi<Explanation>(asked === name ? `explain/chip/${path(name)}` : null, { at });
+  const right = x > width / 2, lower = y > height / 2;
+  const style = {
+    left: right ? "auto" : `${x + 16}px`, right: right ? `${width - x + 16}px` : "auto",
+    top: lower ? "auto" : `${y + 12}px`, bottom: lower ? `${height - y + 12}px` : "auto",
+  };
+  const text = answer.data?.name === name || answer.data?.name.startsWith(`${name.split("/")[0]}/`) ? answer.data.text : [];
+  return (
+    <div class="tip" style={style}>
+      <p class="hidden" role="status">{describe(cluster, chip)}</p>
+      <div aria-hidden="true"><ChipFacts cluster={cluster} chip={chip} /></div>
+      {text.length ? <ul class="explained">{text.slice(0, 6).map((line) => <li>{line.slice(0, 240)}</li>)}</ul> : null}
+    </div>
+  );
+}
+
+function ChipFacts({ cluster, chip }: { cluster: Cluster; chip: number }) {
+  const { chips } = cluster;
+  const node = chips.node[chip]!, job = cluster.jobs[chips.job[chip]!];
+  return (
+    <>
+      <p><strong>{chipName(cluster, chip)}</strong> <StateText state={cluster.states[chips.state[chip]!] ?? "unknown"} used={chips.job[chip]! >= 0} /></p>
+      <p class="dim">{standing(cluster, node)} › {t("map.ring", { ring: chips.ring[chip]! })}</p>
+      <p>{job ? t("map.usedBy", { job: jobName(job) }) : <span class="dim">{t("map.free")}</span>}{chips.hold[chip] ? ` · ${t("map.heldBy", { hold: cluster.holds[chips.hold[chip]!] ?? "?" })}` : ""}</p>
+      {chips.cuts.has(chip) ? <p>{t("map.cuts", { cuts: chips.cuts.get(chip)!.join(" + ") })}</p> : null}
+    </>
+  );
+}
+
+/** The panel of what is selected. */
+export function Inspector({ cluster, selection, at }: { cluster: Cluster; selection: Selection; at: string }) {
+  const answer = useApi<Explanation>(`explain/${selection.kind}/${path(selection.name)}`, { at });
+  const current = answer.data !== null && !answer.loading;
+  return (
+    <aside class="inspector" aria-label={t("map.inspector", { name: selection.name })}>
+      <div class="title">
+        <h2><span class="dim">{t(`map.kind.${selection.kind}`)}</span> {selection.name}</h2>
+        <button type="button" onClick={() => go({ select: "" })} aria-label={t("map.clear")} title={t("map.clear")}>×</button>
+      </div>
+      {selection.kind === "chip" ? <ChipPanel cluster={cluster} name={selection.name} />
+        : selection.kind === "node" ? <NodePanel cluster={cluster} name={selection.name} />
+        : selection.kind === "job" ? <JobPanel cluster={cluster} name={selection.name} /> : null}
+      <section>
+        <h3>{t("map.explain")}</h3>
+        {answer.error ? <p class="dim">{t("shell.failed", { reason: answer.error.message })}</p>
+          : answer.data ? <ul class={`explained ${current ? "" : "stale"}`}>{answer.data.text.slice(0, 60).map((line) => <li>{line}</li>)}</ul>
+          : <p class="dim">{t("shell.loading")}</p>}
+        <Command text={`belay explain ${selection.kind} ${selection.kind === "job" ? short(selection.name) : selection.name}`} />
+      </section>
+    </aside>
+  );
+}
+
+/** NAMESPACE/NAME, as the command takes it. */
+function short(job: string): string {
+  const parts = job.split("/");
+  return parts.length === 3 ? `${parts[0]}/${parts[2]}` : job;
+}
+
+function path(name: string): string {
+  return name.split("/").map(encodeURIComponent).join("/");
+}
+
+function Missing({ name }: { name: string }) {
+  return <p class="dim">{t("map.missing", { name })}</p>;
+}
+
+function JobLink({ job }: { job: Job }) {
+  return <a href={hrefOf({ select: `job/${jobName(job)}` })}>{jobName(job)}</a>;
+}
+
+function ChipPanel({ cluster, name }: { cluster: Cluster; name: string }) {
+  const [node = "", number = ""] = name.split("/");
+  const chip = findChip(cluster, node, Number(/\d+$/.exec(number)?.[0] ?? -1));
+  if (chip < 0) return <Missing name={name} />;
+  const { chips } = cluster;
+  const job = cluster.jobs[chips.job[chip]!], at = chips.node[chip]!;
+  const faults = cluster.faults.filter((fault) => fault.node === node && (fault.chip === null || fault.chip === chips.chip[chip]));
+  return (
+    <>
+      <dl class="facts">
+        <dt>{t("map.fact.state")}</dt><dd><StateText state={cluster.states[chips.state[chip]!] ?? "unknown"} used={chips.job[chip]! >= 0} /></dd>
+        <dt>{t("map.fact.hold")}</dt><dd>{chips.hold[chip] ? cluster.holds[chips.hold[chip]!] : <span class="dim">{t("map.none")}</span>}</dd>
+        <dt>{t("map.fact.job")}</dt><dd>{job ? <JobLink job={job} /> : <span class="dim">{t("map.none")}</span>}</dd>
+        <dt>{t("map.fact.node")}</dt><dd><a href={hrefOf({ select: `node/${node}` })}>{node}</a> <span class="dim">{cluster.nodes.state[at]}</span></dd>
+        <dt>{t("map.fact.place")}</dt><dd>{standing(cluster, at)} › {t("map.ring", { ring: chips.ring[chip]! })}</dd>
+        {chips.cuts.has(chip) ? <><dt>{t("map.fact.cuts")}</dt><dd>{chips.cuts.get(chip)!.join(" + ")}</dd></> : null}
+      </dl>
+      {faults.length ? <Faults faults={faults} /> : null}
+    </>
+  );
+}
+
+function Faults({ faults }: { faults: Cluster["faults"] }) {
+  return (
+    <section>
+      <h3>{t("map.fact.faults")}</h3>
+      <ul class="explained">{faults.slice(0, 20).map((fault) => <li><code>{fault.code}</code> {fault.level} <span class="dim"><Time at={fault.since} /> {fault.action}</span></li>)}</ul>
+    </section>
+  );
+}
+
+function NodePanel({ cluster, name }: { cluster: Cluster; name: string }) {
+  const index = indexOf(cluster), node = index.nodes.get(name);
+  if (node === undefined) return <Missing name={name} />;
+  const { nodes, chips } = cluster;
+  const own = [...index.order.subarray(index.first[node], index.first[node + 1])];
+  const jobs = [...new Set(own.map((chip) => chips.job[chip]!))].flatMap((job) => cluster.jobs[job] ?? []);
+  const faults = cluster.faults.filter((fault) => fault.node === name);
+  return (
+    <>
+      <dl class="facts">
+        <dt>{t("map.fact.state")}</dt><dd><StateText state={nodes.state[node]!} /> {nodes.cordoned[node] ? t("map.cordoned") : ""}</dd>
+        {nodes.message[node] ? <><dt>{t("map.fact.message")}</dt><dd>{nodes.message[node]}</dd></> : null}
+        <dt>{t("map.fact.place")}</dt><dd>{standing(cluster, node)}</dd>
+        <dt>{t("map.fact.product")}</dt><dd>{nodes.product[node]}</dd>
+        <dt>{t("map.fact.jobs")}</dt><dd>{jobs.length ? jobs.map((job) => <div><JobLink job={job} /></div>) : <span class="dim">{t("map.none")}</span>}</dd>
+        <dt>{t("map.fact.chips")}</dt>
+        <dd class="chips">{own.map((chip) => {
+          const state = cluster.states[chips.state[chip]!] ?? "unknown";
+          return <button type="button" title={describe(cluster, chip)} aria-label={describe(cluster, chip)} onClick={() => select("chip", chipName(cluster, chip))}><StateText state={state} used={chips.job[chip]! >= 0} /> <span class="dim">{chips.chip[chip]}</span></button>;
+        })}</dd>
+      </dl>
+      {faults.length ? <Faults faults={faults} /> : null}
+    </>
+  );
+}
+
+function JobPanel({ cluster, name }: { cluster: Cluster; name: string }) {
+  const at = findJob(cluster, name), job = cluster.jobs[at];
+  if (!job) return <Missing name={name} />;
+  let lit = 0;
+  const nodes = new Set<number>();
+  cluster.chips.job.forEach((one, chip) => {
+    if (one === at) {
+      lit += 1;
+      nodes.add(cluster.chips.node[chip]!);
+    }
+  });
+  return (
+    <dl class="facts">
+      <dt>{t("map.fact.phase")}</dt><dd>{job.phase} <span class="dim"><Time at={job.since} /></span></dd>
+      <dt>{t("map.fact.queue")}</dt><dd>{job.queue || <span class="dim">{t("map.none")}</span>}</dd>
+      <dt>{t("map.fact.pods")}</dt><dd>{t("map.podsOf", { running: job.pods.running, placed: job.pods.placed, wanted: job.pods.wanted })}</dd>
+      <dt>{t("map.fact.chips")}</dt><dd>{number(lit)} <span class="dim">{t("map.onNodes", { count: nodes.size })}</span></dd>
+      {job.reason ? <><dt>{t("map.fact.reason")}</dt><dd>{job.reason} <span class="dim">{job.message}</span></dd></> : null}
+      {job.wayOut ? <><dt>{t("map.fact.wayOut")}</dt><dd>{job.wayOut}</dd></> : null}
+    </dl>
+  );
+}

@@ -1,0 +1,174 @@
+// The slider under every view: moments as they were recorded, the present at its right end.
+import { bisector } from "d3-array";
+import { scaleTime } from "d3-scale";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { t } from "../messages";
+import { useKeys } from "../shell/keys";
+import { go, usePlace } from "../shell/place";
+import { usePreferences } from "../shell/preferences";
+import { absolute, clock, Time } from "../shell/times";
+import { get } from "../store/api";
+import { current, momentOf, useStore } from "../store/store";
+import type { HistoryMoment } from "../types";
+import { useHistory } from "./history";
+
+/** Milliseconds for each moment while it plays. */
+const BEAT = 400;
+const OF = ["fault", "eviction", "revision"] as const;
+const THUMB = 12;
+
+export function TimeBar() {
+  const { moments } = useHistory();
+  const { at } = usePlace();
+  const waiting = useStore((state) => state.waiting);
+  const time = useStore((state) => state.cluster?.moment.time ?? "");
+  const [playing, setPlaying] = useState(false);
+  const [of, setOf] = useState<(typeof OF)[number]>("fault");
+  const [said, setSaid] = useState("");
+  const known = useMemo(() => new Map(moments.map((moment, index) => [moment.id, index])), [moments]);
+  const last = moments.length;
+  const position = at ? known.get(at) ?? last : last;
+  const show = (index: number): void => {
+    setSaid("");
+    go({ at: moments[index]?.id ?? "" }, at ? "replace" : "push");
+  };
+  const step = (by: number): void => show(Math.min(last, Math.max(0, position + by)));
+  const jump = async (direction: 1 | -1): Promise<void> => {
+    const from = at || moments.at(-1)?.id;
+    if (!from) return;
+    const answer = await get<{ id: string | null }>(`next/${encodeURIComponent(from)}`, { of, direction }).catch(() => ({ id: null }));
+    if (answer.id) go({ at: answer.id }, at ? "replace" : "push");
+    setSaid(answer.id ? "" : t("time.noJump", { of: t(`time.of.${of}`) }));
+  };
+  useEffect(() => {
+    if (!playing || waiting) return undefined;
+    if (position >= last) {
+      setPlaying(false);
+      return undefined;
+    }
+    const next = moments[position + 1];
+    if (next) momentOf(next.id).catch(() => undefined);
+    const timer = setTimeout(() => step(1), BEAT);
+    return () => clearTimeout(timer);
+  }, [playing, waiting, position, last]);
+  const play = (): void => {
+    if (!playing && position >= last && last) show(Math.max(0, last - 60));
+    setPlaying(!playing && last > 0);
+  };
+  useKeys({
+    ",": () => step(-1), ".": () => step(1), "<": () => void jump(-1), ">": () => void jump(1), n: () => go({ at: "" }),
+    " ": (event) => ((event.target as HTMLElement).closest("button, a, summary") ? undefined : play()),
+  });
+  const shown = moments[position];
+  return (
+    <section class={`timebar ${at ? "past" : ""}`} aria-label={t("time.bar")}>
+      <div class="transport">
+        <button type="button" onClick={() => step(-1)} disabled={position <= 0} aria-label={t("time.before")} title={t("time.before")}>‹</button>
+        <button type="button" onClick={play} disabled={!last} aria-pressed={playing}>{playing ? t("time.pause") : t("time.play")}</button>
+        <button type="button" onClick={() => step(1)} disabled={position >= last} aria-label={t("time.after")} title={t("time.after")}>›</button>
+      </div>
+      <div class="track">
+        <Strip moments={moments} position={position} />
+        <input type="range" min={0} max={Math.max(1, last)} step={1} value={last ? position : 1} disabled={!last} aria-label={t("time.slider")}
+          aria-valuetext={shown ? t("time.position", { time: absolute(shown.time), faults: shown.faults, waiting: shown.waiting }) : t("time.present")}
+          onInput={(event) => show(Number(event.currentTarget.value))} />
+      </div>
+      <p class="moment" role="status">
+        {at ? <><strong>{time ? absolute(time) : at}</strong>{waiting ? " …" : ""}</> : last ? <span>{t("time.present")} <span class="dim minor"><Time at={time} /></span></span> : <span class="dim">{t("time.none")}</span>}
+        {said ? <span class="warn"> {said}</span> : null}
+      </p>
+      <div class="transport minor" role="group" aria-label={t("time.jump")}>
+        <button type="button" onClick={() => void jump(-1)} disabled={!last} aria-label={t("time.jumpBack", { of: t(`time.of.${of}`) })} title={t("time.jumpBack", { of: t(`time.of.${of}`) })}>«</button>
+        <select aria-label={t("time.jump")} value={of} onChange={(event) => setOf(event.currentTarget.value as typeof of)}>
+          {OF.map((one) => <option value={one}>{t(`time.of.${one}`)}</option>)}
+        </select>
+        <button type="button" onClick={() => void jump(1)} disabled={!last} aria-label={t("time.jumpOn", { of: t(`time.of.${of}`) })} title={t("time.jumpOn", { of: t(`time.of.${of}`) })}>»</button>
+      </div>
+      <button type="button" onClick={() => go({ at: "" })} disabled={!at} aria-keyshortcuts="n">{t("time.present")}</button>
+    </section>
+  );
+}
+
+const byTime = bisector<HistoryMoment, Date>((moment) => new Date(moment.time)).left;
+
+/** Curve of waiting jobs, and marks of faults, evictions and revisions, over the slider. */
+function Strip({ moments, position }: { moments: readonly HistoryMoment[]; position: number }) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const { dark } = usePreferences();
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    const watch = new ResizeObserver(() => setWidth(canvas.current!.clientWidth));
+    watch.observe(canvas.current!);
+    return () => watch.disconnect();
+  }, []);
+  useEffect(() => {
+    const element = canvas.current!, context = element.getContext("2d")!;
+    const ratio = Math.min(2, devicePixelRatio || 1), height = element.clientHeight;
+    element.width = Math.round(width * ratio);
+    element.height = Math.round(height * ratio);
+    context.scale(ratio, ratio);
+    if (!moments.length || !width) return;
+    const space = (width - THUMB) / Math.max(1, moments.length);
+    const x = (index: number): number => THUMB / 2 + index * space;
+    const dim = dark ? "#9aa6ad" : "#5a666e", line = dark ? "#323a40" : "#d9dddf", bad = dark ? "#d9532b" : "#c9421c";
+    const base = height - 12;
+    const most = Math.max(1, ...moments.map((moment) => moment.waiting));
+    context.fillStyle = line;
+    context.beginPath();
+    context.moveTo(x(0), base);
+    moments.forEach((moment, index) => context.lineTo(x(index), base - (moment.waiting / most) * (base - 8)));
+    context.lineTo(x(moments.length - 1), base);
+    context.fill();
+    let written = -99;
+    const scale = scaleTime().domain([new Date(moments[0]!.time), new Date(moments.at(-1)!.time)]);
+    context.font = "10px system-ui, sans-serif";
+    for (const tick of scale.ticks(Math.max(2, Math.floor(width / 90)))) {
+      const at = x(byTime(moments, tick));
+      if (at - written < 44 || at > width - 30) continue;
+      written = at;
+      context.fillStyle = dim;
+      context.fillRect(Math.round(at), base, 1, 3);
+      context.fillText(clock(tick.toISOString()).slice(0, 5), Math.max(0, at - 13), height - 1);
+    }
+    let revision = moments[0]!.revision;
+    moments.forEach((moment, index) => {
+      const at = Math.round(x(index));
+      if (moment.faults) {
+        context.fillStyle = bad;
+        context.fillRect(at, base - Math.min(base - 6, 3 + 3 * moment.faults), Math.max(1, Math.min(2, space)), Math.min(base - 6, 3 + 3 * moment.faults));
+      }
+      if (moment.evictions) triangle(context, at, 6, dark ? "#f0a63c" : "#b06a00");
+      if (moment.revision !== revision) diamond(context, at, 3.5, dark ? "#7fb8e6" : "#1f5f96");
+      revision = moment.revision;
+    });
+    if (position < moments.length) {
+      context.fillStyle = dark ? "#7fb8e6" : "#1f5f96";
+      context.fillRect(Math.round(x(position)) - 1, 0, 2, base);
+    }
+  }, [moments, width, dark, position]);
+  return <canvas ref={canvas} aria-hidden="true" />;
+}
+
+function triangle(context: CanvasRenderingContext2D, x: number, y: number, colour: string): void {
+  context.fillStyle = colour;
+  context.beginPath();
+  context.moveTo(x - 3.5, y - 4);
+  context.lineTo(x + 3.5, y - 4);
+  context.lineTo(x, y + 2);
+  context.fill();
+}
+
+function diamond(context: CanvasRenderingContext2D, x: number, y: number, colour: string): void {
+  context.fillStyle = colour;
+  context.beginPath();
+  context.moveTo(x, y - 3.5);
+  context.lineTo(x + 3.5, y);
+  context.lineTo(x, y + 3.5);
+  context.lineTo(x - 3.5, y);
+  context.fill();
+}
+
+/** Id of the moment that is shown; in the present that of the newest recorded one. */
+export function momentShown(moments: readonly HistoryMoment[]): string {
+  return current().at || moments.at(-1)?.id || "";
+}
