@@ -132,7 +132,8 @@ def document(nodes: int = 5000, chips: int = 16, seed: int = 1, turn: int = 0) -
         "version": 1,
         "moment": {"id": f"m{turn:05d}", "time": _time(turn * 60), "shard": "main", "revision": f"{turn // 20:040x}"},
         "states": STATES, "holds": HOLDS,
-        "nodeStates": ["healthy", "sub-healthy", "pre-isolated", "isolated", "not-ready", "manually-isolated", "unknown"],
+        "nodeStates": ["healthy", "sub-healthy", "pre-isolated", "isolated", "not-ready", "manually-isolated",
+                       "unknown"],
         "nodes": columns,
         "chips": {
             "node": [at // chips for at in range(size)], "chip": [at % chips for at in range(size)],
