@@ -21,16 +21,16 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Belay needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else 0'
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || ./deploy/debian-packages.sh python3-venv
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing the locked requirements into $(VENV) (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@./deploy/progress.sh "installing the locked requirements into $(VENV) (once)" \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
 venv-training: $(TORCH_STAMP) ## PyTorch for CPU in the same environment, for the tests of agents/training
 
 $(TORCH_STAMP): requirements-training.lock $(STAMP)
-	@echo "installing PyTorch for CPU into $(VENV) (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-training.lock || \
+	@./deploy/progress.sh "installing PyTorch for CPU into $(VENV) (once)" \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-training.lock || \
 	  { echo "PyTorch's CPU wheel of requirements-training.lock was not found or is another file. Name a place that offers it," >&2; \
 	    echo "PIP_FIND_LINKS=FOLDER or PIP_EXTRA_INDEX_URL=(PyTorch's index of CPU wheels), and run make venv-training again." >&2; exit 1; }
 	@touch $(TORCH_STAMP)

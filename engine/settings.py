@@ -122,7 +122,9 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _EXPECTED: Final = {"float": "a number", "int": "a whole number", "bool": "0, 1, true or false"}
 #: Variables with this prefix that are not settings of these processes.
-_OTHERS: Final = frozenset(PREFIX + name for name in ("DEBUG", "TIME_SCALE", "WEBHOOK_SECRET", "WORKER_RESTARTS"))
+_OTHERS: Final = frozenset(
+    PREFIX + name for name in ("DEBUG", "METRICS", "PROGRESS", "TIME_SCALE", "WEBHOOK_SECRET", "WORKER_RESTARTS")
+)
 #: Variables that Kubernetes sets in every container for the Services of its namespace.
 _SERVICE: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 

@@ -22,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    # what commands print must not depend on how wide and how busy the machine is
+    os.environ.pop("COLUMNS", None)
+    os.environ["BELAY_PROGRESS"] = "off"
     """A shell without job control starts jobs in the background deaf to Ctrl-C, and so would be what tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -557,10 +557,10 @@ def test_explain_a_pod_and_its_job(cluster_file: str) -> None:
         ("job", "big"),
         ("job", "train/AscendJob/big"),
     ):
-        result = belay("explain", *arguments, "--cluster", cluster_file)
+        result = belay("explain", *arguments, "--cluster", cluster_file, "-o", "yaml")
         body = yaml.safe_load(result.stdout)
         assert result.exit_code == 0 and body["pending"]["reason"]
-    body = yaml.safe_load(belay("explain", "job", "job-00000", "--cluster", cluster_file).stdout)
+    body = yaml.safe_load(belay("explain", "job", "job-00000", "--cluster", cluster_file, "-o", "yaml").stdout)
     assert [pod["node"] for pod in body["pods"]] == ["node-00000", "node-00001"]
 
 
@@ -571,7 +571,7 @@ def test_explain_a_chip_and_its_node(cluster_file: str) -> None:
     assert body["next"][0]["action"] == "IsolateChip" and "80C98001" in body["next"][0]["because"]
     short = belay("explain", "CHIP", "node-00003/3", "--cluster", cluster_file, "-o", "json")
     assert short.stdout == full.stdout
-    node = yaml.safe_load(belay("explain", "node", "node-00003", "--cluster", cluster_file).stdout)
+    node = yaml.safe_load(belay("explain", "node", "node-00003", "--cluster", cluster_file, "-o", "yaml").stdout)
     assert [chip["chip"] for chip in node["chips"]] == ["Ascend910-3"]
 
 
@@ -597,7 +597,7 @@ def test_explain_a_node_lists_what_its_agent_still_has_to_do(tmp_path: Path) -> 
     file.write_text(
         json.dumps(as_list([*world(), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}]))
     )
-    body = yaml.safe_load(belay("explain", "node", "node-00003", "--cluster", str(file)).stdout)
+    body = yaml.safe_load(belay("explain", "node", "node-00003", "--cluster", str(file), "-o", "yaml").stdout)
     assert body["orders"] == ["reset Ascend910-0, Ascend910-1: epoch 7 (ChipFault)"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from engine.cli import checkpoints, hosts, keys, processes, questions, sandbox
+from engine.cli import checkpoints, hosts, keys, processes, questions, sandbox, views
 from engine.cli.invocation import fails_clearly
 
 
@@ -101,5 +101,6 @@ def completion(shell: str) -> None:
         click.echo(complete(main, {}, "belay", "_BELAY_COMPLETE").source())
 
 
-for _verb in (*questions.VERBS, *processes.VERBS, *hosts.VERBS, *checkpoints.VERBS, *keys.VERBS, *sandbox.VERBS):
-    main.add_command(_verb)
+for _room in (questions, views, processes, hosts, checkpoints, keys, sandbox):
+    for _verb in _room.VERBS:
+        main.add_command(_verb)

@@ -1,4 +1,4 @@
-"""Answers of `belay get`: rows for nodes, chips, jobs, faults, vNPUs and pools.
+"""Answers of `belay get`: rows for nodes, chips, jobs, faults, vNPUs, pools and links.
 
 The answers come from a plan and its snapshot; this module decides nothing.
 """
@@ -99,23 +99,33 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
                 "ready": f"{running}/{gang.replicas if gang else len(pods)}",
                 "chips": sum(pod.count for pod in pods),
                 "nodes": sorted({pod.node for pod in pods if pod.node}),
+                "queue": gang.queue if gang is not None else None,
+                "created": rfc3339(gang.created) if gang is not None and gang.created else None,
                 "reason": f"{wait.reason}: {wait.message}" if wait else "",
             }
         )
-    return Answer(("namespace", "kind", "name", "phase", "ready", "chips", "nodes", "reason"), rows)
+    columns = ("namespace", "kind", "name", "phase", "ready", "chips", "nodes", "created", "reason")
+    return Answer(columns, rows, ("queue",))
 
 
 def faults(plan: Plan, observed: Observed) -> Answer:
-    """Every fault code seen, on chips and nodes."""
+    """Every fault code seen, on chips and nodes, and since when it is reported."""
+    since: dict[tuple[str, str, str], float] = {}
+    for name, report in observed.reports.items():
+        for fault in report.faults:
+            if fault.time_ms and fault.chip >= 0:
+                since[(name, f"{report.prefix}{fault.chip}", fault.code)] = fault.time_ms / 1000
     rows: list[dict[str, Any]] = []
     for chip in plan.chips:
-        rows += [_fault_row(chip.node, chip.chip, code, chip) for code in chip.codes]
+        for code in chip.codes:
+            began = since.get((chip.node, chip.chip, code))
+            rows.append(_fault_row(chip.node, chip.chip, code, chip) | {"since": rfc3339(began) if began else None})
     for node in plan.nodes:
         rows += [
-            {"node": node.node, "chip": "", "code": code, "level": node.level, "state": node.state}
+            {"node": node.node, "chip": "", "code": code, "level": node.level, "state": node.state, "since": None}
             for code in node.codes
         ]
-    return Answer(("node", "chip", "code", "level", "state"), rows)
+    return Answer(("node", "chip", "code", "level", "state", "since"), rows)
 
 
 def vnpus(plan: Plan, observed: Observed) -> Answer:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from engine.cli.phrases import target
+from engine.cli.progress import progress
 from engine.documents import Desired
 from engine.errors import InputError
 from engine.load import Loaded, load, load_directory
@@ -142,15 +143,17 @@ def compare(
     source = _Frames(policy, tree, overlays)
     comparison = Comparison(plan)
     frames, first, last = 0, 0.0, 0.0
-    for file in files:
-        frame = source.frame(file)
-        if not frame.now:
-            notes.append(f"{file}: left out, it holds no device report")
-            continue
-        notes += [f"{file}: {finding}" for finding in frame.observed.diagnostics]
-        frames, first, last = frames + 1, first or frame.now, frame.now
-        now, other = comparison.decisions(frame.before, frame.after, frame.observed, frame.now, frame.shard)
-        story.take(frame, now, other)
+    with progress("replaying under both policies", len(files)) as step:
+        for file in files:
+            frame = source.frame(file)
+            step(note=rfc3339(frame.now) if frame.now else "")
+            if not frame.now:
+                notes.append(f"{file}: left out, it holds no device report")
+                continue
+            notes += [f"{file}: {finding}" for finding in frame.observed.diagnostics]
+            frames, first, last = frames + 1, first or frame.now, frame.now
+            now, other = comparison.decisions(frame.before, frame.after, frame.observed, frame.now, frame.shard)
+            story.take(frame, now, other)
     if not frames:
         raise InputError("holds no device report, so there is nothing to replay", where=str(files[0]), hint=_EXPECTED)
     if len(notes) > MAX_NOTES:

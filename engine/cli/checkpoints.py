@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
-from click.termui import progressbar
 
 from engine.cli.invocation import fails_clearly
+from engine.cli.progress import progress
 from engine.errors import InputError
 
 _FOLDER = click.Path(exists=True, path_type=Path)
@@ -32,19 +28,6 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
-
-
-@contextlib.contextmanager
-def _progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error where that is a terminal; threads may report."""
-    guard = threading.Lock()
-    with progressbar(length=max(1, total), label=label, file=sys.stderr) as bar:
-
-        def step(count: int) -> None:
-            with guard:
-                bar.update(count)
-
-        yield step
 
 
 @checkpoint.command(name="list", short_help="The sets in a folder, newest first.")
@@ -87,7 +70,7 @@ def verify(folder: Path, threads: int) -> None:
     files = list(verifying.files(folder))
     total = sum(path.stat().st_size for path in files)
     begin, verdicts = time.monotonic(), []
-    with _progress(total, "verifying") as step:
+    with progress("verifying", total, unit="B") as step:
         for path in files:
             verdicts.append(verifying.verify(path, threads, step))
     spent = max(time.monotonic() - begin, 1e-6)
@@ -124,7 +107,7 @@ def convert(source: Path, target: Path, wanted: str | None) -> None:
             "converting needs PyTorch", hint="Run it in the training image, or pip install torch."
         ) from error
     try:
-        with _progress(1, f"converting {_size(source.stat().st_size)}"):
+        with progress(f"converting {_size(source.stat().st_size)}"):
             written = converter.convert(source, target, wanted)
     except CheckpointError as error:
         raise InputError(str(error)) from error
@@ -161,7 +144,7 @@ def check(folder: Path, size: int) -> None:
     from agents.training.checkpoint import places
 
     count = size // 4 * 4 << 20
-    with _progress(2 * count, "measuring") as step:
+    with progress("measuring", 2 * count, unit="B") as step:
         report = places.check(folder, count, progress=step)
     for word, lines in (("", report.facts), ("warning: ", report.warnings), ("error: ", report.errors)):
         for line in lines:

@@ -28,7 +28,8 @@ class Kinds(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value).lower()
-        known = next((name for name in (text, f"{text}s") if name in self.choices), value)
+        plurals = (text, f"{text}s", f"{text.removesuffix('y')}ies")
+        known = next((name for name in plurals if name in self.choices), value)
         return str(super().convert(known, param, ctx))
 
 

@@ -1,24 +1,30 @@
 """Output: tables by default, JSON or YAML on request.
 
-Colours only on a terminal and never with NO_COLOR set. Tables are never cut, as kubectl's: names must stay whole to be
-copied. Text from the cluster cannot control the terminal: control characters are escaped.
+Colours only on a terminal and never with NO_COLOR set. Lines are as wide as the terminal, or as COLUMNS says;
+elsewhere, such as in a pipe, a row is one line. Nothing is cut: names must stay whole to be copied. Text from the
+cluster cannot control the terminal: control characters are escaped. Times in tables and texts are distances from now;
+documents keep RFC 3339.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TextIO
 
 import click
 import msgspec
 
+from engine.cli.ages import readable
+from engine.cli.layout import Grid, beneath, grid, laid_out, width, wrapped
 from engine.model.states import CONCERNS
 
-_GAP: Final = "   "
+#: Columns where a terminal does not say how many it has.
+_USUAL: Final = 80
+_FEWEST: Final = 20
 _COLOURS: Final = {"": "green", "warn": "yellow", "bad": "red"}
 _STYLES: Final[Mapping[str, str]] = {
     **{word: _COLOURS[how] for word, how in CONCERNS.items()},
@@ -43,22 +49,101 @@ def document(value: Any, output: str, stream: TextIO | None = None) -> None:
         out.write(msgspec.json.format(msgspec.json.encode(plain), indent=1).decode() + "\n")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], stream: TextIO | None = None) -> None:
-    """Print rows under upper-case headings (``usedBy`` → ``USED BY``); nothing if there are none."""
+def line(value: Any, stream: TextIO | None = None) -> None:
+    """Print a value as one line of JSON."""
+    (stream or sys.stdout).write(msgspec.json.encode(msgspec.to_builtins(value, str_keys=True)).decode() + "\n")
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    stream: TextIO | None = None,
+    *,
+    now: float | None = None,
+    indent: str = "",
+) -> None:
+    """Print rows under upper-case headings (``usedBy`` → ``USED BY``); nothing if there are none.
+
+    Times in the rows are shown as distances from ``now`` (Unix seconds).
+    """
+    if rows:
+        GrowingTable(columns, stream, indent=indent).add(rows, now=now)
+
+
+class GrowingTable:
+    """A table to which rows are added over time: the first ones decide how wide its columns are."""
+
+    def __init__(self, columns: Sequence[str], stream: TextIO | None = None, *, indent: str = "") -> None:
+        self._out, self._indent = stream or sys.stdout, indent
+        self._headings = [_CAMEL.sub(" ", column).upper() for column in columns]
+        self._grid: Grid | None = None
+
+    def add(self, rows: Sequence[Sequence[object]], *, now: float | None = None) -> None:
+        """Print rows, the first time under the headings."""
+        cells = [[readable(cell(value), now) for value in row] for row in rows]
+        out, wide, colours = self._out, room(self._out), coloured(self._out)
+        wide = wide - len(self._indent) if wide is not None else None
+        if self._grid is None:
+            self._grid = grid(self._headings, cells, wide)
+            for line in laid_out(self._headings, self._grid):
+                out.write(self._indent + _line(line, self._grid.gap, {} if not colours else None))
+        for row in cells:
+            for line in laid_out(row, self._grid):
+                out.write(self._indent + _line(line, self._grid.gap, _STYLES if colours else {}))
+            for text in beneath(self._headings, row, self._grid, wide):
+                out.write(f"{self._indent}{text}\n")
+
+
+def text(words: str, stream: TextIO | None = None, *, now: float | None = None, hang: int = 0) -> None:
+    """Print one line of text, wrapped at words where the width is known; a line break before it makes room.
+
+    ``hang`` indents all lines but the first by so many columns more.
+    """
     out = stream or sys.stdout
-    if not rows:
-        return
-    cells = [[cell(value) for value in row] for row in rows]
-    headings = [_CAMEL.sub(" ", column).upper() for column in columns]
-    widths = [max(_width(row[index]) for row in (headings, *cells)) for index in range(len(headings))]
-    colours = coloured(out)
-    out.write(_line(headings, widths, {} if not colours else None))
-    for row in cells:
-        out.write(_line(row, widths, _STYLES if colours else {}))
+    if words.startswith("\n"):
+        out.write("\n")
+    for one in lines(words.lstrip("\n"), room(out), now=now, hang=hang):
+        out.write(f"{one}\n")
+
+
+def lines(words: str, wide: int | None, *, now: float | None = None, hang: int = 0) -> list[str]:
+    """One line of text as `text` prints it."""
+    shown = readable(plain(words), now)
+    found = wrapped(shown, wide)
+    if len(found) == 1 or not hang:
+        return found
+    indent = len(shown) - len(shown.lstrip(" "))
+    rest = " ".join(one.strip() for one in found[1:])
+    return [found[0], *wrapped(" " * (indent + hang) + rest, wide)]
+
+
+class ScreenText(io.StringIO):
+    """What a screen shows at one moment: a stream with the width and the colours of a terminal."""
+
+    def __init__(self, columns: int, *, colours: bool) -> None:
+        super().__init__()
+        self.columns, self.colours = columns, colours
+
+
+def room(stream: TextIO) -> int | None:
+    """Columns of a line; None where lines have no end."""
+    if isinstance(stream, ScreenText):
+        return stream.columns
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdecimal() and int(given[:6]) > 0:
+        return max(_FEWEST, int(given[:6]))
+    if not stream.isatty():
+        return None
+    try:
+        return max(_FEWEST, os.get_terminal_size(stream.fileno()).columns or _USUAL)
+    except (OSError, ValueError):
+        return _USUAL
 
 
 def coloured(stream: TextIO) -> bool:
     """Whether to print colours (https://no-color.org)."""
+    if isinstance(stream, ScreenText):
+        return stream.colours
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -71,6 +156,8 @@ def cell(value: object) -> str:
     """One value of a table."""
     if value is None or value == "":
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return plain(",".join(str(item) for item in value)) or "-"
     if isinstance(value, dict):
@@ -78,22 +165,12 @@ def cell(value: object) -> str:
     return plain(str(value))
 
 
-def _line(row: Sequence[str], widths: Sequence[int], styles: Mapping[str, str] | None) -> str:
+def _line(cells: Sequence[tuple[int, str]], gap: int, styles: Mapping[str, str] | None) -> str:
     """One line; ``styles`` None makes it bold."""
     parts = []
-    for text, width in zip(row, widths, strict=True):
+    for wide, text in cells:
         colour = None if styles is None else styles.get(text)
-        shown = click.style(text, fg=colour, bold=styles is None) if colour or styles is None else text
-        parts.append(shown + " " * (width - _width(text)))
-    return _GAP.join(parts).rstrip() + "\n"
-
-
-def _width(text: str) -> int:
-    """Columns on a terminal."""
-    return len(text) if text.isascii() else sum(_columns(char) for char in text)
-
-
-def _columns(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        bold = True if styles is None else None
+        shown = click.style(text, fg=colour, bold=bold) if text and (colour or bold) else text
+        parts.append(shown + " " * max(0, wide - width(text)))
+    return (" " * gap).join(parts).rstrip() + "\n"

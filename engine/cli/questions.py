@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.invocation import Kinds, cluster_options, fails_clearly, output_option
+from engine.cli.inputs import cluster_items, look
+from engine.cli.invocation import cluster_options, fails_clearly, output_option
 
 if TYPE_CHECKING:
     from engine.cli.forecast import Forecast
     from engine.documents import Desired
-    from engine.model.cluster import Observed
     from engine.model.plan import Plan
-
-_GET = ("nodes", "chips", "jobs", "faults", "vnpus", "pools", "links")
 
 
 @click.command(short_help="Check a state repository. Exit 1 on errors.")
@@ -61,7 +59,7 @@ def plan(explain: bool, exit_code: bool, now_only: bool, output: str, **inputs: 
     from engine.cli.summary import outcome_table, plan_table
     from engine.replay.offline import plan_offline
 
-    items, clock, now = _cluster(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
+    items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
     live = inputs["cluster"] == "live"
     result, _, desired = plan_offline(
         items, tree=inputs["desired"], overlays=inputs["policies"], now=now, clock=clock, live=live
@@ -92,7 +90,7 @@ def diff(output: str, **inputs: Any) -> None:
 
     if not inputs["desired"]:
         raise InputError("there is nothing to compare with", hint="Give --desired DIR, the state repository.")
-    result, observed, _ = _plan(**inputs)
+    result, observed, _ = look(**inputs)
     found = changes(result, observed)
     if output in ("json", "yaml"):
         show.document({"changes": found, "diagnostics": result.diagnostics}, output)
@@ -106,44 +104,11 @@ def diff(output: str, **inputs: Any) -> None:
     sys.exit(1 if lines else 0)
 
 
-@click.command(short_help="Show repository, pools and what is held back.")
-@click.option("-w", "--watch", is_flag=True, help="Keep running and print every change.")
-@click.option("--kubeconfig", metavar="FILE")
-@output_option()
-@fails_clearly
-def status(watch: bool, kubeconfig: str | None, output: str) -> None:
-    """Show the repository's state, the pools, and what is held back."""
-    from engine.cli.summary import show_status
-
-    show_status(kubeconfig, output, watch)
-
-
-@click.command()
-@click.argument("what", type=Kinds(_GET))
-@cluster_options
-@output_option()
-@fails_clearly
-def get(what: str, output: str, **inputs: Any) -> None:
-    """List nodes, chips, jobs, faults, vnpus, pools or links."""
-    from engine.cli import answers
-    from engine.cli import output as show
-
-    result, observed, _ = _plan(**inputs)
-    answer = answers.GET[what](result, observed)
-    if output in ("json", "yaml"):
-        show.document(answer.rows, output)
-        return
-    if not answer.rows:
-        click.echo(f"no {what} found", err=True)
-    columns = (*answer.columns, *(answer.wide if output == "wide" else ()))
-    show.table(columns, [[row.get(column) for column in columns] for row in answer.rows])
-
-
 @click.command(short_help="Say why a pod, job, chip, node, link or order is as it is.")
 @click.argument("kind", type=click.Choice(["pod", "job", "chip", "node", "link", "order"], case_sensitive=False))
 @click.argument("name", metavar="NAME")
 @cluster_options
-@click.option("-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True)
+@click.option("-o", "--output", type=click.Choice(("text", "yaml", "json")), default="text", show_default=True)
 @fails_clearly
 def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
     """Say why a pod, job, chip, node or link is as it is, and what comes next.
@@ -153,15 +118,22 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
     """
     from engine.cli import output as show
     from engine.cli.explanation import explain as explained
+    from engine.cli.narrative import narrate
 
     if kind == "order":
+        import msgspec
+
         from engine.cli.order_chain import explain_order
 
-        items, _, _ = _cluster(inputs["cluster"], None, inputs["kubeconfig"])
-        show.document(explain_order(name, items), output)
-        return
-    result, observed, desired = _plan(**inputs, about=name if kind in ("job", "pod") else "")
-    show.document(explained(kind, name, result, observed, desired), output)
+        items, now, _ = cluster_items(inputs["cluster"], None, inputs["kubeconfig"])
+        body = msgspec.to_builtins(explain_order(name, items), str_keys=True)
+    else:
+        result, observed, desired = look(**inputs, about=name if kind in ("job", "pod") else "")
+        body, now = explained(kind, name, result, observed, desired), result.now
+    if output == "text":
+        narrate(kind, body, sys.stdout, now)
+    else:
+        show.document(body, output)
 
 
 @click.command(short_help="Derive recorded passes again and compare.")
@@ -171,9 +143,14 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
 def replay(recording: tuple[str, ...], output: str) -> None:
     """Derive recorded passes again and compare byte for byte. Exit 1 when one differs."""
     from engine.cli import output as show
+    from engine.cli.progress import progress
     from engine.replay.recording import replay as again
 
-    results = [again(Path(file)) for file in recording]
+    results = []
+    with progress("replaying", len(recording)) as step:
+        for file in recording:
+            results.append(again(Path(file)))
+            step(note=Path(file).name)
     if output in ("json", "yaml"):
         show.document(results, output)
     else:
@@ -203,7 +180,7 @@ def simulate(output: str, timeline: str | None, duration: str | None, seed: int,
     from engine.cli.invocation import seconds
     from engine.cli.simulation import story, story_table
 
-    items, clock, now = _cluster(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
+    items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
     outcome, findings = story(
         items, tree=inputs["desired"], overlays=inputs["policies"], timeline=timeline, now=now, clock=clock,
         live=inputs["cluster"] == "live", duration=seconds(duration, "--for"), seed=seed,
@@ -253,49 +230,20 @@ def policy_test(
     sys.exit(1 if verdict.differs else 0)
 
 
-def _plan(
-    desired: str | None,
-    policies: tuple[str, ...],
-    cluster: str,
-    now: str | None,
-    kubeconfig: str | None,
-    about: str = "",
-) -> tuple[Plan, Observed, Desired]:
-    from engine.replay.offline import plan_offline
-
-    items, clock, now = _cluster(cluster, now, kubeconfig)
-    return plan_offline(
-        items, tree=desired, overlays=policies, now=now, clock=clock, live=cluster == "live", about=about
-    )
-
-
 def _forecast(result: Plan, desired: Desired, items: list[dict[str, Any]]) -> tuple[Forecast | None, str]:
     """The outcome of a plan, or why it cannot be simulated."""
     from engine.cli.forecast import forecast
     from engine.cli.invocation import debugging
+    from engine.cli.progress import progress
 
     try:
-        found = forecast(result, desired, items)
+        with progress("simulating the outcome", plain=False):
+            found = forecast(result, desired, items)
     except Exception as error:  # the plan itself is good, whatever the copy of a strange cluster does
         if debugging():
             raise
         return None, " ".join(f"{type(error).__name__}: {error}".split())[:200]
     return found, "" if found is not None else "no node of the cluster has a device report"
-
-
-def _cluster(cluster: str, now: str | None, kubeconfig: str | None) -> tuple[list[dict[str, Any]], float, str | None]:
-    """The objects, the clock, and the time to plan for (None: the newest report's)."""
-    import time
-
-    if cluster == "live":
-        from engine.model.times import rfc3339
-        from engine.observe.live import read_live
-
-        items, clock = read_live(kubeconfig), time.time()
-        return items, clock, now or rfc3339(clock)
-    from engine.replay.cluster_file import read_cluster
-
-    return read_cluster(cluster), time.time(), now
 
 
 @click.command(short_help="Check signatures and revisions of exported objects.")
@@ -345,7 +293,7 @@ def check(cluster: str, kubeconfig: str | None, output: str) -> None:
     from engine.cli import output as show
     from engine.cli.migration import examine, table
 
-    items, _, _ = _cluster(cluster, None, kubeconfig)
+    items, _, _ = cluster_items(cluster, None, kubeconfig)
     found = examine(items)
     if output in ("json", "yaml"):
         show.document(found, output)
@@ -354,4 +302,4 @@ def check(cluster: str, kubeconfig: str | None, output: str) -> None:
     sys.exit(1 if found.unknown else 0)
 
 
-VERBS = (validate, plan, diff, status, get, explain, verify, replay, simulate, policy, migrate)
+VERBS = (validate, plan, diff, explain, verify, replay, simulate, policy, migrate)

@@ -9,6 +9,7 @@ from typing import Any
 from engine.cli import output
 from engine.cli.forecast import staged
 from engine.cli.phrases import ranges, target
+from engine.cli.progress import progress
 from engine.cli.summary import counted
 from engine.errors import InputError
 from engine.model.actions import kind_of
@@ -46,7 +47,15 @@ def story(
     world.now = moment(now, world.observer.observed(), clock)
     events = read_timeline(timeline) if timeline else []
     check(events, world, timeline or "")
-    return simulate(world, due(events, world), duration=duration), findings
+    start = world.now
+    with progress("simulating") as step:
+        outcome = simulate(
+            world,
+            due(events, world),
+            duration=duration,
+            watch=lambda world, _: step(note=f"{_clock(round(world.now - start))} of virtual time"),
+        )
+    return outcome, findings
 
 
 def story_table(outcome: Outcome) -> None:

@@ -123,6 +123,7 @@ class Mirror:
     def _clone(self) -> str:
         fresh = self._parent / f"{self._name}.new-{time.time_ns()}"
         fresh.mkdir()
+        _log.info("cloning the repository", mirror=self._name)
         try:
             git = Git(fresh, timeout=self._limits.local_timeout, lock=self._lock)
             git.run("init", "--bare", "--quiet", "--template=", "--initial-branch=belay", ".")

@@ -10,6 +10,7 @@ import inspect
 import sys
 import time
 
+from engine.cli.progress import progress
 from tests.bench import measure
 
 SECTIONS = {
@@ -56,7 +57,8 @@ def main(names: list[str]) -> int:
         begin, where = time.monotonic(), measure.setting()
         try:
             module = importlib.import_module(f"tests.bench.{file}")
-            results = getattr(module, function)()
+            with progress(heading, plain=False):
+                results = getattr(module, function)()
         except measure.Skipped as reason:
             print(f"  skipped: {reason}", flush=True)
             continue

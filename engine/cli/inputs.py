@@ -1,0 +1,105 @@
+"""The inputs of the verbs that look at a cluster: its objects, the time, and the plan made of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from engine.cli.progress import progress
+
+if TYPE_CHECKING:
+    from engine.cli.measurements import Measured
+    from engine.documents import Desired
+    from engine.kube import Kube
+    from engine.model.cluster import Observed
+    from engine.model.plan import Plan
+
+LIVE = "live"
+
+
+class Looked(NamedTuple):
+    """One look at a cluster: the plan made of it, the snapshot, and what is declared."""
+
+    plan: Plan
+    observed: Observed
+    desired: Desired
+
+    def readings(self, places: Sequence[str]) -> Measured:
+        """What chips measure, from these places.
+
+        Raises:
+            InputError: a place cannot be read.
+        """
+        from engine.cli.measurements import measured
+
+        addresses = {node.internal_ip: name for name, node in self.observed.nodes.items() if node.internal_ip}
+        addresses |= {name: name for name in self.observed.nodes}
+        return measured(places, addresses) if places else {}
+
+
+def look(
+    desired: str | None,
+    policies: Sequence[str],
+    cluster: str,
+    now: str | None,
+    kubeconfig: str | None,
+    about: str = "",
+) -> Looked:
+    """Read a cluster, or a file, and plan one pass; ``about`` is the job or pod that is asked about.
+
+    Raises:
+        BelayError: an input is not usable, or the cluster does not answer.
+    """
+    from engine.replay.offline import plan_offline
+
+    items, clock, now = cluster_items(cluster, now, kubeconfig)
+    live = cluster == LIVE
+    with progress("planning", plain=False):
+        return Looked(
+            *plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock, live=live, about=about)
+        )
+
+
+def looking(inputs: Mapping[str, Any]) -> Callable[[Kube], Awaitable[Looked]]:
+    """A reader for ``-w``: each call looks at the cluster again.
+
+    Raises:
+        InputError: the inputs name a file, which does not change, or a fixed time.
+    """
+    from engine.errors import InputError
+    from engine.model.times import rfc3339
+    from engine.observe.resources import fetch
+    from engine.replay.offline import plan_offline
+
+    if inputs["cluster"] != LIVE:
+        raise InputError("a file does not change", where="-w", hint="Leave --cluster out to watch the live cluster.")
+    if inputs["now"] is not None:
+        raise InputError("time goes on", where="-w", hint="Leave --now out.")
+
+    async def read(kube: Kube) -> Looked:
+        items, clock = await fetch(kube), time.time()
+        return Looked(
+            *plan_offline(
+                items, tree=inputs["desired"], overlays=inputs["policies"], now=rfc3339(clock), clock=clock, live=True
+            )
+        )
+
+    return read
+
+
+def cluster_items(
+    cluster: str, now: str | None, kubeconfig: str | None
+) -> tuple[list[dict[str, Any]], float, str | None]:
+    """The objects, the clock, and the time to plan for (None: the newest report's)."""
+    if cluster == LIVE:
+        from engine.model.times import rfc3339
+        from engine.observe.live import read_live
+
+        with progress("reading the cluster", plain=False):
+            items, clock = read_live(kubeconfig), time.time()
+        return items, clock, now or rfc3339(clock)
+    from engine.replay.cluster_file import read_cluster
+
+    with progress(f"reading {cluster}", plain=False):
+        return read_cluster(cluster), time.time(), now

@@ -1,0 +1,134 @@
+"""`belay status`: what the engine publishes about itself, as a person reads it; once, or as it changes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TextIO
+
+from engine.cli import output as show
+from engine.cli.watching import follow, stream
+from engine.errors import BelayError
+from engine.kube import CONFIGMAP, Kube
+from engine.observe.live import server_address, with_kube
+from engine.status.status_reader import SELECTOR, PublishedStatus, read_status
+from engine.wire import names
+
+#: Seconds between two readings of a watched status.
+EVERY: Final = 1.0
+_CALL_WITHIN: Final = 4.0
+
+
+def show_status(kubeconfig: str | None, output: str, watch: bool) -> None:
+    """Print the status ConfigMaps; with ``watch`` again on every change until interrupted, in place on a terminal.
+
+    Raises:
+        BelayError: the cluster does not answer, or Belay has written nothing there.
+    """
+    documents = output in ("json", "yaml")
+    if watch and not documents:
+        follow(
+            kubeconfig,
+            _read,
+            lambda status, out: print_status(status, out, wide=output == "wide", now=time.time()),
+            every=EVERY,
+            within=_CALL_WITHIN,
+        )
+    elif watch:
+        stream(kubeconfig, _read, _Documents(output).take, every=EVERY)
+    else:
+        status = with_kube(kubeconfig, _once, _CALL_WITHIN)
+        if documents:
+            show.document(status, output)
+        else:
+            print_status(status, sys.stdout, wide=output == "wide", now=time.time())
+
+
+class _Documents:
+    """Prints a document whenever the status differs from the last one."""
+
+    def __init__(self, output: str) -> None:
+        self._output = output
+        self._shown: PublishedStatus | None = None
+
+    def take(self, status: PublishedStatus) -> None:
+        if status == self._shown:
+            return
+        if self._shown is not None and self._output == "yaml":
+            sys.stdout.write("---\n")
+        show.document(status, self._output)
+        self._shown = status
+
+
+async def _read(kube: Kube) -> PublishedStatus:
+    return read_status((await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)).items)
+
+
+async def _once(kube: Kube) -> PublishedStatus:
+    status = await _read(kube)
+    if not status.found:
+        raise BelayError(
+            f"there is no ConfigMap {names.SYSTEM}/{names.SYNC} at {server_address(kube.host)}",
+            hint="Does a controller run for this cluster?",
+        )
+    return status
+
+
+def print_status(status: PublishedStatus, out: TextIO, *, wide: bool, now: float) -> None:
+    """Print a status; ``wide`` adds every job and the repeat offenders that placement does not avoid."""
+
+    def section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        if rows:
+            out.write("\n")
+            show.table(columns, rows, out, now=now)
+
+    if not status.found:
+        show.text("nothing is published yet: does a controller run for this cluster?", out)
+        return
+    show.text(f"revision attempted {status.attempted or '-'}", out)
+    show.text(f"revision applied   {status.applied or '-'}", out)
+    rows: list[list[Any]] = [[c.get(key) for key in ("type", "status", "reason", "message")] for c in status.conditions]
+    section(("condition", "status", "reason", "message"), rows)
+    section(("pool", "nodes", "states"), [(p.name, sum(p.states.values()), p.states) for p in status.pools])
+    nodes = [node for pool in status.pools for node in pool.nodes]
+    columns: tuple[str, ...] = ("node", "state", "level", "codes")
+    section(columns, [[node.get(key) for key in columns] for node in nodes])
+    chips = [chip for pool in status.pools for chip in pool.chips]
+    columns = ("node", "chip", "state", "level", "codes", "usedBy")
+    section(columns, [[chip.get(key) for key in columns] for chip in chips])
+    weak = [lemon for pool in status.pools for lemon in pool.lemons if wide or lemon.get("avoided")]
+    rows = [[lemon.get(key) for key in ("node", "chip", "failures", "threshold")] for lemon in weak]
+    section(("fails again and again", "chip", "failures", "threshold"), rows)
+    jobs = status.jobs if wide else [job for job in status.jobs if job.pending]
+    if status.jobs:
+        phases = ", ".join(f"{number} {phase}" for phase, number in status.phases.items())
+        show.text(f"\njobs: {phases}", out)
+    section(
+        ("job", "phase", "reason", "message"),
+        [(job.name, job.phase, job.pending.get("reason"), job.pending.get("message")) for job in jobs],
+    )
+    held = [[d.get(key) for key in ("action", "budget", "until", "what")] for d in status.deferred]
+    section(("held back", "budget", "until", "what"), held)
+    rows = [[item.get("object"), item.get("chips")] for item in _listed(status.held_prune)]
+    section(("deletion that waits for a person", "chips"), rows)
+    if status.held_prune:
+        show.text(f"to delete exactly these, push a commit with the trailer {status.held_prune.get('release')}", out)
+    rows = [[s.get(key) for key in ("policy", "change", "action", "budget", "what")] for s in status.shadow]
+    section(("shadow policy", "change", "action", "budget", "what"), rows)
+    rows = [[f.get("severity"), _place(f), f.get("field"), f.get("message")] for f in status.diagnostics]
+    section(("finding", "where", "field", "message"), rows)
+
+
+def _listed(held: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The objects of a deletion that waits, and how many more there are."""
+    rows: list[Mapping[str, Any]] = [item for item in held.get("list") or [] if isinstance(item, dict)]
+    if more := held.get("leftOut"):
+        rows.append({"object": f"and {more} more"})
+    return rows
+
+
+def _place(finding: Mapping[str, Any]) -> str:
+    if finding.get("file"):
+        return f"{finding['file']}:{finding.get('line')}:{finding.get('column')}"
+    return str(finding.get("object") or "")

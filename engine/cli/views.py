@@ -1,0 +1,284 @@
+"""Verbs that show a cluster as it is now, once or as it changes: `status`, `get`, `top`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import click
+
+from engine.cli.invocation import Kinds, cluster_options, fails_clearly, output_option
+
+if TYPE_CHECKING:
+    from engine.cli.answers import Answer
+    from engine.cli.inputs import Looked
+
+    Ask = Callable[[Looked], Answer]
+    Rows = list[Mapping[str, Any]]
+
+_GET: Final = ("nodes", "chips", "jobs", "faults", "recoveries", "queues", "revisions", "vnpus", "pools", "links")
+_TOP: Final = ("nodes", "chips", "jobs")
+_FORMATS: Final = ("table", "wide", "yaml", "json", "name")
+_EVERY = click.option(
+    "--every", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, metavar="SECONDS",
+    help="With -w: how often the cluster is read.",
+)  # fmt: skip
+_FILTER = click.option(
+    "--filter", "filters", multiple=True, metavar="CONDITION",
+    help="COLUMN=VALUE with * and commas, !=, <, > (numbers, ages such as 10m); may be given again, all must hold.",
+)  # fmt: skip
+
+
+@click.command(short_help="Show repository, pools and what is held back.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running: drawn in place on a terminal, else printed on change.")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
+@output_option()
+@fails_clearly
+def status(watch: bool, kubeconfig: str | None, output: str) -> None:
+    """Show the repository's state, the pools, and what is held back."""
+    from engine.cli.status_table import show_status
+
+    show_status(kubeconfig, output, watch)
+
+
+@click.command(short_help="List what Belay knows: nodes, chips, jobs, faults, …")
+@click.argument("what", type=Kinds(_GET), metavar="KIND")
+@click.argument("name", required=False)
+@click.option("-w", "--watch", is_flag=True, help="Then print what changes, as it changes.")
+@click.option("--output-watch-events", "events", is_flag=True, help="With -w: say ADDED, MODIFIED or DELETED.")
+@_FILTER
+@_EVERY
+@cluster_options
+@click.option("-o", "--output", type=click.Choice(_FORMATS), default="table", show_default=True, help="How to print.")
+@fails_clearly
+def get(
+    what: str, name: str | None, watch: bool, events: bool, filters: tuple[str, ...], every: float, output: str,
+    **inputs: Any,
+) -> None:  # fmt: skip
+    """List nodes, chips, jobs, faults, recoveries, queues, revisions, vnpus, pools or links.
+
+    NAME is a node, NODE/CHIP, a job (NAMESPACE/NAME), a queue, the beginning of a revision, … A node's name with chips
+    or faults gives those of the node.
+    """
+    from engine.cli import output as show
+    from engine.cli.inputs import look
+
+    def rows_of(looked: Looked) -> tuple[Answer, Rows]:
+        answer = _ask(what, looked)
+        return answer, _selected(what, answer, name, filters, looked.plan.now)
+
+    if watch:
+        _watch(what, rows_of, output, every, inputs, events=events)
+        return
+    looked = look(**inputs)
+    answer, rows = rows_of(looked)
+    if output in ("json", "yaml"):
+        show.document(_one_or_all(what, name, rows), output)
+    elif output == "name":
+        _print_names(what, rows)
+    else:
+        if not rows:
+            click.echo(f"no {what} found", err=True)
+        columns = _columns(answer, output)
+        show.table(columns, _cells(columns, rows), now=looked.plan.now)
+
+
+@click.command(short_help="Show nodes, chips or jobs by what they use.")
+@click.argument("what", type=Kinds(_TOP), metavar="[nodes|chips|jobs]", default="nodes")
+@click.option("-w", "--watch", is_flag=True, help="Keep running: drawn in place on a terminal, else printed on change.")
+@click.option("--sort", "--sort-by", "sort", metavar="COLUMN", help="Largest first; names from A. Default: by use.")
+@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
+@click.option("-n", "--lines", "most", type=click.IntRange(1), metavar="N", help="Show only the first N rows.")
+@click.option("--metrics", "places", multiple=True, metavar="PLACE", envvar="BELAY_METRICS",
+              help="What chips measure: a Prometheus server (http://prometheus:9090), or [NODE=]PAGE of an exporter "
+              "(its /metrics, or a file); may be given again. Default: $BELAY_METRICS.")  # fmt: skip
+@_FILTER
+@_EVERY
+@cluster_options
+@output_option()
+@fails_clearly
+def top(
+    what: str, watch: bool, sort: str | None, reverse: bool, most: int | None, places: tuple[str, ...],
+    filters: tuple[str, ...], every: float, output: str, **inputs: Any,
+) -> None:  # fmt: skip
+    """Show nodes, chips or jobs by what they use: chips in use, free and out of service; with --metrics also AI core
+    utilisation (%), HBM (%), power (W) and temperature (°C).
+
+    With -w on a terminal, s sorts by the next column, r turns the order round, n, c and j show nodes, chips and jobs,
+    q ends.
+    """
+    from engine.cli import output as show
+    from engine.cli.inputs import look
+
+    choice = _Choice(what, sort, reverse, most, places, filters)
+    if watch and output in ("table", "wide"):
+        choice.watch(inputs, every, wide=output == "wide")
+        return
+    if watch:
+        _stream(inputs, every, lambda looked: _print_document(choice.rows(looked)[1], output))
+        return
+    looked = look(**inputs)
+    if output in ("json", "yaml"):
+        show.document(choice.rows(looked)[1], output)
+    else:
+        choice.paint(looked, sys.stdout, wide=output == "wide")
+
+
+class _Choice:
+    """What a screen of `belay top` shows, which keys change."""
+
+    def __init__(
+        self, what: str, sort: str | None, reverse: bool, most: int | None, places: Sequence[str],
+        filters: Iterable[str],
+    ) -> None:  # fmt: skip
+        self._what, self._sort, self._reverse, self._most = what, sort, reverse, most
+        self._places, self._filters = places, tuple(filters)
+        self._columns: tuple[str, ...] = ()
+
+    def rows(self, looked: Looked) -> tuple[Answer, Rows]:
+        """The answer and its rows in order."""
+        from engine.cli import usage
+        from engine.cli.filters import column_of
+
+        answer = usage.TOP[self._what](looked.plan, looked.observed, looked.readings(self._places))
+        self._columns = answer.columns
+        rows = _selected(self._what, answer, None, self._filters, looked.plan.now)
+        every = (*answer.columns, *answer.wide)
+        if self._sort is not None:
+            column = column_of(self._sort, every, "--sort")
+        else:
+            column = next(name for name in usage.ORDER[self._what] if name in every)
+        return answer, usage.ordered(rows, column, reverse=self._reverse)[: self._most]
+
+    def paint(self, looked: Looked, out: TextIO, *, wide: bool) -> None:
+        """Print the table under three lines about the whole cluster."""
+        from engine.cli import output as show
+        from engine.cli import usage
+
+        answer, rows = self.rows(looked)
+        for line in usage.headline(looked.plan, looked.observed):
+            show.text(line, out)
+        out.write("\n")
+        columns = _columns(answer, "wide" if wide else "table")
+        show.table(columns, _cells(columns, rows), out, now=looked.plan.now)
+
+    def watch(self, inputs: Mapping[str, Any], every: float, *, wide: bool) -> None:
+        """Show it until interrupted."""
+        from engine.cli.inputs import looking
+        from engine.cli.watching import follow
+
+        follow(
+            inputs["kubeconfig"],
+            looking(inputs),
+            lambda looked, out: self.paint(looked, out, wide=wide),
+            every=every,
+            on_key=self._key,
+            keys=", s: next column, r: other way round, n c j: nodes, chips, jobs",
+        )
+
+    def _key(self, key: str) -> None:
+        views = {kind[0]: kind for kind in _TOP}
+        if key in views:
+            self._what, self._sort, self._reverse = views[key], None, False
+        elif key == "r":
+            self._reverse = not self._reverse
+        elif key == "s" and self._columns:
+            names = [name.casefold() for name in self._columns]
+            here = names.index(self._sort.casefold()) if self._sort and self._sort.casefold() in names else -1
+            self._sort = self._columns[(here + 1) % len(self._columns)]
+
+
+def _ask(what: str, looked: Looked) -> Answer:
+    from engine.cli import answers, records
+
+    if what in answers.GET:
+        return answers.GET[what](looked.plan, looked.observed)
+    return records.RECORDS[what](looked.plan, looked.observed, looked.desired)
+
+
+def _selected(what: str, answer: Answer, name: str | None, filters: Iterable[str], now: float) -> Rows:
+    from engine.cli.filters import conditions
+    from engine.cli.selection import named
+
+    rows: Rows = list(answer.rows) if name is None else named(what, answer.rows, name)
+    more = sorted({column for row in rows[:1] for column in row} - {*answer.columns, *answer.wide})
+    holds = conditions(filters, (*answer.columns, *answer.wide, *more), now)
+    return [row for row in rows if holds(row)]
+
+
+def _watch(
+    what: str, rows_of: Callable[[Looked], tuple[Answer, Rows]], output: str, every: float, inputs: Mapping[str, Any],
+    *, events: bool,
+) -> None:  # fmt: skip
+    from engine.cli import output as show
+    from engine.cli.changes import RowChanges
+
+    changes = RowChanges(what)
+    table: show.GrowingTable | None = None
+
+    def take(looked: Looked) -> None:
+        nonlocal table
+        answer, rows = rows_of(looked)
+        columns = _columns(answer, output)
+        found = changes.of(rows, columns if output in ("table", "wide") else None)
+        if output == "name":
+            _print_names(what, [row for _, row in found])
+        elif output in ("json", "yaml"):
+            for event, row in found:
+                _print_document({"type": event, "object": row} if events else row, output)
+        elif found:
+            shown = ("event", *columns) if events else columns
+            table = table or show.GrowingTable(shown)
+            cells = _cells(columns, [row for _, row in found])
+            table.add(
+                [[event, *line] if events else line for (event, _), line in zip(found, cells, strict=True)],
+                now=looked.plan.now,
+            )
+
+    _stream(inputs, every, take)
+
+
+def _stream(inputs: Mapping[str, Any], every: float, take: Callable[[Looked], None]) -> None:
+    from engine.cli.inputs import looking
+    from engine.cli.watching import stream
+
+    stream(inputs["kubeconfig"], looking(inputs), take, every=every)
+
+
+def _print_document(value: object, output: str) -> None:
+    """One document of a stream: a line of JSON, or YAML after a separator."""
+    from engine.cli import output as show
+
+    if output == "yaml":
+        sys.stdout.write("---\n")
+        show.document(value, output)
+    else:
+        show.line(value)
+
+
+def _print_names(what: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    from engine.cli.output import plain
+    from engine.cli.selection import typed_name
+
+    for row in rows:
+        click.echo(plain(typed_name(what, row)))
+
+
+def _one_or_all(what: str, name: str | None, rows: Rows) -> object:
+    """One object where a name means exactly one, as with kubectl."""
+    from engine.cli.selection import NAMED_BY
+
+    alone = len(NAMED_BY[what][1]) == 1 or what in ("jobs", "chips")
+    return rows[0] if name is not None and len(rows) == 1 and alone else rows
+
+
+def _columns(answer: Answer, output: str) -> tuple[str, ...]:
+    return (*answer.columns, *(answer.wide if output == "wide" else ()))
+
+
+def _cells(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
+    return [[row.get(column) for column in columns] for row in rows]
+
+
+VERBS = (status, get, top)
