@@ -49,7 +49,7 @@ def build() -> Build:
     try:
         body = json.loads(Path(__file__).with_name(BUILT).read_bytes())
         return Build(str(body["version"]), str(body["commit"]), int(body["time"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return of_tree(ROOT)
 
 

@@ -32,6 +32,9 @@ IMAGES = {
     "deploy/base/kustomization.yaml": r"newTag: (\S+)",
     "deploy/overlays/example/kustomization.yaml": r"newName: registry\.example\.com/belay, newTag: ([^}]+)\}",
     "deploy/chart/belay/Chart.yaml": r"appVersion: (\S+)",
+    "deploy/review/github-workflow.yaml": r"belay/deploy/review@v(\S+)",
+    "deploy/review/gitea-workflow.yaml": r"registry\.example\.com/belay:(\S+)",
+    "deploy/review/gitlab-ci.yml": r"registry\.example\.com/belay:(\S+)",
     "docs/running.md": r"IMAGE=registry\.example\.com/belay:(\S+)",
 }
 BIGGEST = 256 * 1024 * 1024

@@ -11,6 +11,7 @@ _OWN: Final = "reads what this process or its own parent wrote a moment ago, thr
 _SHIPPED: Final = "reads files that are installed with Belay, and tests read every one of them"
 REASONS: Final = {
     "engine/cli/key_": "keys and rotations of the operator who runs the command, from files of mode 0600 or Secrets",
+    "engine/versions.py": "what the build wrote beside it; anything else counts as no build",
     "agents/dra/claims.py": "the driver's own record of prepared claims; a damaged one refuses every claim by name",
     "agents/node/commit_trust.py": "the agent's own record, mode 0600; a damaged one counts as none, with a warning",
     "agents/node/link_trust.py": "the agent's own record, mode 0600; a damaged one counts as none, with a warning",

@@ -1,0 +1,180 @@
+"""What a change does: findings of its tree, and how its outcome differs from the outcome without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from engine.cli.forecast import Eviction, Forecast, JobOutcome, Pruned, end_of, forecast
+from engine.cli.invocation import debugging
+from engine.model.diagnostics import Diagnostic
+from engine.model.plan import Plan
+from engine.model.times import rfc3339
+from engine.replay.offline import plan_offline, validated
+
+
+class Finding(msgspec.Struct, frozen=True, rename="camel"):
+    """A finding of the change's tree; ``new``: the tree before it has none of this text for the same object."""
+
+    severity: str
+    place: str
+    field: str
+    message: str
+    new: bool
+
+
+class JobChange(msgspec.Struct, frozen=True, rename="camel"):
+    """A job whose outcome the change makes another: with it, and without (None: no job of this name, or not hit)."""
+
+    kind: str
+    namespace: str
+    name: str
+    after: JobOutcome | None
+    before: JobOutcome | None
+
+
+class Review(msgspec.Struct, frozen=True, rename="camel"):
+    """What a reviewer reads.
+
+    ``evicted`` and ``pruned`` are what the change causes; what happens without it too is only counted
+    (``evicted_anyway``, ``pruned_anyway``), as are jobs that end the same (``unchanged``). ``chip_hours_lost`` is of
+    the pods in ``evicted``. ``notes`` say what could not be looked at. ``planned``: a cluster was given.
+    """
+
+    findings: tuple[Finding, ...]
+    fixed: int
+    jobs: tuple[JobChange, ...] = ()
+    unchanged: int = 0
+    evicted: tuple[Eviction, ...] = ()
+    evicted_anyway: int = 0
+    pruned: tuple[Pruned, ...] = ()
+    pruned_anyway: int = 0
+    chip_hours_lost: float = 0.0
+    deferred: int = 0
+    now: str = ""
+    planned: bool = False
+    against: str = ""
+    notes: tuple[str, ...] = ()
+
+    def count(self, severity: str) -> int:
+        """The number of findings of this severity."""
+        return sum(one.severity == severity for one in self.findings)
+
+    def outcomes(self, *words: str) -> int:
+        """The number of jobs that end so with the change and did not without."""
+        return sum(one.after is not None and one.after.outcome in words for one in self.jobs)
+
+
+def review(
+    tree: str,
+    base: str | None,
+    *,
+    cluster: Sequence[Mapping[str, Any]] | None,
+    overlays: Sequence[str] = (),
+    now: str | None = None,
+    clock: float | None = None,
+    live: bool = False,
+    against: str = "",
+    notes: Sequence[str] = (),
+) -> Review:
+    """Compare the tree of a change with the tree before it.
+
+    Args:
+        tree: the state repository with the change.
+        base: the same without it; None if there is none.
+        cluster: its objects; None: only findings are compared.
+        overlays, now, clock, live: as `belay plan` takes them.
+        against: what ``base`` is, for readers.
+
+    Raises:
+        InputError: a folder or the time is not usable.
+    """
+    found = validated(tree, overlays).diagnostics
+    known = {_about(one) for one in validated(base, overlays).diagnostics} if base else set()
+    findings = tuple(
+        Finding(
+            one.severity,
+            f"{one.file}:{one.line}:{one.column}" if one.file else one.object,
+            one.field,
+            one.message,
+            base is not None and _about(one) not in known,
+        )
+        for one in sorted(
+            found, key=lambda one: ("error warning info".find(one.severity), one.file, one.line, one.column)
+        )
+    )
+    fixed = len(known - {_about(one) for one in found})
+    if cluster is None:
+        return Review(findings, fixed, against=against, notes=tuple(notes))
+    said = list(notes)
+
+    def outcome(folder: str | None, about: str) -> tuple[Plan | None, Forecast | None]:
+        if folder is None:
+            return None, None
+        plan, _, desired = plan_offline(cluster, tree=folder, overlays=overlays, now=now, clock=clock, live=live)
+        try:
+            played = forecast(plan, desired, cluster)
+        except Exception as error:  # the plan itself is good, whatever the copy of a strange cluster does
+            if debugging():
+                raise
+            said.append(f"the outcome {about} was not simulated: {type(error).__name__}: {str(error)[:200]}")
+            return plan, None
+        if played is None:
+            said.append(f"the outcome {about} was not simulated: no node has a device report")
+        elif played.ended != "quiet":
+            said.append(f"the outcome {about} was {end_of(played, plan)}")
+        return plan, played
+
+    plan, after = outcome(tree, "with the change")
+    _, before = outcome(base, "without it")
+    assert plan is not None
+    return _compared(Review(findings, fixed, against=against, planned=after is not None), plan, after, before, said)
+
+
+def _compared(
+    first: Review, plan: Plan, after: Forecast | None, before: Forecast | None, notes: Sequence[str]
+) -> Review:
+    jobs = _jobs(after)
+    were = _jobs(before)
+    changed = [
+        JobChange(*key, jobs.get(key), were.get(key))
+        for key in sorted(jobs.keys() | were.keys(), key=lambda key: (key[1], key[0], key[2]))
+        if _end(jobs.get(key)) != _end(were.get(key))
+    ]
+    gone = {(one.namespace, one.pod) for one in (before.evicted if before else ())}
+    dropped = {(one.kind, one.namespace, one.name, one.held_by) for one in (before.pruned if before else ())}
+    evicted = tuple(one for one in (after.evicted if after else ()) if (one.namespace, one.pod) not in gone)
+    pruned = tuple(
+        one
+        for one in (after.pruned if after else ())
+        if (one.kind, one.namespace, one.name, one.held_by) not in dropped
+    )
+    return msgspec.structs.replace(
+        first,
+        jobs=tuple(changed),
+        unchanged=len(jobs) - sum(one.after is not None for one in changed),
+        evicted=evicted,
+        evicted_anyway=(len(after.evicted) if after else 0) - len(evicted),
+        pruned=pruned,
+        pruned_anyway=(len(after.pruned) if after else 0) - len(pruned),
+        chip_hours_lost=round(sum(one.chip_hours_lost for one in evicted), 2),
+        deferred=len(plan.deferred),
+        now=rfc3339(plan.now),
+        notes=tuple(notes),
+    )
+
+
+def _jobs(played: Forecast | None) -> dict[tuple[str, str, str], JobOutcome]:
+    return {(job.kind, job.namespace, job.name): job for job in (played.jobs if played else ())}
+
+
+def _end(job: JobOutcome | None) -> object:
+    """What two outcomes are compared by: not by the seconds until they come."""
+    return None if job is None else (job.outcome, job.nodes, job.reason)
+
+
+def _about(one: Diagnostic) -> tuple[str, str, str, str, str]:
+    """A finding without its line, which moves when others are added above it."""
+    return one.severity, one.object, one.file, one.field, one.message

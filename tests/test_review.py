@@ -1,0 +1,452 @@
+"""`belay review`: what a change does, said on its pull request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from engine import cli
+from engine.cli.forecast import Eviction, JobOutcome
+from engine.cli.review import ci
+from engine.cli.review.ci import GITEA, GITHUB, GITLAB, ReviewRequest
+from engine.cli.review.comment import LIMIT, code, comment, marker
+from engine.cli.review.comparison import Finding, JobChange, Review
+from engine.cli.review.forges import ATTEMPTS, ForgeError, Posted, post
+from engine.errors import InputError
+from engine.model.times import rfc3339
+from tests.forge_server import NUMBER, PROJECT, TOKEN, ForgeServer, serving
+from tests.golden.stories import sample_world
+
+ROOT = Path(__file__).parent.parent
+FORGES = (GITHUB, GITLAB, GITEA)
+CI = ("GITHUB_", "GITLAB_", "GITEA_", "CI_", "FORGEJO_", "BELAY_REVIEW")
+FIRST = marker("default")
+
+
+@pytest.fixture(autouse=True)
+def outside_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(CI):
+            monkeypatch.delenv(name)
+
+
+# the calls
+
+
+@pytest.fixture(params=FORGES)
+def forge(request: pytest.FixtureRequest) -> Iterator[ForgeServer]:
+    with serving(ForgeServer(request.param)) as server:
+        yield server
+
+
+@pytest.fixture
+def github() -> Iterator[ForgeServer]:
+    with serving(ForgeServer(GITHUB)) as server:
+        yield server
+
+
+def posted(server: ForgeServer, text: str, *, token: str = TOKEN, waits: list[float] | None = None) -> Posted:
+    async def sleep(seconds: float) -> None:
+        (waits if waits is not None else []).append(seconds)
+
+    request = ReviewRequest(server.forge, f"{server.address}{server.prefix}", PROJECT[server.forge], NUMBER)
+    return asyncio.run(post(request, token, text, now=lambda: 1_788_000_000.0, sleep=sleep))
+
+
+def bodies(server: ForgeServer) -> list[str]:
+    return [one["body"] for one in server.comments]
+
+
+def test_a_comment_is_made_once_and_then_updated(forge: ForgeServer) -> None:
+    forge.add("looks good", "ada")
+    assert not posted(forge, f"{FIRST}\nfirst").updated
+    assert posted(forge, f"{FIRST}\nsecond").updated
+    assert bodies(forge) == ["looks good", f"{FIRST}\nsecond"]
+    before = len(forge.seen)
+    assert posted(forge, f"{FIRST}\nsecond").updated
+    assert [call.split()[0] for call in forge.seen[before:]] == ["GET", "GET"], "the same text is not sent again"
+    posted(forge, f"{marker('other-cluster')}\nthird")
+    assert len(forge.comments) == 3
+
+
+def test_comments_of_other_people_and_of_the_system_are_left_alone(forge: ForgeServer) -> None:
+    forge.add(f"{FIRST}\nforged, to be edited later", "mallory")
+    if forge.forge == GITLAB:
+        forge.add(f"{FIRST}\nchanged the title", forge.own, system=True)
+    count = len(forge.comments)
+    assert not posted(forge, f"{FIRST}\nreal").updated
+    assert bodies(forge)[0].endswith("forged, to be edited later")
+    assert bodies(forge)[count:] == [f"{FIRST}\nreal"]
+
+
+def test_the_own_comment_is_found_on_a_later_page(forge: ForgeServer) -> None:
+    for number in range(230):
+        forge.add(f"comment {number}", "ada")
+    forge.add(f"{FIRST}\r\nof a browser", forge.own)
+    forge.add("one more", "ada")
+    assert posted(forge, f"{FIRST}\nnew").updated
+    assert bodies(forge)[230] == f"{FIRST}\nnew"
+
+
+@pytest.mark.parametrize(("kind", "own"), [(GITHUB, "github-actions[bot]"), (GITEA, "gitea-actions")])
+def test_a_token_of_the_job_itself_may_not_ask_who_it_is(kind: str, own: str) -> None:
+    with serving(ForgeServer(kind, own)) as server:
+        server.knows_users = False
+        assert not posted(server, f"{FIRST}\none").updated
+        assert posted(server, f"{FIRST}\ntwo").updated
+        assert bodies(server) == [f"{FIRST}\ntwo"]
+
+
+@pytest.mark.parametrize("fault", ["made and cut", "made and failed"])
+def test_a_comment_whose_answer_was_lost_is_not_made_twice(forge: ForgeServer, fault: str) -> None:
+    waits: list[float] = []
+    server_answer = forge.answer
+    lost = [True]
+
+    async def answer(request: Any) -> Any:
+        if request.method == "POST" and lost.pop() if lost else False:
+            forge.faults.append(fault)
+        return await server_answer(request)
+
+    forge.answer = answer  # type: ignore[method-assign]
+    with serving(forge):
+        assert posted(forge, f"{FIRST}\nonce", waits=waits).updated
+    assert bodies(forge) == [f"{FIRST}\nonce"]
+    assert waits == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "wait"),
+    [
+        ((429, {"Retry-After": "7"}), 7.0),
+        ((403, {"Retry-After": "60"}), 60.0),
+        ((403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1788000010"}), 11.0),
+        ((429, {"RateLimit-Reset": "1788000020"}), 21.0),
+        ((503, {"Retry-After": "Mon, 31 Aug 2026 00:00:00 GMT"}), None),
+        ((502, {}), 1.0),
+        ((429, {"Retry-After": "soon"}), 1.0),
+    ],
+)
+def test_limits_and_failures_are_waited_for(github: ForgeServer, fault: Any, wait: float | None) -> None:
+    waits: list[float] = []
+    github.faults = [fault]
+    if wait is None:  # beyond what is waited for
+        with pytest.raises(ForgeError, match="its limit of calls ends in"):
+            posted(github, f"{FIRST}\none", waits=waits)
+        return
+    posted(github, f"{FIRST}\none", waits=waits)
+    assert waits == [wait]
+    assert bodies(github) == [f"{FIRST}\none"]
+
+
+def test_a_forge_that_stays_away_is_given_up(forge: ForgeServer) -> None:
+    waits: list[float] = []
+    forge.faults = [(500, {})] * 50
+    with pytest.raises(ForgeError, match=f"HTTP 500, {ATTEMPTS} times"):
+        posted(forge, f"{FIRST}\none", waits=waits)
+    assert waits == [1.0, 2.0, 4.0, 8.0]
+    assert forge.comments == []
+
+
+def test_a_token_that_may_not_write_is_said_with_the_way_out(forge: ForgeServer) -> None:
+    forge.may_write = False
+    with pytest.raises(ForgeError, match=r"HTTP 403: .*forks.*docs/review\.md"):
+        posted(forge, f"{FIRST}\none")
+
+
+@pytest.mark.parametrize("fault", [(404, {}), (301, {"Location": f"https://elsewhere.example/{TOKEN}"}), (418, {})])
+def test_no_refusal_shows_the_token_or_follows_a_redirect(forge: ForgeServer, fault: Any) -> None:
+    forge.faults = [(200, {}), fault, fault]
+    with pytest.raises(ForgeError) as refused:
+        posted(forge, f"{FIRST}\none")
+    assert TOKEN not in str(refused.value) + repr(refused.value)
+
+
+def test_a_wrong_token_is_said(forge: ForgeServer) -> None:
+    with pytest.raises(ForgeError, match="HTTP 401"):
+        posted(forge, f"{FIRST}\none", token="other-token-0123456789")
+
+
+# where it runs
+
+
+def test_the_event_names_the_pull_request_where_the_ref_does_not(tmp_path: Path) -> None:
+    event = tmp_path / "event.json"
+    env = {
+        "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "ops/state", "GITHUB_API_URL": "https://api.github.com",
+        "GITHUB_REF": "refs/heads/main", "GITHUB_EVENT_PATH": str(event),
+    }  # fmt: skip
+    for body in ({"number": 7, "pull_request": {"number": 7}}, {"issue": {"number": 7}}):
+        event.write_text(json.dumps(body))
+        assert ci.request(env) == (GITHUB, "https://api.github.com", "ops/state", 7)
+    for text in ('{"ref": "refs/heads/main"}', "[]", "{" * 10_000, "", '{"number": "x"}'):
+        event.write_text(text)
+        with pytest.raises(InputError, match="GITHUB_EVENT_PATH"):
+            ci.request(env)
+
+
+@pytest.mark.parametrize(
+    ("env", "match"),
+    [
+        ({}, "no CI of GitHub, GitLab or Gitea"),
+        ({"GITLAB_CI": "true"}, "of no merge request"),
+        ({"GITLAB_CI": "true", "CI_MERGE_REQUEST_IID": "4/../5", "CI_PROJECT_ID": "1"}, "cannot be used"),
+        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b/../../x"}, "cannot be used"),
+    ],
+)
+def test_a_run_that_is_of_no_request_says_why(env: dict[str, str], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        ci.request(env)
+
+
+def test_a_token_is_sent_by_https_only_unless_allowed() -> None:
+    for good in ("https://git.example.com/api/v1/", "http://127.0.0.1:3000/api/v1"):
+        assert ci.checked_address(good, plain=False) == good.rstrip("/")
+    with pytest.raises(InputError, match="is not https"):
+        ci.checked_address("http://git.example.com/api/v1", plain=False)
+    assert ci.checked_address("http://git.example.com/api/v1", plain=True)
+    for bad in ("", "file:///etc", "https://user:secret@git.example.com"):
+        with pytest.raises(InputError):
+            ci.checked_address(bad, plain=True)
+
+
+def test_a_token_that_is_none_is_refused_without_showing_it() -> None:
+    with pytest.raises(InputError, match=r"\$GITLAB_TOKEN") as missing:
+        ci.token({}, GITLAB)
+    assert "scope api" in str(missing.value)
+    with pytest.raises(InputError) as odd:
+        ci.token({"GITHUB_TOKEN": "line\nX-Other: 1"}, GITHUB)
+    assert "X-Other" not in str(odd.value)
+    assert ci.token({"GITHUB_TOKEN": "a", "BELAY_REVIEW_TOKEN": "b\n"}, GITHUB) == "b"
+
+
+# the text
+
+HOSTILE = "a`|\n\r<script>@everyone #1 ![x](http://e) \u202e\u200b\x1b[31m\\|` </details> /close --> \ud800"
+
+
+def test_hostile_names_stay_text_of_one_cell() -> None:
+    shown = code(HOSTILE)
+    assert re.fullmatch(r"`[^`|\\\n\r\x1b\u202e\u200b]+`", shown), shown
+    lost = Eviction(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 8, 1.0, HOSTILE, HOSTILE, 2.0)
+    job = JobOutcome("Job", HOSTILE, HOSTILE, "waiting", None, {HOSTILE: [HOSTILE]}, HOSTILE, HOSTILE, HOSTILE)
+    review = Review(
+        (Finding("error", HOSTILE, HOSTILE, HOSTILE, True),),
+        0,
+        (JobChange("Job", HOSTILE, HOSTILE, job, None), JobChange("Job", HOSTILE, "x", None, job)),
+        evicted=(lost,),
+        planned=True,
+        against=HOSTILE,
+        notes=(HOSTILE,),
+    )
+    text = comment(review)
+    text.encode()
+    outside = re.sub(r"`[^`\n]*`", "", text)
+    assert not re.search(r"script|everyone|#1 |/close|http:", outside), outside
+    assert outside.count("<details") == outside.count("</details>") == 4
+    columns = 0
+    for line in text.splitlines():
+        bars = line.count("|") if line.startswith("|") else 0
+        assert bars in (0, columns) or columns == 0, "no name adds a cell"
+        columns = bars
+
+
+def test_a_long_review_keeps_within_what_forges_take() -> None:
+    waiting = JobOutcome("AscendJob", "team", "j", "waiting", None, {}, "NoChips", "界" * 400)
+    jobs = tuple(JobChange("AscendJob", "team", f"{'j' * 200}-{n}", waiting, None) for n in range(5_000))
+    text = comment(Review((), 0, jobs, planned=True))
+    assert len(text.encode()) <= LIMIT
+    assert "5000 jobs left waiting" in text
+    found = re.search(r"… and (\d+) more", text)
+    assert found and int(found[1]) + text.count("| `AscendJob team/") == 5_000
+
+
+# the whole
+
+
+@pytest.fixture(scope="module")
+def items() -> list[dict[str, Any]]:
+    """The sample cluster, its jobs running for an hour."""
+    world = sample_world()
+    world.until_quiet()
+    for item in world.objects.values():
+        if item["kind"] == "Pod":
+            item["status"]["startTime"] = rfc3339(world.now - 3600)
+    return list(world.objects.values())
+
+
+@pytest.fixture
+def cluster(items: list[dict[str, Any]], tmp_path: Path) -> str:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return str(file)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A clone of the sample repository whose branch changes something."""
+    folder = tmp_path / "state"
+    shutil.copytree(ROOT / "desired", folder / "desired")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")
+    git(folder, "update-ref", "refs/remotes/origin/main", "HEAD")
+    return folder
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+
+
+def belay(*words: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(cli.main, ["review", *words], env=env)
+
+
+def grown(state: Path) -> None:
+    """A job becomes larger than the cluster, another one goes, and one document is wrong."""
+    file = state / "desired" / "jobs" / "pretrain.yaml"
+    documents = list(yaml.safe_load_all(file.read_text()))
+    for one in documents:
+        if one["kind"] == "AscendJob":
+            one["spec"]["replicaSpecs"]["Worker"]["replicas"] = 400
+    file.write_text(yaml.safe_dump_all(documents))
+    (state / "desired" / "odd.yaml").write_text("apiVersion: belay.dev/v1alpha1\nkind: NodePool\nspec: {}\n")
+
+
+def test_a_review_says_what_the_change_does_and_nothing_of_what_was_so_before(state: Path, cluster: str) -> None:
+    same = belay("--desired", str(state), "--base", "origin/main", "--cluster", cluster)
+    assert same.exit_code == 0, same.output
+    assert "### Belay: nothing changes" in same.stdout
+
+    grown(state)
+    result = belay("--desired", str(state), "--base", "origin/main", "--cluster", cluster, "-o", "json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert {(one["severity"], one["new"]) for one in found["findings"] if "odd.yaml" in one["place"]} == {
+        ("error", True)
+    }
+    waits = [one for one in found["jobs"] if one["after"] and one["after"]["outcome"] == "waiting"]
+    assert [one["name"] for one in waits] == ["pretrain"]
+
+    text = belay("--desired", str(state), "--base", "origin/main", "--cluster", cluster).stdout
+    assert text.startswith(FIRST)
+    assert "1 job left waiting" in text
+    assert "<details open><summary><b>Findings</b> (2)</summary>" in text
+    assert "desired/odd.yaml:" in text
+
+
+@pytest.mark.parametrize("kind", FORGES)
+def test_a_job_of_each_forge_comments_with_one_command(kind: str, state: Path, tmp_path: Path) -> None:
+    with serving(ForgeServer(kind)) as server:
+        page = tmp_path / "summary.md"
+        head = subprocess.run(
+            ["git", "-C", str(state), "rev-parse", "HEAD"], capture_output=True, text=True
+        ).stdout.strip()
+        env = server.environment()
+        if kind == GITLAB:
+            env |= {"CI_MERGE_REQUEST_DIFF_BASE_SHA": head, "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main"}
+        else:
+            env |= {"GITHUB_BASE_REF": "main", "GITHUB_STEP_SUMMARY": str(page)}
+        done = belay("--desired", str(state), "--post", env=env)
+        assert done.exit_code == 0, done.output
+        assert TOKEN not in done.output
+        grown(state)
+        done = belay("--desired", str(state), "--post", env=env)
+        assert done.exit_code == 1, done.output
+        assert done.stderr.startswith("updated: ")
+        (made,) = bodies(server)
+        assert "2 errors" in made and "against `main`" in made and "(new)" in made
+        if kind != GITLAB:
+            assert page.read_text().count(FIRST) == 2
+
+
+def test_a_shallow_clone_is_reviewed_without_its_base(state: Path) -> None:
+    env = {"GITHUB_ACTIONS": "true", "GITHUB_BASE_REF": "release"}
+    done = belay("--desired", str(state), env=env)
+    assert done.exit_code == 0, done.output
+    assert "compared with nothing" in done.stdout and "fetch-depth: 0" in done.stdout
+    refused = belay("--desired", str(state), "--base", "release")
+    assert refused.exit_code == 2 and "has no revision release" in refused.stderr
+    refused = belay("--desired", str(state), "--base", "--output=/tmp/x")
+    assert refused.exit_code == 2
+
+
+def test_the_review_fails_on_what_is_asked(state: Path, cluster: str) -> None:
+    shutil.rmtree(state / "desired" / "jobs")
+    words = ("--desired", str(state), "--base", "origin/main", "--cluster", cluster)
+    assert belay(*words).exit_code == 0
+    assert belay(*words, "--fail-on", "prunes").exit_code == 1
+    assert belay(*words, "--fail-on", "waiting", "--fail-on", "errors").exit_code == 0
+
+
+# what users copy
+
+
+def shipped(name: str) -> Any:
+    return yaml.safe_load((ROOT / "deploy" / "review" / name).read_text())
+
+
+def test_the_action_hands_every_input_to_an_option_as_environment() -> None:
+    action = shipped("action.yml")
+    step = action["runs"]["steps"][-1]
+    options = {f"BELAY_REVIEW_{one.name.upper()}" for one in cli.main.commands["review"].params if one.name}
+    given = {name: value for name, value in step["env"].items() if name not in ("POST", "BELAY_REVIEW_TOKEN")}
+    assert given.keys() <= options
+    used = re.findall(r"inputs\.([a-z-]+)", json.dumps(step["env"]))
+    assert sorted(used) == sorted(action["inputs"])
+    for one in action["runs"]["steps"]:
+        assert "${{" not in one.get("run", ""), "a value must not become text of a script"
+
+
+@pytest.mark.parametrize("kind", FORGES)
+def test_the_scripts_that_are_shipped_comment(kind: str, state: Path, tmp_path: Path) -> None:
+    if kind == GITHUB:
+        script = shipped("action.yml")["runs"]["steps"][-1]["run"]
+    elif kind == GITLAB:
+        script = "\n".join(shipped("gitlab-ci.yml")["belay-review"]["script"])
+    else:
+        script = shipped("gitea-workflow.yaml")["jobs"]["review"]["steps"][-1]["run"]
+    with serving(ForgeServer(kind)) as server:
+        env = {"PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path), "POST": "true"}
+        if kind == GITHUB:
+            env |= {"BELAY_REVIEW_KEY": "prod", "BELAY_REVIEW_FAIL_ON": "errors warnings", "BELAY_REVIEW_BASE": ""}
+        done = subprocess.run(
+            ["bash", "-euc", script],
+            cwd=state,
+            env=env | server.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        (made,) = bodies(server)
+        assert made.startswith(marker("prod" if kind == GITHUB else "default"))
+        assert TOKEN not in done.stdout + done.stderr
+
+
+def test_the_hook_names_a_verb_with_its_words() -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    name, verb = hook["entry"].split()
+    assert name == "belay" and verb in cli.main.commands
+    assert not hook["pass_filenames"]
+    assert re.match(hook["files"], "desired/jobs/a.yaml") and not re.match(hook["files"], "README.md")
+
+
+def test_the_hook_refuses_a_broken_tree(state: Path) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    words = [*hook["entry"].split()[1:], *[str(state / word) for word in hook["args"]]]
+    assert CliRunner().invoke(cli.main, words).exit_code == 0
+    grown(state)
+    assert CliRunner().invoke(cli.main, words).exit_code == 1
