@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH_STAMP := $(VENV)/.installed-training
 HELM_STAMP := $(VENV)/.installed-helm
-PYTEST_WORKERS ?= 2
+PYTEST_WORKERS ?= 4
 
 .PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart
 
@@ -54,10 +54,14 @@ test-packages: ## Debian packages that the tests need (kubectl, redis-server, gi
 	  ipmi_sim:openipmi ipmitool:ipmitool ipmi-raw:freeipmi-tools libopenipmi-dev gcc:gcc libc6-dev containerd:containerd runc:runc busybox:busybox-static \
 	  prometheus:prometheus promtool:prometheus openssl:openssl ip:iproute2 nft:nftables dockerd:docker.io faketime:faketime chromium:chromium
 
-# a worker that crashed is not replaced: pytest-xdist 3.8 with --dist loadgroup waits for ever after that
+# Two workers for tests that wait and the others for those that compute (tests/lanes.py). Modules are compiled once, not
+# by each of the many processes that tests start. A worker that crashed is not replaced: pytest-xdist 3.8 with --dist
+# loadgroup waits for ever after that.
+test: export PYTHONDONTWRITEBYTECODE =
 test: venv test-packages ## every test but soaks and benchmarks
 	@$(MAKE) --no-print-directory venv-training || echo "tests of training that need PyTorch are skipped (in CI they fail)" >&2
 	@$(MAKE) --no-print-directory venv-helm || echo "tests of the Helm chart are skipped (in CI they fail)" >&2
+	@$(BIN)/python -m compileall -q -j 2 engine agents
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0
 
 lint: venv ## style, types, import directions, the console's bundle

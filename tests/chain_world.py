@@ -121,7 +121,7 @@ class Chain:
 
     # what there is
 
-    def until(self, what: str, truth: Callable[[], Any], seconds: float = 90.0) -> Any:
+    def until(self, what: str, truth: Callable[[], Any], seconds: float = 150.0) -> Any:
         """Wait until it is true; what it then is. Fails as soon as a process has ended."""
         began = time.monotonic()
         ends = began + seconds

@@ -27,7 +27,7 @@ NS = "train"
 ASCEND_JOB = resource_for("mindxdl.gitee.com/v1", "AscendJob")
 POD_GROUP = resource_for("scheduling.volcano.sh/v1beta1", "PodGroup")
 CRD = resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 
 class Time:

@@ -1,6 +1,7 @@
 """A real kube-apiserver for tests, from the binaries in $KUBEBUILDER_ASSETS (etcd and kube-apiserver).
 
-`kubeconfig` is a fixture that skips where there are none. $BELAY_TEST_KUBECONFIG names a running one to use instead.
+`kubeconfig` is a fixture of every test (conftest.py); it skips where there are none.
+$BELAY_TEST_KUBECONFIG names a running one to use instead.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from engine.kube import Kube, KubeError, NotFound, Resource, resource_for
+from engine.kube import CONFIGMAP, NODE, POD, Kube, KubeError, NotFound, Resource, resource_for
 from engine.sandbox import definitions
 from tests.needs import assets
 
@@ -35,17 +36,52 @@ rules:
     userGroups: ["system:serviceaccounts:belay-system", "system:serviceaccounts:belay-nodes"]
   - level: None
 """
+#: ConfigMaps that Kubernetes itself keeps.
+KEPT = ("kube-root-ca.crt", "extension-apiserver-authentication", "cluster-info")
+WEBHOOK = "ValidatingWebhookConfiguration"
+#: What a module may leave that another would take for its own.
+LEFT = (
+    POD,
+    NODE,
+    CONFIGMAP,
+    resource_for("v1", "PersistentVolume"),
+    resource_for("storage.k8s.io/v1", "StorageClass"),
+    Resource("admissionregistration.k8s.io/v1", WEBHOOK, f"{WEBHOOK.lower()}s", False),
+)
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The path of a kubeconfig of a real API server."""
-    given = os.environ.get("BELAY_TEST_KUBECONFIG")
-    if given:
-        yield given
-        return
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The path of a kubeconfig of a real API server, one for all modules."""
     with real_cluster(assets("etcd", "kube-apiserver"), tmp_path_factory.mktemp("kube")) as path:
         yield str(path)
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(request: pytest.FixtureRequest) -> str:
+    """The path of a kubeconfig of a real API server, without what earlier modules left there."""
+    given = os.environ.get("BELAY_TEST_KUBECONFIG")
+    if given:
+        return given
+    path: str = request.getfixturevalue("api_server")
+    asyncio.run(_wiped(path))
+    return path
+
+
+async def _wiped(kubeconfig: str) -> None:
+    async with Kube.from_config(kubeconfig) as kube:
+        await wipe(kube, LEFT)
+
+
+async def wipe(kube: Kube, kinds: Iterable[Resource]) -> None:
+    """Remove every object of these kinds that Kubernetes does not keep itself."""
+    for kind in kinds:
+        for one in (await kube.list(kind)).items:
+            metadata = one["metadata"]
+            if metadata["name"] not in KEPT:
+                grace = 0 if kind is POD else None
+                with contextlib.suppress(NotFound):
+                    await kube.delete(kind, metadata["name"], metadata.get("namespace"), grace=grace)
 
 
 @contextlib.contextmanager
@@ -157,7 +193,7 @@ def _start(stack: contextlib.ExitStack, log: Path, program: Path, options: str) 
     stack.callback(end)
 
 
-def _wait(port: int, folder: Path, seconds: float = 60.0) -> None:
+def _wait(port: int, folder: Path, seconds: float = 150.0) -> None:
     ends = time.monotonic() + seconds
     context = ssl.create_default_context()
     context.check_hostname = False

@@ -290,7 +290,7 @@ class Node:
                 raise result
         self.tasks = []
 
-    async def until(self, truth: Any, seconds: float = 5.0) -> None:
+    async def until(self, truth: Any, seconds: float = 60.0) -> None:
         ends = self.clock.monotonic() + seconds
         while not truth():
             for task in self.tasks:

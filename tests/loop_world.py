@@ -34,7 +34,7 @@ from tests.worlds import A2_LABELS, device_report
 T = TypeVar("T")
 NAMESPACES = ("belay-system", "belay-nodes", "mindx-dl", "volcano-system")
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 """Seconds that a test waits for a condition: enough on a machine with fifteen times as much work as it has cores."""
 
 

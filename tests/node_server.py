@@ -92,7 +92,7 @@ class RealNode:
         text = self.kubectl("get", kind, name, "-n", namespace, "-o", "json", check=False)
         return dict(json.loads(text)) if text.strip() else {}
 
-    def until(self, what: str, truth: Any, seconds: float = 60.0) -> Any:
+    def until(self, what: str, truth: Any, seconds: float = 150.0) -> Any:
         """Wait until it is true; what it then is."""
         ends = time.monotonic() + seconds
         while not (found := truth()):

@@ -118,7 +118,7 @@ def test_neighbours_of_a_kind_run_together_and_kinds_one_after_the_other(
             )
             return [outcome.result for outcome in result.outcomes]
 
-    assert asyncio.run(asyncio.wait_for(carried(), 20)) == ["done"] * 4
+    assert asyncio.run(asyncio.wait_for(carried(), 60)) == ["done"] * 4
     assert told[0] == "first" and sorted(told[1:3]) == ["x", "y"] and told[3] == "last"
 
 

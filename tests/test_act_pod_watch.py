@@ -15,8 +15,10 @@ from engine.kube import POD, Kube, Object
 from engine.kube.lease import shard_lease
 from engine.model.actions import BindPod, Preconditions
 from engine.store import BatchResult, PassRecord
-from tests.kube_server import kubeconfig
 from tests.loop_world import Cluster
+
+#: Beside the other tests that share a real API server.
+pytestmark = [pytest.mark.real_time, pytest.mark.xdist_group("kubeconfig")]
 
 COUNT = 2 * MIN_BINDINGS
 SPACE = "following"
@@ -31,9 +33,6 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     cluster = Cluster(tmp_path_factory.mktemp("api"))
     yield cluster.kubeconfig
     cluster.close()
-
-
-__all__ = ["kubeconfig"]
 
 
 class World:

@@ -48,10 +48,8 @@ from engine.serve.admission.server import (
 )
 from engine.wire import publicinfo
 from tests.grpc_world import until
-from tests.kube_server import TOKEN, kubeconfig
+from tests.kube_server import TOKEN
 from tests.test_grpc_tls import authority, certificate
-
-__all__ = ["kubeconfig"]
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"

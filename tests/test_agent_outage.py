@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agents.drivers.simulated import SimulatedDriver
 from agents.node.agent import NodeAgent
 from agents.node.client import ApiError, KubeClient
@@ -26,10 +28,12 @@ from engine.wire.policy import NodePolicy, build_policy
 from tests.agent_world import FAULT, NODE, RULES
 from tests.ports import free_port
 
+pytestmark = pytest.mark.real_time
+
 FAST = Settings(scale=0.02, spacing=0.05, poll=0.2, tick=0.05, recover_delay=0.05)
 MILD = "80E18000"
 """PreSeparateNPU in the agent's own rules; SeparateNPU by the policy that the cluster hands out."""
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 
 class Server:

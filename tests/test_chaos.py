@@ -26,6 +26,8 @@ from tests.chaos.proxy import Client, Command, Proxy, Weather
 from tests.chaos.witness import Witness
 from tests.ports import free_port
 
+pytestmark = pytest.mark.real_time
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # ---- the witness

@@ -28,6 +28,8 @@ from agents.node.clock import Clock
 from tests.agent_world import NOW, VirtualClock
 from tests.test_dcmi import ME
 
+pytestmark = pytest.mark.real_time
+
 CODES = shipped()
 FREE = next(c for c in ("80C98001", "80A18008", "80E18402") if CODES.level(c) in ("FreeRestartNPU", "RestartNPU"))
 BUSINESS = next(
@@ -472,7 +474,7 @@ def test_docker_and_the_drivers_interface_together(tmp_path: Path, tmp_path_fact
     with_docker(tmp_path, story)
 
 
-async def eventually(true: Callable[[], bool], seconds: float = 20.0) -> None:
+async def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while True:
             try:

@@ -43,7 +43,7 @@ def test_the_daemon_and_its_table(tmp_path: Path) -> None:
             assert shown.returncode == 0 and "a" * 64 in shown.stdout
             assert f"| {'Container Description':<27}: {'normal':<67} |" in shown.stdout
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(process.wait(), 20) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == 0
             lines = [json.loads(line) for line in (tmp_path / "log" / "manager.log").read_text().splitlines()]
             assert any(line["message"] == "chips are managed" for line in lines)
         finally:

@@ -31,6 +31,8 @@ from agents.datadist.links import MAX_LINKS, Links
 from agents.node.log import JsonLines
 from tests.link_ends import cluster_info, end_of, ends, port_of
 
+pytestmark = pytest.mark.real_time
+
 __all__ = ["ends"]
 
 S = LLMStatusCode
@@ -170,11 +172,11 @@ def test_a_silent_peer_costs_only_its_own_link_the_time_out(ends: list[LLMDataDi
         silent.listen()
         infos = [cluster_info(s.cluster_id, port_of(s)) for s in servers]
         began = time.monotonic()
-        overall, codes = client.link_clusters([cluster_info(99, silent.getsockname()[1]), *infos], 300)
+        overall, codes = client.link_clusters([cluster_info(99, silent.getsockname()[1]), *infos], 2000)
         took = time.monotonic() - began
     assert overall is S.LLM_WAIT_PROC_TIMEOUT
     assert codes == [S.LLM_WAIT_PROC_TIMEOUT, *[S.LLM_SUCCESS] * 8]
-    assert took < 2.0
+    assert took < 15
 
 
 def test_a_second_link_to_the_same_cluster_is_reported_as_linked(ends: list[LLMDataDist]) -> None:
@@ -256,7 +258,7 @@ def test_all_tries_of_a_link_fit_into_the_total_time(ends: list[LLMDataDist]) ->
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         assert client.link_clusters([cluster_info(1, silent.getsockname()[1])], 30_000)[0] is S.LLM_WAIT_PROC_TIMEOUT
-        assert 0.9 < time.monotonic() - began < 5.0
+        assert 0.9 < time.monotonic() - began < 25
 
 
 def test_unlinking_ends_both_sides(ends: list[LLMDataDist]) -> None:
@@ -471,7 +473,7 @@ def test_blocks_outside_a_cache_are_refused_on_either_side(ends: list[LLMDataDis
     decoder.check_link_status(1)
 
 
-def wait_until(condition: object, seconds: float = 5.0) -> None:
+def wait_until(condition: object, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not happen"

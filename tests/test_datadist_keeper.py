@@ -30,9 +30,11 @@ from tests.bench.links import LOGGER
 from tests.link_ends import cluster_info, end_of, ends, port_of
 from tests.ports import free_port
 
+pytestmark = pytest.mark.real_time
+
 __all__ = ["ends"]
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from tests.netns import Host, Network, network  # noqa: F401
 
 S = LLMStatusCode
 PORT = 26000
-PATIENCE = 60.0
+PATIENCE = 150.0
 BLOCKS, BLOCK = 64, 1 << 20
 pytestmark = pytest.mark.xdist_group("netns")
 

@@ -31,6 +31,8 @@ from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from tests.agent_world import NODE
 from tests.kubelet_world import Node
 
+pytestmark = pytest.mark.real_time
+
 ME = frozenset({0, os.getuid()})
 
 

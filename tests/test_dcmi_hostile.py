@@ -13,6 +13,8 @@ import pytest
 from tests.e2e.test_ending import NOWHERE
 from tests.loop_world import until
 
+pytestmark = pytest.mark.real_time
+
 SOURCE = """
 #include <fcntl.h>
 #include <unistd.h>

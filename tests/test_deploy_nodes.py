@@ -22,9 +22,7 @@ from agents.node.__main__ import _parser
 from agents.node.hardware import settings as hardware
 from agents.node.settings import Settings
 from engine.cli import main
-from tests.kube_server import TOKEN, kubeconfig
-
-__all__ = ["kubeconfig"]
+from tests.kube_server import TOKEN
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES = ROOT / "deploy" / "overlays" / "nodes"

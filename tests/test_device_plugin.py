@@ -22,7 +22,7 @@ USED = "18446744073709551615"
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 def chips(*numbers: int) -> list[str]:

@@ -20,7 +20,7 @@ PRO = SERVER_MODELS["atlas-300i-pro"]
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 def test_static_vnpus_are_resources_of_their_own_and_kubelets_choice_holds() -> None:

@@ -25,6 +25,8 @@ from agents.node import linefile
 from tests.agent_world import FAULT
 from tests.kubelet_world import RESOURCE, Node
 
+pytestmark = pytest.mark.real_time
+
 CORE = "huawei.com/npu-core"
 PRO = SERVER_MODELS["atlas-300i-pro"]
 
@@ -58,11 +60,11 @@ def test_a_kubelet_that_hangs_keeps_no_call_waiting_beyond_its_limit() -> None:
             assert "Ascend910-0 is held by pod default/a" in str(refusal.value.details())
             # with both gone nothing is dropped, and it is said
             (node.root / "k" / "kubelet_internal_checkpoint").write_bytes(b"{")
-            await node.until(lambda: "kubelet's books" in node.plugin.allocator.problem, 10)
+            await node.until(lambda: "kubelet's books" in node.plugin.allocator.problem)
             assert {grant.name for grant in node.plugin.allocator.grants} == {"a", "b"}
             assert "DEADLINE_EXCEEDED" in node.plugin.allocator.problem
             node.kubelet.silent = False
-            await node.until(lambda: node.plugin.allocator.problem == "", 10)
+            await node.until(lambda: node.plugin.allocator.problem == "")
 
     run(scenario)
 

@@ -21,7 +21,7 @@ from tests.redis_server import redis_process, redis_url  # noqa: F401
 
 __all__ = ["cluster"]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 
 CLAIM = Resource("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", True)
 CLASS = Resource("resource.k8s.io/v1", "DeviceClass", "deviceclasses", False)

@@ -19,6 +19,8 @@ from agents.exporter.exporter import Exporter
 from agents.exporter.settings import parse
 from tests.test_exporter_collect import READINGS, HccnTool, Recorded, recorded_tool
 
+pytestmark = pytest.mark.real_time
+
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "deploy" / "samples" / "exporter-collector"
 

@@ -23,6 +23,8 @@ from agents.exporter.limits import Limits, RequestLimiter
 from agents.exporter.textfiles import TextFiles
 from agents.exporter.tls import Certificate, TlsError
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def play(tmp_path: Path, story: Callable[[Runtime, Runtimes, Now], Any], *, mode
             await asking.close()
             await runtime.stop()
 
-    asyncio.run(asyncio.wait_for(go(), 30))
+    asyncio.run(asyncio.wait_for(go(), 60))
 
 
 def names(found: Containers) -> dict[int, list[str]]:

@@ -28,10 +28,10 @@ from engine.plan import plan
 from engine.store import PassRecord
 from engine.wire import ledger, names
 from tests.bench import clusters, crowds
-from tests.kube_server import kubeconfig
 from tests.loop_world import Cluster
 
-__all__ = ["kubeconfig"]
+#: Beside the other tests that share a real API server.
+pytestmark = [pytest.mark.real_time, pytest.mark.xdist_group("kubeconfig")]
 
 PODS = 24
 KILLED = 9

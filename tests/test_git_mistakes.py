@@ -16,6 +16,8 @@ from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
+pytestmark = pytest.mark.real_time
+
 __all__ = ["cluster"]
 
 JOB = resource_for("mindxdl.gitee.com/v1", "AscendJob")

@@ -20,7 +20,7 @@ from engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import Client, World, play, until
 from tests.ports import free_port
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 
 
 class Servers:

@@ -10,6 +10,8 @@ from tests import grpc_crowd
 from tests.grpc_world import World, play
 from tests.test_grpc_chaos import Servers
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.mark.parametrize("seed", [1])
 def test_many_clients_survive_their_servers(tmp_path: Path, seed: int) -> None:

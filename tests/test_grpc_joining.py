@@ -16,6 +16,8 @@ from engine.serve.grpc.recovery.subscribers import Subscribers
 from engine.serve.grpc.streams import MessageQueue
 from tests.grpc_world import NS, Client, Time, World, play, until
 
+pytestmark = pytest.mark.real_time
+
 STOP = Signal("stopTrain", ("stop_train",), uuid="u")
 REQUEST = '{"ranks": ["1"], "ops": [true]}'
 FAULT = Signal("globalFault", ("on_global_rank",), uuid="u")

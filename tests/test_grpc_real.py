@@ -17,9 +17,11 @@ import pytest
 from engine.kube import CONFIGMAP, NODE, POD, Kube
 from tests import test_force_release, test_grpc_recover, test_grpc_rules
 from tests.grpc_world import ASCEND_JOB, NS, POD_GROUP, Client, World, until
-from tests.kube_server import define, kubeconfig, real_cluster  # noqa: F401
+from tests.kube_server import define, real_cluster, wipe
 from tests.needs import assets
 from tests.test_grpc_chaos import Servers, recovers
+
+pytestmark = pytest.mark.real_time
 
 #: What is played again: each writes or watches something else of the cluster.
 AGAIN = (
@@ -39,8 +41,6 @@ AGAIN = (
     (test_grpc_recover, "test_a_smaller_job_grows_again"),
     (test_force_release, "test_the_cluster_gets_an_entry_and_loses_it"),
 )
-#: ConfigMaps that Kubernetes itself keeps.
-KEPT = ("kube-root-ca.crt", "extension-apiserver-authentication", "cluster-info")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_a_real_cluster_gives_the_same_results(
             world = World(folder)
             async with Kube.from_config(lent) as kube:
                 world.kube = kube
-                await wipe(kube)
+                await wipe(kube, (POD, POD_GROUP, ASCEND_JOB, NODE, CONFIGMAP))
                 world.custom = False  # the definitions are there already
                 await world.prepare()
                 world.custom = True
@@ -81,17 +81,7 @@ def test_a_real_cluster_gives_the_same_results(
     assert played == 1
 
 
-async def wipe(kube: Kube) -> None:
-    """Remove what an earlier story left."""
-    for resource in (POD, POD_GROUP, ASCEND_JOB, NODE, CONFIGMAP):
-        for one in (await kube.list(resource)).items:
-            metadata = one["metadata"]
-            if metadata["name"] not in KEPT:
-                grace = 0 if resource is POD else None
-                await kube.delete(resource, metadata["name"], metadata.get("namespace"), grace=grace)
-
-
-def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:  # noqa: F811
+def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:
     async def go() -> None:
         world = World(tmp_path)
         world.custom = world.pod_groups = False
@@ -126,7 +116,7 @@ def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_servers_are_killed_after_every_message(kubeconfig: str, tmp_path: Path) -> None:  # noqa: F811
+def test_servers_are_killed_after_every_message(kubeconfig: str, tmp_path: Path) -> None:
     async def go() -> None:
         world = World(tmp_path)
         world.custom = world.pod_groups = False

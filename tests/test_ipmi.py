@@ -22,6 +22,8 @@ from agents.node.shipped import shipped_policy
 from tests import bmc as simulator
 from tests.needs import lacking
 
+pytestmark = pytest.mark.real_time
+
 NODE_TABLE = dict(shipped_policy().rules.planes["node"])
 
 
@@ -140,7 +142,7 @@ def test_a_controller_that_hangs_costs_a_bounded_time_and_leaves_no_process(bmc:
     begin = time.monotonic()
     with pytest.raises(BmcError, match="did not finish in 1 s and was killed"):
         run(ipmi.alarms(Bmc(reach(bmc, seconds=1.0))))
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 25
     assert not _children("ipmitool", str(bmc.port))
 
 

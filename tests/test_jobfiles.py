@@ -31,7 +31,7 @@ def mounting(root: Path, *names: str, job: str = "worker", phase: str = "Running
     return body
 
 
-async def until(true: Any, world: World, seconds: float = 30.0) -> None:
+async def until(true: Any, world: World, seconds: float = 90.0) -> None:
     """Files are written by threads, which the virtual clock does not know of."""
     end = time.monotonic() + seconds
     while not true():

@@ -33,6 +33,8 @@ from engine.kube import (
 )
 from engine.kube.credentials import loader
 
+pytestmark = pytest.mark.real_time
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SECRET = resource_for("v1", "Secret")
 

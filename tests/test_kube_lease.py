@@ -9,7 +9,6 @@ from typing import Any
 
 from engine.kube import LEASE, Conflict, Kube
 from engine.kube.lease import Lease, epoch_of, shard_lease
-from tests.kube_server import kubeconfig  # noqa: F401
 
 
 class Leases:
@@ -151,7 +150,7 @@ def test_a_deleted_lease_is_not_verified_and_not_renewed() -> None:
     asyncio.run(case())
 
 
-def test_against_the_real_api_server(kubeconfig: str) -> None:  # noqa: F811
+def test_against_the_real_api_server(kubeconfig: str) -> None:
     async def case() -> None:
         async with Kube.from_config(kubeconfig) as kube:
             first, second = (Lease(kube, "belay-test", who, namespace="default") for who in ("a", "b"))

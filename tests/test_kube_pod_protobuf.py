@@ -15,7 +15,6 @@ from engine.kube import NAMESPACE, POD, Conflict, Gone, Kube, Object, Unavailabl
 from engine.kube.api.pods_pb2 import Binding, ObjectMeta, Pod, RawExtension, Status, TypeMeta, Unknown, WatchEvent
 from engine.kube.pod_protobuf import binding, event
 from engine.kube.transport import EVENT_LIMIT, PROTOBUF
-from tests.kube_server import kubeconfig  # noqa: F401
 from tests.test_kube import Script, client
 
 texts = st.text(max_size=20)
@@ -139,7 +138,7 @@ async def cached(kube: Kube, space: str, name: str) -> None:
     await kube._transport.call("GET", POD.path(space, name), params=params)
 
 
-def test_a_real_server_sends_the_same_packed_and_plain(kubeconfig: str) -> None:  # noqa: F811
+def test_a_real_server_sends_the_same_packed_and_plain(kubeconfig: str) -> None:
     async def heads(kube: Kube, version: str, name: str, **how: Any) -> list[tuple[str, Object]]:
         out = []
         params = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "9"}

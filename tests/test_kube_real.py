@@ -24,7 +24,6 @@ from engine.kube import (
     resource_for,
     run_many,
 )
-from tests.kube_server import kubeconfig  # noqa: F401
 
 
 @asynccontextmanager
@@ -59,7 +58,7 @@ def a_pod(ns: str, name: str) -> Object:
     }
 
 
-def test_objects_come_and_go(kubeconfig: str) -> None:  # noqa: F811
+def test_objects_come_and_go(kubeconfig: str) -> None:
     async def case(kube: Kube, ns: str) -> None:
         assert await kube.get(CONFIGMAP, "a", ns) is None
         made = await kube.create(CONFIGMAP, configmap(ns, "a", x="1"))
@@ -89,7 +88,7 @@ def test_objects_come_and_go(kubeconfig: str) -> None:  # noqa: F811
     run(kubeconfig, case)
 
 
-def test_apply_owns_its_fields_and_takes_them_by_force(kubeconfig: str) -> None:  # noqa: F811
+def test_apply_owns_its_fields_and_takes_them_by_force(kubeconfig: str) -> None:
     async def case(kube: Kube, ns: str) -> None:
         await kube.apply(configmap(ns, "a", x="1", y="1"))
         await kube.apply(configmap(ns, "a", x="2"), field_manager="other")
@@ -105,7 +104,7 @@ def test_apply_owns_its_fields_and_takes_them_by_force(kubeconfig: str) -> None:
     run(kubeconfig, case)
 
 
-def test_a_binding_merges_annotations_and_happens_once(kubeconfig: str) -> None:  # noqa: F811
+def test_a_binding_merges_annotations_and_happens_once(kubeconfig: str) -> None:
     async def case(kube: Kube, ns: str) -> None:
         pod = await kube.create(POD, a_pod(ns, "p"))
         await kube.bind(ns, "p", pod["metadata"]["uid"], "node-1", {"huawei.com/AscendReal": "Ascend910-0"})
@@ -122,7 +121,7 @@ def test_a_binding_merges_annotations_and_happens_once(kubeconfig: str) -> None:
     run(kubeconfig, case)
 
 
-def test_lists_page_select_and_watches_resume(kubeconfig: str) -> None:  # noqa: F811
+def test_lists_page_select_and_watches_resume(kubeconfig: str) -> None:
     async def case(kube: Kube, ns: str) -> None:
         calls = [lambda n=n: kube.create(CONFIGMAP, configmap(ns, f"c{n:03}", n=str(n))) for n in range(60)]
         outcomes = [outcome async for outcome in run_many(calls, in_flight=16)]
@@ -141,19 +140,19 @@ def test_lists_page_select_and_watches_resume(kubeconfig: str) -> None:  # noqa:
     run(kubeconfig, case)
 
 
-def test_a_reflector_follows(kubeconfig: str) -> None:  # noqa: F811
+def test_a_reflector_follows(kubeconfig: str) -> None:
     async def case(kube: Kube, ns: str) -> None:
         told: asyncio.Queue[WatchChange] = asyncio.Queue()
         reflector = Reflector(kube, POD, ns, on_change=lambda _, change: told.put_nowait(change))
         await kube.create(POD, a_pod(ns, "before"))
         task = asyncio.create_task(reflector.run())
         try:
-            assert (await asyncio.wait_for(told.get(), 5)).key == (ns, "before")
+            assert (await asyncio.wait_for(told.get(), 60)).key == (ns, "before")
             await kube.create(POD, a_pod(ns, "after"))
-            created = await asyncio.wait_for(told.get(), 5)
+            created = await asyncio.wait_for(told.get(), 60)
             assert created.key == (ns, "after") and created.obj is not None
             await kube.delete(POD, "after", ns, grace=0)
-            while (change := await asyncio.wait_for(told.get(), 5)).obj is not None:
+            while (change := await asyncio.wait_for(told.get(), 60)).obj is not None:
                 assert change.key == (ns, "after")
             assert int(reflector.watermark) >= int(change.rv)
         finally:
@@ -163,7 +162,7 @@ def test_a_reflector_follows(kubeconfig: str) -> None:  # noqa: F811
     run(kubeconfig, case)
 
 
-def test_kinds_and_events(kubeconfig: str) -> None:  # noqa: F811
+def test_kinds_and_events(kubeconfig: str) -> None:
     async def case(kube: Kube, ns: str) -> None:
         ingress = await kube.resource("networking.k8s.io/v1", "Ingress")
         assert (ingress.plural, ingress.namespaced) == ("ingresses", True)

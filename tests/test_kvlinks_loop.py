@@ -27,7 +27,9 @@ from tests.loop_world import Cluster, Loop, until
 from tests.ports import free_port
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
-PATIENCE = 60.0
+pytestmark = pytest.mark.real_time
+
+PATIENCE = 150.0
 OTHER = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other, namespace: default}\ndata: {a: b}\n"
 
 

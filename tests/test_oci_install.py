@@ -31,6 +31,8 @@ from agents.runtime.install import (
 from engine.cli import main
 from tests.runtime_host import oci_programs
 
+pytestmark = pytest.mark.real_time
+
 __all__ = ["oci_programs"]
 
 RUNTIME = "/usr/local/Ascend/Ascend-Docker-Runtime/belay-oci-runtime"

@@ -18,7 +18,6 @@ from engine.observe.resources import fetch
 from engine.plan import plan
 from engine.sandbox.definitions import ensure
 from engine.store import PassRecord
-from tests.kube_server import kubeconfig  # noqa: F401
 
 PATIENCE = 90.0
 QUEUE = resource_for("scheduling.volcano.sh/v1beta1", "Queue")
@@ -27,7 +26,7 @@ COMMAND = resource_for("bus.volcano.sh/v1alpha1", "Command")
 SEEN = {"Queue", "PodGroup", "Command"}
 
 
-def test_a_queue_is_made_counted_and_closed_on_the_api_server(kubeconfig: str) -> None:  # noqa: F811
+def test_a_queue_is_made_counted_and_closed_on_the_api_server(kubeconfig: str) -> None:
     mark = uuid.uuid4().hex[:6]
     namespace = f"queues-{mark}"
     desired = load({}, revision="r1").desired

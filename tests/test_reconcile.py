@@ -20,7 +20,7 @@ from tests.redis_server import redis_process, redis_url  # noqa: F401
 __all__ = ["cluster"]
 
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ __all__ = ["cluster"]
 Start = Callable[..., Loop]
 
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

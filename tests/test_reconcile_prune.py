@@ -23,7 +23,7 @@ from tests.test_sync_pruning import job
 __all__ = ["cluster"]
 
 Start = Callable[..., Loop]
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 
 JOB = resource_for("mindxdl.gitee.com/v1", "AscendJob")
 NAMES = {f"j{i}" for i in range(5)}

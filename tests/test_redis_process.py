@@ -15,6 +15,8 @@ import redis
 from engine.errors import BelayError
 from engine.sandbox.redis_process import start_redis
 
+pytestmark = pytest.mark.real_time
+
 
 def test_answers_on_a_private_unix_socket_and_never_evicts(tmp_path: Path) -> None:
     with start_redis(tmp_path) as running, redis.Redis.from_url(running.url) as client:

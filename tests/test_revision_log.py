@@ -21,7 +21,7 @@ from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.signing import allow, ssh_key, ssh_options
 
 __all__ = ["cluster"]
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one, namespace: default}\ndata: {value: '%s'}\n"
 
 

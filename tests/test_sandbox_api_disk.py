@@ -18,6 +18,8 @@ from engine.sandbox.api.journal import DiskJournal, JournalError
 from engine.sandbox.api.store import ClusterStore
 from tests.api_client import Sandbox, at
 
+pytestmark = pytest.mark.real_time
+
 CM = "/api/v1/namespaces/default/configmaps"
 
 

@@ -23,9 +23,10 @@ from engine.sandbox.settings import SandboxSettings
 from engine.sandbox.shapes import Shapes
 from engine.sandbox.world import SandboxCluster, control
 from tests.controller_world import workload
-from tests.kube_server import kubeconfig
 
-__all__ = ["kubeconfig"]
+#: Beside the other tests that share a real API server.
+pytestmark = [pytest.mark.real_time, pytest.mark.xdist_group("kubeconfig")]
+
 Json = dict[str, Any]
 A2 = Shape("huawei.com/Ascend910", "Ascend910-", 8, {"accelerator-type": "module-910b-8"})
 DEPLOYMENT = resource_for("apps/v1", "Deployment")
@@ -63,7 +64,7 @@ def nodes(count: int) -> list[SandboxNode]:
     return [SandboxNode(f"w{run}-{number + 1}", number, A2) for number in range(count)]
 
 
-async def until(what: str, check: Callable[[], Awaitable[Any]], seconds: float = 15.0) -> Any:
+async def until(what: str, check: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> Any:
     ends = time.monotonic() + seconds
     while True:
         found = await check()

@@ -41,6 +41,8 @@ from tests.loop_world import Cluster, until
 from tests.ports import free_port
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
+pytestmark = pytest.mark.real_time
+
 PUSH = json.dumps({"ref": "refs/heads/main", "after": "a" * 40, "repository": {"full_name": "team/state"}}).encode()
 SECRET = "a shared secret"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -279,7 +281,8 @@ def test_the_page_shows_the_status_config_maps(redis_url: str, cluster: Cluster)
     run(work())
 
 
-def test_the_page_is_served_without_a_cluster(redis_url: str, tmp_path: Path) -> None:
+def test_the_page_is_served_without_a_cluster(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "_KUBE_WITHIN", 0.5)
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
@@ -321,7 +324,7 @@ def test_a_leading_controller_sends_heartbeats_and_takes_the_request(
             assert (await http.post("/webhook", data=PUSH)).status == 202
             await _until(lambda: source.pokes == 1)
             controller.stop()
-            await asyncio.wait_for(running, 15)
+            await asyncio.wait_for(running, 60)
 
     run(work())
 

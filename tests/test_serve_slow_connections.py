@@ -12,6 +12,8 @@ from engine.errors import InputError
 from engine.serve import webhook
 from engine.serve.slow_connections import SlowConnections
 
+pytestmark = pytest.mark.real_time
+
 
 class Clock:
     now = 0.0

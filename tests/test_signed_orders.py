@@ -36,6 +36,8 @@ from tests.loop_world import Cluster, Loop, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.test_agent_orders import ALL, faulty
 
+pytestmark = pytest.mark.real_time
+
 RULE = "Product/atlas-800t-a2#reset"
 NOW = 1_800_000_000.0
 

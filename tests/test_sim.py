@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def simulate(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.sim", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110
+        [sys.executable, "-m", "tests.sim", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=280
     )
     assert done.stdout, done.stderr[-2000:]
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
@@ -90,7 +90,7 @@ def test_it_finds_what_is_broken_on_purpose(name: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         env={**os.environ, "PYTHONHASHSEED": "0"},
     )
     assert done.stdout.startswith("found"), done.stderr[-1000:]

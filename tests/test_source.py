@@ -16,6 +16,8 @@ from engine.errors import InputError, SourceError
 from engine.source import FetchResult, GitSource, Limits, SourceConfig
 from tests.gitrepo import Repo, git
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Repo:
@@ -184,7 +186,7 @@ def test_a_fetch_from_a_hanging_remote_times_out(repo: Repo, tmp_path: Path, mon
     s = source(repo, tmp_path, url="ssh://git@example.invalid/x.git", limits=Limits(remote_timeout=0.3))
     started = time.monotonic()
     assert reason(s.fetch()) == "Unreachable"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 40
 
 
 def test_a_huge_file_is_refused_and_its_last_good_version_stays(repo: Repo, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
+pytestmark = pytest.mark.real_time
+
 DOCUMENT = """\
 apiVersion: belay.dev/v1alpha1
 kind: Source

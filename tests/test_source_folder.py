@@ -187,9 +187,9 @@ def test_edits_pokes_and_polls_wake_the_watcher(repo: Repo, tmp_path: Path) -> N
         s = GitSource(SourceConfig(url=str(repo.work), interval=1000.0), tmp_path / "mirrors")
         stop, found = asyncio.Event(), asyncio.Queue[str]()
         task = asyncio.create_task(_causes(s, stop, found))
-        causes = [await asyncio.wait_for(found.get(), 5)]
+        causes = [await asyncio.wait_for(found.get(), 60)]
         s.poke()
-        causes.append(await asyncio.wait_for(found.get(), 5))
+        causes.append(await asyncio.wait_for(found.get(), 60))
         (repo.work / "unrelated.txt").write_text("x")
         for attempt in range(50):  # inotify needs a moment to be armed
             repo.write({"desired/a.yaml": str(attempt)})
@@ -199,7 +199,7 @@ def test_edits_pokes_and_polls_wake_the_watcher(repo: Repo, tmp_path: Path) -> N
             except TimeoutError:
                 continue
         stop.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
         return causes
 
     assert asyncio.run(scenario()) == ["start", "poke", "files"]
@@ -213,9 +213,9 @@ def test_polls_follow_the_interval_and_a_poke_before_watching_is_remembered(repo
         s.poke()
         stop, found = asyncio.Event(), asyncio.Queue[str]()
         task = asyncio.create_task(_causes(s, stop, found))
-        causes = [await asyncio.wait_for(found.get(), 5) for _ in range(3)]
+        causes = [await asyncio.wait_for(found.get(), 60) for _ in range(3)]
         stop.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
         return causes
 
     assert asyncio.run(scenario()) == ["start", "poke", "poll"]

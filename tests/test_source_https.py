@@ -18,6 +18,8 @@ import yaml
 from engine.source import GitSource, SourceConfig
 from tests.gitrepo import Repo
 
+pytestmark = pytest.mark.real_time
+
 ROOT = Path(__file__).resolve().parents[1]
 TOKEN = "s3cret-token"
 

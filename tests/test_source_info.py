@@ -22,7 +22,7 @@ from tests.redis_server import redis_process, redis_url  # noqa: F401
 __all__ = ["cluster"]
 
 Start = Callable[..., Loop]
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 
 MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one, namespace: default}\ndata: {value: '%s'}\n"
 

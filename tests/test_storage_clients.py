@@ -171,7 +171,7 @@ def test_storage_faults_are_sent_to_clusterd_with_recoveries_first() -> None:
             await sender.close()
             await server.stop(None)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_the_memory_of_a_client_has_its_own_code() -> None:

@@ -13,6 +13,8 @@ from engine.controller.triggers import Triggers
 from engine.store import StoreUnavailable, connect
 from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture
 def triggers(redis_url: str) -> Triggers:  # noqa: F811

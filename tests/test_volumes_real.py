@@ -23,7 +23,6 @@ from engine.observe.observed import observe
 from engine.observe.resources import fetch
 from engine.plan import plan
 from engine.store import PassRecord
-from tests.kube_server import kubeconfig  # noqa: F401
 from tests.needs import assets
 
 PATIENCE = 90.0
@@ -33,7 +32,7 @@ CLASS = resource_for("storage.k8s.io/v1", "StorageClass")
 
 
 @pytest.fixture
-def binder(kubeconfig: str, tmp_path: Path) -> Iterator[str]:  # noqa: F811
+def binder(kubeconfig: str, tmp_path: Path) -> Iterator[str]:
     """The API server with Kubernetes' own binder of volumes."""
     program = assets("kube-controller-manager") / "kube-controller-manager"
     command = [

@@ -36,6 +36,8 @@ from tests.ports import free_port
 from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
 from tests.test_tasks import Processes, cluster, each_chip_once  # noqa: F401
 
+pytestmark = pytest.mark.real_time
+
 
 def samples(count: int, **given: Any) -> list[ProgressSample]:
     """One sample a second of a worker with two slots; ``beat`` follows the clock unless given."""

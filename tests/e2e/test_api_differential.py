@@ -22,6 +22,8 @@ from tests.api_client import APPLY, JSON, MERGE, PATCH, STRATEGIC, Client, Sandb
 from tests.kube_server import real_cluster, stores_custom_objects
 from tests.needs import assets
 
+pytestmark = pytest.mark.real_time
+
 
 def configmap(name: str, data: JSON | None = None, **metadata: Any) -> JSON:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}, "data": data or {}}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.sandbox import demo
+from engine.sandbox.up import Sandbox
 from tests.kube_server import real_cluster, stores_custom_objects
 from tests.needs import assets
 
@@ -53,6 +54,8 @@ def test_the_same_scenario_on_a_real_api_server(tmp_path: Path, monkeypatch: pyt
 
 def test_a_step_that_does_not_happen_ends_the_demo_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    wait = Sandbox.wait
+    monkeypatch.setattr(Sandbox, "wait", lambda self, what, check, child=None: wait(self, what, check, child, 2.0))
     told: list[str] = []
     assert demo.play(told.append, cluster="/nowhere") == 1
     assert any("did not happen" in line for line in told)

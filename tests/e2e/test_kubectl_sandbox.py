@@ -20,6 +20,8 @@ import yaml
 from tests.api_client import MERGE, Client, Sandbox
 from tests.needs import lacking
 
+pytestmark = pytest.mark.real_time
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT_SECONDS = 90
 

@@ -62,7 +62,7 @@ class Up:
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
 
-    def until(self, what: str, check: Callable[[], Any], seconds: float = 60.0) -> Any:
+    def until(self, what: str, check: Callable[[], Any], seconds: float = 150.0) -> Any:
         ends = time.monotonic() + seconds
         while True:
             if found := check():

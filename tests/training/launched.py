@@ -77,11 +77,11 @@ class Job:
             step, loss, digest, moment, pid = line.split()
             found.append(Step(int(step), loss, digest, int(moment) / 1e9, int(pid)))
 
-    def reached(self, step: int, ranks: int, seconds: float = 60) -> None:
+    def reached(self, step: int, ranks: int, seconds: float = 150) -> None:
         """Wait until every rank has finished a step."""
         self.until(lambda: all(any(one.step >= step for one in self.steps(rank)) for rank in range(ranks)), seconds)
 
-    def until(self, holds: Callable[[], object], seconds: float = 60) -> None:
+    def until(self, holds: Callable[[], object], seconds: float = 150) -> None:
         """Wait for a condition. Fails with the job's messages."""
         end = time.monotonic() + seconds
         while not holds():
@@ -101,7 +101,7 @@ class Job:
             os.kill(pid, number)
         return at
 
-    def next_step_of_all(self, at: float, ranks: int, seconds: float = 60) -> float:
+    def next_step_of_all(self, at: float, ranks: int, seconds: float = 150) -> float:
         """Seconds from ``at`` until every rank had finished a step that it began after it."""
         last = max((one.step for rank in range(ranks) for one in self.steps(rank) if one.at <= at), default=-1)
 
@@ -115,7 +115,7 @@ class Job:
         """The lines of the timeline."""
         return [json.loads(line) for line in self.timeline.read_text().splitlines()] if self.timeline.exists() else []
 
-    def end(self, seconds: float = 60) -> int:
+    def end(self, seconds: float = 150) -> int:
         """Wait for the end; its exit code."""
         return self.process.wait(seconds)
 
@@ -161,7 +161,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def gone(pids: Iterable[int], seconds: float = 60) -> None:
+def gone(pids: Iterable[int], seconds: float = 150) -> None:
     """Wait until none of these processes runs."""
     end = time.monotonic() + seconds
     while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:

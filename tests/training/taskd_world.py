@@ -26,7 +26,7 @@ from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ROOT / "agents/training/packages"
-PATIENCE = 60.0
+PATIENCE = 150.0
 JOB = "job-1"
 
 MANAGER = """

@@ -17,6 +17,8 @@ from agents.training.bus.position import AGENT, ALL, MANAGER, PROXY, WORKER, Pos
 from engine.wire.clusterd import tasknet_pb2 as pb
 from engine.wire.clusterd import tasknet_pb2_grpc
 
+pytestmark = pytest.mark.real_time
+
 MGR = Position(MANAGER, "0")
 PATIENCE = 60.0
 

@@ -24,7 +24,7 @@ from agents.training.checkpoint import durable, sets
 from agents.training.checkpoint.dcp import PoolReader, PoolStager, PoolWriter
 from agents.training.checkpoint.saver import Saver
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.real_time, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture

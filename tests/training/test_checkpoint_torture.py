@@ -10,6 +10,8 @@ import pytest
 from tests.training import checkpoint_world as world
 from tests.training.checkpoint_torture import Torture
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2])

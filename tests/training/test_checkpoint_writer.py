@@ -29,6 +29,8 @@ from agents.training.checkpoint.client import WriterClient
 from agents.training.checkpoint.errors import CheckpointError, Damaged, PoolFull
 from agents.training.checkpoint.saver import Saver, Way
 
+pytestmark = pytest.mark.real_time
+
 MIB = 1 << 20
 
 

@@ -25,6 +25,8 @@ from agents.training.manager.state import JobSettings, ToController
 from agents.training.taskd import agent_api, bus_proxy, mindspore, proxy_api
 from tests.training.taskd_world import PACKAGES, ROOT, free_port, until
 
+pytestmark = pytest.mark.real_time
+
 GOOD = {"job_id": "job-1", "node_nums": 2, "proc_per_node": 8}
 
 

@@ -50,6 +50,8 @@ TFT = """
 import json, os, sys
 sys.path.insert(0, os.environ["ROOT"])
 from tests.training.megatron_like.training import Trainer
+
+pytestmark = pytest.mark.real_time
 plan = json.loads(os.environ["PLAN"])
 Trainer(plan, int(os.environ["RANK"]), plan["store"], plan["events"]).run()
 """

@@ -18,7 +18,7 @@ from engine.wire.clusterd import recover_pb2 as pb
 from tests.needs import lacking
 from tests.training.taskd_world import JOB, PATIENCE, ClusterD, Job, clusterd, torch_installed, until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from agents.training.taskd.profiling import Profiler
 from agents.training.taskd.profiling_files import Records
 from tests.training.taskd_world import free_port
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

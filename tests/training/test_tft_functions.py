@@ -28,6 +28,8 @@ from agents.training.tolerance.controller_commands import ControllerSettings
 from tests import needs
 from tests.ports import free_port
 
+pytestmark = pytest.mark.real_time
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "agents/training/packages"
 
