@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import Scheduling
 
 from tests import lanes
-from tests.kube_server import api_server, kubeconfig
+from tests.kube_server import api_server, kubeconfig, own_kubeconfig
 from tests.planted import planted_secrets, pytest_runtest_protocol
 
-__all__ = ["api_server", "kubeconfig", "planted_secrets", "pytest_runtest_protocol"]
+__all__ = ["api_server", "kubeconfig", "own_kubeconfig", "planted_secrets", "pytest_runtest_protocol"]
 
 # how long an example takes says how busy the machine is
 settings.register_profile("belay", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,10 +33,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling |
 
 
 def pytest_configure() -> None:
+    """A shell without job control starts jobs in the background deaf to Ctrl-C, and so would be what tests start."""
     # what commands print must not depend on how wide and how busy the machine is
     os.environ.pop("COLUMNS", None)
     os.environ["BELAY_PROGRESS"] = "off"
-    """A shell without job control starts jobs in the background deaf to Ctrl-C, and so would be what tests start."""
     lanes.give_way(os.environ.get("PYTEST_XDIST_WORKER", ""))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -68,6 +68,13 @@ def kubeconfig(request: pytest.FixtureRequest) -> str:
     return path
 
 
+@pytest.fixture
+def own_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The path of a kubeconfig of an API server for one test, whose definitions would be news to others."""
+    with real_cluster(assets("etcd", "kube-apiserver"), tmp_path_factory.mktemp("kube")) as path:
+        yield str(path)
+
+
 async def _wiped(kubeconfig: str) -> None:
     async with Kube.from_config(kubeconfig) as kube:
         await wipe(kube, LEFT)

@@ -20,7 +20,7 @@ LANES = 2
 NICENESS = 5
 """Of workers that compute, and of what they start."""
 MARKS = ("e2e", "real_time", "xdist_group")
-FIXTURES = ("kubeconfig", "redis_process", "cluster")
+FIXTURES = ("kubeconfig", "own_kubeconfig", "redis_process", "cluster")
 """They start a server, or run one beside the test."""
 SHARED = "kubeconfig"
 """The fixture that is started once for all its tests: they run on one worker."""

@@ -15,12 +15,10 @@ import yaml
 
 from engine import settings
 from tests.chart import CHART, ROOT, SCHEMA, components, library, plain, render, schema
-from tests.kube_server import define, kubeconfig
+from tests.kube_server import define
 from tests.needs import lacking
 from tests.pod_security import ENFORCE, violations
 from tests.test_network_policies import PodKind, Policies, pod_kinds
-
-__all__ = ["kubeconfig"]
 
 IMAGE = {"repository": "registry.example.com/belay", "tag": "9.9.9"}
 WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
@@ -305,8 +303,8 @@ def test_helm_lints_the_chart_and_packs_all_it_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_a_real_api_server_takes_it_upgrades_it_and_goes_back(kubeconfig: str, tmp_path: Path) -> None:
-    helm = library()
+def test_a_real_api_server_takes_it_upgrades_it_and_goes_back(own_kubeconfig: str, tmp_path: Path) -> None:
+    helm, kubeconfig = library(), own_kubeconfig
     define(Path(kubeconfig))
     first = {"image": IMAGE, "agents": {"mode": "npu"}, "components": ["disruption-budgets", "metrics", "git-ssh"]}
     second = {**first, "image": {**IMAGE, "tag": "10.0.0"}, "worker": {"replicas": 5}, "settings": {"BELAY_RESYNC": 5},

@@ -22,6 +22,8 @@ from engine.store.sentinel import parse
 from tests.needs import lacking
 from tests.ports import free_port
 
+pytestmark = pytest.mark.real_time
+
 PASSWORD = "planted/pass@word:%41"
 
 
