@@ -80,7 +80,7 @@ class ForgeServer:
                 await self._carried_out(request)
                 return web.json_response({"message": "server error"}, status=502)
             assert isinstance(fault, tuple)
-            return web.json_response({"message": f"as told, {TOKEN}"}, status=fault[0], headers=fault[1])
+            return web.json_response({"message": f"refused, {TOKEN}"}, status=fault[0], headers=fault[1])
         return await self._carried_out(request)
 
     async def _carried_out(self, request: web.Request) -> web.StreamResponse:

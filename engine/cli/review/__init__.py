@@ -1,1 +1,1 @@
-"""`belay review`: what a pull request would do to the cluster, as one comment on it."""
+"""`belay review`: what a pull request does to the cluster, as one comment on it."""

@@ -1,4 +1,4 @@
-"""What CI and forges tell `belay review`."""
+"""What `belay review` reads of CI and of forges."""
 
 from __future__ import annotations
 
