@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
+from engine.cli.ages import relative
 from engine.cli.invocation import fails_clearly
 from engine.cli.progress import progress
 from engine.errors import InputError
@@ -48,7 +48,7 @@ def list_sets(folder: Path, output: str) -> None:
         click.echo(json.dumps(rows, indent=2))
     else:
         for one in found:
-            when = datetime.fromtimestamp(one.age_of, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            when = relative(one.age_of, time.time())
             state = "complete" if one.complete else "incomplete"
             click.echo(f"{one.step:>12}  {state:<10}  {_size(one.size):>10}  {one.kind:<8}  {when}  {one.folder.name}")
             for text in one.missing[:10]:

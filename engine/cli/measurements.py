@@ -94,9 +94,18 @@ def _host_node(place: str, addresses: Mapping[str, str]) -> str:
 
 
 def _page(place: str) -> Iterator[_Sample]:
+    remote = urllib.parse.urlsplit(place).scheme in ("http", "https")
+    return of_page(_fetched(place) if remote else _file(place), place)
+
+
+def of_page(data: bytes, place: str) -> Iterator[_Sample]:
+    """The samples of chips on an exporter's page.
+
+    Raises:
+        InputError: it is no such page.
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
-    data = _fetched(place) if urllib.parse.urlsplit(place).scheme in ("http", "https") else _file(place)
     lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.startswith(_PREFIX)]
     try:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
@@ -109,7 +118,15 @@ def _page(place: str) -> Iterator[_Sample]:
 def _query(place: str) -> Iterator[_Sample]:
     names = "|".join(_METRICS)
     query = urllib.parse.urlencode({"query": f'{{__name__=~"{_PREFIX}({names})"}}'})
-    data = _fetched(f"{place.rstrip('/')}/api/v1/query?{query}", shown=_shown(place))
+    return of_answer(_fetched(f"{place.rstrip('/')}/api/v1/query?{query}", shown=_shown(place)), place)
+
+
+def of_answer(data: bytes, place: str) -> Iterator[_Sample]:
+    """The samples of an instant query's answer.
+
+    Raises:
+        InputError: it is no such answer.
+    """
     try:
         body = msgspec.json.decode(data)
         rows: Any = body["data"]["result"] if body["status"] == "success" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
         show.document({"errors": errors, "warnings": warnings, "diagnostics": loaded.diagnostics}, output)
     else:
         for finding in loaded.diagnostics:
-            click.echo(show.plain(str(finding)))
+            show.text(str(finding), hang=4)
         click.echo(validation_summary(loaded), err=bool(errors or warnings))
     sys.exit(1 if errors or warnings else 0)
 
@@ -144,6 +145,7 @@ def replay(recording: tuple[str, ...], output: str) -> None:
     """Derive recorded passes again and compare byte for byte. Exit 1 when one differs."""
     from engine.cli import output as show
     from engine.cli.progress import progress
+    from engine.model.times import rfc3339
     from engine.replay.recording import replay as again
 
     results = []
@@ -155,7 +157,8 @@ def replay(recording: tuple[str, ...], output: str) -> None:
         show.document(results, output)
     else:
         columns = ("file", "now", "recorded", "derived", "same")
-        show.table(columns, [[getattr(r, c) for c in columns] for r in results])
+        rows = [[rfc3339(r.now) if c == "now" else getattr(r, c) for c in columns] for r in results]
+        show.table(columns, rows, now=time.time())
         for result in results:
             if result.why:
                 click.echo(show.plain(f"{result.file}: {result.why}"), err=True)

@@ -79,12 +79,14 @@ def story_table(outcome: Outcome) -> None:
     _section(
         ("held back", "on", "budget", "until"),
         [(kind_of(d.action), target(d.action), d.budget, d.until or "a person decides") for d in last.deferred],
+        last.now,
     )
     if last.held_prune is not None:
         out.write(f"to delete {last.held_prune.size}, push a commit with the trailer\n    {last.held_prune.trailer}\n")
     _section(
         ("pending", "reason", "message", "way out"),
         [(f"{p.namespace}/{p.name}", p.reason, p.message, p.unblock) for p in last.pending],
+        last.now,
     )
 
 
@@ -96,7 +98,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}h{minutes:02d}m{text}s" if hours else f"{minutes}m{text}s" if minutes else f"{rest:g}s"
 
 
-def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def _section(columns: Sequence[str], rows: Sequence[Sequence[object]], now: float | None = None) -> None:
     if rows:
         sys.stdout.write("\n")
-        output.table(columns, rows)
+        output.table(columns, rows, now=now)

@@ -6,7 +6,10 @@ import os
 from functools import cache
 from typing import Final
 
-from tests.fuzz.harness import CORPUS, Form, Harness, scratch
+from engine.cli.filters import conditions
+from engine.cli.measurements import of_answer, of_page
+from engine.errors import InputError
+from tests.fuzz.harness import CORPUS, Form, Harness, scratch, text
 
 VERBS: Final = (
     "validate",
@@ -18,6 +21,7 @@ VERBS: Final = (
     "get",
     "policy",
     "status",
+    "top",
     "verify",
     "version",
 )
@@ -43,6 +47,9 @@ _WORDS: Final = (
     b"chip\nnode-1/Ascend910-0\n",
     b"--policies\n.\n",
     b"node\nnode-1\n",
+    b"--filter\nstate=isolated\n",
+    b"--sort\nuse\n",
+    b"--metrics\nnode-1=cluster.json\n",
 )
 
 
@@ -73,7 +80,40 @@ def _command(data: bytes) -> None:
     assert "internal error" not in done.output and "Traceback" not in done.output, done.output[-1500:]
 
 
+def _measured(found: str) -> None:
+    """A page of an exporter, and the answer of Prometheus."""
+    for parse in (of_page, of_answer):
+        try:
+            list(parse(found.encode("utf-8", "surrogateescape"), "http://a:1"))
+        except InputError as error:
+            assert len(str(error)) < 1500
+
+
+def _filtered(found: str) -> None:
+    """One condition a line, on rows of every type."""
+    row = {"node": "a", "codes": ["x"], "chips": 3, "ready": "1/2", "since": "2026-09-01T08:00:00Z", "usedBy": None}
+    for line in found.splitlines()[:20]:
+        try:
+            conditions([line], tuple(row), 1_788_249_600.0)(row)
+        except InputError as error:
+            assert len(str(error)) < 1500
+
+
 HARNESSES: Final = (
+    Harness(
+        "measurements",
+        text(_measured),
+        ("engine/cli/measurements.py",),
+        form=Form.TEXT,
+        words=(b"npu_chip_info_power", b'{id="1"} ', b'"metric":{}', b"nan", b"1e999"),
+    ),
+    Harness(
+        "filters",
+        text(_filtered),
+        ("engine/cli/filters.py",),
+        form=Form.TEXT,
+        words=(b">=", b"!=", b"[", b"*", b"10m", b"9d"),
+    ),
     Harness(
         "command-line",
         _command,
