@@ -40,6 +40,7 @@ SECTIONS = {
     "training": ("Training, from a fault to the next step", "training_recovery", "run"),
     "training-server": ("Training, recovered by belay server", "training_server", "run"),
     "containers": ("Making containers", "containers", "run"),
+    "console": ("The console in a browser", "console", "run"),
     "training-manager": ("The manager of a training job of 10,000 ranks", "training_manager", "run"),
 }
 """Name → heading, module and function, in the order of RESULTS.md."""

@@ -7,6 +7,7 @@ page, not the planner. Shapes: ``console/src/types.ts``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import random
@@ -268,6 +269,8 @@ class World:
             while True:
                 await asyncio.sleep(15)
                 await stream.write(b": \n\n")
+        except ConnectionResetError:
+            return stream
         finally:
             self._streams.discard(stream)
 
@@ -282,4 +285,5 @@ class World:
         data = {"from": before["id"], "moment": moment, "patch": {"chips": {"state": {"i": [chip], "v": [state]}}}}
         event = f"id: {self._event}\nevent: patch\ndata: {json.dumps(data)}\n\n".encode()
         for stream in list(self._streams):
-            await stream.write(event)
+            with contextlib.suppress(ConnectionResetError):
+                await stream.write(event)

@@ -1,5 +1,5 @@
 // The picture of the map: two canvases, what moves the camera, and the keys. It draws when something changed, else never.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { t } from "../messages";
 import { usePreferences } from "../shell/preferences";
 import { indexOf } from "../store/cluster";
@@ -81,14 +81,18 @@ export function MapCanvas({ cluster, at, chip, node, job, state, lit, choose }: 
     paint(new Uint32Array(buffer.current.data.buffer), width, height, { cluster, layout, camera: device, theme: dark ? THEMES.dark : THEMES.light, lit: isLit });
     context.putImageData(buffer.current, 0, 0);
     drawOverlay(above.current.getContext("2d")!, size.width, size.height, ratio, cluster, layout, camera.current, { pointed: pointed.chip, focused: shownChip, chip, node, dark });
-    stage.current!.dataset["drawn"] = String(Number(stage.current!.dataset["drawn"] ?? 0) + 1);
+    const { dataset } = stage.current!;
+    if (!dataset["drawn"]) requestAnimationFrame(() => performance.mark("belay-map-drawn"));
+    dataset["drawn"] = String(Number(dataset["drawn"] ?? 0) + 1);
+    dataset["moment"] = cluster.moment.id;
   };
   const latest = useRef(draw);
   latest.current = draw;
   const ask = (): void => {
     if (!frame.current) frame.current = requestAnimationFrame(() => latest.current());
   };
-  useEffect(ask);
+  // before the next frame, not after it
+  useLayoutEffect(ask);
   useEffect(() => () => cancelAnimationFrame(frame.current), []);
 
   const move = (next: Camera): void => {

@@ -2,7 +2,7 @@
 import { Component, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type MessageKey, t } from "../messages";
-import { type Connection, retryNow, showMoment, signIn, useStore } from "../store/store";
+import { type Connection, retryNow, signIn, useStore } from "../store/store";
 import type { Cluster } from "../types";
 import { VIEWS } from "../views";
 import { TimeBar } from "../time/bar";
@@ -22,7 +22,6 @@ export function App() {
   const view = VIEWS.find((one) => one.id === here.view);
   const [help, setHelp] = useState(false);
   const { theme } = usePreferences();
-  useEffect(() => void showMoment(here.at), [here.at]);
   useEffect(() => {
     document.title = `${view ? t(view.title) : here.view} · ${t("shell.name")}`;
   }, [here.view]);

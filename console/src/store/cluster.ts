@@ -49,18 +49,22 @@ function readChips(wire: ChipColumnsWire, nodes: number): ChipColumns {
   const length = wire.node.length;
   for (const column of ["chip", "ring", "state", "job", "hold"] as const)
     if (wire[column].length !== length) throw new Error(`chips.${column} has ${wire[column].length} entries, chips.node ${length}`);
-  const node = Int32Array.from(wire.node);
-  for (const index of node) if (index < 0 || index >= nodes) throw new Error(`chips.node names node ${index} of ${nodes}`);
+  const node = new Int32Array(wire.node);
+  for (let at = 0, index = 0; at < length; at++) if ((index = node[at]!) < 0 || index >= nodes) throw new Error(`chips.node names node ${index} of ${nodes}`);
   const cuts = new Map<number, readonly string[]>();
-  wire.cuts?.forEach((value, index) => value && value.length && cuts.set(index, value));
+  const templates = wire.cuts ?? [];
+  for (let index = 0; index < templates.length; index++) {
+    const value = templates[index];
+    if (value && value.length) cuts.set(index, value);
+  }
   return {
     length,
     node,
-    chip: Int16Array.from(wire.chip),
-    ring: Int16Array.from(wire.ring),
-    state: Uint8Array.from(wire.state),
-    job: Int32Array.from(wire.job),
-    hold: Uint8Array.from(wire.hold),
+    chip: new Int16Array(wire.chip),
+    ring: new Int16Array(wire.ring),
+    state: new Uint8Array(wire.state),
+    job: new Int32Array(wire.job),
+    hold: new Uint8Array(wire.hold),
     cuts,
   };
 }

@@ -1,5 +1,5 @@
 // What the page knows: the present document kept up to date, or a document of the past, and how the connection is.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import type { Change, Cluster, StateWire, Viewer } from "../types";
 import { ApiError, get, useToken } from "./api";
 import { applyPatch, readCluster } from "./cluster";
@@ -34,7 +34,7 @@ const FIRST_RETRY = 1000;
 const LAST_RETRY = 15_000;
 /** How long a hidden tab keeps its connection, ms: browsers allow six for each server, and tabs are many. */
 const HIDDEN = 30_000;
-const KEPT_MOMENTS = 12;
+const KEPT_MOMENTS = 8;
 
 let state: State = {
   viewer: null, present: null, cluster: null, at: "", waiting: false, problem: "", connection: { kind: "connecting" },
@@ -61,7 +61,7 @@ function set(change: Partial<State>): void {
 export function useStore<T>(select: (state: State) => T): T {
   const [, draw] = useState(0);
   const value = select(state);
-  useEffect(() => {
+  useLayoutEffect(() => {
     let last = value;
     const check = (): void => {
       const now = select(state);
@@ -221,7 +221,7 @@ async function reload(signal: AbortSignal): Promise<void> {
 
 const kept = new Map<string, Promise<Cluster>>();
 
-/** The document of a recorded moment; the last dozen are kept. Raises ApiError. */
+/** The document of a recorded moment; the last few are kept. Raises ApiError. */
 export function momentOf(id: string): Promise<Cluster> {
   let known = kept.get(id);
   if (known) kept.delete(id);

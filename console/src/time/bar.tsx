@@ -46,11 +46,17 @@ export function TimeBar() {
       setPlaying(false);
       return undefined;
     }
-    const next = moments[position + 1];
-    if (next) momentOf(next.id).catch(() => undefined);
     const timer = setTimeout(() => step(1), BEAT);
     return () => clearTimeout(timer);
   }, [playing, waiting, position, last]);
+  // the neighbours of a recorded moment are read while the reader looks at it, so that a step only draws
+  useEffect(() => {
+    if (!at || waiting || !known.has(at)) return undefined;
+    const timer = setTimeout(() => {
+      for (const near of [moments[position + 1], moments[position - 1]]) if (near) momentOf(near.id).catch(() => undefined);
+    }, 30);
+    return () => clearTimeout(timer);
+  }, [at, waiting, position, known]);
   const play = (): void => {
     if (!playing && position >= last && last) show(Math.max(0, last - 60));
     setPlaying(!playing && last > 0);
