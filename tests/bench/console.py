@@ -30,7 +30,13 @@ from tests.ports import free_port
 
 NODES, CHIPS = 5000, 16
 FIRST, STEPS = 100, 20
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+]
 _PAINT = """() => new Promise((done) => { const look = () => {
   const [mark] = performance.getEntriesByName("belay-map-drawn");
   if (mark) done(mark.startTime); else requestAnimationFrame(look); }; look(); })"""
@@ -59,7 +65,8 @@ _FRAMES = """async ([kind, seconds]) => {
 }"""
 _STEP = """async (value) => {
   const stage = document.querySelector(".stage"), slider = document.querySelector(".timebar input[type=range]");
-  const drawn = () => new Promise((done) => { const look = () => stage.dataset.moment === `m${String(value).padStart(5, "0")}`
+  const id = `m${String(value).padStart(5, "0")}`;
+  const drawn = () => new Promise((done) => { const look = () => stage.dataset.moment === id
     ? requestAnimationFrame(() => done(performance.now())) : requestAnimationFrame(look); look(); });
   const begin = performance.now();
   slider.value = String(value);
@@ -73,7 +80,8 @@ _SVG = """async ([count, seconds]) => {
   for (let at = 0; at < count; at++) {
     const rect = svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "rect"));
     rect.setAttribute("x", (at % wide) * 3.6); rect.setAttribute("y", Math.floor(at / wide) * 3.6);
-    rect.setAttribute("width", 3); rect.setAttribute("height", 3); rect.setAttribute("fill", at % 7 ? "#4a86b8" : "#c9d3da");
+    rect.setAttribute("width", 3); rect.setAttribute("height", 3);
+    rect.setAttribute("fill", at % 7 ? "#4a86b8" : "#c9d3da");
   }
   const frame = () => new Promise((done) => requestAnimationFrame(done));
   await frame(); await frame();
