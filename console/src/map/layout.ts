@@ -35,6 +35,8 @@ export interface PoolBox extends Box {
 export interface Layout extends Box {
   /** Height of the line with a pool's name, in units. */
   poolHead: number;
+  /** The same for a super pod, rack or switch. */
+  groupHead: number;
   pools: readonly PoolBox[];
   groups: readonly Group[];
   /** Upper left corner and size of each node. */
@@ -55,11 +57,13 @@ export interface Layout extends Box {
 export const FILL = 0.82;
 export const RING_GAP = 0.35;
 const NODE_GAP = 1;
-const GROUP_GAP = 2;
-export const GROUP_HEAD = 2.2;
-const POOL_GAP = 2;
-/** A pool's name gets this many pixels when the whole map is seen. */
-const POOL_HEAD = 18;
+/** Pixels for names and gaps when the whole map is seen, and the units that they are at least and at most. */
+const POOL_HEAD = { pixels: 18, least: 0.45, most: 24 };
+const GROUP_HEAD = { pixels: 15, least: 0.4, most: 2.2 };
+const POOL_GAP = { pixels: 10, least: 0.3, most: 2 };
+const GROUP_GAP = { pixels: 12, least: 0.4, most: 2 };
+/** Under the last node there is room for its name. */
+const FOOT = 0.7;
 
 interface Template {
   w: number;
@@ -68,13 +72,20 @@ interface Template {
   y: Float32Array;
 }
 
+/** How many of a ring's chips stand side by side: a full rectangle, up to twice as wide as high, where there is one. */
+function acrossOf(count: number): number {
+  const square = Math.ceil(Math.sqrt(count));
+  for (let across = square; across * across <= 2 * count + 1; across++) if (count % across === 0) return across;
+  return square;
+}
+
 /** Places for the chips of a node whose rings are given in the order of its chips. */
 function template(rings: readonly number[]): Template {
   const members = new Map<number, number[]>();
   rings.forEach((ring, at) => (members.get(ring) ?? members.set(ring, []).get(ring)!).push(at));
   const blocks = [...members.entries()].sort((a, b) => a[0] - b[0]).map(([, chips]) => chips);
   const largest = Math.max(1, ...blocks.map((chips) => chips.length));
-  const across = largest <= 2 ? largest : Math.ceil(Math.sqrt(largest));
+  const across = acrossOf(largest);
   const down = Math.ceil(largest / across);
   let columns = 1;
   for (let one = 1; one <= blocks.length; one++) {
@@ -152,7 +163,7 @@ export function layoutOf(cluster: Cluster, width: number, height: number): Layou
   };
 
   // groups flow into lines of one width: the one at which the whole map is seen largest
-  let poolHead = 5;
+  let poolHead = 5, groupHead: number = GROUP_HEAD.most, poolGap: number = POOL_GAP.most, groupGap: number = GROUP_GAP.most;
   const flow = (width: number, put?: (group: Gathered, box: Box, columns: number, pool: number) => void, pooled?: (pool: number, box: Box) => void): { w: number; h: number } => {
     let y = 0, widest = 0;
     pools.forEach((pool, at) => {
@@ -161,24 +172,24 @@ export function layoutOf(cluster: Cluster, width: number, height: number): Layou
       let x = 0, line = 0;
       for (const group of pool.groups) {
         const columns = columnsOf(group, width, pool.groups.length === 1);
-        const head = group.kind === "none" ? 0 : GROUP_HEAD;
+        const head = group.kind === "none" ? 0 : groupHead;
         const w = columns * group.stepX - NODE_GAP;
         const h = head + Math.ceil(group.nodes.length / columns) * group.stepY - NODE_GAP;
         if (x > 0 && x + w > width) {
           x = 0;
-          y += line + GROUP_GAP;
+          y += line + groupGap + FOOT;
           line = 0;
         }
         put?.(group, { x, y, w, h }, columns, at);
         widest = Math.max(widest, x + w);
-        x += w + GROUP_GAP;
+        x += w + Math.max(NODE_GAP, groupGap);
         line = Math.max(line, h);
       }
       y += line;
       pooled?.(at, { x: 0, y: begin, w: width, h: y - begin });
-      y += POOL_GAP;
+      y += FOOT + poolGap;
     });
-    return { w: Math.max(1, widest), h: Math.max(1, y - POOL_GAP) };
+    return { w: Math.max(1, widest), h: Math.max(1, y - poolGap) };
   };
   const scaleOf = ({ w, h }: { w: number; h: number }): number => Math.min(width / w, height / h);
   const guess = Math.sqrt((chips.length * 1.8 + count * 6) * Math.max(0.2, width / height)) + 4;
@@ -192,7 +203,11 @@ export function layoutOf(cluster: Cluster, width: number, height: number): Layou
         best = tried;
       }
     }
-    poolHead = Math.min(24, Math.max(1.5, POOL_HEAD / most));
+    const units = ({ pixels, least, most: limit }: typeof POOL_HEAD): number => Math.min(limit, Math.max(least, pixels / most));
+    poolHead = units(POOL_HEAD);
+    groupHead = units(GROUP_HEAD);
+    poolGap = units(POOL_GAP);
+    groupGap = units(GROUP_GAP);
   }
 
   const groups: Group[] = [], boxes: PoolBox[] = [];
@@ -201,7 +216,7 @@ export function layoutOf(cluster: Cluster, width: number, height: number): Layou
   const chipX = new Float32Array(chips.length), chipY = new Float32Array(chips.length);
   let turn = 0;
   const whole = flow(best, (group, box, columns, pool) => {
-    const head = group.kind === "none" ? 0 : GROUP_HEAD;
+    const head = group.kind === "none" ? 0 : groupHead;
     group.nodes.forEach((node, at) => {
       const { w, h, x, y } = templateOf[node]!;
       const left = box.x + (at % columns) * group.stepX, top = box.y + head + Math.floor(at / columns) * group.stepY;
@@ -223,14 +238,14 @@ export function layoutOf(cluster: Cluster, width: number, height: number): Layou
     const products = [...new Set(members.map((node) => nodes.product[node]!))];
     boxes.push({ ...box, name: pools[at]!.name, product: products.join(", "), nodes: members.length, chips: members.reduce((sum, node) => sum + first[node + 1]! - first[node]!, 0) });
   });
-  return { x: 0, y: 0, w: whole.w, h: whole.h, poolHead, pools: boxes, groups, nodeX, nodeY, nodeW, nodeH, groupOf, chipX, chipY, order, rank };
+  return { x: 0, y: 0, w: whole.w, h: whole.h, poolHead, groupHead, pools: boxes, groups, nodeX, nodeY, nodeW, nodeH, groupOf, chipX, chipY, order, rank };
 }
 
 /** The node at a point of the map, -1 for none; the gap around a node belongs to it. */
 export function nodeAt(layout: Layout, x: number, y: number): number {
   for (const group of layout.groups) {
     if (x < group.x - 0.5 || y < group.y || x > group.x + group.w + 0.5 || y > group.y + group.h + 0.5) continue;
-    const head = group.kind === "none" ? 0 : GROUP_HEAD;
+    const head = group.kind === "none" ? 0 : layout.groupHead;
     const column = Math.floor((x - group.x) / group.stepX), line = Math.floor((y - group.y - head) / group.stepY);
     if (column < 0 || column >= group.columns || line < 0) return -1;
     return group.nodes[line * group.columns + column] ?? -1;

@@ -2,7 +2,7 @@
 import { indexOf } from "../store/cluster";
 import type { Cluster } from "../types";
 import { t } from "../messages";
-import { FILL, GROUP_HEAD, type Group, type Layout } from "./layout";
+import { FILL, type Group, type Layout } from "./layout";
 import { type Camera, chipSize } from "./paint";
 
 export interface Marks {
@@ -51,18 +51,18 @@ export function drawOverlay(context: CanvasRenderingContext2D, width: number, he
     context.fillText(limit(t("map.poolNote", { product: pool.product, nodes: pool.nodes, chips: pool.chips }), width - after, size * 0.55), after, base);
   }
 
-  if (GROUP_HEAD * scale >= 9.5) {
+  if (layout.groupHead * scale >= 9.5) {
     const size = Math.min(12, Math.max(9, scale * 1.6));
     context.font = `${size}px ${FONT}`;
     context.fillStyle = dim;
     for (const group of layout.groups) {
       if (group.kind === "none") continue;
-      const x = sx(group.x), y = sy(group.y), w = group.w * scale, h = GROUP_HEAD * scale;
+      const x = sx(group.x), y = sy(group.y), w = group.w * scale, h = layout.groupHead * scale;
       if (!seen(x, y, w, h)) continue;
       const begin = Math.max(x, 4);
       const long = groupName(group);
       const text = limit(long, x + w - begin, size * 0.56) === long ? long : limit(group.name, x + w - begin, size * 0.6);
-      context.fillText(text, begin, y + h - Math.min(7, scale * 0.6));
+      context.fillText(text, begin, y + h - Math.min(6, h * 0.25));
     }
   }
 

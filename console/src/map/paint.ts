@@ -111,7 +111,7 @@ export function paint(pixels: Uint32Array, width: number, height: number, { clus
   const pictures: (Uint32Array | undefined)[] = [];
   const outlined = size >= OUTLINED;
   const urgent: number[] = [];
-  const urgentSize = Math.max(size, 3);
+  const urgentSize = Math.max(size + 1, 4);
 
   for (let node = 0; node < nodes.name.length; node++) {
     const left = (layout.nodeX[node]! - camera.x) * scale, top = (layout.nodeY[node]! - camera.y) * scale;
@@ -185,27 +185,25 @@ function edges(
 ): void {
   const job = cluster.chips.job[chip]!;
   const cx = layout.chipX[chip]!, cy = layout.chipY[chip]!;
-  let right = false, down = false, left = false, up = false;
+  // chips of the same job beside it: how far away, in pixels, 0 for none; and those across its corners
+  let left = 0, right = 0, up = 0, down = 0, corners = 0;
   for (let at = begin; at < end; at++) {
     const other = order[at]!;
     if (cluster.chips.job[other] !== job || other === chip) continue;
     const dx = layout.chipX[other]! - cx, dy = layout.chipY[other]! - cy;
-    if (Math.abs(dy) < 0.1) {
-      if (dx > 0 && dx < 1.6) right = true;
-      else if (dx < 0 && dx > -1.6) left = true;
-    } else if (Math.abs(dx) < 0.1) {
-      if (dy > 0 && dy < 1.6) down = true;
-      else if (dy < 0 && dy > -1.6) up = true;
-    }
+    if (Math.abs(dx) > 1.6 || Math.abs(dy) > 1.6) continue;
+    if (Math.abs(dy) < 0.1) dx > 0 ? (right = dx * scale) : (left = -dx * scale);
+    else if (Math.abs(dx) < 0.1) dy > 0 ? (down = dy * scale) : (up = -dy * scale);
+    else corners |= (dy > 0 ? 4 : 1) << (dx > 0 ? 1 : 0);
   }
   const thick = Math.max(1, Math.floor(scale / 28));
   const gap = Math.max(1, Math.round((scale * (1 - FILL)) / 2));
   const x0 = x - gap, y0 = y - gap, x1 = x + size + gap, y1 = y + size + gap;
-  // an open side reaches over to the neighbour, so that the outline is one line
-  const reach = Math.ceil(scale * 0.4);
-  const xa = left ? x - reach : x0, xb = right ? x + size + reach : x1, ya = up ? y - reach : y0, yb = down ? y + size + reach : y1;
-  if (!up) rect(pixels, width, height, xa, y0, xb, y0 + thick, colour);
-  if (!down) rect(pixels, width, height, xa, y1 - thick, xb, y1, colour);
-  if (!left) rect(pixels, width, height, x0, ya, x0 + thick, yb, colour);
-  if (!right) rect(pixels, width, height, x1 - thick, ya, x1, yb, colour);
+  // A side that goes on at the neighbour ends half way to it; at an inner corner it ends at the neighbour's own line.
+  const before = (to: number, away: number, inner: boolean): number => (away ? (inner ? to - Math.round(away) + size + gap - thick : to - Math.round((away - size) / 2)) : to - gap);
+  const after = (to: number, away: number, inner: boolean): number => (away ? (inner ? to + Math.round(away) - gap + thick : to + size + Math.ceil((away - size) / 2)) : to + size + gap);
+  if (!up) rect(pixels, width, height, before(x, left, (corners & 1) > 0), y0, after(x, right, (corners & 2) > 0), y0 + thick, colour);
+  if (!down) rect(pixels, width, height, before(x, left, (corners & 4) > 0), y1 - thick, after(x, right, (corners & 8) > 0), y1, colour);
+  if (!left) rect(pixels, width, height, x0, before(y, up, (corners & 1) > 0), x0 + thick, after(y, down, (corners & 4) > 0), colour);
+  if (!right) rect(pixels, width, height, x1 - thick, before(y, up, (corners & 2) > 0), x1, after(y, down, (corners & 8) > 0), colour);
 }
