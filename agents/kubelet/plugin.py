@@ -96,7 +96,7 @@ class DevicePlugin:
         self._books = DeviceHoldings(
             settings.pod_resources, settings.folder / CHECKPOINT, settings.ask_timeout, self._names
         )
-        self._registrar = Registrar(
+        self._registrar: Registrar[Offer] = Registrar(
             node, settings, clock, self._chance, lambda: self.allocator.offers if self.allocator else {}, self._server,
             end or (lambda: os.kill(os.getpid(), signal.SIGTERM)),
         )  # fmt: skip

@@ -10,9 +10,8 @@ import os
 import random
 import stat
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from agents.kubelet.inventory import Offer
 from agents.kubelet.server import KUBELET_SOCKET, ResourceServer
 from agents.kubelet.settings import PluginSettings
 from agents.node.clock import Clock
@@ -28,7 +27,10 @@ _BACKOFF_CEILING: Final = 30.0
 _log = Log("kubelet")
 
 
-class Registrar:
+Offered = TypeVar("Offered")
+
+
+class Registrar(Generic[Offered]):
     """Keep ``servers`` (resource → server) in line with ``offers`` and with the running kubelet. ``end`` ends the
     process."""
 
@@ -38,8 +40,8 @@ class Registrar:
         settings: PluginSettings,
         clock: Clock,
         chance: random.Random,
-        offers: Callable[[], Mapping[str, Offer]],
-        make: Callable[[Offer], ResourceServer],
+        offers: Callable[[], Mapping[str, Offered]],
+        make: Callable[[Offered], ResourceServer],
         end: Callable[[], None],
     ) -> None:
         self._node, self._settings, self._clock, self._chance = node, settings, clock, chance

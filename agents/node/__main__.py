@@ -32,6 +32,7 @@ from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from agents.node.steptimes import ROOT as STEPS
+from agents.rdma import config as rdma
 from engine import versions
 
 PROG = "python -m agents.node"
@@ -91,6 +92,7 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         health=health.chosen(options),
         links=_links(options),
         dra=dra.chosen(options),
+        rdma=rdma.chosen(options),
         steps=_steps(options),
         logs=_logs(options),
         exporter=exporter.chosen(options),
@@ -205,6 +207,7 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
     health.add(parser)
     exporter.add(parser)
     dra.add(parser)
+    rdma.add(parser)
     return parser
 
 

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ from agents.node.shipped import shipped_policy
 from agents.node.steptimes import StepTimes
 from agents.node.trust import OrderTrust
 from agents.node.ub_ports import UbPorts
+from agents.rdma.config import RdmaSettings
+from agents.rdma.plugin import RdmaPart
 from engine.wire.policy import NodePolicy
 
 DRIVERS = ("dcmi", "npu_smi", "simulated")
@@ -69,6 +72,7 @@ async def run_agent(
     names: PublicNames | None = None,
     links: Path | None = None,
     dra: DraSettings | None = None,
+    rdma: RdmaSettings | None = None,
     steps: Path | None = None,
     logs: DiagnosisSettings | None = None,
     stop: asyncio.Event | None = None,
@@ -76,6 +80,7 @@ async def run_agent(
     """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
     `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe, with `links` the
     folder through which orders for links reach processes, with `dra` its driver of dynamic resource allocation, with
+    `rdma` its RDMA cards, with
     `steps` the folder of profiling, whose step times it reports.
     While another agent works with the journal of `journal_dir`, this one waits and does nothing.
     `plugins` is the file that switches parts of resets on and off, `hooks` the folder of programs that take part in
@@ -136,6 +141,9 @@ async def run_agent(
             work = _beside(work, serving())
         if sharing is not None:
             work = _beside(work, sharing.run())
+        if rdma is not None:
+            end = partial(os.kill, os.getpid(), signal.SIGTERM)
+            work = _beside(work, RdmaPart(node_name, client, rdma, Clock(), lambda: agent.state, end).run())
         if links is not None:
             trust = LinkTrust(OrderTrust(settings.order_trust, journal_dir, node_name), journal_dir)
             work = _beside(work, LinkPart(node_name, client, links, trust=trust).run())

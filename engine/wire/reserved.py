@@ -13,6 +13,7 @@ from engine.wire import faultjob, manualinfo, publicinfo
 from engine.wire.names import (
     DEVICE_NAMESPACE,
     DEVICE_PREFIX,
+    DPU_PREFIX,
     JOB_STATISTIC,
     JOB_SUMMARY_PREFIX,
     NODE_NAMESPACE,
@@ -41,6 +42,7 @@ RECORDS: Final = (
     ReservedRecord(SYSTEM, "belay-*", "Belay"),
     ReservedRecord(NODES, "*", "the node's agent"),
     ReservedRecord(DEVICE_NAMESPACE, f"{DEVICE_PREFIX}*", "the node's device plugin"),
+    ReservedRecord(DEVICE_NAMESPACE, f"{DPU_PREFIX}*", "the node's RDMA device plugin"),
     ReservedRecord(DEVICE_NAMESPACE, "mindx-dl-switchinfo-*", "the node's device plugin"),
     ReservedRecord(NODE_NAMESPACE, "mindx-dl-switchinfo-*", "the node's device plugin"),
     ReservedRecord(NODE_NAMESPACE, f"{NODE_PREFIX}*", "NodeD of the node"),

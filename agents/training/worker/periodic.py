@@ -129,7 +129,7 @@ class PeriodicCheckpoints:
                 )
             self._protected.restore(json.loads(state["meta"]), state["tensors"])
             self._buckets.orders = self._buckets.orders or json.loads(state["orders"])
-        except (CheckpointError, OSError, ValueError, KeyError) as error:
+        except (CheckpointError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             self._damaged.add(step)
             raise CheckpointError(str(error)[:500]) from error
 

@@ -17,6 +17,7 @@ from engine.wire import evidence, faultjob, links, publicinfo, recoveryrecord, r
 from engine.wire.names import (
     DEVICE_NAMESPACE,
     DEVICE_PREFIX,
+    DPU_PREFIX,
     NODE_NAMESPACE,
     NODE_PREFIX,
     NODES,
@@ -116,7 +117,8 @@ def reports_of(node: str) -> frozenset[tuple[str, str]]:
     public = {(publicinfo.STATISTICS_NAMESPACE, f"{sender}-fault-{node}") for sender in SENDERS}
     return frozenset(
         {
-            (DEVICE_NAMESPACE, DEVICE_PREFIX + node), (NODE_NAMESPACE, NODE_PREFIX + node),
+            (DEVICE_NAMESPACE, DEVICE_PREFIX + node), (DEVICE_NAMESPACE, DPU_PREFIX + node),
+            (NODE_NAMESPACE, NODE_PREFIX + node),
             (NODES, REPORT_PREFIX + node), (NODES, links.name_of(node)), (NODES, steptimes.name_of(node)),
             (NODES, evidence.PREFIX + node), *public,
         }

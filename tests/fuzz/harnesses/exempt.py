@@ -43,6 +43,7 @@ REASONS: Final = {
     "agents/node/client.py": "answers of the API server; every error becomes an ApiError (tests/test_agent_client.py)",
     "agents/node/hardware/roceping.py": "the range file beside the ping list, which ping-list reads",
     "agents/node/trust.py": "the agent's own pinned state, mode 0600; a damaged one falls back to the mounted keys",
+    "agents/rdma/report.py": "the kernel's own answers about interfaces",
     "agents/runtime/install": "root's own container engine files: runtime-engines and toml read the same texts",
     "agents/training/agent/": _OWN,
     "agents/training/taskd/warm_": _OWN,

@@ -10,6 +10,8 @@ from agents.drivers.base import DriverError
 from agents.drivers.tools import command, hccn, npu_smi
 from agents.node import fabric
 from agents.node.hardware import bmc, ipmi, pinglist, storage, superpod
+from agents.rdma import cards
+from agents.rdma.config import ConfigError, fault_codes, parsed
 from tests.fuzz.harness import Form, Harness, scratch, text
 from tests.fuzz.harnesses.loops import run
 
@@ -95,6 +97,17 @@ class _Board:
         return self._data
 
 
+def _rdma(data: bytes) -> None:
+    try:
+        parsed(data, "config.json")
+    finally:
+        fault_codes(data, "fault_code.json")
+
+
+def _rdma_cards(found: str) -> None:
+    cards.interfaces(found), cards.count(found), cards.widths(found), cards.expected(found)
+
+
 def _alarms(data: bytes) -> None:
     for ask in (
         lambda: ipmi.records(data),
@@ -169,6 +182,8 @@ HARNESSES: Final = (
         words=_TABLE_WORDS,
     ),
     Harness("hccn-tool", text(_hccn_tool), ("agents/drivers/tools/hccn.py",), form=Form.TEXT, words=_TABLE_WORDS),
+    Harness("rdma-config", _rdma, ("agents/rdma/config.py",), (ConfigError,)),
+    Harness("rdma-cards", text(_rdma_cards), ("agents/rdma/cards.py",), form=Form.TEXT, words=_TABLE_WORDS),
     Harness("ipmi-alarms", _alarms, ("agents/node/hardware/ipmi.py",), form=Form.BYTES),
     Harness("ipmi-output", _printed, ("agents/node/hardware/bmc.py",), (bmc.BmcError,), Form.TEXT),
     Harness("storage-state", text(_clients), ("agents/node/hardware/storage.py",), form=Form.TEXT),

@@ -1,0 +1,1 @@
+"""RDMA cards of a node as a shared resource, and their faults."""
