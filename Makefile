@@ -8,9 +8,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH_STAMP := $(VENV)/.installed-training
 HELM_STAMP := $(VENV)/.installed-helm
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart
+.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -95,18 +97,37 @@ fuzz: venv fuzz-packages ## mutated inputs for every parser, in Python and C; SE
 soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock
 	@$(BIN)/python -m tests.training.sim $${SEED:-0} $${HISTORIES:-100000}
 
-lock: ## renew requirements.lock and requirements-training.lock (needs uv)
+lock: ## renew the requirements-*.lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --extra test --extra lint --extra build --extra bench --extra proto pyproject.toml -o requirements.lock
 	grep -v '^torch' requirements-training.in | uv pip compile --universal --python-version 3.11 --no-deps --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header -c requirements.lock - -o requirements-training.lock
 	grep '^torch' requirements-training.in >> requirements-training.lock
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  --group pyproject.toml:docs -c requirements.lock -o requirements-docs.lock
 
 console: ## the web page: console/ bundled into engine/serve/console/static (needs Node 20 and npm)
 	@cd console && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci; } && npm run --silent build
 
-man: venv ## write the man pages of the verbs again
+man: reference # the old name
+
+reference: venv ## write man pages, docs/reference and docs/metrics.md again, from the code
 	@$(BIN)/python -m tests.man_pages
+	@$(BIN)/python -m tests.metric_pages
+	@$(BIN)/python -m tests.reference_pages
+
+$(DOCS_STAMP): requirements-docs.lock
+	@test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	@echo "installing mkdocs into $(DOCS_VENV) (once)"
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-docs.lock
+	@touch $(DOCS_STAMP)
+
+docs: $(DOCS_STAMP) ## the documentation site in build/site; a link that leads nowhere fails
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --quiet --config-file docs/site/mkdocs.yml
+	@echo "build/site/index.html"
+
+links: venv ## ask every address that the documents name whether it answers (needs the network)
+	@$(BIN)/python -m tests.external_links
 
 licences: venv ## every locked dependency with its licence; fails where one was not reviewed (requirements-licences.toml)
 	@$(BIN)/python -m tests.licences
@@ -114,8 +135,7 @@ licences: venv ## every locked dependency with its licence; fails where one was 
 chart: venv ## write the schema of the Helm chart's values again
 	@$(BIN)/python -m tests.chart
 
-metrics-page: venv ## write docs/metrics.md again
-	@$(BIN)/python -m tests.metric_pages
+metrics-page: reference # the old name
 
 dist: venv ## wheels and source archives of both packages from HEAD, with checksums, in dist/
 	@rm -rf dist
@@ -135,4 +155,4 @@ checkpoint-torture: venv ## saves with the writer killed, full disks, torn bytes
 	@$(BIN)/python -m tests.training.checkpoint_torture $${SAVES:-10000} $${SEED:-1}
 
 clean: ## remove what the other verbs made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The man pages of the command line, written from its verbs: ``make man``."""
+"""The man pages of the command line, written from its verbs: ``make reference``."""
 
 from __future__ import annotations
 

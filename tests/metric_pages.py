@@ -1,4 +1,4 @@
-"""`docs/metrics.md`, written from the tables of the engine's and the exporter's metrics: ``make metrics-page``."""
+"""`docs/metrics.md`, written from the tables of the engine's and the exporter's metrics: ``make reference``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.metrics import METRICS
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 _HEAD = """# Metrics
 
-Written from the tables in the code (`make metrics-page`); a test fails when they differ.
+Written from the tables in the code (`make reference`); a test fails when they differ.
 
 ## The engine: `belay server`, `GET /metrics`
 

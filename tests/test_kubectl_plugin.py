@@ -71,7 +71,7 @@ def test_the_man_pages_say_what_the_verbs_say(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     fresh = {page.name: page.read_text() for page in tmp_path.iterdir()}
     kept = {page.name: page.read_text() for page in (ROOT / "docs" / "man").glob("*.1")}
-    assert fresh == kept, "the verbs have changed: make man"
+    assert fresh == kept, "the verbs have changed: make reference"
     assert ".SH SYNOPSIS" in fresh["belay-explain.1"] and "belay-checkpoint-list.1" in fresh
 
 

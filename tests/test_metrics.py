@@ -109,4 +109,4 @@ def test_hostile_counters_in_redis_break_nothing() -> None:
 
 
 def test_the_page_of_metrics_is_the_tables() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page_text(), "the tables have changed: make metrics-page"
+    assert PAGE.read_text(encoding="utf-8") == page_text(), "the tables have changed: make reference"

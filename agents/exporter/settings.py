@@ -210,6 +210,43 @@ _FLAGS: Final[dict[str, tuple[str, Parse]]] = {
     "hccnTool": ("hccn_tool", _text),
     "driver": ("driver", _text),
 }
+#: What each flag means, for the reference (docs/reference/agent.md).
+MEANINGS: Final = {
+    "ip": "the address to listen on; needed unless Telegraf reads",
+    "port": "the port to listen on, 1025 to 40000",
+    "updateTime": "seconds between two readings; 0: the intervals of pluginConfiguration.json and the groups",
+    "containerMode": "which runtime holds the containers: docker, containerd or isula",
+    "containerd": "socket of containerd; empty: where the runtime puts it",
+    "endpoint": "socket of the container runtime interface; empty: where the runtime puts it",
+    "concurrency": "scrapes answered at one time, 1 to 512",
+    "limitIPReq": "requests per seconds that one address may send, as N/SECONDS",
+    "limitIPConn": "connections that one address may hold, 1 to 128",
+    "limitTotalConn": "connections in all, 1 to 512",
+    "cacheSize": "addresses whose requests are counted, 1 to 1024000",
+    "platform": "who reads: Prometheus by HTTP, or Telegraf from standard output",
+    "poll_interval": "Telegraf only: time between two outputs, such as 1s",
+    "profilingTime": "milliseconds over which PCIe bandwidth is measured, 1 to 2000",
+    "hccsBWProfilingTime": "milliseconds over which HCCS bandwidth is measured, 1 to 1000",
+    "deviceResetTimeout": "seconds to wait at the start for cards that are not back yet, 10 to 600",
+    "textMetricsFilePath": "files of metrics that people write, shown beside the others; by commas",
+    "enableLegacyMetrics": "show metrics under their names of before, too",
+    "logFile": "write the log to this file too; empty: standard error only",
+    "logLevel": "-1 debug, 0 info, 1 warning, 2 error, 3 critical",
+    "maxAge": "days to keep old log files, 7 to 700",
+    "maxBackups": "how many old log files to keep, 1 to 180",
+    "version": "print the version and end",
+    "enable-healthz": "answer /healthz on -healthz-address",
+    "healthz-address": "port of the probe, 1025 to 65535",
+    "tls-cert-file": "certificate of the probe",
+    "tls-private-key-file": "key of the probe's certificate",
+    "metricsTLSCert": "certificate of /metrics: it is then served by TLS",
+    "metricsTLSKey": "key of the certificate of /metrics",
+    "metricsClientCA": "authorities of scrapers: a client certificate is then needed",
+    "trustedScrapers": "networks that only the total limits bind, by commas",
+    "configDir": "folder of metricConfiguration.json and pluginConfiguration.json",
+    "hccnTool": "path of hccn_tool, which reads network ports",
+    "driver": "dcmi[:FILE], npu_smi[:FILE] or simulated[:MODEL]",
+}
 FLAG_NAMES: Final = tuple(_FLAGS)
 _BOOLS: Final = frozenset({"enableLegacyMetrics", "version", "enable-healthz"})
 _TELEGRAF: Final = frozenset({

@@ -198,10 +198,12 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
         help="*.pub, the keys of which one must have signed orders, and signers, whose commits count "
         "(default %(default)s); without keys there, unsigned orders are carried out",
     )
-    parser.add_argument("--kubeconfig", default=None)
-    parser.add_argument("--pool", default="default")
+    parser.add_argument("--kubeconfig", default=None, metavar="FILE", help="without it the pod's own account")
+    parser.add_argument("--pool", default="default", help="pool whose policy is followed until orders name another")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on idle, boot, heartbeat and report times")
-    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    parser.add_argument(
+        "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="least level that is logged"
+    )
     flags.add(parser)
     hardware.add(parser)
     health.add(parser)

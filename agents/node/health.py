@@ -47,9 +47,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     group = parser.add_argument_group("health probe")
     group.add_argument("--enable-healthz", action="store_true", help="answer GET / on the probe's port")
-    group.add_argument("--healthz-address", type=int, default=PORT, metavar="PORT")
-    group.add_argument("--tls-cert-file", default="", metavar="FILE")
-    group.add_argument("--tls-private-key-file", default="", metavar="FILE")
+    group.add_argument("--healthz-address", type=int, default=PORT, metavar="PORT", help="the probe's port")
+    group.add_argument("--tls-cert-file", default="", metavar="FILE", help="its certificate: answers then come by TLS")
+    group.add_argument("--tls-private-key-file", default="", metavar="FILE", help="the certificate's key")
 
 
 def chosen(options: argparse.Namespace) -> HealthSettings | None:

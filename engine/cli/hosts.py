@@ -31,7 +31,10 @@ def runtime() -> None:
 
 
 @runtime.command(name="build", short_help="Compile its two programs.")
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("oci-runtime"))
+@click.option(
+    "--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("oci-runtime"),
+    help="Where the programs are written.",
+)  # fmt: skip
 @click.option("--arch", type=click.Choice(["native", "x86_64", "aarch64"]), default="native", show_default=True)
 @fails_clearly
 def runtime_build(folder: Path, arch: str) -> None:
@@ -156,7 +159,13 @@ def _container_options(command: Any) -> Any:
     """The options of the manager, by its own names and those of MindCluster's."""
     for option in reversed(
         (
-            click.option("--runtime", "-runtimeType", type=click.Choice(["docker", "containerd"]), default="docker"),
+            click.option(
+                "--runtime",
+                "-runtimeType",
+                type=click.Choice(["docker", "containerd"]),
+                default="docker",
+                help="Which runtime holds the containers (docker).",
+            ),
             click.option(
                 "--socket", "-sockPath", metavar="FILE", default="", help="The runtime's socket (its usual place)."
             ),

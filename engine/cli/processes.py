@@ -10,7 +10,7 @@ from engine.cli.invocation import fails_clearly
 
 
 @click.command(short_help="Watch Git and Kubernetes, wake the workers.")
-@click.option("--kubeconfig", metavar="FILE")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, then the pod's own account.")
 @click.option("--source", metavar="FILE", help="A Source document: repository, branch, signatures; edits take effect.")
 @fails_clearly
 def controller(kubeconfig: str | None, source: str | None) -> None:
@@ -70,7 +70,7 @@ class _OneDash(click.Command):
 )
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
 @click.option("--driver", metavar="DRIVER", required=True, help="dcmi[:FILE], npu_smi[:FILE] or simulated[:MODEL].")
-@click.option("--kubeconfig", metavar="FILE")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, then the pod's own account.")
 @click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @fails_clearly

@@ -40,7 +40,7 @@ def demo() -> None:
 )
 @click.option("--check", is_flag=True, help="Only read the story; needs no cluster.")
 @click.option("--speed", type=click.FloatRange(0.01, 1000.0), default=1.0, show_default=True, help="Times as fast.")
-@click.option("--kubeconfig", metavar="FILE")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG.")
 @click.pass_context
 @fails_clearly
 def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, kubeconfig: str | None) -> None:
@@ -73,7 +73,7 @@ def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, 
 @click.option("--network", is_flag=True, help="On the chip's network plane.")
 @click.option("--clear", is_flag=True, help="Take the chip's faults away; a reset does so too.")
 @click.option("--reset-fails", type=click.IntRange(0, 100), default=0, help="Let the next N resets fail.")
-@click.option("--kubeconfig", metavar="FILE")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG.")
 @fails_clearly
 def inject_fault(
     chip: str, codes: tuple[str, ...], network: bool, clear: bool, reset_fails: int, kubeconfig: str | None
@@ -87,7 +87,7 @@ def inject_fault(
 @inject.command("node")
 @click.argument("node")
 @click.argument("state", type=click.Choice(["ready", "not-ready"]))
-@click.option("--kubeconfig", metavar="FILE")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG.")
 @fails_clearly
 def inject_node(node: str, state: str, kubeconfig: str | None) -> None:
     """Stop or start a simulated node's heartbeat."""
@@ -102,7 +102,10 @@ def sim_driver() -> None:
 
 
 @sim_driver.command(name="build", short_help="Compile the stand-in libdcmi.so.")
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("sim-driver"))
+@click.option(
+    "--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("sim-driver"),
+    help="Where the library is written.",
+)  # fmt: skip
 @click.option("--chips", type=click.IntRange(1, 64), default=8, help="Chips of the machine.")
 @click.option("--chip-name", default="910B3", help="Chip name as the driver gives it.")
 @fails_clearly

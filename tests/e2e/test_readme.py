@@ -25,10 +25,24 @@ pytestmark = pytest.mark.e2e
 TELL = ("belay diff", "belay policy test", "belay simulate", "belay validate")
 
 
+def commands(block: str) -> list[str]:
+    """The commands of a block, a line each; a here document belongs to the line that opens it."""
+    found: list[str] = []
+    end = ""
+    for line in block.splitlines():
+        if end:
+            found[-1] += f"\n{line}"
+        else:
+            found.append(line)
+        opened = re.search(r"<<'(\w+)'$", line)
+        end = opened[1] if opened else "" if line == end else end
+    return found
+
+
 def checked(block: str) -> str:
     """Every line, and the end of the shell after the first that failed."""
     out = []
-    for line in block.splitlines():
+    for line in commands(block):
         most = 1 if line.startswith(TELL) else 0
         out += [f"echo {shlex.quote('$ ' + line)}", line, f"ended=$?; [ $ended -le {most} ] || exit $((100 + ended))"]
     return "\n".join(out)

@@ -58,18 +58,31 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--ipmi", choices=["off", "open", "lanplus"], default="open",
         help="how the board's controller is reached: this node's /dev/ipmi0, or by network",
     )  # fmt: skip
-    group.add_argument("--ipmi-tool", choices=["ipmitool", "freeipmi"], default="ipmitool")
-    group.add_argument("--ipmi-device", type=int, default=0, metavar="N")
+    group.add_argument("--ipmi-tool", choices=["ipmitool", "freeipmi"], default="ipmitool", help="which program asks")
+    group.add_argument("--ipmi-device", type=int, default=0, metavar="N", help="number of the local device: /dev/ipmiN")
     group.add_argument("--ipmi-host", default="", metavar="HOST", help="for lanplus")
-    group.add_argument("--ipmi-port", type=int, default=623)
-    group.add_argument("--ipmi-user", default="")
+    group.add_argument("--ipmi-port", type=int, default=623, help="port of the board's controller, for lanplus")
+    group.add_argument("--ipmi-user", default="", help="user of the board's controller, for lanplus")
     group.add_argument("--ipmi-password-file", default="", metavar="FILE", help="its first line; mode 0600 or less")
-    group.add_argument("--ipmi-cipher", type=int, default=17, metavar="SUITE")
+    group.add_argument("--ipmi-cipher", type=int, default=17, metavar="SUITE", help="cipher suite of lanplus")
     group.add_argument("--ipmi-workarounds", default="", metavar="FLAGS", help="of FreeIPMI")
     group.add_argument("--ipmi-timeout", type=float, default=10.0, metavar="SECONDS", help="of one request")
-    group.add_argument("-monitorPeriod", dest="monitor_period", type=int, default=60, metavar="SECONDS")
-    group.add_argument("-reportInterval", dest="report_interval", type=int, default=5, metavar="SECONDS")
-    group.add_argument("-resultMaxAge", dest="result_days", type=int, default=7, metavar="DAYS")
+    group.add_argument(
+        "-monitorPeriod", dest="monitor_period", type=int, default=60, metavar="SECONDS",
+        help="time between two looks at the hardware",
+    )  # fmt: skip
+    group.add_argument(
+        "-reportInterval", dest="report_interval", type=int, default=5, metavar="SECONDS",
+        help="time between two attempts at a report",
+    )  # fmt: skip
+    group.add_argument(
+        "-resultMaxAge",
+        dest="result_days",
+        type=int,
+        default=7,
+        metavar="DAYS",
+        help="how long results of pings are kept",
+    )
     group.add_argument(
         "--public-faults", nargs="?", const=CLUSTERD, default="", metavar="HOST:PORT",
         help=f"send storage faults by gRPC instead of writing ConfigMaps (without a value: {CLUSTERD})",

@@ -1,0 +1,316 @@
+"""`docs/reference/`, written from schemas, definitions, verbs, settings and flags: ``make reference``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import click
+import msgspec
+import yaml
+
+from agents.exporter import settings as exporter
+from agents.node.__main__ import _parser as agent_parser
+from engine.cli import main
+from engine.documents import KINDS
+from engine.load.schemas import schemas
+from engine.settings import _BOUNDS, PREFIX, Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
+_MADE = "Written by `make reference`; a test fails when this page and the code differ.\n"
+_CODE = re.compile(r"``?([^`]+)``?")
+#: Deeper fields are those of Kubernetes (pod templates), or a condition that nests in itself.
+_DEEPEST = 12
+_WHOLE = (
+    "Stored whole, with the fields of MindCluster's own definition; Belay reads those of the original's controllers."
+)
+_FIELDS = "| field | type | default | meaning |\n|---|---|---|---|\n"
+_INDEX = """# Reference
+
+{made}
+- [Commands](commands.md): every verb with its options
+- [Settings](settings.md): every `BELAY_*` variable
+- [Flags of agents](agent.md): agent, device plugin, exporter
+- [Metrics](../metrics.md)
+- [Status, key by key](../status.md)
+
+## Belay's kinds
+
+| kind | declares |
+|---|---|
+{own}
+
+## Kinds of MindCluster and Volcano
+
+As Belay's definitions store them, for clusters in which the originals are not installed.
+
+| kind | group |
+|---|---|
+{theirs}
+"""
+_AGENT = """# Flags of agents
+
+{made}
+`belay agent` takes these flags, and `belay exporter` those [below](#the-exporter). Flags with one dash keep
+MindCluster's names and Go's forms: `-volcanoType`, `-volcanoType=true`.
+"""
+Json = Mapping[str, Any]
+
+
+def plain(text: str) -> str:
+    """A text as one cell of a table: docstrings' code as Markdown's, nothing read as HTML or emphasis."""
+    parts = []
+    for number, part in enumerate(_CODE.split(" ".join(text.split()))):
+        parts.append(code(part) if number % 2 else re.sub(r"([*_<\[])", r"\\\1", part).replace("|", "\\|"))
+    return "".join(parts)
+
+
+def code(text: object) -> str:
+    """A piece of code in a cell of a table."""
+    shown = str(text)
+    if "|" in shown:
+        return "<code>" + shown.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;") + "</code>"
+    return f"`{shown}`" if shown else ""
+
+
+def kind_page(kind: str, schema: Json) -> str:
+    """A kind with each of its fields."""
+    rows = [row for row in fields(schema, schema) if not row.startswith(("| `apiVersion`", "| `kind`", "| `metadata."))]
+    return (
+        f"# {kind}\n\n{plain(schema.get('description', ''))}\n\n{_MADE}\n"
+        f"`apiVersion: belay.dev/v1alpha1`, `kind: {kind}`; `metadata` takes `name`, `labels` and "
+        f"`annotations`. A field that is\nnot listed is refused. Schema for editors: `belay schema {kind.lower()}`; "
+        f"in a cluster: `kubectl explain {kind.lower()}.spec`.\n\n" + _FIELDS + "\n".join(rows) + "\n"
+    )
+
+
+def fields(root: Json, node: Json, path: str = "", seen: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every field below a schema as a row of the table; a definition that contains itself is described once."""
+    node, seen = resolved(root, node, seen)
+    if len(seen) > _DEEPEST or (seen and seen[-1] in seen[:-1]):
+        return
+    required = node.get("required", [])
+    for name, field in node.get("properties", {}).items():
+        whole, _ = resolved(root, field, ())
+        default = "required" if name in required else written(whole.get("default", field.get("default")))
+        text = field.get("description") or whole.get("description") or ""
+        where = f"{path}.{name}" if path else name
+        yield f"| `{where}` | {kind_of(root, field)} | {default} | {plain(text)} |"
+        yield from below(root, field, where, seen)
+    if isinstance(extra := node.get("additionalProperties"), dict):
+        yield from below(root, extra, f"{path}.<name>", seen)
+
+
+def below(root: Json, field: Json, where: str, seen: tuple[str, ...]) -> Iterator[str]:
+    """The fields inside a field: of its object, of the items of its list, of each of its forms."""
+    field, seen = resolved(root, field, seen)
+    for form in field.get("anyOf", field.get("oneOf", [])):
+        yield from below(root, form, where, seen)
+    for pattern in field.get("patternProperties", {}).values():
+        yield from below(root, pattern, f"{where}.<name>", seen)
+    if "items" in field and isinstance(field["items"], dict):
+        yield from below(root, field["items"], f"{where}[]", seen)
+    elif "properties" in field or isinstance(field.get("additionalProperties"), dict):
+        yield from fields(root, field, where, seen)
+
+
+def resolved(root: Json, node: Json, seen: tuple[str, ...]) -> tuple[Json, tuple[str, ...]]:
+    """The definition that a reference names, and the names on the way to it."""
+    while "$ref" in node:
+        name = str(node["$ref"]).rpartition("/")[2]
+        node, seen = root["$defs"][name], (*seen, name)
+    return node, seen
+
+
+def kind_of(root: Json, field: Json) -> str:
+    """What a field takes, in words."""
+    field, _ = resolved(root, field, ())
+    if "enum" in field:
+        return ", ".join(code(one) for one in field["enum"])
+    if "const" in field:
+        return code(field["const"])
+    if forms := field.get("anyOf", field.get("oneOf")):
+        found = [kind_of(root, form) for form in forms if form.get("type") != "null"]
+        return " or ".join(dict.fromkeys(found))
+    if field.get("x-kubernetes-int-or-string"):
+        return "integer or string"
+    if field.get("type") == "array":
+        return f"list of {kind_of(root, field['items'])}" if field.get("items") else "list"
+    if field.get("type") == "object" and field.get("patternProperties"):
+        return f"map of {kind_of(root, next(iter(field['patternProperties'].values())))}"
+    if field.get("type") == "object" and isinstance(field.get("additionalProperties"), dict):
+        return f"map of {kind_of(root, field['additionalProperties'])}"
+    found = str(field.get("format") or field.get("type") or "any")
+    low, high = field.get("minimum"), field.get("maximum")
+    if low is not None or high is not None:
+        found += f" ≥ {low}" if high is None else f" ≤ {high}" if low is None else f" {low}–{high}"
+    return found
+
+
+def written(default: Any) -> str:
+    """A default as people write it; nothing where there is none."""
+    if default is None or default in ("", [], {}):
+        return ""
+    return code(str(default).lower() if isinstance(default, bool) else yaml_line(default))
+
+
+def yaml_line(value: Any) -> str:
+    shown = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).strip()
+    return shown.removesuffix("...").strip()
+
+
+def definition_page(definition: Json) -> str:
+    """A kind of MindCluster or Volcano as Belay's definition stores it."""
+    spec = definition["spec"]
+    version = next(one for one in spec["versions"] if one.get("storage"))
+    schema = version["schema"]["openAPIV3Schema"]
+    rows = [row for row in fields(schema, schema) if not row.startswith(("| `apiVersion`", "| `kind`", "| `metadata`"))]
+    said = schema.get("description", "")
+    short = spec["names"].get("shortNames", [])
+    names = f" (`kubectl get {short[0]}`)" if short else ""
+    return (
+        f"# {spec['names']['kind']} ({spec['group']})\n\n{plain(said) + chr(10) + chr(10) if said else ''}{_MADE}\n"
+        f"`apiVersion: {spec['group']}/{version['name']}`{names}, {spec['scope'].lower()}. "
+        + ("Fields that are not listed are kept as they are.\n\n" + _FIELDS + "\n".join(rows) if rows else _WHOLE)
+        + "\n"
+    )
+
+
+def commands_page() -> str:
+    """Every verb of the command line, from click."""
+    parts = ["# Commands\n", _MADE]
+    for path, command in verbs(main, ("belay",)):
+        context = click.Context(command, info_name=" ".join(path))
+        parts.append(f"\n{'#' * min(len(path) + 1, 4)} {' '.join(path)}\n")
+        parts.append(helped(command.help or command.short_help or ""))
+        if not isinstance(command, click.Group):
+            parts.append(f"\n```\n{' '.join([*path, *command.collect_usage_pieces(context)])}\n```\n")
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        rows = [record for one in options if (record := one.get_help_record(context)) is not None]
+        if rows:
+            parts.append("\n| option | meaning |\n|---|---|")
+            parts.append("\n".join(f"| {code(left)} | {plain(right)} |" for left, right in rows) + "\n")
+    return "\n".join(parts)
+
+
+def verbs(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Each verb with the words that lead to it, groups before their members."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, one in sorted(command.commands.items()):
+            yield from verbs(one, (*path, name))
+
+
+def helped(text: str) -> str:
+    """A docstring of a verb: paragraphs that click keeps as they are (\\b) as a block, others as text."""
+    shown = []
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        lines = [line.strip() for line in paragraph.splitlines()]
+        if lines[0] == "\b":
+            shown.append("```\n" + "\n".join(line.rstrip() for line in paragraph.splitlines()[1:]) + "\n```")
+        else:
+            shown.append(plain(" ".join(lines)))
+    return "\n\n".join(shown) + "\n"
+
+
+def settings_page() -> str:
+    """Every ``BELAY_*`` variable: default and range from the code, meaning from docs/running.md."""
+    said = {}
+    for line in (ROOT / "docs" / "running.md").read_text().splitlines():
+        if line.startswith(f"| `{PREFIX}"):
+            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+            said.update(dict.fromkeys(re.findall(r"`([A-Z_]+)`", cells[0]), cells[-1].strip()))
+    rows = []
+    for field in msgspec.structs.fields(Settings):
+        name = PREFIX + field.name.upper()
+        low, high = _BOUNDS.get(field.name, (None, None))
+        default = str(int(field.default)) if isinstance(field.default, bool) else f"{field.default}".removesuffix(".0")
+        bounds = "0, 1" if isinstance(field.default, bool) else "" if low is None else f"{low:g}–{high:.15g}"
+        bounds = ", ".join(get_args(field.type)) if get_origin(field.type) is Literal else bounds
+        meaning = re.sub(r"\]\((?!\w+://)(#?)", lambda m: f"](../running.md{m[1]}" if m[1] else "](../", said[name])
+        rows.append(f"| `{name}` | {code(default)} | {bounds} | {meaning} |")
+    return (
+        f"# Settings\n\n{_MADE}\nEnvironment variables of controller, worker and server; in `deploy/` the ConfigMap "
+        "`belay-settings`.\nTimes are in seconds, sizes in bytes. A value that cannot be used ends the process "
+        "with code 2 and names the\nvariable. What is read besides: [Running Belay](../running.md#settings).\n\n"
+        "| variable | default | range | meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    )
+
+
+def agent_page() -> str:
+    """Every flag of the agent and of the exporter."""
+    parts = [_AGENT.format(made=_MADE)]
+    for group in agent_parser("belay agent")._action_groups:
+        actions = [one for one in group._group_actions if one.option_strings and one.dest != "help"]
+        if not actions:
+            continue
+        title = "Agent" if group.title in ("options", "optional arguments") else str(group.title).capitalize()
+        parts.append(f"\n## {title}\n\n| flag | takes | default | meaning |\n|---|---|---|---|")
+        parts += [_flag(one) for one in actions]
+    parts.append("\n## The exporter\n\n| flag | default | meaning |\n|---|---|---|")
+    defaults = {field.name: field.default for field in msgspec.structs.fields(exporter.ExporterSettings)}
+    for flag, (name, _) in exporter._FLAGS.items():
+        default = defaults[name]
+        shown = str(default).lower() if isinstance(default, bool) else "" if default == () else f"{default}"
+        parts.append(f"| `-{flag}` | {code(shown)} | {plain(exporter.MEANINGS[flag])} |")
+    return "\n".join(parts) + "\n"
+
+
+def _flag(action: argparse.Action) -> str:
+    names = ", ".join(code(one) for one in dict.fromkeys(action.option_strings))
+    takes = action.metavar or (", ".join(map(str, action.choices)) if action.choices else "")
+    if not takes and action.nargs != 0:
+        takes = "true, false" if action.nargs == "?" else "VALUE"
+    default = "" if action.default in (None, argparse.SUPPRESS, False) or "$" in (action.help or "") else action.default
+    text = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+    return f"| {names} | {plain(str(takes))} | {code(default)} | {plain(text)} |"
+
+
+def definitions() -> dict[str, Json]:
+    """Definitions of kinds that are not Belay's own, by the name of their page."""
+    found = {}
+    for file in sorted((ROOT / "deploy" / "crds").glob("*.yaml")):
+        if not file.name.startswith("belay.dev_"):
+            found[file.stem.replace("_", "-").replace(".", "-")] = yaml.safe_load(file.read_text())
+    return found
+
+
+def pages() -> dict[str, str]:
+    """Path below docs/reference → text of every page."""
+    found = {
+        "commands.md": commands_page(),
+        "settings.md": settings_page(),
+        "agent.md": agent_page(),
+        **{f"kinds/{name}.md": definition_page(one) for name, one in definitions().items()},
+    }
+    schema = schemas()
+    for kind in sorted(KINDS):
+        found[f"kinds/{kind.lower()}.md"] = kind_page(kind, schema[f"{kind.lower()}.json"])
+    own = [
+        f"| [{kind}](kinds/{kind.lower()}.md) | {plain(schema[f'{kind.lower()}.json'].get('description', ''))} |"
+        for kind in sorted(KINDS)
+    ]
+    theirs = [
+        f"| [{d['spec']['names']['kind']}](kinds/{n}.md) | {d['spec']['group']} |" for n, d in definitions().items()
+    ]
+    found["README.md"] = _INDEX.format(made=_MADE, own="\n".join(own), theirs="\n".join(theirs))
+    return {name: re.sub(r"\n{3,}", "\n\n", text) for name, text in found.items()}
+
+
+def write(folder: Path = FOLDER) -> None:
+    """Write every page; a page of a kind that is gone is removed."""
+    made = pages()
+    for old in folder.rglob("*.md") if folder.is_dir() else ():
+        if str(old.relative_to(folder)) not in made:
+            old.unlink()
+    for name, text in made.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
