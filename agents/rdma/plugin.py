@@ -87,7 +87,7 @@ class RdmaPart:
             await self._look(state)
 
     async def _look(self, state: NodeState) -> None:
-        """Read the cards, switch their interfaces on, and tell kubelet what changed."""
+        """Read the cards, switch their interfaces on, and report to kubelet what changed."""
         by_bus = {
             bus: await asyncio.to_thread(cards, self._settings.sys, bus)
             for bus in {one.bus for one in self._settings.resources}
