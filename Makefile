@@ -109,9 +109,10 @@ lock: ## renew the requirements-*.lock files (needs uv)
 console: ## the web page: console/ bundled into engine/serve/console/static (needs Node 20 and npm)
 	@cd console && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci; } && npm run --silent build
 
-man: reference # the old name
+console-shots: venv test-packages ## pictures of every view of the console, into docs/console
+	@$(BIN)/python -m tests.console
 
-reference: venv ## write man pages, docs/reference and docs/metrics.md again, from the code
+man: venv ## write the man pages of the verbs again
 	@$(BIN)/python -m tests.man_pages
 	@$(BIN)/python -m tests.metric_pages
 	@$(BIN)/python -m tests.reference_pages

@@ -8,6 +8,7 @@ import { QueueView } from "./queue/Queue";
 import { RecoveryView } from "./recovery/Recovery";
 import { TimeView } from "./time/view";
 import type { Cluster } from "./types";
+import { WhatIfView } from "./whatif/WhatIf";
 
 export interface ViewProps {
   /** The document to show: the present one, or that of the moment in the address. */
@@ -25,6 +26,7 @@ export const VIEWS: readonly View[] = [
   { id: "recovery", title: "view.recovery", component: RecoveryView },
   { id: "queue", title: "view.queue", component: QueueView },
   { id: "git", title: "view.git", component: GitView },
+  { id: "whatif", title: "view.whatif", component: WhatIfView },
   { id: "faults", title: "view.faults", component: FaultsView },
   { id: "time", title: "view.time", component: TimeView },
 ];

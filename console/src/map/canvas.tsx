@@ -44,11 +44,12 @@ export function MapCanvas({ cluster, at, chip, node, job, state, lit, choose }: 
   const shownChip = focused < cluster.chips.length ? focused : -1;
 
   useEffect(() => {
+    const host = stage.current!;
     const watch = new ResizeObserver(() => {
-      const { clientWidth: width, clientHeight: height } = stage.current!;
+      const { clientWidth: width, clientHeight: height } = host;
       setSize((last) => (last.width === width && last.height === height ? last : { width, height }));
     });
-    watch.observe(stage.current!);
+    watch.observe(host);
     return () => watch.disconnect();
   }, []);
 

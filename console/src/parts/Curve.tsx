@@ -1,7 +1,6 @@
 // Curves over time, drawn by uPlot in the colours of the page.
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import "uplot/dist/uPlot.min.css";
 import { usePreferences } from "../shell/preferences";
 
 export interface Line {

@@ -14,6 +14,8 @@ import type { ViewProps } from "../views";
 import { Share } from "./Share";
 
 const ALL = "all";
+/** Characters of a message that are shown: the server sends 400, another one may not. */
+const LONGEST = 2000;
 
 export function QueueView({ cluster }: ViewProps) {
   const { params, select } = usePlace();
@@ -60,7 +62,7 @@ export function QueueView({ cluster }: ViewProps) {
             { title: t("queue.job"), cell: (row) => <JobName job={row} /> },
             { title: t("queue.wants"), cell: (row) => t("queue.chips", { count: row.chips }), numeric: true },
             { title: t("queue.since"), cell: (row) => <Time at={row.since} /> },
-            { title: t("queue.reason"), cell: (row) => <><strong>{row.reason}</strong><div>{row.message}</div><Rejected nodes={row.nodes} /></> },
+            { title: t("queue.reason"), cell: (row) => <><strong>{row.reason}</strong><div>{row.message.slice(0, LONGEST)}</div><Rejected nodes={row.nodes} /></> },
             { title: t("queue.wayOut"), cell: (row) => (row.wayOut ? <>{row.wayOut}</> : <span class="dim">{t("queue.noWayOut")}</span>) },
           ]}
         />

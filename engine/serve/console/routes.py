@@ -18,7 +18,8 @@ from engine.serve.console.document import StateDocument
 from engine.serve.console.viewers import NotAdmitted, Viewers
 
 _log = get("console")
-PREFIXES: Final = ("/console", "/api/v1/", "/plain")
+PREFIXES: Final = ("/api/v1/", "/plain")
+"""Paths that only those may read who may look. The page's own files are not among them: it asks for a token."""
 USER: Final = web.RequestKey("belay.user", str)
 WRITE_SECONDS: Final = 20.0
 """Longest time for which a viewer may not take what is sent to it."""

@@ -1,0 +1,139 @@
+"""Every view in a real browser: what it shows, by keyboard alone, narrow, dark, printed, to a reader of screens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.console.conftest import Pages
+from tests.console.site import Site
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("console")]
+SHOWN = {
+    "map": "in use",
+    "recovery": "From fault to running again",
+    "queue": "Raise the capacity of queue research by 64",
+    "git": "desired/jobs/pretrain-4.yaml:14:9",
+    "whatif": "Try it on a copy",
+    "faults": "Repeat offenders",
+    "time": "What happened",
+}
+
+
+def serious(page: Any) -> list[str]:
+    """What axe finds on a page that keeps people out."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in found if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("narrow", "dark")])
+@pytest.mark.parametrize("view", SHOWN)
+def test_a_view_shows_its_part_and_keeps_nobody_out(
+    pages: Pages, shared_site: Site, view: str, size: str, scheme: str
+) -> None:
+    page = pages.open(shared_site, f"/{view}", size, scheme)
+    page.get_by_text(SHOWN[view]).first.wait_for()
+    assert page.title().startswith(page.locator("nav a[aria-current=page]").inner_text())
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert serious(page) == []
+
+
+def test_the_plan_of_a_branch_and_its_diff(pages: Pages, shared_site: Site) -> None:
+    page = pages.open(shared_site, "/git")
+    page.get_by_role("button", name="Plan of more-research").click()
+    page.get_by_role("heading", name="What merging more-research does").wait_for()
+    diff = page.get_by_role("region", name="What more-research changes")
+    assert [mark.inner_text() for mark in diff.locator("mark").all()] == ["96", "128"]
+    assert diff.locator("tr.new").count() == 6
+    assert serious(page) == []
+
+
+def test_a_forecast_plays_beside_the_cluster_and_writes_nothing(pages: Pages, site: Site) -> None:
+    asked = []
+    before = site.answers["what-if"]
+    site.answers["what-if"] = lambda request, body: asked.append(body) or before(request, body)
+    page = pages.open(site, "/whatif?select=node/node-002")
+    page.get_by_role("button", name="Add").click()
+    page.get_by_role("button", name="Simulate").click()
+    page.get_by_text("runs again after 28 s").wait_for()
+    assert asked[0]["changes"] == [{"do": "fault", "node": "node-002", "chip": 0, "code": "80C98001"}]
+    assert page.get_by_text("belay inject fault node-002 0 80C98001").is_visible()
+    page.get_by_role("img", name="Map of the forecast; 16 chips differ").wait_for()
+    page.get_by_role("slider", name="Frame").fill("0")
+    page.get_by_role("img", name="Map of the forecast; 1 chip differs").wait_for()
+    assert serious(page) == []
+    # a visit to another view loses nothing, and the address says what was tried
+    page.get_by_role("link", name="Queue").click()
+    page.get_by_role("link", name="What if").click()
+    assert page.get_by_text("fault 80C98001 on node-002/0").is_visible()
+    written = {call for call in site.called if not call.startswith("GET ")}
+    assert written == {"POST /api/v1/what-if"}
+
+
+def test_mistakes_of_a_forecast_are_named_before_the_server_is_asked(pages: Pages, shared_site: Site) -> None:
+    page = pages.open(shared_site, "/whatif")
+    page.get_by_label("Node").fill("node-999")
+    page.get_by_role("button", name="Add").click()
+    assert page.get_by_role("alert").inner_text() == "There is no node node-999."
+    page.get_by_label("Node").fill("node-001")
+    page.get_by_label("Chip").fill("9")
+    page.get_by_role("button", name="Add").click()
+    assert page.get_by_role("alert").inner_text() == "Node node-001 has no chip 9."
+
+
+def test_the_back_button_and_links_keep_view_and_selection(pages: Pages, shared_site: Site) -> None:
+    page = pages.open(shared_site, "/queue")
+    page.get_by_role("link", name="research/pretrain-1", exact=True).click()
+    assert page.url.endswith("#/queue?select=job/research/AscendJob/pretrain-1")
+    page.get_by_role("link", name="Faults").click()
+    page.get_by_role("button", name="Node", exact=True).click()
+    assert "by=node" in page.url
+    assert "select=job/research/AscendJob/pretrain-1" in page.url
+    page.go_back()
+    page.go_back()
+    page.get_by_text("Waiting: 5").wait_for()
+    assert page.locator("tr[aria-selected=true]").get_by_text("research/pretrain-1").is_visible()
+    page.go_back()
+    assert page.url.endswith("#/queue")
+
+
+def test_everything_is_reached_by_keyboard(pages: Pages, shared_site: Site) -> None:
+    page = pages.open(shared_site, "/map")
+    for key, view in zip("234567", list(SHOWN)[1:], strict=True):
+        page.keyboard.press(key)
+        page.wait_for_function("view => location.hash.startsWith('#/' + view)", arg=view)
+    page.keyboard.press("2")
+    fold = page.get_by_role("button", name="Stages of research/llm-70b").first
+    fold.focus()
+    page.keyboard.press("Enter")
+    assert fold.get_attribute("aria-expanded") == "true"
+    assert page.get_by_role("cell", name="told to stop").first.is_visible()
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog", name="Keys").is_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="hidden")
+    for theme in ("light", "dark"):
+        page.keyboard.press("t")
+        page.locator(f"html[data-theme={theme}]").wait_for()
+
+
+def test_a_view_is_printed_whole(pages: Pages, shared_site: Site) -> None:
+    page = pages.open(shared_site, "/git")
+    page.get_by_text("Branches").first.wait_for()
+    page.emulate_media(media="print")
+    assert not page.get_by_role("navigation").is_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('main')).overflow") == "visible"
+    assert page.pdf().startswith(b"%PDF")
+
+
+def test_a_command_is_copied(pages: Pages, shared_site: Site) -> None:
+    page = pages.open(shared_site, "/git")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("row", name="old-run").get_by_role("button", name="Copy").click()
+    page.get_by_text("Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()").startswith("git revert ")
