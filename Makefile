@@ -64,6 +64,7 @@ test: venv test-packages ## every test but soaks and benchmarks
 	@$(MAKE) --no-print-directory venv-training || echo "tests of training that need PyTorch are skipped (in CI they fail)" >&2
 	@$(MAKE) --no-print-directory venv-helm || echo "tests of the Helm chart are skipped (in CI they fail)" >&2
 	@$(BIN)/python -m compileall -q -j 2 engine agents
+	@test -d tests/__pycache__ || find tests -name 'test_*.py' | xargs -n 220 -P 2 $(BIN)/python -m pytest -n0 --collect-only -qq >/dev/null 2>&1 || true
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0
 
 lint: venv ## style, types, import directions, the console's bundle

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import Scheduling
 
-from tests import lanes
+from tests import lanes, reruns
 from tests.kube_server import api_server, kubeconfig, own_kubeconfig
 from tests.planted import planted_secrets, pytest_runtest_protocol
 
@@ -32,11 +32,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling |
     return lanes.Lanes(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell without job control starts jobs in the background deaf to Ctrl-C, and so would be what tests start."""
     # what commands print must not depend on how wide and how busy the machine is
     os.environ.pop("COLUMNS", None)
     os.environ["BELAY_PROGRESS"] = "off"
+    config.pluginmanager.register(reruns, "belay-reruns")
     lanes.give_way(os.environ.get("PYTEST_XDIST_WORKER", ""))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,6 +22,13 @@ NICENESS = 5
 MARKS = ("e2e", "real_time", "xdist_group")
 FIXTURES = ("kubeconfig", "own_kubeconfig", "redis_process", "cluster")
 """They start a server, or run one beside the test."""
+LONGEST = (
+    "real-node", "test_taskd_torchrun", "training", "test_demo", "test_sandbox_training", "tft", "test_taskd_server",
+    "test_reconcile", "test_readme", "kubeconfig", "test_kvlinks_loop", "test_grpc_real", "test_watchdog", "test_chaos",
+    "test_tasks", "netns", "test_api_differential", "test_kubectl_sandbox", "inference-real", "kubectl-real",
+    "test_running", "test_signed_orders", "test_signed_orders_real",
+)  # fmt: skip
+"""Groups of more than ten seconds, the longest first: no lane ends long after the other."""
 SHARED = "kubeconfig"
 """The fixture that is started once for all its tests: they run on one worker."""
 
@@ -34,6 +41,9 @@ def on_real_time(item: pytest.Item) -> bool:
 def group(items: list[pytest.Item]) -> None:
     """Tests on real time run in the order of their module, on one worker; a group of their own is kept."""
     for item in items:
+        again = item.get_closest_marker("flaky_under_load")
+        if again is not None and not (on_real_time(item) and again.args):
+            raise pytest.UsageError(f"{item.nodeid}: only a test on real time is run again, and its mark says why")
         if on_real_time(item) and item.get_closest_marker("xdist_group") is None:
             module = item.nodeid.partition("::")[0].rpartition("/")[2].removesuffix(".py")
             item.add_marker(pytest.mark.xdist_group(SHARED if SHARED in _fixtures(item) else module))
@@ -68,8 +78,9 @@ class Lanes(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         lane = is_lane(node.gateway.id)
+        unit = next((f"@{name}" for name in LONGEST if f"@{name}" in self.workqueue), "") if lane else ""
         suits = (unit for unit in self.workqueue if unit.startswith("@") is lane)
-        self.workqueue.move_to_end(next(suits, next(iter(self.workqueue))), last=False)
+        self.workqueue.move_to_end(unit or next(suits, next(iter(self.workqueue))), last=False)
         # what is done is forgotten: pending tests are counted again at every report
         kept = self.assigned_work[node]
         for unit in [unit for unit, tests in kept.items() if all(tests.values())]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.lanes import LANES, Lanes, group, group_of, is_lane, on_real_time
+from tests.lanes import LANES, LONGEST, Lanes, group, group_of, is_lane, on_real_time
 
-REAL = [f"tests/test_{name}.py::test_{number}@{name}" for name in ("redis", "kubelet", "git") for number in range(3)]
+REAL = [f"tests/test_{name}.py::test_{number}@{name}" for name in ("redis", "kubelet", "tft") for number in range(3)]
 PLAIN = [f"tests/test_plan.py::test_{number}" for number in range(40)]
 
 
@@ -70,7 +71,7 @@ def test_every_test_runs_once_and_groups_stay_together_in_lanes(speeds: list[int
     made, ran = played(4, speeds)
     if all(speeds):
         assert sorted(nodeid for _, nodeid in ran) == COLLECTED and all(one.shutting_down for one in made)
-    for name in ("redis", "kubelet", "git"):
+    for name in ("redis", "kubelet", "tft"):
         assert len({worker.gateway.id for worker in made for one in worker.sent if group_of(one) == name}) == 1
     for worker in made[LANES:]:
         kinds = [bool(group_of(nodeid)) for nodeid in worker.sent]
@@ -96,6 +97,18 @@ def test_what_a_worker_that_died_had_is_run_by_the_others() -> None:
     assert set(lost) <= given | waiting and len(given) + len(waiting) == len(COLLECTED)
 
 
+def test_the_longest_group_comes_first() -> None:
+    assert group_of(scheduled(4)[1][0].sent[0]) == "tft"
+
+
+def test_long_groups_are_those_of_a_module_or_a_mark() -> None:
+    tests = Path(__file__).parent
+    sources = {file.stem: file.read_text() for file in [*tests.rglob("test_*.py"), *tests.glob("*.py")]}
+    marked = "".join(text for name, text in sources.items() if name not in ("lanes", "test_lanes"))
+    for name in LONGEST:
+        assert name in sources or f'xdist_group("{name}")' in marked, name
+
+
 def test_lanes_are_the_first_workers() -> None:
     assert [name for name in ("gw0", "gw1", "gw2", "gw10", "") if is_lane(name)] == ["gw0", "gw1"]
 
@@ -110,6 +123,9 @@ def test_tests_on_real_time_are_grouped_by_module(request: pytest.FixtureRequest
     assert not on_real_time(item)
     group([item])
     assert item.get_closest_marker("xdist_group") is None
+    item.add_marker(pytest.mark.flaky_under_load("a reason"))
+    with pytest.raises(pytest.UsageError, match="only a test on real time"):
+        group([item])
     item.add_marker(pytest.mark.e2e)
     group([item])
     (found,) = item.iter_markers("xdist_group")

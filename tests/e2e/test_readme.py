@@ -20,7 +20,7 @@ from tests.e2e.test_up import MARK, marked
 from tests.needs import lacking
 from tests.walking import ROOT, blocks, folder, person, shell
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.flaky_under_load("all of Belay as processes on two processors")]
 #: Commands that end with 1 to say that there are differences.
 TELL = ("belay diff", "belay policy test", "belay simulate", "belay validate")
 
@@ -48,7 +48,7 @@ def checked(block: str) -> str:
     return "\n".join(out)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_tour_goes_as_written(tmp_path: Path) -> None:
     if shutil.which("kubectl") is None:
         lacking("kubectl is not on PATH: make test-packages")

@@ -9,7 +9,12 @@ import pytest
 from tests.training.conftest import Launch
 from tests.training.launched import descendants, gone
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.xdist_group("training"),
+    pytest.mark.timeout(600),
+    pytest.mark.flaky_under_load("ranks and their launchers share two processors"),
+]
 
 
 def test_a_repeated_exception_of_the_script_ends_the_job_with_1_and_is_named(launch: Launch) -> None:

@@ -18,7 +18,7 @@ from engine.wire import names
 from tests import needs
 from tests.e2e.test_up import ROOT, Up, marked
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.flaky_under_load("a sandbox and its ranks share two processors")]
 STEPS, PAUSE = 900, 0.02
 
 
@@ -40,7 +40,7 @@ def losses(folder: Path, rank: int) -> dict[int, str]:
     return {int(step): loss for step, loss in re.findall(r"^(\d+) (\S+)\n", text, re.M)}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_training_goes_on_after_a_killed_rank_and_after_a_broken_chip_bit_for_bit(tmp_path: Path) -> None:
     needs.torch()
     run = Up(tmp_path / "data", "--training", "--state", str(state(tmp_path / "state")))

@@ -460,7 +460,8 @@ def test_tls_protects_the_connection_and_the_decrypt_handler_opens_the_key(certi
     )
     try:
         assert "registered" in run(script, INFO=info(certificates)).stdout
-        stranger = run(script, INFO=info(certificates, "other"), TTP_RETRY_TIMES="1")
+        impatient = f"import agents.training.mindio.framework_api as api\napi.REGISTER_WAIT = 2.0\n{script}"
+        stranger = run(impatient, INFO=info(certificates, "other"), TTP_RETRY_TIMES="1")
         assert stranger.returncode == 2 and "registered" not in stranger.stdout
         assert "open sesame" not in stranger.stderr + stranger.stdout
         assert talk(server.port, m.encode(HELLO)) == b"" or server.machine.peers.keys() <= {1}

@@ -117,7 +117,7 @@ class NodeAgent:
                     if now - self._started_at > SPARE_AFTER:
                         self.ranks.keep_spares()
                     self._reap()
-                    if self._terminated is not None and now - self._terminated > SIGTERM_GRACE:
+                    if self._terminated is not None and self._over(now - self._terminated):
                         self.ended = EndJob(143, "")
             return self._close(self.ended)
         finally:
@@ -335,6 +335,10 @@ class NodeAgent:
         for process in self.ranks.processes.values():
             if process.rank is not None:
                 self.ranks.stop(process, "", signal.SIGTERM)
+
+    def _over(self, seconds: float) -> bool:
+        """Whether ranks have had their time after SIGTERM, or none is left."""
+        return seconds > SIGTERM_GRACE or all(one.rank is None for one in self.ranks.processes.values())
 
     def _close(self, end: EndJob) -> int:
         if self.coordinator is not None:

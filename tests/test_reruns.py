@@ -1,0 +1,65 @@
+"""A marked test gets one more try, which is told at the end; no other test does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CASES = """
+import pathlib, pytest
+
+HERE = pathlib.Path(__file__).parent
+
+def tries(name):
+    file = HERE / name
+    file.write_text(file.read_text() + "x" if file.exists() else "x")
+    return len(file.read_text())
+
+@pytest.fixture
+def fresh(tmp_path):
+    yield tmp_path
+    tries("torn-down")
+
+@pytest.mark.flaky_under_load("a busy machine")
+def test_second_try_passes(fresh):
+    assert not list(fresh.iterdir())
+    (fresh / "file").touch()
+    assert tries("once") == 2, "the first words"
+
+@pytest.mark.flaky_under_load("a busy machine")
+def test_fails_twice():
+    tries("twice")
+    raise OSError("always")
+
+def test_unmarked():
+    tries("unmarked")
+    assert False
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.flaky_under_load("a busy machine")
+def test_many(number):
+    assert tries(f"many-{number}") == 2
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_marked_test_is_run_once_more_and_named(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.reruns import *\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = flaky_under_load: x\n")
+    (tmp_path / "test_cases.py").write_text(CASES)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
+    command = [sys.executable, "-m", "pytest", "-n", workers, "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    tries = {file.name: len(file.read_text()) for file in tmp_path.iterdir() if "." not in file.name and file.is_file()}
+    assert (tries["once"], tries["twice"], tries["unmarked"], tries["torn-down"]) == (2, 2, 1, 2), done.stdout
+    # one worker runs no more than three again: the two above, and one of the five
+    assert sorted(tries[f"many-{number}"] for number in range(5)) == [1, 1, 1, 1, 2]
+    assert "6 failed, 2 passed" in done.stdout and done.returncode == 1
+    _, _, summary = done.stdout.partition("tests that failed once and were run again (flaky_under_load)")
+    assert "test_second_try_passes: call: AssertionError: the first words" in summary
+    assert "test_fails_twice: call: OSError: always" in summary and "test_unmarked" not in summary.partition("short")[0]
