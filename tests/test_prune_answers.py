@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import main, summary
+from engine.cli import main
+from engine.cli.status_table import print_status
 from engine.replay import recording
 from engine.status import SyncState
 from engine.status.events import held_events
@@ -94,7 +96,7 @@ def test_the_status_lists_waiting_objects_within_bounds(capsys: pytest.CaptureFi
     read = read_status([body])
     assert read.held_prune["digest"] == hold.digest and len(read.held_prune["list"]) == 60
     assert body["data"]["pruneBase"] == "rev-1"
-    summary._print_status(read, "table", again=False)
+    print_status(read, sys.stdout, wide=False, now=0.0)
     shown = capsys.readouterr().out
     assert f"Belay-Confirm: {hold.digest}" in shown and hold.objects[-1].object in shown and "PruneHeld" in shown
     more = tuple(hold.objects[0] for _ in range(20_000))

@@ -19,6 +19,7 @@ from engine.model import public_faults
 from engine.model.step_times import GroupTime, NodeSteps, SlowFinding, Slowness, StepWindow
 from engine.observe.observed import observe
 from engine.plan import plan
+from engine.serve.grpc import public_faults as grpc_faults
 from engine.serve.grpc import slow_nodes
 from engine.wire import slownode, steptimes
 from engine.wire.errors import WireError
@@ -186,6 +187,41 @@ def test_what_cannot_be_recorded_is_reported_once(tmp_path: Path, monkeypatch: p
             await until(lambda: standing(world), "it is recorded at last")
             assert len(refused) == 5
             assert await claims(world) == [("110001010", "occur", "n0")]
+
+    play(tmp_path, scenario)
+
+
+def test_what_the_inbox_cannot_hold_is_split_sent_once_and_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row(number: int, size: int) -> dict[str, Any]:
+        nodes = {f"node-{index:05}": [0] for index in range(size)}
+        words = {"job": "j", "name": "train/x", "kind": "computation", "text": "slow"}
+        return {"id": f"f{number}", "code": "110001010", "nodes": nodes, "ranks": [0], **words}
+
+    async def scenario(world: World) -> None:
+        async with world.server() as server:
+            slow, sent = server.slow_nodes, []
+            full = {"full": True}
+
+            async def report(body: dict[str, Any]) -> str:
+                sent.append([fault["faultId"] for fault in body["faults"]])
+                return "no room" if full["full"] and len(sent) > 1 else ""
+
+            monkeypatch.setattr(server.public, "report", report)
+            monkeypatch.setattr(grpc_faults, "MAX_INBOX", 6000)
+            wanted = {f"k{number}": row(number, 20) for number in range(6)} | {"k9": row(9, 500)}
+            await slow._report(wanted)
+            assert len(sent) == 2 and 0 < len(sent[0]) < 6, "one message was stored, the next found no room"
+            assert set(await standing(world)) == {f"k{number[1:]}" for number in sent[0]}
+            first, full["full"] = sent[0], False
+            sent.clear()
+            await slow._report(wanted)
+            again = [fault for part in sent for fault in part]
+            assert sorted(first + again) == [f"f{number}" for number in range(6)], "each once, and never the huge one"
+            sent.clear()
+            await slow._report(wanted)
+            assert sent == [], "what no inbox can hold is not tried again"
 
     play(tmp_path, scenario)
 

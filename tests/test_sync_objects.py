@@ -212,8 +212,8 @@ def pruned(*bodies: dict[str, Any], keep: dict[str, Any] | None = None) -> World
 def test_undeclared_objects_are_deleted_dependents_first() -> None:
     world = pruned(deployment(), config_map("a", {}), namespace("old"))
     actions = world.plan()
-    assert [(type(a), a.reason) for a in actions] == [(DeleteObject, "Pruned")] * 3
-    assert [a.object_kind for a in actions if isinstance(a, DeleteObject)] == ["Deployment", "ConfigMap", "Namespace"]
+    assert [(type(a), a.reason) for a in actions] == [(DeleteObject, "Pruned")] * 2
+    assert [a.object_kind for a in actions if isinstance(a, DeleteObject)] == ["Deployment", "ConfigMap"]
     assert actions[0].evidence.rule == "sync"
     assert actions[0].preconditions.uid
     world.step()
@@ -249,10 +249,13 @@ def test_objects_that_belay_no_longer_manages_stay_and_are_named() -> None:
     assert any("Belay no longer manages it" in line for line in world.diagnostics)
 
 
-def test_a_namespace_with_objects_stays() -> None:
+def test_a_namespace_stays_and_is_named_with_the_way_to_delete_it() -> None:
     world = pruned(namespace("vision"))
     assert world.plan() == []
-    assert any("still holds objects" in line for line in world.diagnostics)
+    assert any("still holds objects: kubectl delete namespace vision" in line for line in world.diagnostics)
+    world = pruned(namespace("lonely"))
+    assert world.plan() == []
+    assert any("looks empty: kubectl delete namespace lonely" in line for line in world.diagnostics)
 
 
 def test_an_empty_tree_prunes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The published status read back: ``belay-sync``, ``belay-pool-*`` and ``belay-job-*`` as one value."""
+"""The published status read back: ``belay-sync``, ``belay-pool-*``, ``belay-job-*``, ``belay-server`` as one value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.status.jobs import PHASE_KEY, STATUS_KEY
 from engine.wire import history, names, sync
 
 #: Selects exactly these ConfigMaps in ``belay-system``; the orders and memories beside them are many and large.
-SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pool,job)"
+SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pool,job,server)"
 
 
 class PublishedPool(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def read_status(config_maps: Iterable[Mapping[str, Any]]) -> PublishedStatus:
         str(repository.get(sync.ATTEMPTED, "")),
         str(repository.get(sync.APPLIED, "")),
         _objects(repository.get("conditions.json")),
-        _objects(repository.get("diagnostics.json")),
+        [*_objects(repository.get("diagnostics.json")), *_servers(by_name.get(names.SERVER, {}))],
         _objects(repository.get("deferred.json")),
         [
             PublishedPool(
@@ -82,6 +82,24 @@ def read_status(config_maps: Iterable[Mapping[str, Any]]) -> PublishedStatus:
         _objects(repository.get("shadow.json")),
         _object(repository.get(sync.HELD_PRUNE)),
     )
+
+
+def _servers(data: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Findings about servers that cannot serve gRPC."""
+    rows = [_object(text) for _, text in sorted(data.items())]
+    return [
+        {
+            "severity": "error",
+            "object": f"belay server {row.get('server', '')}".strip(),
+            "file": "",
+            "line": 0,
+            "column": 0,
+            "field": "",
+            "message": f"serves no gRPC, so no process recovery: {row['message']}",
+        }
+        for row in rows
+        if isinstance(row.get("message"), str)
+    ]
 
 
 def _job(name: str, data: Mapping[str, str]) -> PublishedJob:

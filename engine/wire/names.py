@@ -35,6 +35,8 @@ CHIPS_PREFIX: Final = "belay-chips-"
 #: What each queue may have, has and waits for, per shard.
 QUEUES_PREFIX: Final = "belay-queues-"
 SYNC: Final = "belay-sync"
+#: Servers that cannot serve gRPC, and why.
+SERVER: Final = "belay-server"
 #: The repository that the controller follows; workers read it here and need no setting of their own.
 SOURCE: Final = "belay-source"
 #: Accepted revisions, a log that only grows.

@@ -224,8 +224,11 @@ def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequen
     if _part(metadata, "labels").get(MANAGED_BY) != MANAGER:
         _report_kept(scope, key, f"label {MANAGED_BY} says that Belay no longer manages it")
         return
-    if key.kind == "Namespace" and _holds_objects(scope.observed, key.name):
-        _report_kept(scope, key, "the namespace still holds objects")
+    if key.kind == "Namespace":
+        # Secrets and objects of unknown kinds are not seen, and would go with it
+        still = "it still holds objects" if _holds_objects(scope.observed, key.name) else "it looks empty"
+        why = f"Belay deletes no namespaces, since what it cannot see would go with them; {still}"
+        _report_kept(scope, key, f"{why}: kubectl delete namespace {key.name}")
         return
     scope.undeclared.add(key)
     uid = metadata.get("uid")

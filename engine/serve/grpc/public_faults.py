@@ -56,6 +56,11 @@ def table_of(desired: Any) -> PublicFaultTable:
     return PublicFaultTable(frozenset(table.spec.senders), frozenset(table.code_levels))
 
 
+def too_large(body: Mapping[str, Any]) -> bool:
+    """Whether a message can never be stored: it is larger than the whole inbox."""
+    return len(go_json(dict(body)).encode()) > MAX_INBOX
+
+
 class PubFaultService:
     """The handlers, named as the RPCs. ``table`` None: the shipped one, overridden by the cluster's."""
 

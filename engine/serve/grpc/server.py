@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
 
@@ -18,6 +19,7 @@ from aiohttp import web
 from engine.errors import InputError
 from engine.kube import Kube, KubeError, cancel_all
 from engine.log import get
+from engine.serve.grpc import listening
 from engine.serve.grpc.access import Access, Grants, ObservedPods
 from engine.serve.grpc.callers import Callers, Mode, accounts_of
 from engine.serve.grpc.config import ConfigService
@@ -287,15 +289,27 @@ async def serving(
     try:
         await server.__aenter__()
     except InputError as error:
+        await listening.say(kube, settings.identity, str(error), time.time())
         if given:
             raise
         _log.warning("gRPC services are off", reason=str(error))
-        yield None
+        repeating = asyncio.create_task(_repeat(kube, settings.identity, str(error)))
+        try:
+            yield None
+        finally:
+            await cancel_all(repeating)
         return
     try:
+        await listening.say(kube, settings.identity, "", time.time())
         yield server
     finally:
         await server.aclose()
+
+
+async def _repeat(kube: Kube, identity: str, problem: str) -> None:
+    while True:
+        await asyncio.sleep(listening.REPEAT_SECONDS)
+        await listening.say(kube, identity, problem, time.time())
 
 
 def callers_of(settings: Settings, host: str, *, tls: bool) -> Mode:

@@ -22,7 +22,7 @@ from engine.plan import SlownessDetector, culprits
 from engine.serve.grpc.job_view import JobView, places, ranks_of
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
 from engine.serve.grpc.profiling import SWITCHES, TrainingDataTraceService
-from engine.serve.grpc.public_faults import PubFaultService
+from engine.serve.grpc.public_faults import PubFaultService, too_large
 from engine.wire import slownode, steptimes
 from engine.wire.errors import WireError
 from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NODES, SYSTEM
@@ -36,6 +36,10 @@ MAX_FAULTS: Final = 50
 """Faults of one message."""
 MAX_RECORDED: Final = 1000
 """Faults that stand at the same time."""
+
+
+#: A fault that began (``occur``) or ended (``recover``): its key, what is recorded of it, and which of both.
+_News = tuple[str, dict[str, Any], str]
 
 
 class _Watched(msgspec.Struct):
@@ -158,22 +162,47 @@ class SlowNodes:
         # after a start, what stands is kept until its job has been judged again
         kept = {key: row for key, row in self._standing.items() if key in wanted or self._unjudged(row)}
         wanted = dict(sorted({**kept, **wanted}.items())[:MAX_RECORDED])
-        begun = [row for key, row in wanted.items() if key not in self._standing]
-        ended = [row for key, row in self._standing.items() if key not in wanted]
-        if not begun and not ended and wanted == self._standing and self._recorded:
+        if wanted == self._standing and self._recorded:
             return
-        news = [slownode.claim(row, "occur", self._clock()) for row in begun]
-        news += [slownode.claim(row, "recover", self._clock()) for row in ended]
-        for begin in range(0, len(news), MAX_FAULTS):
-            now = self._clock()
-            body = slownode.message(f"slow-nodes-{now}-{begin}", now, news[begin : begin + MAX_FAULTS])
-            problem = await self._public.report(body)
+        standing = dict(self._standing)
+        news = [(key, row, "occur") for key, row in wanted.items() if key not in standing]
+        news += [(key, row, "recover") for key, row in self._standing.items() if key not in wanted]
+        for number, part in enumerate(self._parts(news)):
+            problem = await self._public.report(self._message(part, number))
             if problem:
                 _log.warning("faults of slow nodes are not stored, tried again", reason=problem)
-                return
-        # what was sent is not sent again, also while it cannot be recorded
-        self._standing, self._recorded = wanted, False
-        await self._record(wanted)
+                break
+            # what was sent is not sent again, also while the rest cannot be sent, or this cannot be recorded
+            for key, row, assertion in part:
+                if assertion == "occur":
+                    standing[key] = row
+                else:
+                    standing.pop(key, None)
+            self._recorded = False
+        else:
+            standing, self._recorded = wanted, False
+        self._standing = standing
+        if not self._recorded:
+            await self._record(standing)
+
+    def _parts(self, news: list[_News]) -> list[list[_News]]:
+        """The faults in messages that the inbox can hold; one that no inbox can hold is left out."""
+        todo = [news[begin : begin + MAX_FAULTS] for begin in range(0, len(news), MAX_FAULTS)][::-1]
+        parts: list[list[_News]] = []
+        while todo:
+            part = todo.pop()
+            if not too_large(self._message(part, 0)):
+                parts.append(part)
+            elif len(part) == 1:
+                _log.error("a fault of slow nodes is larger than the inbox and left out", fault=part[0][0])
+            else:
+                todo += [part[len(part) // 2 :], part[: len(part) // 2]]
+        return parts
+
+    def _message(self, part: Sequence[_News], number: int) -> dict[str, Any]:
+        now = self._clock()
+        rows = [slownode.claim(row, assertion, now) for _, row, assertion in part]
+        return slownode.message(f"slow-nodes-{now}-{number}", now, rows)
 
     def _unjudged(self, row: Mapping[str, Any]) -> bool:
         """Whether the fault's job is measured, and this server has not judged enough of it yet to know."""
