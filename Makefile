@@ -150,6 +150,9 @@ release: dist ## the same for a signed tag; KEY= (an SSH key that deploy/release
 verify-release: venv ## who signed the release in FOLDER= (dist), and whether every file is as it was signed
 	@$(BIN)/python -m tests.releases verify $${FOLDER:-dist}
 
+upgrade-test: venv test-packages ## an older version, REF= (the changelog's newest), beside this one in both orders, and back; KEEP=1 keeps logs
+	@$(BIN)/python -m tests.upgrade
+
 proto: venv ## renew the checked-in code of every .proto file
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(git ls-files '*.proto')
 

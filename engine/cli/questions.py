@@ -11,6 +11,7 @@ import click
 
 from engine.cli.inputs import cluster_items, look
 from engine.cli.invocation import cluster_options, fails_clearly, output_option
+from engine.cli.storage import storage
 
 if TYPE_CHECKING:
     from engine.cli.forecast import Forecast
@@ -304,5 +305,7 @@ def check(cluster: str, kubeconfig: str | None, output: str) -> None:
         table(found)
     sys.exit(1 if found.unknown else 0)
 
+
+migrate.add_command(storage)
 
 VERBS = (validate, plan, diff, explain, verify, replay, simulate, policy, migrate)

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from engine.model.history import HeldPrune, History, JobMemory, NodeMemory
+from engine.wire import formats
 from engine.wire.errors import WireError
-from engine.wire.names import HISTORY_PREFIX
+from engine.wire.names import HISTORY, HISTORY_PREFIX
 
 NODE_KEY = "history.json"
 CLUSTER_KEY = "cluster.json"
@@ -84,6 +85,7 @@ def _text(memory: msgspec.Struct) -> str:
 
 
 def _read(config_map: Mapping[str, Any], key: str, shape: type[Any]) -> Any:
+    formats.check(config_map, HISTORY)
     text = (config_map.get("data") or {}).get(key)
     if not text:
         return None

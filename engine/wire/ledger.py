@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.cluster import ids_of
+from engine.wire import formats
 from engine.wire.errors import WireError
 from engine.wire.names import LEDGER_PREFIX, SYSTEM
 
@@ -57,6 +58,7 @@ def parse(config_map: Mapping[str, Any]) -> dict[str, Claim]:
     Raises:
         WireError: the ledger cannot be read; the caller must not place any pod until it can.
     """
+    formats.check(config_map, LEDGER_PREFIX)
     metadata = config_map.get("metadata") or {}
     where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     text = (config_map.get("data") or {}).get(KEY) or "{}"

@@ -15,6 +15,7 @@ import msgspec
 from engine.model.actions import ResetChips
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, InPlaceReset, Orders, ResetOrder
 from engine.model.seals import Warrant
+from engine.wire import formats
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
 from engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
@@ -297,6 +298,8 @@ def _open(config_map: Mapping[str, Any], prefix: str, key: str) -> tuple[str, st
     where = f"ConfigMap/{metadata.get('namespace', '')}/{name}"
     if not name.startswith(prefix) or len(name) == len(prefix):
         raise WireError(where, "metadata.name", f"must be {prefix}<node>")
+    if prefix in formats.NEWEST:
+        formats.check(config_map, prefix)
     data = config_map.get("data")
     text = data.get(key) if isinstance(data, dict) else None
     return where, name.removeprefix(prefix), text, str(metadata.get("resourceVersion", ""))

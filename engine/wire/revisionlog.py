@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.wire import names
+from engine.wire import formats, names
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
 
@@ -118,6 +118,7 @@ def parse(config_map: Mapping[str, Any]) -> RevisionLog:
     Raises:
         WireError: it cannot be read, or an entry was changed, left out or put in between.
     """
+    formats.check(config_map, names.REVISIONS)
     metadata = config_map.get("metadata") or {}
     where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     data = config_map.get("data")

@@ -13,7 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.diagnostics import ObjectKey
+from engine.wire import formats
 from engine.wire.errors import WireError
+from engine.wire.names import SYNC
 
 __all__ = [
     "APPLIED",
@@ -110,6 +112,7 @@ def parse_inventory(config_map: Mapping[str, Any]) -> tuple[ObjectKey, ...] | No
     Raises:
         WireError: not valid; nothing is pruned until it is.
     """
+    formats.check(config_map, SYNC)
     text = (config_map.get("data") or {}).get(INVENTORY)
     if text is None:
         return None

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS = 180.0
+STOPS = 30.0
 SCALE = 0.05
 CHIPS = 8
 DISKS = {"agent": "256k", "engine": "32m"}
@@ -80,6 +81,7 @@ class Machine:
         """Whether ``set_clock`` has an effect."""
         self.host: netns.Host | None = None
         self.process: ChildProcess | None = None
+        self.redis_url = ""
         self.lives = 0
         self.due = 0.0
         self.paused = False
@@ -150,6 +152,10 @@ class Site:
         self.missing: dict[str, str] = {}
         """What this machine cannot break, and why."""
         self.deaths = 0
+        self.trees: dict[str, Path] = {}
+        """By kind of machine, the sources that it runs; those of this test where none are named."""
+        self.pythons: dict[Path, str] = {}
+        """By sources, the interpreter whose packages they need; this one where none is named."""
         self._network = netns.Network()
         self._faketime = next((str(f) for one in FAKETIME for f in Path("/").glob(one[1:])), "")
         self._kubelets: ChildProcess | None = None
@@ -214,8 +220,21 @@ class Site:
         self.tell({"client": name, "port": api, "address": machine.address})
         self.tell({"client": name, "port": redis, "address": machine.address, "redis": True})
         self._write_kubeconfig(machine, api)
-        machine.process = self._process(machine, f"redis://{machine.address}:{redis}/0")
+        machine.redis_url = f"redis://{machine.address}:{redis}/0"
+        machine.process = self._process(machine)
         self._start(machine)
+
+    def change(self, kinds: Sequence[str], tree: Path) -> None:
+        """Machines of these kinds end, as a Deployment's pods do, and start again from other sources."""
+        for kind in kinds:
+            self.trees[kind] = tree
+        for machine in self.of(*kinds):
+            assert machine.process is not None
+            machine.down = True
+            machine.process.stop(STOPS)
+            machine.process = self._process(machine)
+            self._start(machine)
+            machine.down = False
 
     def _start(self, machine: Machine) -> None:
         assert machine.process is not None
@@ -228,7 +247,7 @@ class Site:
         config["clusters"][0]["cluster"] = {"server": f"http://{machine.address}:{port}"}
         (machine.folder / "kubeconfig").write_text(json.dumps(config))
 
-    def _process(self, machine: Machine, redis_url: str) -> ChildProcess:
+    def _process(self, machine: Machine) -> ChildProcess:
         kubeconfig = str(machine.folder / "kubeconfig")
         if machine.kind == "agent":
             node = machine.name.removeprefix("agent-")
@@ -237,7 +256,7 @@ class Site:
                        "--scale", str(SCALE)]  # fmt: skip
             return self._child(machine.name, command, {}, machine.folder, machine)
         settings = Settings(
-            redis_url=redis_url,
+            redis_url=machine.redis_url,
             kubeconfig=kubeconfig,
             identity=machine.name,
             batch_key_file=str(self._key),
@@ -256,8 +275,10 @@ class Site:
         self, name: str, arguments: list[str], more: dict[str, str], folder: Path, machine: Machine | None = None
     ) -> ChildProcess:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("BELAY_")}
-        environment = kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "BELAY_TIME_SCALE": str(SCALE)} | more
-        command = [sys.executable, *arguments]
+        tree = self.trees.get(machine.kind, ROOT) if machine is not None else ROOT
+        environment = kept | {"PYTHONPATH": str(tree), "PYTHONUNBUFFERED": "1", "BELAY_TIME_SCALE": str(SCALE)} | more
+        environment["PYTHONSAFEPATH"] = "1"  # the folder that the test is called in is no source of modules
+        command = [self.pythons.get(tree, sys.executable), *arguments]
         if machine is not None and machine.clocked:
             environment |= {
                 "LD_PRELOAD": self._faketime,
