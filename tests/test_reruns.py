@@ -1,4 +1,4 @@
-"""A marked test gets one more try, which is told at the end; no other test does."""
+"""A marked test gets one more try, which is named at the end; no other test does."""
 
 from __future__ import annotations
 

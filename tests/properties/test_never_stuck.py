@@ -10,7 +10,7 @@ from engine.plan.health import chips
 from tests.soak.stuck import history
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(min_value=0, max_value=2**32))
 def test_a_clean_chip_that_no_hold_covers_returns_within_two_report_periods(seed: int) -> None:
     history(seed)
