@@ -21,6 +21,7 @@ if ! [ node_modules/.package-lock.json -nt package-lock.json ]; then
   fi
 fi
 npm run --silent check
+npm test --silent
 node build.mjs "$work/static"
 if ! diff -rq "$work/static" ../engine/serve/console/static; then
   echo "engine/serve/console/static is not what console/ builds: run make console and commit what it writes" >&2

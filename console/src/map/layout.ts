@@ -55,7 +55,7 @@ export interface Layout extends Box {
 
 /** Part of the pitch that a chip fills. */
 export const FILL = 0.82;
-export const RING_GAP = 0.35;
+const RING_GAP = 0.35;
 const NODE_GAP = 1;
 /** Pixels for names and gaps when the whole map is seen, and the units that they are at least and at most. */
 const POOL_HEAD = { pixels: 18, least: 0.45, most: 24 };

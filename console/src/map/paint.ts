@@ -3,7 +3,7 @@
 import { type Look, lookOf } from "../shell/palette";
 import { indexOf } from "../store/cluster";
 import type { Cluster } from "../types";
-import { FILL, type Layout, RING_GAP } from "./layout";
+import { FILL, type Layout } from "./layout";
 
 /** Which part of the map is seen: a point of the map at the upper left pixel, and pixels for each unit. */
 export interface Camera {
@@ -95,7 +95,7 @@ export interface Painting {
 
 /** Size of a chip's picture at a scale, in pixels. */
 export function chipSize(scale: number): number {
-  return scale < SOLID ? Math.ceil(scale * (1 + RING_GAP)) : Math.floor(scale * FILL);
+  return scale < SOLID ? Math.ceil(scale) : Math.floor(scale * FILL);
 }
 
 /** Fills the buffer of width × height pixels. */
@@ -118,6 +118,14 @@ export function paint(pixels: Uint32Array, width: number, height: number, { clus
     if (left > width || top > height || left + layout.nodeW[node]! * scale < 0 || top + layout.nodeH[node]! * scale < 0) continue;
     const bad = nodes.state[node] !== "healthy" && nodes.state[node] !== "";
     if (bad && scale >= 3) frame(pixels, width, height, left, top, layout.nodeW[node]! * scale, layout.nodeH[node]! * scale, Math.max(1, Math.floor(scale * 0.16)), rgba(nodeColour(nodes.state[node]!, theme)));
+    const begin = order[first[node]!];
+    if (scale < SOLID && begin !== undefined && first[node]! < first[node + 1]!) {
+      // the gaps between rings, in the colour of the first chip that is as most are
+      const used = chips.job[begin]! >= 0, code = chips.state[begin]!;
+      const look = code === healthy && !used ? free : looks[code] ?? looks.at(-1)!;
+      const [colour] = sprite(look, size, false, lit !== null && !lit(begin), theme);
+      rect(pixels, width, height, Math.round(left), Math.round(top), Math.round(left + layout.nodeW[node]! * scale), Math.round(top + layout.nodeH[node]! * scale), look.weight > 2 ? sprite(free, size, false, lit !== null, theme)[0]! : colour!);
+    }
     for (let at = first[node]!; at < first[node + 1]!; at++) {
       const chip = order[at]!;
       const code = chips.state[chip]!, used = chips.job[chip]! >= 0, held = chips.hold[chip]! > 0;

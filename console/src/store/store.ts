@@ -3,7 +3,8 @@ import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import type { Change, Cluster, StateWire, Viewer } from "../types";
 import { ApiError, get, useToken } from "./api";
 import { applyPatch, readCluster } from "./cluster";
-import { readStream, type StreamEvent } from "./stream";
+import type { StreamEvent } from "./events";
+import { readStream } from "./stream";
 
 export type Connection =
   | { kind: "connecting" }

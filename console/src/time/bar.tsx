@@ -4,7 +4,7 @@ import { scaleTime } from "d3-scale";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { t } from "../messages";
 import { useKeys } from "../shell/keys";
-import { go, usePlace } from "../shell/place";
+import { go, place, usePlace } from "../shell/place";
 import { usePreferences } from "../shell/preferences";
 import { absolute, clock, Time } from "../shell/times";
 import { get } from "../store/api";
@@ -27,12 +27,14 @@ export function TimeBar() {
   const [said, setSaid] = useState("");
   const known = useMemo(() => new Map(moments.map((moment, index) => [moment.id, index])), [moments]);
   const last = moments.length;
-  const position = at ? known.get(at) ?? last : last;
+  const positionOf = (id: string): number => (id ? known.get(id) ?? last : last);
+  const position = positionOf(at);
   const show = (index: number): void => {
     setSaid("");
-    go({ at: moments[index]?.id ?? "" }, at ? "replace" : "push");
+    go({ at: moments[index]?.id ?? "" }, place().at ? "replace" : "push");
   };
-  const step = (by: number): void => show(Math.min(last, Math.max(0, position + by)));
+  // from where the address is: keys may come faster than the page is drawn
+  const step = (by: number): void => show(Math.min(last, Math.max(0, positionOf(place().at) + by)));
   const jump = async (direction: 1 | -1): Promise<void> => {
     const from = at || moments.at(-1)?.id;
     if (!from) return;
