@@ -33,7 +33,7 @@ def serious(page: Any) -> list[str]:
 
 @pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("narrow", "dark")])
 @pytest.mark.parametrize("view", SHOWN)
-def test_a_view_shows_its_part_and_keeps_nobody_out(
+def test_a_view_shows_its_part_and_admits_everyone(
     pages: Pages, shared_site: Site, view: str, size: str, scheme: str
 ) -> None:
     page = pages.open(shared_site, f"/{view}", size, scheme)
@@ -112,7 +112,7 @@ def test_everything_is_reached_by_keyboard(pages: Pages, shared_site: Site) -> N
     fold.focus()
     page.keyboard.press("Enter")
     assert fold.get_attribute("aria-expanded") == "true"
-    assert page.get_by_role("cell", name="told to stop").first.is_visible()
+    assert page.get_by_role("cell", name="asked to stop").first.is_visible()
     page.keyboard.press("?")
     assert page.get_by_role("dialog", name="Keys").is_visible()
     page.keyboard.press("Escape")

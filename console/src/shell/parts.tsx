@@ -93,7 +93,7 @@ export function Table<Row>(props: {
   if (!props.rows.length) return <p class="dim empty">{props.empty ?? t("shell.nothing")}</p>;
   return (
     <div class="scroll" role="region" aria-label={props.caption} tabIndex={0}>
-      <table>
+      <table class="rows">
         <caption>{props.caption}</caption>
         <thead>
           <tr>{props.columns.map((column) => <th scope="col" class={classOf(column)}>{column.title}</th>)}</tr>
@@ -102,7 +102,7 @@ export function Table<Row>(props: {
           {rows.map((row) => (
             <tr key={props.id(row)} aria-selected={props.selected ? props.selected(row) : undefined} class={props.onSelect ? "choose" : ""}
               onClick={props.onSelect ? (event) => !(event.target as HTMLElement).closest("a, button") && props.onSelect!(row) : undefined}>
-              {props.columns.map((column) => <td class={classOf(column)}>{column.cell(row)}</td>)}
+              {props.columns.map((column) => <td class={classOf(column)} data-title={column.title}>{column.cell(row)}</td>)}
             </tr>
           ))}
         </tbody>
