@@ -125,6 +125,26 @@ def test_service_and_pod_group_match_the_operators() -> None:
     assert group["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
 
 
+def test_the_pod_group_follows_switches_of_a_running_job_and_keeps_marks_of_others() -> None:
+    job = ascend_job(labels={"fault-scheduling": "force"}, annotations={"recover-strategy": "recover"})
+    world = World(POD_GROUP_CRD, job)
+    world.settle()
+    theirs = {"process-recover-enable": "pause", "volcano.sh/own": "x"}
+    world.edit("PodGroup", "train-job-uid", lambda body: body["metadata"]["labels"].update(theirs))
+
+    def switch(body: dict[str, Any]) -> None:
+        body["metadata"]["labels"] |= {"fault-scheduling": "off", "pod-rescheduling": "on"}
+        del body["metadata"]["annotations"]["recover-strategy"]
+
+    world.edit("AscendJob", "train", switch)
+    world.settle()
+    metadata = world.find("PodGroup", "train-job-uid")["metadata"]
+    assert metadata["labels"]["fault-scheduling"] == "off" and metadata["labels"]["pod-rescheduling"] == "on"
+    assert theirs.items() <= metadata["labels"].items()
+    assert "recover-strategy" not in metadata.get("annotations", {})
+    assert world.step() == [], "then nothing is left to do"
+
+
 def test_pods_wait_for_the_services_address_and_the_action_says_so() -> None:
     world = World(ascend_job())
     first = world.step()

@@ -5,6 +5,7 @@ Source: component/ascend-operator/pkg/controllers/v1/job.go (newPodGroupSpec, cr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.model import quantities
@@ -17,6 +18,11 @@ RECOVER_STRATEGY: Final = "recover-strategy"
 PROCESS_RECOVER: Final = "process-recover-enable"
 #: Annotations about how the job itself was applied; its PodGroup does not copy them.
 _OWN_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration", "belay.dev/applied-digest")
+
+#: Switches of a job that its owner may change while it runs. The PodGroup's values win over the job's, so they follow;
+#: other keys may be written by others (Volcano, the recovery of processes) and stay as they are.
+_FOLLOWED_LABELS: Final = ("fault-scheduling", "fault-retry-times", "pod-rescheduling", "subHealthyStrategy")
+_FOLLOWED_ANNOTATIONS: Final = (RECOVER_STRATEGY, "wait-reschedule-timeout")
 
 
 def name_of(job: JobObject) -> str:
@@ -54,7 +60,8 @@ def ensure(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> N
 
 
 def adjust(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> None:
-    """Patch what a job's PodGroup asks for where that differs from the job, as after ``kubectl scale``.
+    """Patch a job's PodGroup where it differs from the job: what it asks for, as after ``kubectl scale``, and the
+    switches for faults, which the job's owner may change.
 
     Without it a gang would wait for ever for pods that its job no longer has. Source:
     github.com/volcano-sh/volcano/pkg/controllers/job/job_controller_actions.go (createOrUpdatePodGroup).
@@ -73,11 +80,29 @@ def adjust(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> N
     resources, asked = spec.get("minResources", {}), part(live, "minResources")
     if any(not _equal(asked.get(name), amount) for name, amount in resources.items()):
         patch["minResources"] = {**dict.fromkeys(asked), **resources}
-    if patch:
-        names = ", ".join(sorted(patch))
+    marks = _marks(job, part(raw, "metadata"))
+    if patch or marks:
+        changes = {"spec": patch} if patch else {}
+        names = ", ".join(sorted({*patch, *(key for rows in marks.values() for key in rows)}))
         text = f"{job.key} asks for other pods than its PodGroup: changing its {names}"
+        if not patch:
+            text = f"{job.key} has other switches than its PodGroup: changing its {names}"
         uid = str(part(raw, "metadata").get("uid") or "")
-        context.patch(job, key_of(job), {"spec": patch}, ActionReason.POD_GROUP_CHANGED, text, uid=uid)
+        body = {**changes, **({"metadata": marks} if marks else {})}
+        context.patch(job, key_of(job), body, ActionReason.POD_GROUP_CHANGED, text, uid=uid)
+
+
+def _marks(job: JobObject, live: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
+    """Labels and annotations of a PodGroup that no longer are as the job's; None takes one away."""
+    found: dict[str, dict[str, str | None]] = {}
+    for field, wanted, followed in (
+        ("labels", job.labels, _FOLLOWED_LABELS), ("annotations", job.annotations, _FOLLOWED_ANNOTATIONS),
+    ):  # fmt: skip
+        now = part(live, field)
+        changed = {key: wanted.get(key) for key in followed if wanted.get(key) != now.get(key)}
+        if changed:
+            found[field] = changed
+    return found
 
 
 def _equal(one: object, other: str) -> bool:
