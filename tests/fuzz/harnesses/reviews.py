@@ -1,14 +1,16 @@
-"""What `belay review` reads of CI and of forges."""
+"""What `belay review` reads of CI and of forges, and `belay import` of artefacts."""
 
 from __future__ import annotations
 
+import gzip
 from typing import Final
 
+from engine.cli.artefacts import files_of
 from engine.cli.review import ci
 from engine.cli.review.comment import code
 from engine.cli.review.forges import ForgeError, comments_in
 from engine.errors import InputError
-from tests.fuzz.harness import Harness
+from tests.fuzz.harness import Form, Harness
 
 
 def _event(data: bytes) -> None:
@@ -22,7 +24,15 @@ def _answer(data: bytes) -> None:
         shown.encode()
 
 
+def _artefact(data: bytes) -> None:
+    """Seeds are plain tar, so that headers can be changed."""
+    packed = data if data[:2] == b"\x1f\x8b" else gzip.compress(data, 1, mtime=0)
+    for path in files_of(packed, "a.tar.gz"):
+        assert not path.startswith("/") and ".." not in path.split("/"), path
+
+
 HARNESSES: Final = (
     Harness("ci-event", _event, ("engine/cli/review/ci.py",), allowed=(InputError,)),
     Harness("forge-answer", _answer, ("engine/cli/review/forges.py",), allowed=(ForgeError,)),
+    Harness("artefact", _artefact, ("engine/cli/artefacts.py",), allowed=(InputError,), form=Form.BYTES),
 )
