@@ -121,6 +121,7 @@ def needed() -> dict[str, set[Right]]:
     found = {account: set().union(*(one.rights() for one in rows)) for account, rows in listed.items()}
     found["belay-engine"] |= _watched(one.resource for one in WATCHED) | _written()
     found["belay-server"] |= _watched(one.resource for one in SERVER_WATCHED)
+    found["belay-server"] |= {right for right in _watched(one.resource for one in WATCHED) if right.verb == "list"}
     found["belay-engine"] -= NEVER.keys()
     return found
 

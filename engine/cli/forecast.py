@@ -106,7 +106,7 @@ def forecast(first: Plan, desired: Desired, cluster: Sequence[Mapping[str, Any]]
         return None
     world.now = first.now
     most = min(MAX_PASSES, max(FEWEST, EFFORT // max(1, len(world.objects))))
-    watcher = _Watcher(world)
+    watcher = ForecastWatcher(world)
     story = simulate(world, [], first=first, most=most, rest=QUIET if most > 3 * QUIET else 2, watch=watcher)
     watcher.refresh(world)
     return Forecast(
@@ -134,7 +134,7 @@ def staged(desired: Desired, cluster: Sequence[Mapping[str, Any]], *, seed: int 
     return world
 
 
-class _Watcher:
+class ForecastWatcher:
     """Records what each pass binds, evicts and prunes."""
 
     def __init__(self, world: World) -> None:

@@ -8,6 +8,9 @@ import click
 
 from engine.cli.invocation import fails_clearly
 
+CONSOLE_ANSWERS = (sys.executable, "-m", "engine.cli.console_answers")
+"""The command of the processes that answer the console's questions."""
+
 
 @click.command(short_help="Watch Git and Kubernetes, wake the workers.")
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, then the pod's own account.")
@@ -29,17 +32,51 @@ def worker() -> None:
     sys.exit(run())
 
 
-@click.command(short_help="Serve webhook, metrics, health, status page.")
+@click.command(short_help="Serve console, webhook, metrics, health.")
 @click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT")
 @fails_clearly
 def server(listen: str) -> None:
-    """Serve the webhook, /metrics, /healthz, /readyz and a status page (settings: BELAY_* in the environment).
+    """Serve the console, the webhook, /metrics, /healthz and /readyz (settings: BELAY_* in the environment).
 
     BELAY_WEBHOOK_SECRET is the secret that webhooks must know.
     """
     from engine.serve.http import main as run
 
-    sys.exit(run(listen))
+    sys.exit(run(listen, CONSOLE_ANSWERS))
+
+
+@click.command(short_help="Show the console: a live cluster, a recording, a file.")
+@click.option(
+    "--cluster", metavar="FILE|live", help="What `kubectl get … -o json|yaml` printed. Default: the live one."
+)
+@click.option("--recording", metavar="FILE|DIR", help="A recorded pass, or a folder of them, which is a history.")
+@click.option("--desired", metavar="DIR", help="For a FILE: the state repository. Default: what the cluster records.")
+@click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over; may be given again.")
+@click.option("--repository", metavar="URL", default="", help="The Git repository, for branches and their plans.")
+@click.option("--listen", default="127.0.0.1:8081", show_default=True, metavar="HOST:PORT")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
+@fails_clearly
+def console(
+    cluster: str | None,
+    recording: str | None,
+    desired: str | None,
+    policies: tuple[str, ...],
+    repository: str,
+    listen: str,
+    kubeconfig: str | None,
+) -> None:
+    """Serve the console on this machine: of a live cluster, with your own rights, of recorded passes, or of a file.
+
+    It reads only. docs/console.md says what it shows and who may look.
+    """
+    from engine.serve.console.offline import ConsoleOptions
+    from engine.serve.console.offline import main as run
+
+    options = ConsoleOptions(
+        cluster=cluster or "", recording=recording or "", desired=desired or "", policies=policies,
+        repository=repository, listen=listen, kubeconfig=kubeconfig or "",
+    )  # fmt: skip
+    sys.exit(run(options, CONSOLE_ANSWERS, click.echo))
 
 
 @click.command(short_help="Guard what Belay's own accounts may write (an admission webhook).")
@@ -115,4 +152,4 @@ def exporter(flags: tuple[str, ...]) -> None:
     sys.exit(run(flags))
 
 
-VERBS = (controller, worker, server, admission, agent, exporter)
+VERBS = (controller, worker, server, console, admission, agent, exporter)

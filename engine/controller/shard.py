@@ -38,6 +38,7 @@ from engine.model.states import NodeHealth
 from engine.plan import plan as make_plan
 from engine.plan import resolve_roles
 from engine.replay import recording
+from engine.replay.summary import write_digest
 from engine.settings import Settings
 from engine.status import PublishedPools, forgotten, memory_bodies, status_bodies, surplus, sync_body
 from engine.status.sync_status import StatusCondition
@@ -313,7 +314,7 @@ class Shard:
             _log.warning("pass not recorded: its snapshot is too large", bytes=size, limit=RECORDED_BYTES)
             return
         try:
-            recording.write(
+            file = recording.write(
                 self.settings.data_folder / "passes",
                 version=versions.version(),
                 shard=self.name,
@@ -328,6 +329,7 @@ class Shard:
                 before=self.revision.before,
                 refused_files=self.revision.refused_files,
             )
+            write_digest(file, plan)
         except OSError as error:
             _log.warning("pass not recorded", reason=str(error))
 

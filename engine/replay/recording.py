@@ -25,6 +25,7 @@ from engine.load.earlier_manifests import manifests_of_files, with_earlier
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.replay.cluster_file import checked
+from engine.replay.summary import path_of
 
 FORMAT: Final = "belay-recording/1"
 MAX_FILES: Final = 200
@@ -208,5 +209,6 @@ def _trim(folder: Path) -> None:
             kept += 1
             if kept > MAX_FILES or used > MAX_TOTAL_BYTES:
                 file.unlink()
+                path_of(file).unlink(missing_ok=True)
         except FileNotFoundError:
             continue  # another worker trimmed it

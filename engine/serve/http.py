@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 from aiohttp import web
@@ -25,8 +25,11 @@ from engine.errors import BelayError, InputError
 from engine.kube import Kube
 from engine.metrics import BelayCollector, gauge
 from engine.serve import page, webhook
+from engine.serve.console.answers import Answers
 from engine.serve.console.changes import ChangeStream
 from engine.serve.console.follower import StatusFollower
+from engine.serve.console.history import PastMoments
+from engine.serve.console.questions import AskedCluster, Questions
 from engine.serve.console.routes import HEADERS as CONSOLE_HEADERS
 from engine.serve.console.routes import PREFIXES as SHOWN
 from engine.serve.console.routes import Console
@@ -179,8 +182,9 @@ class _FixedMetrics:
         return self._metrics
 
 
-def main(listen: str) -> int:
-    """Serve until SIGTERM or SIGINT; other settings come from the environment.
+def main(listen: str, answers: Sequence[str] = ()) -> int:
+    """Serve until SIGTERM or SIGINT; other settings come from the environment. ``answers`` is the command of a process
+    that answers the console's questions (``engine.serve.console.answers``); without it none are answered.
 
     Raises:
         InputError: ``listen`` or a setting is wrong, or the address is taken.
@@ -190,7 +194,7 @@ def main(listen: str) -> int:
     log.configure(settings.log_level, "server")
     warn(_log)
     hot_loops.start()
-    asyncio.run(_serve(settings, host, port, os.environ.get(SECRET_VARIABLE, "")))
+    asyncio.run(_serve(settings, host, port, os.environ.get(SECRET_VARIABLE, ""), answers))
     return 0
 
 
@@ -212,7 +216,7 @@ def address(listen: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 
 
-async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
+async def _serve(settings: Settings, host: str, port: int, secret: str, answers: Sequence[str]) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -225,7 +229,14 @@ async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
             free=_loopback(host), hosts=settings.console_hosts,
             proxy_header=settings.console_proxy_header, proxies=settings.console_proxies,
         )  # fmt: skip
-        console = Console(changes, Viewers(rules, kube))
+        past = PastMoments(settings.data_folder / "passes" if settings.recordings else None)
+        asked = AskedCluster(
+            source={"kind": "live", "kubeconfig": settings.kubeconfig} if kube is not None else None,
+            repository=settings.source_url, branch=settings.source_branch, path=settings.source_path,
+            data=str(settings.data_folder),
+        )  # fmt: skip
+        questions = Questions(changes, past, asked, await _answers(answers, stack))
+        console = Console(changes, Viewers(rules, kube), questions=questions)
         stack.callback(changes.close)
         server = HttpServer(engine, shard=settings.shard, secret=secret, console=console)
         runner = web.AppRunner(
@@ -260,6 +271,17 @@ async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
             _log.warning(f"webhooks are not signed; set {SECRET_VARIABLE}")
         _log.info("serving", host=host, port=runner.addresses[0][1], signed=bool(secret))
         await stop.wait()
+
+
+async def _answers(command: Sequence[str], stack: AsyncExitStack) -> Answers | None:
+    """The processes that answer questions, ended with the stack."""
+    if not command:
+        return None
+    found = Answers(command)
+    stack.push_async_callback(found.close)
+    idle = asyncio.create_task(found.end_idle_ones())
+    stack.callback(idle.cancel)
+    return found
 
 
 async def _cluster(settings: Settings, stack: AsyncExitStack) -> Kube | None:

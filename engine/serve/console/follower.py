@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 from engine.kube import CONFIGMAP, Kube, Reflector, WatchChange
 from engine.log import get
 from engine.serve.console.changes import ChangeStream
 from engine.serve.console.document import SELECTOR, Builder, Data, StateDocument, data_of
-from engine.serve.console.repository import RepositoryCommit
+from engine.serve.console.repository import RepositoryCommit, commit_of
 from engine.wire import names
 
 _log = get("console")
@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 5.0
 STALE_SECONDS: Final = 10.0
 
 Problems = Callable[[], Awaitable[Sequence[str]]]
-Commits = Callable[[str], Awaitable[Sequence[RepositoryCommit]]]
+Commits = Callable[[str], Awaitable[Sequence[Mapping[str, Any]]]]
 
 
 class StatusFollower:
@@ -47,7 +47,7 @@ class StatusFollower:
         shard: str = names.MAIN_SHARD,
         problems: Problems | None = None,
         commits: Commits | None = None,
-        published: Callable[[StateDocument, bytes], None] | None = None,
+        published: Callable[[StateDocument, bytes, float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -95,7 +95,7 @@ class StatusFollower:
             return
         self._changes.publish(document)
         if self._published is not None:
-            self._published(document, document.encoded())
+            self._published(document, document.encoded(), now)
 
     async def _look(self) -> None:
         while True:
@@ -111,7 +111,7 @@ class StatusFollower:
                 said += await self._problems()
             applied = self._found.get(names.SYNC, {}).get("attemptedRevision", "")
             if self._commits is not None and applied != self._git[0]:
-                self._git = (applied, await self._commits(applied))
+                self._git = (applied, [commit_of(one) for one in await self._commits(applied)])
                 self._changed.set()
             if tuple(said) != self._said:
                 self._said = tuple(said)

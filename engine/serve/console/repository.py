@@ -26,6 +26,11 @@ class RepositoryCommit(msgspec.Struct, frozen=True):
     changed: tuple[str, ...] = ()
 
 
+def commit_of(row: Mapping[str, Any]) -> RepositoryCommit:
+    """A commit as the answering process says it."""
+    return msgspec.convert(row, RepositoryCommit)
+
+
 def section(
     sync_data: Mapping[str, str], logs: Mapping[str, Mapping[str, str]], git: Sequence[RepositoryCommit]
 ) -> dict[str, Any]:

@@ -15,15 +15,15 @@ from engine.log import get
 from engine.serve.console import files
 from engine.serve.console.changes import ChangeStream, TooManyViewers
 from engine.serve.console.document import StateDocument
+from engine.serve.console.questions import WHAT_IF_SECONDS, Questions
+from engine.serve.console.replies import USER, answer, failure
 from engine.serve.console.viewers import NotAdmitted, Viewers
 
 _log = get("console")
 PREFIXES: Final = ("/api/v1/", "/plain")
 """Paths that only those may read who may look. The page's own files are not among them: it asks for a token."""
-USER: Final = web.RequestKey("belay.user", str)
 WRITE_SECONDS: Final = 20.0
 """Longest time for which a viewer may not take what is sent to it."""
-COMPRESSED_FROM: Final = 1_024
 HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -31,7 +31,6 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_JSON: Final = "application/json"
 
 
 class Console:
@@ -40,8 +39,17 @@ class Console:
     ``streaming`` holds the connections that stay open for changes, which must not be ended for being slow.
     """
 
-    def __init__(self, changes: ChangeStream, viewers: Viewers, *, source: str = "cluster", live: bool = True) -> None:
+    def __init__(
+        self,
+        changes: ChangeStream,
+        viewers: Viewers,
+        *,
+        source: str = "cluster",
+        live: bool = True,
+        questions: Questions | None = None,
+    ) -> None:
         self.changes, self.viewers, self.source, self.live = changes, viewers, source, live
+        self.questions = questions
         self.streaming: set[Any] = set()
         self._files = files.read_files()
         self._encoded: tuple[str, bytes, bytes] = ("", b"", b"")
@@ -55,6 +63,8 @@ class Console:
         router.add_get("/api/v1/viewer", self.viewer)
         router.add_get("/api/v1/state", self.state)
         router.add_get("/api/v1/changes", self.stream)
+        if self.questions is not None:
+            self.questions.add_to(app)
 
     async def admitted(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -100,11 +110,12 @@ class Console:
 
     def abilities(self) -> dict[str, bool]:
         """What can be asked."""
-        return {"changes": self.live, "history": False, "explain": False, "whatIf": False, "branches": False}
+        none = dict.fromkeys(("history", "explain", "whatIf", "branches"), False)
+        return {"changes": self.live, **(self.questions.abilities() if self.questions is not None else none)}
 
     def limits(self) -> dict[str, float]:
         """The limits of what can be asked."""
-        return {}
+        return {"whatIfSeconds": WHAT_IF_SECONDS}
 
     async def state(self, request: web.Request) -> web.Response:
         """The present document."""
@@ -159,18 +170,20 @@ async def _to_console(request: web.Request) -> web.Response:
     return web.Response(status=308, headers={"Location": "/console/"})
 
 
-def answer(
-    request: web.Request, body: bytes, headers: Mapping[str, str] | None = None, packed: bytes | None = None
-) -> web.Response:
-    """JSON, compressed where the caller takes it and it pays."""
-    more = {"Vary": "Accept-Encoding", "Cache-Control": "no-store", **(headers or {})}
-    if len(body) >= COMPRESSED_FROM and files.accepts_gzip(request):
-        body, more["Content-Encoding"] = packed or gzip.compress(body, 1, mtime=0), "gzip"
-    return web.Response(body=body, headers=more, content_type=_JSON, charset="utf-8")
-
-
-def failure(status: int, text: str, hint: str = "", headers: Mapping[str, str] | None = None) -> web.Response:
-    """An error as JSON."""
-    body = msgspec.json.encode({"error": text, "hint": hint})
-    more = {"Cache-Control": "no-store", **(headers or {})}
-    return web.Response(status=status, body=body, headers=more, content_type=_JSON, charset="utf-8")
+@web.middleware
+async def guarded(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Log a bug in a handler and answer a plain 500; set the security headers on every answer."""
+    try:
+        response = await handler(request)
+    except web.HTTPException as raised:
+        response = failure(raised.status, raised.reason)
+        if "Allow" in raised.headers:
+            response.headers["Allow"] = raised.headers["Allow"]
+    except Exception:
+        _log.exception("request failed", path=request.path)
+        response = failure(500, "internal error")
+    if not response.prepared:
+        response.headers.update(HEADERS)
+    return response

@@ -18,14 +18,17 @@ MOST_ROWS: Final = 2_000
 """Most rows of a list that can grow without bound, such as faults and findings."""
 
 
-def line(value: object, limit: int = LONGEST) -> str:
-    """A text on one line, cut to ``limit`` characters, without control characters and secrets of known forms."""
+def line(value: object, limit: int = LONGEST, *, indented: bool = False) -> str:
+    """A text on one line, cut to ``limit`` characters, without control characters and secrets of known forms.
+    ``indented`` keeps the spaces at its beginning.
+    """
     if value is None:
         return ""
     # cut before and after: redaction must not look at a megabyte, and what it puts in may be longer
     text = bounded(str(value), 4 * limit)
     shown = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return bounded(redact(shown), limit)
+    room = text[: len(text) - len(text.lstrip(" "))] if indented else ""
+    return bounded(room + redact(shown), limit)
 
 
 def name(value: object) -> str:

@@ -1,0 +1,165 @@
+"""The process that answers the console's questions: one request after another, until its standard input ends.
+
+`python -m engine.cli.console_answers`, started by the console with bounds on its memory. The answers are those of the
+verbs: `belay explain`, `belay plan`, `belay simulate`. It writes nothing but answers.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from engine.cli.console_moments import Moments, MomentSource, about
+from engine.errors import BelayError
+from engine.log import redact
+from engine.serve.console.answers import LENGTH, MEMORY_VARIABLE, AnswerHead
+from engine.serve.console.texts import line
+
+MAX_REQUEST: Final = 2 * 1024 * 1024
+MOST_LINES: Final = 2_000
+_KINDS: Final = ("chip", "node", "job", "pod")
+
+
+class Question(msgspec.Struct, frozen=True, rename="camel"):
+    """One request: what is asked about which moment, and for whom ``repository`` and ``data`` say where Git is."""
+
+    ask: str
+    source: MomentSource = MomentSource("live")
+    kind: str = ""
+    name: str = ""
+    branch: str = ""
+    base: str = ""
+    changes: list[dict[str, Any]] = []
+    horizon: float = 600.0
+    repository: str = ""
+    path: str = ""
+    data: str = ""
+
+
+class NotFoundError(BelayError):
+    """What is asked about does not exist."""
+
+
+def main() -> int:
+    """Answer until the end of the input."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing else may reach the answers
+    limit = int(os.environ.get(MEMORY_VARIABLE, "0"))
+    if limit:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    os.nice(5)  # the server, which shares the machine, comes first
+    moments = Moments()
+    while (question := _framed(sys.stdin.buffer)) is not None:
+        head, body = answer(question, moments)
+        for part in (msgspec.json.encode(head), body):
+            answers.write(LENGTH.pack(len(part)) + part)
+        answers.flush()
+        if head.status == 507:
+            return 1
+    return 0
+
+
+def answer(data: bytes, moments: Moments) -> tuple[AnswerHead, bytes]:
+    """The answer to one request; never raises."""
+    try:
+        question = msgspec.json.decode(data, type=Question)
+        return AnswerHead(200), _ASKED[question.ask](question, moments)
+    except NotFoundError as error:
+        return AnswerHead(404, line(error), line(error.hint)), b""
+    except BelayError as error:
+        return AnswerHead(400, line(error), ""), b""
+    except MemoryError:
+        return AnswerHead(507, "the cluster is too large for the memory that an answer may take"), b""
+    except Exception as error:
+        text = redact(f"{type(error).__name__}: {error}")
+        sys.stderr.write(f"question not answered: {line(text)}\n")
+        return AnswerHead(500, line(f"internal error: {text}")), b""
+
+
+def _document(question: Question, moments: Moments) -> bytes:
+    from engine.serve.console.document import Builder
+    from engine.serve.console.planned import document_of
+
+    moment = moments.read(question.source)
+    document = document_of(
+        moment.plan, moment.observed, moment.desired,
+        builder=Builder(), shard=moment.shard, identity=moment.identity, findings=moment.findings,
+    )  # fmt: skip
+    return document.encoded()
+
+
+def _explain(question: Question, moments: Moments) -> bytes:
+    from engine.cli.explanation import explain
+    from engine.cli.narrative import narrate
+    from engine.errors import InputError
+
+    moment = moments.read(question.source)
+    if question.kind not in _KINDS:
+        raise NotFoundError(f"{question.kind[:40]!r} is none of {', '.join(_KINDS)}")
+    plan = about(moment, question.name) if question.kind in ("job", "pod") else moment.plan
+    try:
+        facts = explain(question.kind, question.name, plan, moment.observed, moment.desired)
+    except InputError as error:
+        raise NotFoundError(str(error)) from error
+    plain = msgspec.to_builtins(facts, str_keys=True)
+    out = io.StringIO()
+    narrate(question.kind, plain, out, plan.now)
+    text = [line(row, 500, indented=True) for row in out.getvalue().splitlines()[:MOST_LINES]]
+    return msgspec.json.encode(
+        {
+            "kind": question.kind, "name": question.name, "at": moment.identity or None,
+            "text": text, "facts": plain,
+        }
+    )  # fmt: skip
+
+
+def _branches(question: Question, moments: Moments) -> bytes:
+    from engine.cli.console_plans import branches
+
+    return msgspec.json.encode(branches(question.repository, question.path, question.data, question.base))
+
+
+def _log(question: Question, moments: Moments) -> bytes:
+    from engine.cli.console_plans import commits
+
+    return msgspec.json.encode(commits(question.repository, question.path, question.data, question.base))
+
+
+def _plan(question: Question, moments: Moments) -> bytes:
+    from engine.cli.console_plans import branch_plan
+
+    moment = moments.read(question.source)
+    place = (question.repository, question.path, question.data)
+    return msgspec.json.encode(branch_plan(moment, question.branch, *place))
+
+
+def _what_if(question: Question, moments: Moments) -> bytes:
+    from engine.cli.console_what_if import what_if
+
+    moment = moments.read(question.source)
+    place = (question.repository, question.path, question.data)
+    return msgspec.json.encode(what_if(moment, question.changes, question.horizon, *place))
+
+
+_ASKED: Final[dict[str, Callable[[Question, Moments], bytes]]] = {
+    "document": _document, "explain": _explain, "branches": _branches, "log": _log, "plan": _plan,
+    "whatIf": _what_if,
+}  # fmt: skip
+
+
+def _framed(stream: BinaryIO) -> bytes | None:
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    return stream.read(length) if length <= MAX_REQUEST else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""What if: changes on a copy of a moment's cluster, played forward as `belay simulate` does; nothing is written.
+
+Each pass becomes a frame, the difference of two documents; the same for real is said as commands to run.
+"""
+
+from __future__ import annotations
+
+import copy
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from engine.cli.console_moments import AskedMoment
+from engine.cli.console_plans import declared_by, outcome_body
+from engine.cli.forecast import Forecast, ForecastWatcher, staged
+from engine.cli.phrases import ranges, target
+from engine.errors import InputError
+from engine.load.validation_errors import problems_of
+from engine.model.actions import kind_of
+from engine.model.diagnostics import ObjectKey
+from engine.model.plan import Plan
+from engine.model.times import rfc3339
+from engine.replay.cluster_file import objects_of
+from engine.replay.offline import every_role
+from engine.serve.console import patches
+from engine.serve.console.document import Builder, StateDocument
+from engine.serve.console.planned import document_of
+from engine.serve.console.texts import line, name
+from engine.simulate import World
+from engine.simulate.run import simulate
+from engine.simulate.timeline import Event, check, due
+
+MOST_CHANGES: Final = 32
+MOST_FRAMES: Final = 120
+MOST_PASSES: Final = 400
+MOST_ACTIONS: Final = 200
+MOST_OBJECTS: Final = 50
+LONGEST: Final = 7 * 86_400.0
+_CHIPS_PER_FRAME: Final = 4_000_000
+"""Chips of all frames together: a large cluster gets fewer frames."""
+
+
+class _Player:
+    """Collects a frame for every pass that changes something."""
+
+    def __init__(self, moment: AskedMoment, world: World) -> None:
+        self._moment, self._builder, self._start = moment, Builder(), world.now
+        self.watcher = ForecastWatcher(world)
+        self.frames: list[dict[str, Any]] = []
+        self.left_out = 0
+        self.before = self._shown(moment.plan, world)
+        self.last = self.before
+        self._most = max(4, min(MOST_FRAMES, _CHIPS_PER_FRAME // max(1, self.before.layout.chips)))
+        self.events: list[str] = []
+
+    def __call__(self, world: World, result: Plan) -> None:
+        self.watcher(world, result)
+        events, self.events = self.events, []
+        if len(self.frames) >= self._most:
+            self.left_out += 1
+            return
+        shown = self._shown(result, world)
+        if not patches.same_places(self.last, shown):
+            self.left_out += 1  # a node went: the frames of one answer have the same places
+            return
+        patch = patches.difference(self.last, shown)
+        patch.pop("leftOut", None)
+        if not patch and not result.actions and not events:
+            return
+        self.last = shown
+        actions = [
+            {
+                "action": kind_of(one),
+                "on": line(target(one)),
+                "reason": one.reason,
+                "message": line(ranges(one.message)),
+            }
+            for one in result.actions[:MOST_ACTIONS]
+        ]
+        self.frames.append(
+            {
+                "time": rfc3339(world.now), "after": round(world.now - self._start, 3), "events": events,
+                "actions": actions, "patch": patch,
+            }
+        )  # fmt: skip
+
+    def _shown(self, plan: Plan, world: World) -> StateDocument:
+        return document_of(
+            plan, world.observer.observed(), world.desired, builder=self._builder, shard=self._moment.shard,
+            cache=world.cache,
+        )  # fmt: skip
+
+
+def what_if(
+    moment: AskedMoment, changes: Sequence[Mapping[str, Any]], horizon: float, repository: str, path: str, data: str
+) -> dict[str, Any]:
+    """Play a moment forward with changes made at its beginning.
+
+    Raises:
+        InputError: a change is not understood, or names what does not exist. BelayError: a branch cannot be read.
+    """
+    if not changes or len(changes) > MOST_CHANGES:
+        raise InputError(f"give 1 to {MOST_CHANGES} changes")
+    if not 1 <= horizon <= LONGEST:
+        raise InputError(f"the horizon is {horizon:g} s; give 1 s to {LONGEST:g} s")
+    desired, revision = moment.desired, moment.plan.revision
+    branch = next((str(one.get("name", "")) for one in changes if one.get("do") == "branch"), "")
+    if branch:
+        desired, _, revision = declared_by(moment, branch, repository, path, data)
+    world = staged(desired if moment.live else every_role(desired), moment.items)
+    if not world.nodes:
+        raise InputError("no node of the cluster has a device report, so there is nothing to play")
+    world.now = moment.plan.now
+    player = _Player(moment, world)
+    events: list[Event] = []
+    said: list[str] = []
+    for number, one in enumerate(changes, start=1):
+        events += _change(world, one, f"change {number}", said)
+    check(events, world, "what-if")
+    player.events = [*said, *(str(event) for event in events)][:MOST_ACTIONS]
+    story = simulate(world, due(events, world), duration=horizon, most=MOST_PASSES, watch=player)
+    player.watcher.refresh(world)
+    final = player._shown(story.last, world)
+    outcome = Forecast(
+        ended=story.ended, end=story.end, passes=story.passes, jobs=tuple(player.watcher.jobs(world, story.last)),
+        evicted=tuple(player.watcher.evicted),
+        chip_hours_lost=round(sum(one.chip_hours_lost for one in player.watcher.evicted), 2),
+        pruned=tuple(player.watcher.pruned[key] for key in sorted(player.watcher.pruned)), counts=story.counts,
+    )  # fmt: skip
+    return {
+        "before": player.before.body(),
+        "frames": player.frames,
+        "ended": story.ended,
+        "end": story.end,
+        "outcome": outcome_body(outcome),
+        "recoveries": final.sections["recoveries"],
+        "explanations": _explanations(outcome),
+        "commands": [command for one in changes for command in _commands(one)],
+        "leftOut": player.left_out,
+        "revision": revision,
+    }
+
+
+def _change(world: World, one: Mapping[str, Any], where: str, said: list[str]) -> list[Event]:
+    """Make one change, or return the events that make it."""
+    do, node = one.get("do"), str(one.get("node") or "")
+    if do in ("fault", "recover"):
+        chip = one.get("chip")
+        body: dict[str, Any] = {
+            "at": "0s", "node": node, "code": str(one.get("code") or ""),
+            "chip": int(str(chip).rpartition("-")[2]) if str(chip).rpartition("-")[2].isdecimal() else chip,
+            "assertion": "recover" if do == "recover" else "occur",
+        }  # fmt: skip
+        if one.get("level"):
+            body["level"] = str(one["level"])
+        try:
+            return [Event.model_validate(body)]
+        except ValidationError as error:
+            problem = problems_of(error, Event)[0]
+            raise InputError(f"{'.'.join(map(str, problem.path))}: {problem.message}", where=where) from error
+    if do in ("cordon", "drain"):
+        key = ObjectKey("v1", "Node", "", node)
+        live = world.objects.get(key)
+        if live is None:
+            raise InputError(f"there is no node {node[:80]!r}", where=where)
+        cordoned = copy.deepcopy(live)
+        cordoned.setdefault("spec", {})["unschedulable"] = True
+        world.put(cordoned)
+        said.append(f"{node} is cordoned")
+        return _drained(world, node, said) if do == "drain" else []
+    if do == "job":
+        _add_job(world, str(one.get("yaml") or ""), where, said)
+        return []
+    if do == "branch":
+        said.append(f"branch {name(one.get('name'))} is in force")
+        return []
+    raise InputError(f"{str(do)[:40]!r} is no change: write fault, recover, cordon, drain, job or branch", where=where)
+
+
+def _drained(world: World, node: str, said: list[str]) -> list[Event]:
+    """kubectl drain evicts all pods but those of DaemonSets and of the node itself."""
+    found = []
+    for key, pod in sorted(world.objects.items()):
+        metadata = pod.get("metadata") or {}
+        if key.kind != "Pod" or (pod.get("spec") or {}).get("nodeName") != node:
+            continue
+        owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or () if isinstance(owner, dict)}
+        if "DaemonSet" in owners or "kubernetes.io/config.mirror" in (metadata.get("annotations") or {}):
+            continue
+        found.append(Event.model_validate({"at": "0s", "pod": f"{key.namespace}/{key.name}", "phase": "Deleted"}))
+    said.append(f"{node} is drained of {len(found)} pods")
+    return found
+
+
+def _add_job(world: World, text: str, where: str, said: list[str]) -> None:
+    objects = objects_of(text.encode(), where)
+    if len(objects) > MOST_OBJECTS:
+        raise InputError(f"holds {len(objects)} objects; give at most {MOST_OBJECTS}", where=where)
+    for body in objects:
+        body["metadata"].setdefault("namespace", "default")
+        for field in ("uid", "resourceVersion", "creationTimestamp"):
+            body["metadata"].pop(field, None)
+        world.put(body)
+        said.append(f"{body['kind']} {body['metadata']['namespace']}/{body['metadata']['name']} is created")
+
+
+def _explanations(outcome: Forecast) -> list[str]:
+    found = []
+    for job in outcome.jobs[:MOST_ACTIONS]:
+        where = f" on {', '.join(list(job.nodes)[:4])}" if job.nodes else ""
+        after = f" after {job.after:g} s" if job.after is not None else ""
+        why = f": {job.reason}: {job.message}" if job.reason else ""
+        out = f"; way out: {job.unblock}" if job.unblock else ""
+        found.append(line(f"{job.kind} {job.namespace}/{job.name} is {job.outcome}{where}{after}{why}{out}"))
+    for one in outcome.evicted[:MOST_ACTIONS]:
+        found.append(
+            line(f"pod {one.namespace}/{one.pod} leaves {one.node} after {one.after:g} s: {one.reason}: {one.message}")
+        )
+    if outcome.chip_hours_lost:
+        found.append(f"{outcome.chip_hours_lost:g} chip-hours of work are lost")
+    return found or ["no job is placed, moved or left waiting"]
+
+
+def _commands(one: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What a person runs to do the same for real."""
+    do, node = str(one.get("do")), shlex.quote(name(one.get("node")))
+    chip = shlex.quote(f"{name(one.get('node'))}/{line(one.get('chip'), 40)}")
+    code = shlex.quote(line(one.get("code"), 120))
+    if do in ("fault", "recover"):
+        clear = " --clear" if do == "recover" else f" {code}"
+        return [
+            {"for": do, "text": f"belay inject fault {chip}{clear}", "note": "in the sandbox only"},
+            {"for": do, "text": f"belay explain chip {chip}", "note": "how the chip is now"},
+        ]
+    if do == "cordon":
+        return [{"for": do, "text": f"kubectl cordon {node}", "note": ""}]
+    if do == "drain":
+        text = f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data"
+        return [{"for": do, "text": text, "note": "kubectl uncordon ends it"}]
+    if do == "branch":
+        branch = shlex.quote(f"origin/{name(one.get('name'))}")
+        return [{"for": do, "text": f"git merge {branch} && git push", "note": "in the state repository"}]
+    text = "git add desired/jobs/ && git commit -m 'Add a job' && git push"
+    return [{"for": do, "text": text, "note": "save the YAML as a file in desired/jobs/ first"}]
+
+
+__all__ = ["what_if"]

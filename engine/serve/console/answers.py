@@ -1,0 +1,175 @@
+"""Questions that need the planner, answered by a few child processes: bounded in number, time and memory.
+
+A child reads requests from its standard input and writes answers to its standard output, each with its length before
+it. It keeps what it read last, so the next question about the same moment is quick, and goes after a time of silence.
+A child that takes too long or too much memory is killed, and only its question fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.errors import bounded
+from engine.log import get
+
+_log = get("console")
+CHILDREN: Final = 2
+"""Questions that are answered at one time."""
+WAITING: Final = 16
+"""Questions that wait for a child; beyond, callers are sent away."""
+IDLE_SECONDS: Final = 300.0
+"""Seconds after which a child without questions is ended, and its memory is free."""
+MEMORY_BYTES: Final = 6 * 1024**3
+"""Most address space of a child: a recording of 10,000 nodes takes about 3 GiB."""
+MAX_ANSWER: Final = 256 * 1024 * 1024
+LENGTH: Final = struct.Struct(">I")
+
+
+class AnswerHead(msgspec.Struct, frozen=True):
+    """What stands before an answer: its HTTP status, and for errors why and what to do."""
+
+    status: int
+    error: str = ""
+    hint: str = ""
+
+
+class Unanswered(Exception):
+    """A question without an answer: HTTP ``status``, why, and what to do."""
+
+    def __init__(self, status: int, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.status, self.text, self.hint = status, text, hint
+
+
+class _Child:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process, self.topic, self.since = process, "", time.monotonic()
+
+
+class Answers:
+    """The children. ``command`` starts one. Used from one event loop."""
+
+    def __init__(
+        self, command: Sequence[str], *, children: int = CHILDREN, memory: int = MEMORY_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._command, self._memory, self._clock = list(command), memory, clock
+        self._free: list[_Child] = []
+        self._all: set[_Child] = set()
+        self._ending: set[asyncio.Future[tuple[bytes, bytes]]] = set()
+        self._gate = asyncio.Semaphore(children)
+        self._waiting = 0
+
+    async def ask(self, request: Mapping[str, Any], seconds: float, topic: str = "") -> bytes:
+        """The answer's JSON. ``topic`` names what the question is about: a child that knows it is preferred.
+
+        Raises:
+            Unanswered: too many wait, it took too long, or the child says why not.
+        """
+        if self._gate.locked() and self._waiting >= WAITING:
+            raise Unanswered(429, "too many questions wait", "Try again in a moment.")
+        self._waiting += 1
+        try:
+            await self._gate.acquire()
+        finally:
+            self._waiting -= 1
+        child = None
+        try:
+            child = await self._take(topic)
+            async with asyncio.timeout(seconds):
+                return await self._exchange(child, request)
+        except TimeoutError:
+            self._end(child)
+            raise Unanswered(504, f"no answer within {seconds:.0f} s", "Ask about less, or a shorter time.") from None
+        except (asyncio.IncompleteReadError, OSError) as error:
+            self._end(child)
+            _log.warning("question not answered", reason=bounded(f"{type(error).__name__}: {error}", 200))
+            raise Unanswered(503, "the process that answers ended", "The cluster may be too large for it.") from error
+        except asyncio.CancelledError:
+            self._end(child)
+            raise
+        finally:
+            if child is not None and child in self._all:
+                child.topic, child.since = topic, self._clock()
+                self._free.append(child)
+            self._gate.release()
+
+    async def close(self) -> None:
+        """End the children."""
+        for child in list(self._all):
+            self._end(child)
+        self._free.clear()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    async def end_idle_ones(self) -> None:
+        """End children that nothing has been asked for a while, now and then until cancelled."""
+        while True:
+            await asyncio.sleep(IDLE_SECONDS / 10)
+            self.end_idle()
+
+    def end_idle(self) -> None:
+        """End children that nothing has been asked for a while."""
+        for child in [one for one in self._free if self._clock() - one.since > IDLE_SECONDS]:
+            self._free.remove(child)
+            self._end(child)
+
+    async def _take(self, topic: str) -> _Child:
+        known = next((one for one in self._free if one.topic == topic), None) or next(iter(self._free), None)
+        if known is not None:
+            self._free.remove(known)
+            if known.process.returncode is None:
+                return known
+            self._all.discard(known)
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, MEMORY_VARIABLE: str(self._memory)},
+            limit=1024 * 1024,
+            start_new_session=True,
+        )
+        child = _Child(process)
+        self._all.add(child)
+        return child
+
+    async def _exchange(self, child: _Child, request: Mapping[str, Any]) -> bytes:
+        reader, writer = child.process.stdout, child.process.stdin
+        assert reader is not None and writer is not None
+        body = msgspec.json.encode(request)
+        writer.write(LENGTH.pack(len(body)) + body)
+        await writer.drain()
+        head = msgspec.json.decode(await _framed(reader), type=AnswerHead)
+        answer = await _framed(reader)
+        if head.status != 200:
+            raise Unanswered(head.status, head.error, head.hint)
+        return answer
+
+    def _end(self, child: _Child | None) -> None:
+        if child is None:
+            return
+        self._all.discard(child)
+        if child.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.process.kill()
+        ending = asyncio.ensure_future(child.process.communicate())  # to the end of its pipes, so that they close
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+
+MEMORY_VARIABLE: Final = "BELAY_ANSWER_MEMORY"
+"""Variable in which a child finds its limit of memory in bytes."""
+
+
+async def _framed(reader: asyncio.StreamReader) -> bytes:
+    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    if length > MAX_ANSWER:
+        raise OSError("the answer is too long")
+    return await reader.readexactly(length)

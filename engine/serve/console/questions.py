@@ -1,0 +1,267 @@
+"""The paths that ask: history, moments of the past, explanations, what-if, branches and their plans.
+
+Answers that the planner must derive come from :class:`Answers`; those about a moment of the past never change, so a few
+are kept. One viewer asks one what-if at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from engine.model.times import parse_rfc3339
+from engine.replay.summary import PassDigest
+from engine.serve.console import comparison, history
+from engine.serve.console.answers import Answers, Unanswered
+from engine.serve.console.changes import ChangeStream
+from engine.serve.console.history import STATUS, PastMoments
+from engine.serve.console.replies import USER, answer, failure
+
+DOCUMENT_SECONDS: Final = 60.0
+EXPLAIN_SECONDS: Final = 30.0
+PLAN_SECONDS: Final = 90.0
+WHAT_IF_SECONDS: Final = 60.0
+KEPT_BYTES: Final = 64 * 1024 * 1024
+MOST_MOMENTS: Final = 2_000
+USUAL_MOMENTS: Final = 500
+BODY_BYTES: Final = 512 * 1024
+BODY_SECONDS: Final = 10.0
+HEAT_SECONDS: Final = 7 * 86_400.0
+_IMMUTABLE: Final = {"Cache-Control": "private, max-age=86400, immutable"}
+_ABILITIES: Final = ("history", "explain", "whatIf", "branches")
+
+
+class AskedCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked about now: ``source`` as the answering process takes it (None: no question can be asked), and the
+    repository.
+    """
+
+    source: dict[str, Any] | None = None
+    repository: str = ""
+    branch: str = "main"
+    path: str = ""
+    data: str = ""
+
+
+class Questions:
+    """The handlers. Without ``answers`` only what this server itself saw can be looked at."""
+
+    def __init__(
+        self, changes: ChangeStream, past: PastMoments, asked: AskedCluster, answers: Answers | None = None
+    ) -> None:
+        self._changes, self._past, self._asked, self._answers = changes, past, asked, answers
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._asking: set[str] = set()
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes."""
+        router = app.router
+        router.add_get("/api/v1/history", self.moments)
+        router.add_get("/api/v1/at/{id}", self.at)
+        router.add_get("/api/v1/between/{a}/{b}", self.between)
+        router.add_get("/api/v1/next/{id}", self.next)
+        router.add_get("/api/v1/heat", self.heat)
+        router.add_get("/api/v1/explain/{kind}/{name:.+}", self.explain)
+        router.add_post("/api/v1/what-if", self.what_if)
+        router.add_get("/api/v1/branches", self.branches)
+        router.add_get("/api/v1/plan/{branch:.+}", self.plan)
+
+    def abilities(self) -> dict[str, bool]:
+        """What can be asked."""
+        able = self._answers is not None
+        asked = able and self._asked.source is not None
+        return dict(zip(_ABILITIES, (True, asked, asked, able and bool(self._asked.repository)), strict=True))
+
+    # what was
+
+    async def moments(self, request: web.Request) -> web.Response:
+        """The moments of a time, the newest ``limit`` of them, oldest first."""
+        try:
+            begin, end = _time(request, "from", 0.0), _time(request, "to", float("inf"))
+            limit = min(MOST_MOMENTS, max(1, int(request.query.get("limit", USUAL_MOMENTS))))
+        except ValueError as error:
+            return failure(400, str(error)[:200], "Times are RFC 3339, limit is a number.")
+        found = history.within(await asyncio.to_thread(self._past.moments), begin, end)
+        rows = [moment.row() for moment in found[-limit:]]
+        return answer(request, msgspec.json.encode({"moments": rows, "leftOut": len(found) - len(rows)}))
+
+    async def at(self, request: web.Request) -> web.Response:
+        """The document of a moment."""
+        try:
+            return answer(request, await self._document(request.match_info["id"]), _IMMUTABLE)
+        except Unanswered as error:
+            return failure(error.status, error.text, error.hint)
+
+    async def between(self, request: web.Request) -> web.Response:
+        """What changed between two moments."""
+        try:
+            a, b = [await self._document(request.match_info[name]) for name in ("a", "b")]
+        except Unanswered as error:
+            return failure(error.status, error.text, error.hint)
+        found = await asyncio.to_thread(_compared, a, b)
+        return answer(request, found, _IMMUTABLE)
+
+    async def next(self, request: web.Request) -> web.Response:
+        """The next moment at which something of a kind happened."""
+        of, direction = request.query.get("of", "fault"), request.query.get("direction", "1")
+        if of not in ("fault", "eviction", "revision") or direction not in ("1", "-1"):
+            return failure(400, "ask of=fault, eviction or revision, direction=1 or -1")
+        moments = await asyncio.to_thread(self._past.moments)
+        found = history.following(moments, request.match_info["id"], of, int(direction))
+        return answer(request, msgspec.json.encode({"id": found.id if found is not None else None}))
+
+    async def heat(self, request: web.Request) -> web.Response:
+        """Faults over time."""
+        by, now = request.query.get("by", "code"), time.time()
+        if by not in comparison.HEAT:
+            return failure(400, f"by is one of {', '.join(comparison.HEAT)}")
+        moments = await asyncio.to_thread(self._past.moments)
+        newest = moments[-1].at if moments else now
+        try:
+            end = _time(request, "to", newest)
+            begin = _time(request, "from", max(moments[0].at if moments else end - 3600, end - HEAT_SECONDS))
+        except ValueError as error:
+            return failure(400, str(error)[:200], "Times are RFC 3339.")
+        if not 0 <= end - begin <= 10 * 366 * 86_400:
+            return failure(400, "the time is no time", "from comes before to, at most ten years.")
+        seen = await asyncio.to_thread(self._past.digests, begin, end)
+        body = await asyncio.to_thread(_heat, by, seen, begin, end)
+        document = self._changes.document
+        body["offenders"] = document.sections["offenders"] if document is not None else []
+        return answer(request, msgspec.json.encode(body))
+
+    # questions to the planner
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """Why a chip, node, job or pod is as it is."""
+        kind, name = request.match_info["kind"], request.match_info["name"]
+        return await self._put(
+            request, {"ask": "explain", "kind": kind, "name": name[:600]}, EXPLAIN_SECONDS, request.query.get("at")
+        )
+
+    async def branches(self, request: web.Request) -> web.Response:
+        """The branches of the repository."""
+        return await self._put(request, {"ask": "branches", "base": self._asked.branch}, PLAN_SECONDS)
+
+    async def plan(self, request: web.Request) -> web.Response:
+        """The plan of a branch beside what runs."""
+        question = {"ask": "plan", "branch": request.match_info["branch"][:250]}
+        return await self._put(request, question, PLAN_SECONDS, request.query.get("at"))
+
+    async def what_if(self, request: web.Request) -> web.Response:
+        """Changes on a copy of the cluster, played forward."""
+        if request.content_type != "application/json":
+            return failure(415, "send application/json")
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                data = await request.content.read(BODY_BYTES + 1)
+                while len(data) <= BODY_BYTES and not request.content.at_eof():
+                    data += await request.content.read(BODY_BYTES + 1)
+        except TimeoutError:
+            return failure(408, "the body did not arrive in time")
+        if len(data) > BODY_BYTES:
+            return failure(413, f"the body is longer than {BODY_BYTES >> 10} KiB")
+        try:
+            body = msgspec.json.decode(data, type=WhatIfBody)
+        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError) as error:
+            return failure(400, f"not understood: {error}"[:300], "docs/console.md shows the form.")
+        who = request[USER] or request.remote or ""
+        if who in self._asking:
+            return failure(429, "one of your questions is being answered", "Wait for it.", {"Retry-After": "5"})
+        self._asking.add(who)
+        try:
+            question = {"ask": "whatIf", "changes": body.changes, "horizon": body.horizon}
+            return await self._put(request, question, WHAT_IF_SECONDS, body.at)
+        finally:
+            self._asking.discard(who)
+
+    async def _put(
+        self, request: web.Request, question: Mapping[str, Any], seconds: float, at: str | None = None
+    ) -> web.Response:
+        try:
+            source = await self._source(at)
+            asked = self._asked
+            place = {"repository": asked.repository, "path": asked.path, "data": asked.data}
+            return answer(request, await self._ask({**question, **place, "source": source}, seconds))
+        except Unanswered as error:
+            return failure(error.status, error.text, error.hint, {"Retry-After": "5"} if error.status == 429 else None)
+
+    async def commits(self, revision: str) -> list[dict[str, Any]]:
+        """The newest commits up to a revision; none where the repository cannot be read."""
+        asked = self._asked
+        if self._answers is None or not asked.repository:
+            return []
+        place = {"repository": asked.repository, "path": asked.path, "data": asked.data}
+        question = {"ask": "log", "base": revision, **place}
+        try:
+            return msgspec.json.decode(await self._answers.ask(question, EXPLAIN_SECONDS), type=list[dict[str, Any]])
+        except Unanswered:
+            return []
+
+    async def _ask(self, question: Mapping[str, Any], seconds: float) -> bytes:
+        if self._answers is None:
+            raise Unanswered(503, "this server answers no questions", "Run `belay console` or `belay server`.")
+        source = question["source"]
+        return await self._answers.ask(question, seconds, topic=f"{source.get('kind')} {source.get('identity', '')}")
+
+    async def _source(self, at: str | None) -> dict[str, Any]:
+        """Where the answering process finds a moment; raises Unanswered."""
+        if at:
+            file = await asyncio.to_thread(self._past.recording, at)
+            if file is not None:
+                return {"kind": "recording", "path": str(file), "identity": at}
+            document = self._changes.document
+            if document is None or document.id != at:
+                if await asyncio.to_thread(self._past.seen, at) is not None:
+                    hint = "Choose a moment whose source is 'recording'."
+                    raise Unanswered(409, "of this moment only what was shown is kept", hint)
+                raise Unanswered(404, "this moment is not known", "It may be older than what is kept.")
+        if self._asked.source is None:
+            raise Unanswered(503, "no cluster is configured", "Set KUBECONFIG, or ask about a recorded moment.")
+        return self._asked.source
+
+    async def _document(self, identity: str) -> bytes:
+        document = self._changes.document
+        if document is not None and document.id == identity:
+            return document.encoded()
+        if (kept := self._kept.get(identity)) is not None:
+            self._kept.move_to_end(identity)
+            return kept
+        if (seen := await asyncio.to_thread(self._past.seen, identity)) is not None:
+            return seen
+        source = await self._source(identity)
+        found = await self._ask({"ask": "document", "source": source}, DOCUMENT_SECONDS)
+        self._kept[identity] = found
+        while sum(map(len, self._kept.values())) > KEPT_BYTES and len(self._kept) > 1:
+            self._kept.popitem(last=False)
+        return found
+
+
+class WhatIfBody(msgspec.Struct, frozen=True):
+    """The body of a what-if."""
+
+    changes: list[dict[str, Any]]
+    at: str | None = None
+    horizon: float = 600.0
+
+
+def _compared(a: bytes, b: bytes) -> bytes:
+    return msgspec.json.encode(comparison.between(msgspec.json.decode(a), msgspec.json.decode(b)))
+
+
+def _heat(by: str, seen: list[tuple[float, PassDigest]], begin: float, end: float) -> dict[str, Any]:
+    return comparison.heat(by, seen, begin, end)
+
+
+def _time(request: web.Request, name: str, default: float) -> float:
+    text = request.query.get(name, "")
+    return parse_rfc3339(text.replace(" ", "+")) if text else default
+
+
+__all__ = ["STATUS", "AskedCluster", "Questions", "WhatIfBody"]

@@ -1,0 +1,136 @@
+"""Every branch of a repository, to read: which there are, their newest commits, and their documents.
+
+A repository on this machine is read where it lies; of a remote one a bare copy with recent commits is kept and fetched
+at most every few seconds. Nothing here decides what comes into force: nothing is verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from engine.errors import SourceError, bounded
+from engine.source.git import Git, GitFailed
+from engine.source.objects import ObjectStore
+from engine.source.records import Limits
+from engine.source.tree import select
+
+MOST_BRANCHES: Final = 200
+MOST_CHANGED: Final = 32
+DEPTH: Final = 200
+FETCH_SECONDS: Final = 5.0
+_SEPARATOR: Final = "%x00"
+_RECORD: Final = b"\x01"
+
+
+class BranchTip(msgspec.Struct, frozen=True):
+    """A branch and its newest commit; ``time`` in Unix seconds."""
+
+    name: str
+    revision: str
+    time: float
+    subject: str
+    author: str
+
+
+class LoggedCommit(msgspec.Struct, frozen=True):
+    """A commit and the first files below ``desired/`` and ``policies/`` that it changed; ``time`` in Unix seconds."""
+
+    id: str
+    author: str
+    time: float
+    subject: str
+    changed: tuple[str, ...]
+
+
+class Branches:
+    """The branches of one repository. ``url`` as in :class:`SourceConfig`, ``path`` the folder in it that holds the
+    documents, ``folder`` where a copy of a remote one is kept. ``clock`` is monotonic seconds. Every method raises
+    SourceError when the repository cannot be read.
+    """
+
+    def __init__(self, url: str, path: str, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        local = Path(url.removeprefix("file://"))
+        self._url, self._clock = url, clock
+        self._prefix = f"{path.strip('/')}/" if path.strip("/") else ""
+        self._remote = not local.is_dir()
+        name = hashlib.sha256(url.encode()).hexdigest()[:16]
+        self._directory = folder / f"branches-{name}.git" if self._remote else local
+        self._limits = Limits()
+        self._fetched = float("-inf")
+
+    def tips(self) -> list[BranchTip]:
+        """The branches, the ones with the newest commits first."""
+        form = _SEPARATOR.replace("%x", "%").join(
+            ("%(refname:lstrip=2)", "%(objectname)", "%(committerdate:unix)", "%(contents:subject)", "%(authorname)")
+        )
+        output = self._git().run(
+            "for-each-ref", "--sort=-committerdate", f"--count={MOST_BRANCHES}", f"--format={form}%01", "refs/heads/"
+        )
+        found = []
+        for record in output.data.split(_RECORD):
+            fields = [part.decode("utf-8", "replace").strip() for part in record.split(b"\x00")]
+            if len(fields) == 5:
+                name, revision, at, subject, author = fields
+                found.append(BranchTip(name, revision, _seconds(at), bounded(subject, 200), bounded(author, 200)))
+        return found
+
+    def resolve(self, branch: str) -> str:
+        """The newest commit of a branch."""
+        found = ObjectStore(self._git(), self._limits).resolve(f"refs/heads/{branch}")
+        if found is None:
+            raise SourceError("NoSuchBranch", f"there is no branch {bounded(branch, 100)}")
+        return found
+
+    def documents(self, revision: str) -> dict[str, bytes]:
+        """The documents of a commit by their path below the folder; files that would be refused are left out."""
+        objects = ObjectStore(self._git(), self._limits)
+        chosen = select(
+            objects.entries(revision, self._prefix),
+            self._prefix,
+            self._limits,
+            lambda entry: objects.follow(revision, entry),
+        )
+        blobs = objects.read(sorted(set(chosen.files.values())))
+        return {path: blobs[blob] for path, blob in chosen.files.items() if blob in blobs}
+
+    def log(self, revision: str, most: int = 50) -> list[LoggedCommit]:
+        """The newest commits up to a commit or a branch that is named in full, newest first."""
+        form = _SEPARATOR.join(("%H", "%an <%ae>", "%ct", "%s"))
+        output = self._git().run(
+            "log", "--no-color", "--first-parent", f"--max-count={most}", "--name-only", "--no-renames",
+            f"--format=tformat:%x01{form}%x00", revision, "--",
+        )  # fmt: skip
+        found = []
+        for record in output.data.split(_RECORD)[1:]:
+            sha, author, at, subject, files = [
+                part.decode("utf-8", "replace") for part in (*record.split(b"\x00", 4), b"", b"", b"", b"")[:5]
+            ]
+            changed = tuple(line for line in files.split("\n") if line.strip())[:MOST_CHANGED]
+            found.append(LoggedCommit(sha.strip(), bounded(author, 200), _seconds(at), bounded(subject, 200), changed))
+        return found
+
+    def _git(self) -> Git:
+        git = Git(self._directory, timeout=self._limits.local_timeout)
+        if self._remote and self._clock() - self._fetched > FETCH_SECONDS:
+            if not (self._directory / "HEAD").is_file():
+                self._directory.mkdir(parents=True, exist_ok=True)
+                git.run("init", "--bare", "--quiet", "--template=", "--initial-branch=belay", ".")
+            try:
+                git.run(
+                    "fetch", "--quiet", "--prune", "--no-tags", f"--depth={DEPTH}", "--", self._url,
+                    "+refs/heads/*:refs/heads/*", timeout=self._limits.remote_timeout,
+                )  # fmt: skip
+            except GitFailed as error:
+                raise SourceError("Unreachable", f"the repository cannot be read: {error}", transient=True) from error
+            self._fetched = self._clock()
+        return git
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.strip().isdecimal() and len(text) < 15 else 0.0
