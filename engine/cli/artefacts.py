@@ -1,7 +1,7 @@
 """`belay import`: an artefact of Flux, or an OCI image layout, as a commit of a Git repository that Belay follows.
 
-Flux's source-controller packs what it fetched and verified as a gzipped tar archive (``status.artifact`` of its sources:
-url, digest, revision). An OCI artefact is such an archive as a layer, by the digest of its
+Flux's source-controller packs what it fetched and verified as a gzipped tar archive (``status.artifact`` of
+its sources: url, digest, revision). An OCI artefact is such an archive as a layer, by the digest of its
 manifest (OCI image layout: ``oci-layout``, ``index.json``, ``blobs/``).
 """
 
