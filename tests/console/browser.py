@@ -55,13 +55,17 @@ class Problems:
         self._address = address
         self.expected = ""
         """Part of a complaint that the test provokes."""
-        context.on("console", lambda message: message.type == "error" and self._note(message.text))
+        context.on("console", lambda message: message.type == "error" and self._note(self._said(message)))
         context.on("weberror", lambda error: self._note(str(error.error)))
         context.on("request", lambda request: self._requested(request.url))
 
     def _note(self, text: str) -> None:
         if not self.expected or self.expected not in text:
             self.found.append(text)
+
+    @staticmethod
+    def _said(message: Any) -> str:
+        return f"{message.text} {message.location.get('url', '')}"
 
     def _requested(self, url: str) -> None:
         if not url.startswith((self._address, "data:", "blob:")):

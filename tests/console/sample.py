@@ -270,7 +270,9 @@ def forecast(before: Row, node: int = 2) -> Row:
         "outcome": _TEXTS["outcome"],
         "recoveries": [_recovery("research/AscendJob/llm-70b", 0, "short", "80C98001", left=1)],
         "explanations": [f"research/llm-70b loses {name}/Ascend910-0 and runs again after 28 s."],
-        "commands": [{"for": "fault", "text": f"belay inject fault {name} 0 80C98001", "note": "in a sandbox only"}],
+        "commands": [
+            {"for": "fault", "text": f"belay inject fault {name}/Ascend910-0 80C98001", "note": "in a sandbox only"}
+        ],
         "leftOut": 0,
     }
 

@@ -62,7 +62,7 @@ def test_a_forecast_plays_beside_the_cluster_and_writes_nothing(pages: Pages, si
     page.get_by_role("button", name="Simulate").click()
     page.get_by_text("runs again after 28 s").wait_for()
     assert asked[0]["changes"] == [{"do": "fault", "node": "node-002", "chip": 0, "code": "80C98001"}]
-    assert page.get_by_text("belay inject fault node-002 0 80C98001").is_visible()
+    assert page.get_by_text("belay inject fault node-002/Ascend910-0 80C98001").is_visible()
     page.get_by_role("img", name="Map of the forecast; 16 chips differ").wait_for()
     page.get_by_role("slider", name="Frame").fill("0")
     page.get_by_role("img", name="Map of the forecast; 1 chip differs").wait_for()

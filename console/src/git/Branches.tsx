@@ -1,6 +1,7 @@
 // The branches of the repository, and the plan of one beside what runs: what merging it would do.
 import { t } from "../messages";
 import { OutcomeLists } from "../parts/Outcome";
+import { shellWord } from "../parts/words";
 import { Answered, Command, Table } from "../shell/parts";
 import { setParam, usePlace } from "../shell/place";
 import { Time } from "../shell/times";
@@ -63,8 +64,8 @@ function Plan({ name }: { name: string }) {
             <OutcomeLists outcome={plan} />
             <Diff lines={plan.diff} label={t("git.diff", { name })} />
             <div class="commands">
-              <Command text={`belay plan --branch ${name}`} />
-              <Command text={`git merge ${name}`} note={t("git.mergeNote")} />
+              <Command text={`git switch ${shellWord(name)} && belay plan --desired .`} />
+              <Command text={`git merge ${shellWord(name)}`} note={t("git.mergeNote")} />
             </div>
           </>
         )}

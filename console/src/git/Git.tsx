@@ -2,6 +2,7 @@
 import { number, t } from "../messages";
 import { Figures } from "../parts/Figures";
 import { Sheet } from "../parts/Sheet";
+import { shellWord } from "../parts/words";
 import { Command, Table } from "../shell/parts";
 import { setParam, usePlace } from "../shell/place";
 import { Time } from "../shell/times";
@@ -121,7 +122,7 @@ function Opened({ row }: { row: GitRevision }) {
       {row.findings.length > 0 && <Lines rows={row.findings} />}
       <ul class="plain">{row.changed.slice(0, 60).map((file) => <li key={file}><code>{file}</code></li>)}</ul>
       {row.changed.length > 60 && <p class="dim">{t("git.moreFiles", { count: row.changed.length - 60 })}</p>}
-      <Command text={`git show ${row.id.slice(0, 12)}`} />
+      <Command text={`git show ${shellWord(row.id.slice(0, 12))}`} />
     </div>
   );
 }
