@@ -209,6 +209,9 @@ def test_status_and_explain_show_the_recovery() -> None:
         "alternatives": [{"level": "wait", "seconds": 4000, "chipSeconds": 64000}],
         "actual": {"seconds": 100, "chipSeconds": 11200},
         "lost": {"chipSeconds": 11200, "chips": 16, "hitChips": 8, "redoneSeconds": 600},
+        "stages": [
+            {"stage": "evicted", "time": "2026-09-01T07:58:20Z"}, {"stage": "resumed", "time": "2026-09-01T08:00:00Z"},
+        ],
     }]  # fmt: skip
     assert status["lost"] == {"80C98001": {"times": 1, "chipSeconds": 11200}}
     told = explain("job", "j", made, seen)

@@ -167,7 +167,8 @@ class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     without a choice by cost. ``chips`` are the job's, ``hit`` those of the hit pods; ``redone`` is the age of the
     checkpoint it starts from (s). ``placed`` is when kubelet had accepted the last pod made for it (ms, 0: none was
     made). ``steps`` are those of the conversation with its processes, if any: time (ms), event,
-    state entered, code.
+    state entered, code. ``seen`` is when the first of its codes was seen, ``isolated`` when the first chip with one was
+    isolated (ms, 0: unknown).
     """
 
     at: int
@@ -181,6 +182,8 @@ class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     back: int = 0
     steps: tuple[tuple[int, str, str, int], ...] = ()
     placed: int = 0
+    seen: int = 0
+    isolated: int = 0
 
 
 class Healing(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

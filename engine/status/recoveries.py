@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from engine.model.costs import cost
-from engine.model.history import JobFault, JobMemory, Recovery
+from engine.model.history import JobMemory, Recovery
 from engine.model.recovery import summary
 from engine.model.recovery.progress import RecoveryProgress
 from engine.model.times import rfc3339
 
 _MAX_RANKS: Final = 64
-#: A fault seen longer before a recovery did not cause it (ms).
-_SEEN_MS: Final = 86_400_000
 
 
 def recovery_body(memory: JobMemory | None) -> dict[str, Any]:
@@ -26,19 +24,22 @@ def recovery_body(memory: JobMemory | None) -> dict[str, Any]:
     if memory is None or not memory.recoveries:
         return {}
     lost = {code: {"times": times, "chipSeconds": seconds} for code, (times, seconds) in sorted(memory.spent.items())}
-    rows = [_row(one) | {"stages": stages(one, memory.faults)} for one in memory.recoveries]
+    rows = [_row(one) | {"stages": stages(one)} for one in memory.recoveries]
     return {"recoveries": rows, **({"lost": lost} if lost else {})}
 
 
-def stages(one: Recovery, faults: Sequence[JobFault]) -> list[dict[str, str]]:
-    """What a recovery went through, in order of time: ``seen`` (the first of its codes), ``signalled`` (the job's
+def stages(one: Recovery) -> list[dict[str, str]]:
+    """What a recovery went through, in order of time; stages of which nothing is known are left out.
+
+    ``seen`` (the first of its codes), ``graded`` and ``isolated`` (one pass does both), ``signalled`` (the job's
     processes were asked), ``evicted``, ``bound`` (kubelet accepted the last new pod), ``repaired`` (the processes
-    answered last), ``resumed`` (training at full size). Stages of which nothing is known are left out.
+    answered last), ``resumed`` (training at full size).
     """
-    seen = [fault.at for fault in faults if fault.code in one.codes and one.at - _SEEN_MS < fault.at <= one.at]
     in_place = bool(one.steps) and not one.placed
     times = [
-        ("seen", min(seen, default=0)),
+        ("seen", one.seen),
+        ("graded", one.isolated),
+        ("isolated", one.isolated),
         ("signalled", one.steps[0][0] if one.steps else 0),
         ("evicted", 0 if in_place else one.at),
         ("bound", one.placed),

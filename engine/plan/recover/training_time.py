@@ -80,15 +80,32 @@ def _opened(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
         redone=_redone(level, choice.known.checkpoint, choice.known.scale) if choice is not None else 0,
         estimates=tuple((str(e.level), round(e.seconds), round(e.cost)) for e in choice.weighed) if choice else (),
     )
+    seen, isolated = _first_seen(scope, {pod.node for pod in pods}, new.codes)
+    new = msgspec.structs.replace(new, seen=seen, isolated=isolated)
     past = memory.recoveries
     if past and not past[-1].back:
         # training has not resumed in between: one loss since the first beginning
         codes = tuple(dict.fromkeys((*past[-1].codes, *new.codes)))[:CODES]
         new = msgspec.structs.replace(
-            new, at=past[-1].at, codes=codes, redone=max(past[-1].redone, new.redone), steps=past[-1].steps
-        )
+            new, at=past[-1].at, codes=codes, redone=max(past[-1].redone, new.redone), steps=past[-1].steps,
+            seen=past[-1].seen or new.seen, isolated=past[-1].isolated or new.isolated,
+        )  # fmt: skip
         past = past[:-1]
     return msgspec.structs.replace(memory, recoveries=(*past, new)[-MAX_RECOVERIES:])
+
+
+def _first_seen(scope: Scope, nodes: set[str], codes: tuple[str, ...]) -> tuple[int, int]:
+    """When the first of these codes that are present was seen on a chip of the nodes, and when the first such chip was
+    isolated (Unix ms, 0: none is)."""
+    seen, isolated = [], []
+    for node in nodes:
+        memory = scope.memory.nodes.get(node)
+        for chip in memory.chips.values() if memory is not None else ():
+            present = [known.first for code in codes if (known := chip.codes.get(code)) is not None and known.present]
+            if present:
+                seen += present
+                isolated += [chip.isolated] if chip.isolated else []
+    return min(seen, default=0), min(isolated, default=0)
 
 
 def _codes(evictions: list[EvictPod]) -> tuple[str, ...]:

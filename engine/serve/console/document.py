@@ -96,7 +96,7 @@ class Builder:
                 left[section] = left.get(section, 0) + int(missing)
         faults.sort(key=lambda row: (row["since"] or "", row["node"], row["chip"] or 0, row["code"]), reverse=True)
         links = self._read_links(found)
-        recoveries = job_rows.recoveries(jobs, faults)
+        recoveries = job_rows.recoveries(jobs)
         sections: dict[str, Any] = {
             "nodes": self._nodes(found, layout),
             "chips": self._chips(found, layout, jobs),

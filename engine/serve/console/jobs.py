@@ -15,9 +15,6 @@ from engine.wire import history, names
 MOST_RECOVERIES: Final = 10
 """Recoveries shown per job: the newest."""
 _ENDED: Final = ("Finished",)
-_ORDER: Final = (
-    "seen", "graded", "isolated", "signalled", "evicted", "bound", "running", "repaired", "resumed",
-)  # fmt: skip
 
 
 class ReadJob(NamedTuple):
@@ -171,29 +168,10 @@ def _recovery(key: str, attempt: int, one: Mapping[str, Any], status: Mapping[st
     }  # fmt: skip
 
 
-def recoveries(jobs: JobSlots, faults: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every recovery, newest first, with when a chip of its job that shows its code was graded and isolated."""
-    isolated: dict[str, list[tuple[str, str, int]]] = {}
-    for fault in faults:
-        if fault["isolated"] and fault["chip"] is not None:
-            isolated.setdefault(fault["code"], []).append((fault["isolated"], fault["node"], fault["chip"]))
-    found = []
-    for job in jobs.jobs:
-        for row in job.recoveries:
-            stages = row["stages"]
-            first = next((one["time"] for one in stages if one["stage"] == "seen"), "")
-            last = stages[-1]["time"] if stages else ""
-            times = [at for code in row["codes"] for at, _, _ in isolated.get(code, ()) if first <= at <= last]
-            if times and first:
-                # one pass grades a fault and isolates its chip
-                more = [{"stage": "graded", "time": min(times)}, {"stage": "isolated", "time": min(times)}]
-                row = {**row, "stages": sorted([*stages, *more], key=_place_of)}
-            found.append(row)
+def recoveries(jobs: JobSlots) -> list[dict[str, Any]]:
+    """Every recovery, newest first."""
+    found = [row for job in jobs.jobs for row in job.recoveries]
     return sorted(found, key=lambda row: row["stages"][0]["time"] if row["stages"] else "", reverse=True)
-
-
-def _place_of(stage: Mapping[str, str]) -> tuple[str, int]:
-    return stage["time"], _ORDER.index(stage["stage"]) if stage["stage"] in _ORDER else len(_ORDER)
 
 
 def fleet(recoveries: Sequence[Mapping[str, Any]], jobs: JobSlots, now: float) -> dict[str, Any]:
