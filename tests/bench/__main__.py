@@ -22,6 +22,7 @@ SECTIONS = {
     "startup": ("Coming up, and the command line", "startup", "run"),
     "isolation": ("From a fault to kubectl, 100 nodes in the sandbox", "isolation", "run"),
     "real": ("From a fault to kubectl, 100 nodes on a real kube-apiserver", "isolation", "run_real"),
+    "console-server": ("The console's server: from a fault to a viewer", "console_server", "run"),
     "agents": ("What agents write", "agents", "run"),
     "deviceplugin": ("The device plugin", "deviceplugin", "run"),
     "exporter": ("The exporter", "exporter", "run"),
