@@ -12,7 +12,7 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links
+.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -127,6 +127,9 @@ $(DOCS_STAMP): requirements-docs.lock
 docs: $(DOCS_STAMP) ## the documentation site in build/site; a link that leads nowhere fails
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --quiet --config-file docs/site/mkdocs.yml
 	@echo "build/site/index.html"
+
+moving: venv ## the move from MindCluster on a real kube-apiserver, each step taken back ROUNDS= (10) times on NODES= (8) nodes
+	@$(BIN)/python -m tests.moving
 
 links: venv ## ask every address that the documents name whether it answers (needs the network)
 	@$(BIN)/python -m tests.external_links

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from engine.cli import main
 from engine.cli.migration import examine
-from engine.cli.mindcluster import COMPONENTS, known_flags
+from engine.cli.mindcluster import COMPONENTS, CONFIG_MAPS, known_flags
 
 Raw = dict[str, Any]
 
@@ -100,3 +100,8 @@ def test_every_component_is_in_the_guide_with_its_flags() -> None:
         assert f"`{component.name}`" in guide, component.name
         for flag, note in known_flags(component).items():
             assert note == "same" or f"`-{flag}`" in guide, f"-{flag} of {component.name}"
+
+
+def test_every_config_map_is_in_the_guide() -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "migrating.md").read_text()
+    assert [name for name in CONFIG_MAPS if f"`{name}" not in guide] == []
