@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-import msgspec
 
 from engine.cli.invocation import fails_clearly, output_option
 
@@ -19,7 +19,8 @@ GROUPS: Final = ("belay.dev",)
 CURRENT, OLD, REWRITTEN, NEWER = "current", "to rewrite", "rewritten", "newer than this version"
 
 
-class StoredKind(msgspec.Struct, frozen=True, rename="camel"):
+@dataclass(frozen=True)
+class StoredKind:
     """A kind, or a family of ConfigMaps: the versions (formats) that may be stored, the one that is written, and the
     number of objects. ``state``: current, to rewrite, rewritten, or newer than this version.
     """
