@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.kube import CONFIGMAP, NODE, POD, Kube, KubeError, NotFound, Resource, resource_for
+from engine.kube import CONFIGMAP, LEASE, NODE, POD, Kube, KubeError, NotFound, Resource, resource_for
 from engine.sandbox import definitions
 from tests.needs import assets
 
@@ -44,6 +44,7 @@ LEFT = (
     POD,
     NODE,
     CONFIGMAP,
+    LEASE,
     resource_for("v1", "PersistentVolume"),
     resource_for("storage.k8s.io/v1", "StorageClass"),
     Resource("admissionregistration.k8s.io/v1", WEBHOOK, f"{WEBHOOK.lower()}s", False),

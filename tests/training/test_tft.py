@@ -16,7 +16,7 @@ import pytest
 from tests import needs
 from tests.ports import free_port
 
-pytestmark = pytest.mark.xdist_group("tft")
+pytestmark = [pytest.mark.xdist_group("tft"), pytest.mark.timeout(1000)]
 ROOT = Path(__file__).parents[2]
 STEPS = 24
 SOON = 8.0
@@ -60,7 +60,7 @@ PLANS = {
     "killed while it comes back": {
         "acts": [act("kill", 2), act("kill", 2, where="repair", again=True)], "strategies": ["recover"],
     },
-    "frozen": {"acts": [act("freeze", 2)], "strategies": ["recover"], "steps": 40, "limit": 90},
+    "frozen": {"acts": [act("freeze", 2)], "strategies": ["recover"], "steps": 40, "limit": 180},
     "large undisturbed": LARGE,
     "large killed": LARGE | {"acts": [act("kill", 5)], "strategies": ["recover"]},
     "large dump": LARGE | {"acts": [act("kill", 5)], "strategies": ["dump"]},
@@ -109,7 +109,7 @@ def stories(tmp_path_factory) -> dict[str, Story]:
         plan = {
             "world": 4, "tp": 1, "pp": 1, "copies": 2, "batches": 8, "steps": STEPS, "pause": 0.02, "arf": True,
             "zit": False, "uce": True, "acts": [], "strategies": [], "orders": [], "clusterd": True,
-            "port": free_port(), "events": str(own / "events.jsonl"), "folder": str(own), "limit": 60,
+            "port": free_port(), "events": str(own / "events.jsonl"), "folder": str(own), "limit": 150,
         } | more  # fmt: skip
         path = own / "plan.json"
         path.write_text(json.dumps(plan))
@@ -121,7 +121,7 @@ def stories(tmp_path_factory) -> dict[str, Story]:
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "tests.training.megatron_like.launcher", *map(str, paths)],
-        cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False,
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert len(lines) == len(names), done.stderr[-4000:]
