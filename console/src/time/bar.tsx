@@ -128,15 +128,18 @@ function Strip({ moments, position }: { moments: readonly HistoryMoment[]; posit
     context.lineTo(x(moments.length - 1), base);
     context.fill();
     let written = -99;
+    // moments of a few minutes need the seconds too
+    const short = Date.parse(moments.at(-1)!.time) - Date.parse(moments[0]!.time) < 10 * 60_000;
+    const room = short ? 62 : 44;
     const scale = scaleTime().domain([new Date(moments[0]!.time), new Date(moments.at(-1)!.time)]);
     context.font = "10px system-ui, sans-serif";
     for (const tick of scale.ticks(Math.max(2, Math.floor(width / 90)))) {
       const at = x(byTime(moments, tick));
-      if (at - written < 44 || at > width - 30) continue;
+      if (at - written < room || at > width - 30) continue;
       written = at;
       context.fillStyle = dim;
       context.fillRect(Math.round(at), base, 1, 3);
-      context.fillText(clock(tick.toISOString()).slice(0, 5), Math.max(0, at - 13), height - 1);
+      context.fillText(clock(tick.toISOString()).slice(0, short ? 8 : 5), Math.max(0, at - 13), height - 1);
     }
     let revision = moments[0]!.revision;
     moments.forEach((moment, index) => {
