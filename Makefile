@@ -12,7 +12,7 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving
+.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -106,6 +106,7 @@ lock: ## renew the requirements-*.lock files (needs uv)
 	grep '^torch' requirements-training.in >> requirements-training.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --group pyproject.toml:docs -c requirements.lock -o requirements-docs.lock
+	$(BIN)/python -m tests.image_locks
 
 console: ## the web page: console/ bundled into engine/serve/console/static (needs Node 20 and npm)
 	@cd console && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci; } && npm run --silent build
@@ -136,6 +137,19 @@ links: venv ## ask every address that the documents name whether it answers (nee
 
 licences: venv ## every locked dependency with its licence; fails where one was not reviewed (requirements-licences.toml)
 	@$(BIN)/python -m tests.licences
+
+images-packages: # buildah, runc and mmdebstrap of Debian
+	@./deploy/debian-packages.sh buildah:buildah runc:runc mmdebstrap:mmdebstrap
+
+images: venv images-packages ## build every image without a daemon and start it as a pod; BASE=, ROLES=, REPEAT=1, OPTIONS= are read
+	@$(BIN)/python -m tests.images
+
+image-wheels: venv ## that every package of an image has wheels with locked hashes for x86-64 and arm64 (asks the package index)
+	@for machine in x86_64 aarch64; do for role in engine agent build; do \
+	  $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes --implementation cp \
+	    --python-version 311 --abi cp311 --abi abi3 --abi none --platform manylinux_2_28_$$machine --platform manylinux_2_17_$$machine \
+	    --platform manylinux2014_$$machine -d build/wheels/$$machine -r deploy/image/$$role.lock; \
+	  echo "$$machine: every package of $$role.lock has a wheel with a locked hash"; done; done
 
 chart: venv ## write the schema of the Helm chart's values again
 	@$(BIN)/python -m tests.chart
