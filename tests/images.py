@@ -32,7 +32,7 @@ BUILDAH = ("buildah", "--storage-driver", os.environ.get("STORAGE_DRIVER", "over
 BASE = "localhost/belay-base"
 #: Role → the largest that its packages may be, in MiB, beyond the base.
 ROLES = {"worker": 280, "server": 280, "admission": 280, "controller": 280, "exporter": 120, "agent": 120, "all": 280}
-#: Files that tell apt and pip of this machine where packages are; mounted while building, never part of an image.
+#: Files by which apt and pip of this machine know where packages are; mounted while building, never part of an image.
 SURROUNDINGS = ("/etc/apt/sources.list.d/debian.sources", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 DEVELOPMENT = ("pytest", "mypy", "ruff", "hypothesis", "highspy", "numpy", "torch", "grpc_tools", "pip", "setuptools")
 

@@ -128,7 +128,7 @@ def test_what_is_shipped_passes_the_checks() -> None:
     assert {v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v} == claims
 
 
-def test_a_user_without_rights_is_told_which(tmp_path: Path) -> None:
+def test_a_user_without_rights_learns_the_cause(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give up its rights to a folder")
     tmp_path.chmod(0o700)

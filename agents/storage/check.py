@@ -236,7 +236,7 @@ def _room(folder: Path, checkpoint: int) -> Iterator[Finding]:
             "warning",
             f"{state.f_favail:,} more files fit",
             "the server's file system has few inodes left",
-            "Remove small files, or make the file system anew with more.",
+            "Remove small files, or make a file system with more.",
         )
     if (took := time.monotonic() - begin) > 2:
         yield Finding("room", "warning", f"asking for it took {took:.0f} s", "the server is slow", "Look at its load.")

@@ -95,7 +95,7 @@ def _mistakes(where: str, client: str, defaults: str) -> Iterator[Finding]:
         )
     if "rw" not in options:
         yield _error(
-            where, "it is read-only, which is the default", "Add rw (data sets that nobody writes may stay ro).", "note"
+            where, "it is read-only, which is the default", "Add rw (data sets that no job writes may stay ro).", "note"
         )
     if "async" in options:
         yield _error(
@@ -104,7 +104,7 @@ def _mistakes(where: str, client: str, defaults: str) -> Iterator[Finding]:
     if "all_squash" in options and not any(one.startswith("anonuid=") for one in options):
         yield _error(
             where,
-            "all_squash without anonuid: every file belongs to nobody",
+            "all_squash without anonuid: every file belongs to the anonymous user",
             "Add anonuid= and anongid= of the folder's owner, or remove all_squash.",
         )
     if "no_root_squash" in options:

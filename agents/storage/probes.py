@@ -43,7 +43,7 @@ _WHY = {
         "Mount it with rw (readOnly: false in the pod), and export it with rw.",
     ),
     errno.ESTALE: (
-        "the export was made anew or moved",
+        "the export was made again or moved",
         "Unmount and mount it again: start the pods on this node again.",
     ),
     errno.ENOSPC: ("it is full", "Make room: belay checkpoint prune, or a larger volume."),
