@@ -28,7 +28,17 @@ OVERLAYS = {
     "npu": "overlays/nodes",
     "npu-alone": "overlays/nodes-alone",
 }
-AGENTS = ["ascend950", "dra", "metrics", "reset-plugins", "snapshots", "soft-shares", "storage-clients", "super-pod"]
+AGENTS = [
+    "ascend950",
+    "dra",
+    "metrics",
+    "rdma",
+    "reset-plugins",
+    "snapshots",
+    "soft-shares",
+    "storage-clients",
+    "super-pod",
+]
 #: (mode of agents, components): each component once, and many together.
 WAYS: list[tuple[str, list[str]]] = [
     ("none", []),

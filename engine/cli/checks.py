@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
-from engine.cli import output as show
 from engine.cli.invocation import fails_clearly, output_option
 from engine.errors import InputError
 
@@ -67,8 +65,11 @@ def storage(folder: Path | None, size: int, checkpoint: int, limit: float, expor
     Run it where jobs run and as the user they run as: kubectl exec POD -- belay check storage /job/output. It writes
     below FOLDER and removes that again. Exit code 1 when something is an error.
     """
+    import msgspec
+
     from agents.storage.check import check_folder
     from agents.storage.exports import check_exports
+    from engine.cli import output as show
 
     if folder is None and exports is None:
         raise InputError("nothing to check", hint="Name the folder, or --exports FILE on the server.")
@@ -87,6 +88,8 @@ def storage(folder: Path | None, size: int, checkpoint: int, limit: float, expor
 
 
 def _print(found: Sequence[Finding]) -> None:
+    from engine.cli import output as show
+
     show.table(("STATE", "CHECK", "FOUND"), [(one.state, one.check, one.found) for one in found])
     for one in found:
         if one.next_step:

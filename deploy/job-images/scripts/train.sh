@@ -44,7 +44,7 @@ case $framework in
     status=0
     for _ in "${children[@]}"; do
       # one that fails leaves the others waiting in a collective: they are ended too
-      wait -n || { status=$?; end; }
+      wait -n || { failed=$?; [ "$status" -ne 0 ] || status=$failed; end; }
     done
     exit "$status"
     ;;
