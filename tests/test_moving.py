@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.kube_server import api_server, kubeconfig  # noqa: F401
 from tests.mindcluster import SCHEDULING
 from tests.moving import Witness, moving, story
 from tests.redis_server import redis_process, redis_url  # noqa: F401
@@ -17,8 +16,8 @@ RESOURCE = "huawei.com/Ascend910"
 @pytest.mark.timeout(240)
 def test_every_step_of_the_move_is_taken_and_taken_back_while_jobs_run(
     tmp_path: Path,
-    kubeconfig: str,  # noqa: F811
-    redis_url: str,  # noqa: F811
+    kubeconfig: str,
+    redis_url: str,
 ) -> None:
     with moving(tmp_path, kubeconfig, redis_url, nodes=2) as move:
         story(move)

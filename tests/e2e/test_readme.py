@@ -68,7 +68,7 @@ def test_the_tour_goes_as_written(tmp_path: Path) -> None:
             time.sleep(0.1)
         told = log.read_text().partition("In another terminal:\n")[2].partition("\n\n")[0]
         assert len(told.splitlines()) == 3, "the README says three lines"
-        typed = shell("\n".join((told, checked(there), checked(files))), copy, environment, 200)
+        typed = shell("\n".join((told, checked(there), checked(files))), copy, environment, 280)
         assert typed.returncode == 0, typed.stdout[-6000:]
         kubeconfig = re.search(r"KUBECONFIG=(\S+)", told)
         assert kubeconfig is not None
