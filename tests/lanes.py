@@ -23,7 +23,8 @@ MARKS = ("e2e", "real_time", "xdist_group")
 FIXTURES = ("kubeconfig", "own_kubeconfig", "redis_process", "cluster")
 """They start a server, or run one beside the test."""
 LONGEST = (
-    "real-node", "console", "test_taskd_torchrun", "training", "test_demo", "test_sandbox_training", "tft", "test_taskd_server",
+    "real-node", "console", "test_taskd_torchrun", "training", "test_demo", "test_sandbox_training", "tft",
+    "test_taskd_server",
     "test_reconcile", "test_readme", "kubeconfig", "test_kvlinks_loop", "test_grpc_real", "test_watchdog", "test_chaos",
     "test_tasks", "netns", "test_api_differential", "test_kubectl_sandbox", "inference-real", "kubectl-real",
     "test_running", "test_signed_orders", "test_signed_orders_real",

@@ -17,7 +17,7 @@ RESOURCE = "huawei.com/Ascend910"
 def test_every_step_of_the_move_is_taken_and_taken_back_while_jobs_run(
     tmp_path: Path,
     kubeconfig: str,
-    redis_url: str,
+    redis_url: str,  # noqa: F811
 ) -> None:
     with moving(tmp_path, kubeconfig, redis_url, nodes=2) as move:
         story(move)
