@@ -148,9 +148,10 @@ def _change(world: World, one: Mapping[str, Any], where: str, said: list[str]) -
     do, node = one.get("do"), str(one.get("node") or "")
     if do in ("fault", "recover"):
         chip = one.get("chip")
+        number = str(chip).rpartition("-")[2]
         body: dict[str, Any] = {
             "at": "0s", "node": node, "code": str(one.get("code") or ""),
-            "chip": int(str(chip).rpartition("-")[2]) if str(chip).rpartition("-")[2].isdecimal() else chip,
+            "chip": int(number) if number.isascii() and number.isdecimal() and len(number) < 6 else chip,
             "assertion": "recover" if do == "recover" else "occur",
         }  # fmt: skip
         if one.get("level"):

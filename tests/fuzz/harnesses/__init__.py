@@ -9,6 +9,7 @@ from tests.fuzz.harnesses import (
     clusters,
     command_line,
     config_maps,
+    console,
     documents,
     driver_library,
     node_files,
@@ -39,6 +40,7 @@ HARNESSES: Final[dict[str, Harness]] = {
         signatures,
         clusters,
         command_line,
+        console,
     )
     for harness in module.HARNESSES
 }

@@ -1,0 +1,79 @@
+"""What the console's server reads: its own ConfigMaps, digests of passes, questions of people."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from engine.cli.console_what_if import _change, _commands
+from engine.cli.forecast import staged
+from engine.errors import InputError
+from engine.replay import cluster_file
+from engine.replay.summary import SUFFIX, read_digest
+from engine.serve.console import comparison
+from engine.serve.console.document import Builder
+from engine.serve.console.questions import WhatIfBody
+from engine.simulate import World
+from tests.fuzz.harness import CORPUS, Form, Harness, scratch
+from tests.fuzz.harnesses.documents import _sample
+
+
+def _document(data: bytes) -> None:
+    """ConfigMaps by name, as the API server stores them: texts."""
+    try:
+        found: Any = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return
+    if isinstance(found, dict) and all(map(_stored, found.values())):
+        builder = Builder()
+        first = builder.build(found, time=0.0)
+        second = builder.build({}, time=1.0)
+        bodies = [msgspec.json.decode(msgspec.json.encode(one.body())) for one in (first, second)]
+        comparison.between(*bodies)
+
+
+def _stored(data: Any) -> bool:
+    return isinstance(data, dict) and all(isinstance(text, str) for text in data.values())
+
+
+def _digest(data: bytes) -> None:
+    file = scratch(data, f"a{SUFFIX}")
+    found = read_digest(file.with_name("a.belay.json.gz"))
+    if found is not None:
+        for by in ("code", "chip", "node", "link"):
+            comparison.heat(by, [(1.0, found)], 0.0, 2.0)
+
+
+@cache
+def _staged() -> World:
+    return staged(_sample(), cluster_file.objects_of((CORPUS / "cluster-file/cluster.json").read_bytes(), "cluster"))
+
+
+def _asked(data: bytes) -> None:
+    body = msgspec.json.decode(data, type=WhatIfBody)
+    world = copy.deepcopy(_staged())
+    for one in body.changes[:4]:
+        _change(world, one, "change 1", [])
+        _commands(one)
+
+
+HARNESSES: Final = (
+    Harness(
+        "console-document",
+        _document,
+        ("engine/serve/console/texts.py", "engine/serve/console/repository.py", "engine/status/cluster_map.py"),
+    ),
+    Harness("console-digest", _digest, ("engine/replay/summary.py",)),
+    Harness(
+        "console-what-if",
+        _asked,
+        ("engine/cli/console_what_if.py",),
+        (InputError, msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError),
+        Form.JSON,
+        steps=2_000_000,
+        tries=0.2,
+    ),
+)
