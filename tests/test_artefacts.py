@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def test_a_source_follows_what_was_imported(tmp_path: Path) -> None:
     second = source.fetch(first).revision
     assert second is not None and set(second.changed) == {"desired/a.yaml", "policies/b.yaml"}
     assert source.read(second.files.values()) == {second.files["desired/a.yaml"]: b"a: 2\n"}
+
+
+def test_what_an_archive_says_about_line_ends_changes_no_byte(tmp_path: Path) -> None:
+    archive, repository = tmp_path / "a.tar.gz", tmp_path / "state.git"
+    files = {".gitattributes": b"* text eol=lf ident working-tree-encoding=UTF-16\n", "desired/a.yaml": b"a: $Id$\r\n"}
+    archive.write_bytes(packed(files))
+    assert belay(archive, repository).exit_code == 0
+    command = ["git", "--git-dir", str(repository), "cat-file", "blob", "HEAD:desired/a.yaml"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"a: $Id$\r\n"
 
 
 def link(name: str, target: str) -> tarfile.TarInfo:

@@ -15,11 +15,14 @@ from engine.model.plan import Plan
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.serve.console import patches
+from engine.serve.console.changes import ChangeStream
 from engine.serve.console.document import Builder, StateDocument, data_of
+from engine.serve.console.follower import StatusFollower
 from engine.serve.console.texts import LONGEST
 from engine.status import memory_bodies, status_bodies
 from engine.status.cluster_map import HOLDS, STATES
 from engine.status.sync_status import SyncState
+from engine.wire.sync import HELD_PRUNE
 from tests.bench.clusters import NOW, ascend_job, cluster, device, node, pod, service
 
 SHIPPED = load({}).desired
@@ -146,6 +149,41 @@ def test_what_a_person_broke_counts_as_empty(text: str) -> None:
             if key.endswith(".json"):
                 broken = {**found, name: {**data, key: text}}
                 json.loads(Builder().build(broken, time=NOW).encoded())
+
+
+def test_numbers_and_lists_of_another_form_end_nothing() -> None:
+    found = published(cluster(2, 1))
+    found["belay-sync"] = {**found["belay-sync"], HELD_PRUNE: '{"list": 5, "limits": 7, "release": []}'}
+    found["belay-job-x"] = {"phase": "Pending", "status.json": '{"requests": {"a": 1.7e308, "b": 1.7e308}}'}
+    json.loads(Builder().build(found, time=NOW).encoded())
+
+
+class _Page:
+    """A cluster whose second state nothing can show."""
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    def build(self, found: Any, **_: Any) -> StateDocument:
+        if self.broken:
+            raise TypeError("boo")
+        return Builder().build(found, time=NOW)
+
+
+def test_a_state_that_cannot_be_shown_is_a_finding_and_the_next_one_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    page, changes = _Page(), ChangeStream()
+    follower = StatusFollower(object(), changes)  # type: ignore[arg-type]
+    follower._builder = page  # type: ignore[assignment]
+    follower._found = published(cluster(1, 0))
+    follower._publish_guarded()
+    first = changes.document
+    page.broken = True
+    follower._publish_guarded()
+    assert changes.document is first and "what is shown is old" in follower._broken
+    page.broken, follower._found = False, published(cluster(2, 0))
+    follower._publish_guarded()
+    assert changes.document is not first and not follower._broken
+    assert caplog.text.count("the status is not shown") == 1
 
 
 def test_faults_beyond_the_bound_are_counted() -> None:

@@ -281,8 +281,9 @@ def test_a_pod_is_checked_when_it_starts(
 
 def test_an_image_is_checked_when_it_is_built(tmp_path: Path) -> None:
     root = host(tmp_path)
+    # a build behind a proxy has it in its environment; images do not keep arguments of a build
     done = script("check.sh", "image", "pytorch", folder=tmp_path, ROOT=str(root), http_proxy="http://p:1")
-    assert done.returncode == 2 and "files of a driver" in done.stderr and "a proxy of the build" in done.stderr
+    assert done.returncode == 1 and "files of a driver" in done.stderr
     shutil.rmtree(root / "usr/local/Ascend/driver")
     assert script("check.sh", "image", "pytorch", folder=tmp_path, ROOT=str(root)).returncode == 0
     assert "is no framework" in script("check.sh", "image", "jax", folder=tmp_path, ROOT=str(root)).stderr

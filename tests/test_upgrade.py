@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from engine import cli, versions
-from engine.kube import CONFIGMAP, Conflict, Invalid, Kube, NotFound
+from engine.controller.status_writer import StatusWriter
+from engine.kube import CONFIGMAP, Conflict, Invalid, Kube, KubeError, NotFound
 from engine.observe.observed import observe
 from engine.replay.recording import read, replay
 from engine.wire import formats, history, ledger, names, orders, revisionlog, sync
@@ -96,6 +97,31 @@ def test_a_newer_format_is_refused_by_name(name: str, prefix: str, parse: Any, f
     with pytest.raises(WireError, match="reads up to 1: a newer Belay wrote it"):
         parse(newer)
     assert prefix in formats.NEWEST
+
+
+def test_what_a_newer_version_wrote_is_not_overwritten_and_a_pass_without_its_memory_does_not_act() -> None:
+    sent: list[str] = []
+
+    class Api:
+        async def apply(self, body: dict[str, Any]) -> dict[str, Any]:
+            sent.append(body["metadata"]["name"])
+            return {**body, "metadata": {"uid": "u", "resourceVersion": "2", **body["metadata"]}}
+
+    def config_map(name: str, **annotations: str) -> dict[str, Any]:
+        metadata = {"namespace": names.SYSTEM, "name": name, "resourceVersion": "1", "annotations": annotations}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "1"}}
+
+    writer = StatusWriter(Api())  # type: ignore[arg-type]
+    for name in (names.SYNC, names.HISTORY):
+        writer.receive({(names.SYSTEM, name): config_map(name, **{formats.ANNOTATION: "2"})})
+    asyncio.run(writer.write_status([config_map(names.SYNC), config_map("belay-pool-a")]))
+    assert sent == ["belay-pool-a"]
+    with pytest.raises(KubeError, match=f"a newer Belay wrote ConfigMap {names.SYSTEM}/{names.HISTORY}"):
+        asyncio.run(writer.write_memories([config_map(names.HISTORY)]))
+    # migrated back, or deleted
+    writer.receive({(names.SYSTEM, names.SYNC): config_map(names.SYNC), (names.SYSTEM, names.HISTORY): None})
+    asyncio.run(writer.write_memories([config_map(names.HISTORY)]))
+    assert sent == ["belay-pool-a", names.HISTORY]
 
 
 def test_every_format_has_its_reader_here() -> None:

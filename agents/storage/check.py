@@ -6,6 +6,7 @@ training.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import subprocess
@@ -159,12 +160,15 @@ def _probed(folder: Path, size: int, seconds: float, checkpoint: int) -> Iterato
             "error",
             f"no answer for {seconds:.0f} s while trying {doing}",
             "the server does not answer, or its lock service does not; a hard mount waits for ever",
-            "From this host: ping the server, then nc -z SERVER 2049 (NFS 3 also 111 and the ports of rpcinfo -p).",
+            "From this host: ping the server, then nc -z SERVER 2049 (NFS 3 also 111 and the ports of rpcinfo -p). "
+            f"Remove {folder}/.belay-check-* when it answers again.",
         )
         ended = failed = True  # and its room would be asked of the same server
     finally:
         # one that hangs in the kernel cannot be ended; it goes when the server answers
         child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1)
         if child.stdout is not None:
             child.stdout.close()
     if not ended:

@@ -138,6 +138,9 @@ def committed(files: Mapping[str, bytes], repository: Path, branch: str, message
             file = tree / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
+        # the highest of all attributes files: what the archive says about line ends and filters changes no byte
+        (repository / "info").mkdir(exist_ok=True)
+        (repository / "info/attributes").write_text("* -text -ident -filter !eol !working-tree-encoding\n")
         more = {"GIT_INDEX_FILE": str(Path(scratch) / "index"), "GIT_WORK_TREE": str(tree)}
         _git(
             repository, more, "-c", "core.bare=false", "-c", "core.autocrlf=false", "add", "-A", "-f", ".", folder=tree
@@ -180,12 +183,16 @@ def _git(repository: Path | None, more: Mapping[str, str], *words: str, folder: 
     bare |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", **more}
     bare |= {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _WHO.items()}
     place = ["--git-dir", str(repository.resolve())] if repository is not None else []
-    done = subprocess.run(
-        ["git", *place, *words], env=bare, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
+    verb = next(word for word in words if not word.startswith("-") and "=" not in word)
+    try:
+        done = subprocess.run(
+            ["git", *place, *words], env=bare, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"git {verb} took longer than {_SECONDS} s", where=str(repository or words[-1])) from error
     if done.returncode:
         said = " ".join(done.stderr.split())[:300]
-        raise InputError(f"git {words[0]} failed: {said}", where=str(repository or words[-1]))
+        raise InputError(f"git {verb} failed: {said}", where=str(repository or words[-1]))
     return done.stdout.strip()
 
 

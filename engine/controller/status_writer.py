@@ -17,7 +17,8 @@ from engine.model.plan import Plan, ShadowChange
 from engine.status import ClusterInfo, WriteTracker, is_foreign
 from engine.status.events import MAX_EVENTS, events, held_events, refused_events, release_events, shadow_events
 from engine.store import ObjectWrite
-from engine.wire import names
+from engine.wire import formats, names
+from engine.wire.errors import WireError
 
 _log = get("status")
 PUBLISHED = "belay.dev/published"
@@ -88,6 +89,8 @@ class StatusWriter:
         self.info = ClusterInfo()
         self._kube = kube
         self._own: dict[tuple[str, str], str] = {}
+        #: objects of a format that a newer version wrote: they stay as they are
+        self._newer: set[tuple[str, str]] = set()
         self._shadowed: set[str] = set()
         self._held: set[str] = set()
         self._status = WriteTracker(clock)
@@ -98,6 +101,7 @@ class StatusWriter:
     def receive(self, live: dict[tuple[str, str], Object | None]) -> None:
         """Receive what the cluster holds. Content that we did not write last counts as an edit and is overwritten."""
         for place, obj in live.items():
+            self._look_at_format(place, obj)
             if obj is None:
                 gone = {"metadata": {"namespace": place[0], "name": place[1]}}
                 self._status.forget(gone)
@@ -106,10 +110,28 @@ class StatusWriter:
                 self._status.record_live(obj)
                 self._memory.record_live(obj)
 
+    def _look_at_format(self, place: tuple[str, str], obj: Object | None) -> None:
+        prefix = next((one for one in formats.NEWEST if place[1].startswith(one)), "")
+        newer = False
+        if obj is not None and prefix and place[0] == names.SYSTEM:
+            try:
+                formats.check(obj, prefix)
+            except WireError as error:
+                newer = True
+                if place not in self._newer:
+                    _log.error("ConfigMap stays as it is", object="/".join(place), reason=str(error))
+        (self._newer.add if newer else self._newer.discard)(place)
+
     async def write_memories(self, bodies: Iterable[dict[str, Any]]) -> list[ObjectWrite]:
         """Write the memories that changed. Raises KubeError: a pass without its memory must not act."""
         writes: list[ObjectWrite] = []
-        due = self._memory.due(bodies)
+        wanted = list(bodies)
+        for place in sorted(self._newer & {_place(body) for body in wanted}):
+            raise KubeError(
+                f"a newer Belay wrote ConfigMap {'/'.join(place)}: this version neither acts nor overwrites it; run "
+                "the newer one again, or go back as docs/upgrading.md says"
+            )
+        due = self._memory.due(wanted)
         async for outcome in run_many([partial(self._kube.apply, body) for body in due]):
             if outcome.error is not None:
                 raise outcome.error
@@ -141,6 +163,7 @@ class StatusWriter:
         the time as an annotation, because a write without a change reaches no watch.
         """
         self._status.has_foreign_readers = foreign
+        bodies = [body for body in bodies if _place(body) not in self._newer]
         self._failed.keep(bodies)
         due = self._failed.due(self._status.due(bodies))
         stamp = {PUBLISHED: str(int(self._wall()))}

@@ -262,6 +262,8 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
                 changes,
                 shard=settings.shard,
                 problems=lambda: asyncio.to_thread(_problems, engine, settings.shard),
+                commits=questions.commits,
+                published=past.see,
             )
             following = asyncio.create_task(follower.run())
             stack.callback(following.cancel)

@@ -144,6 +144,16 @@ def test_retention_never_takes_the_newest_complete_set_nor_later_ones(tmp_path: 
     assert [one.step for one in sets.scan(tmp_path)] == [50, 40]
 
 
+def test_a_job_that_went_back_keeps_what_it_saves_beside_later_damaged_sets(tmp_path: Path):
+    one = Checkpoints(tmp_path, 0, 1, keep=2, through=Saver(None))
+    for step in (900, 1000, 1100):
+        Checkpoints(tmp_path, 0, 1, through=Saver(None)).save({"step": step}, step)
+    one.save({"step": 950}, 950)
+    assert [found.step for found in sets.scan(tmp_path)] == [1100, 1000, 950, 900]
+    one.save({"step": 960}, 960)
+    assert [found.step for found in sets.scan(tmp_path)] == [1100, 1000, 960, 950]
+
+
 def test_megatron_is_complete_as_far_as_its_tracker_says(tmp_path: Path):
     for step in (100, 200):
         for rank in range(2):

@@ -55,14 +55,14 @@ class Checkpoints:
         """Save the state after ``step``; it may be changed when this returns. Raises what ``Saver.save`` raises."""
         first, links = self._places(step)
         pending = self.saver.save(state, first, links)
-        self._retire()
+        self._retire(step)
         self._upload(step, pending)
         return pending
 
     def save_async(self, state: object, step: int) -> Pending:
         """Save while the caller computes; ``copied()`` must return before the state changes."""
         first, links = self._places(step)
-        pending = self.saver.save_async(state, first, links, done=lambda _: self._retire())
+        pending = self.saver.save_async(state, first, links, done=lambda _: self._retire(step))
         self._upload(step, pending)
         return pending
 
@@ -140,12 +140,16 @@ class Checkpoints:
             time.sleep(0.1)
         return None
 
-    def _retire(self) -> None:
+    def _retire(self, step: int) -> None:
+        """Remove what is outdated after a save. Sets of later steps stay and do not count: the job went back behind
+        them, because they are damaged.
+        """
         if not self.keep or self.rank:
             return
         for _, folder in self.tiers.folders:
             try:
-                for one in retention.outdated(sets.scan(folder), keep=self.keep, oldest=None):
+                found = [one for one in sets.scan(folder) if one.step <= step]
+                for one in retention.outdated(found, keep=self.keep, oldest=None):
                     retention.remove(one)
             except OSError as error:
                 log.warning("outdated checkpoints in %s were not removed: %s", folder, error)

@@ -98,6 +98,9 @@ class PeriodicCheckpoints:
         for one in tiers.complete():
             if one.step not in self._damaged:
                 self._found.setdefault(one.step, one)
+        if not self._found:
+            for text in tiers.missing():
+                log.warning("no complete checkpoint: %s", text[:300])
         return sorted(self._found, reverse=True)[:OFFERED]
 
     def latest(self) -> int | None:

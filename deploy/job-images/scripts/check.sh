@@ -15,9 +15,6 @@ image() {
   if [ -n "$(find "$root/packages" "$root/tmp" -maxdepth 1 -name '*.run' 2>/dev/null)" ]; then
     error "installers are left in the image" "Mount packages/ while building (RUN --mount), instead of copying it."
   fi
-  if env | grep -qiE '^(https?|ftp|all)_proxy='; then
-    error "a proxy of the build stays in the environment" "Give it with --build-arg, which images do not keep, never with ENV."
-  fi
   case $framework in
     pytorch) module "torch, importlib.util; assert importlib.util.find_spec('torch_npu')" "PyTorch or torch_npu" ;;
     mindspore) module "importlib.util; assert importlib.util.find_spec('mindspore')" "MindSpore" ;;

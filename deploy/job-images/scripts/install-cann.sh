@@ -15,6 +15,8 @@ done
 [ -n "$operators" ] || { echo "install-cann.sh: packages/ lacks the operators: Ascend-cann-${chip}-ops_${version}_linux-${machine}.run" >&2; exit 1; }
 verify.sh "$folder" "$toolkit" "$operators" ascend_install.info version.info
 driver=$root/usr/local/Ascend/driver
+# it is removed below
+[ ! -e "$driver" ] || { echo "install-cann.sh: $driver is there already: this script builds images on a base without a driver" >&2; exit 1; }
 mkdir -p "$driver" "$root/etc"
 cp "$folder/ascend_install.info" "$root/etc/ascend_install.info"
 cp "$folder/version.info" "$driver/version.info"

@@ -5,12 +5,13 @@ set -euo pipefail
 folder=$1; shift
 optional=
 [ "${1:-}" = --optional ] && { optional=yes; shift; }
+# pip takes any of them, for what the named ones need too
+(cd "$folder" && for file in *.whl; do [ -f "$file" ] && echo "$file"; done || true) | while read -r file; do verify.sh "$folder" "$file"; done
 wanted=()
 for requirement in "$@"; do
   name=$(printf '%s' "${requirement%%[=<>]*}" | tr '.-' '__' | tr '[:upper:]' '[:lower:]')
   found=$(cd "$folder" && for file in *.whl; do
     [ -f "$file" ] && [ "$(printf '%s' "${file%%-*}" | tr '.-' '__' | tr '[:upper:]' '[:lower:]')" = "$name" ] && echo "$file"; done || true)
-  for file in $found; do verify.sh "$folder" "$file"; done
   if [ -n "$found" ] || [ -z "$optional" ]; then wanted+=("$requirement"); fi
 done
 [ ${#wanted[@]} -eq 0 ] && exit 0

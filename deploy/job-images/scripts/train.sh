@@ -46,6 +46,8 @@ case $framework in
       # one that fails leaves the others waiting in a collective: they are ended too
       wait -n || { failed=$?; [ "$status" -ne 0 ] || status=$failed; end; }
     done
+    # a signal interrupts one of the waits above
+    wait || true
     exit "$status"
     ;;
   *) usage ;;

@@ -55,7 +55,11 @@ def _has(root: str, commit: str, prefix: str) -> bool:
 def _git(folder: str, *words: str, why: str) -> str:
     done = _run(folder, *words)
     if done.returncode:
-        raise InputError(why, where=folder, hint=" ".join(done.stderr.split())[:300])
+        said = " ".join(done.stderr.split())
+        if "dubious ownership" in said:
+            hint = f"Run: git config --global --add safe.directory {folder}"
+            raise InputError("belongs to another user, so git reads nothing in it", where=folder, hint=hint)
+        raise InputError(why, where=folder, hint=said[:300])
     return done.stdout
 
 

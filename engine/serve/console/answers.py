@@ -29,6 +29,8 @@ IDLE_SECONDS: Final = 300.0
 """Seconds after which a child without questions is ended, and its memory is free."""
 MEMORY_BYTES: Final = 6 * 1024**3
 """Most address space of a child: a recording of 10,000 nodes takes about 3 GiB."""
+SECRETS: Final = frozenset({"BELAY_WEBHOOK_SECRET", "BELAY_REDIS_URL", "BELAY_REDIS_PASSWORD_FILE"})
+"""Variables that a child does not get: it reads what viewers write."""
 MAX_ANSWER: Final = 256 * 1024 * 1024
 LENGTH: Final = struct.Struct(">I")
 
@@ -132,7 +134,7 @@ class Answers:
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, MEMORY_VARIABLE: str(self._memory)},
+            env={name: os.environ[name] for name in os.environ.keys() - SECRETS} | {MEMORY_VARIABLE: str(self._memory)},
             limit=1024 * 1024,
             start_new_session=True,
         )

@@ -104,23 +104,24 @@ def heat(by: str, seen: Sequence[tuple[float, PassDigest]], begin: float, end: f
     step = next((one for one in _STEPS if span / one <= BUCKETS), _STEPS[-1])
     first = int(begin // step) * step
     count = min(10 * BUCKETS, int((end - first) // step) + 1)
-    cells: dict[str, list[set[Any]]] = {}
+    cells: dict[str, dict[int, set[Any]]] = {}
     for at, digest in seen:
         place = int((at - first) // step)
         if not 0 <= place < count:
             continue
         for name, what in _HEAT[by](digest):
-            cells.setdefault(name, [set() for _ in range(count)])[place].add(what)
-    rows = [(name, [len(one) for one in row]) for name, row in cells.items()]
-    rows.sort(key=lambda row: (-sum(row[1]), row[0]))
+            cells.setdefault(name, {}).setdefault(place, set()).add(what)
+    totals = {name: sum(map(len, row.values())) for name, row in cells.items()}
+    names = sorted(cells, key=lambda name: (-totals[name], name))
+    rows = [(name, [len(cells[name].get(place, ())) for place in range(count)]) for name in names[:MOST_HEAT]]
     return {
         "by": by,
         "from": rfc3339(begin),
         "to": rfc3339(end),
         "bucketSeconds": step,
         "buckets": [rfc3339(float(first + place * step)) for place in range(count)],
-        "rows": [{"name": name, "total": sum(row), "cells": row} for name, row in rows[:MOST_HEAT]],
-        "leftOut": max(0, len(rows) - MOST_HEAT),
+        "rows": [{"name": name, "total": sum(row), "cells": row} for name, row in rows],
+        "leftOut": max(0, len(names) - MOST_HEAT),
     }
 
 

@@ -10,6 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
+from engine.errors import bounded
 from engine.kube import CONFIGMAP, Kube, Reflector, WatchChange
 from engine.log import get
 from engine.serve.console.changes import ChangeStream
@@ -58,6 +61,7 @@ class StatusFollower:
         self._changed = asyncio.Event()
         self._git: tuple[str, Sequence[RepositoryCommit]] = ("", ())
         self._said: tuple[str, ...] = ("the API server has not been read yet",)
+        self._broken = ""
         self._reflector = Reflector(kube, CONFIGMAP, names.SYSTEM, SELECTOR, on_change=self._take)
 
     async def run(self) -> None:
@@ -84,8 +88,18 @@ class StatusFollower:
                 continue
             self._changed.clear()
             began = self._clock()
-            self._publish()
+            self._publish_guarded()
             await asyncio.sleep((self._clock() - began) * (SHARE - 1))
+
+    def _publish_guarded(self) -> None:
+        """Publish; a ConfigMap that nothing foresaw costs its document and a finding, not all that follow."""
+        try:
+            self._publish()
+            self._broken = ""
+        except Exception as error:
+            if not self._broken:
+                _log.exception("the status is not shown")
+            self._broken = f"a status ConfigMap cannot be shown ({type(error).__name__}); what is shown is old"
 
     def _publish(self) -> None:
         now = round(self._wall(), 3)
@@ -102,7 +116,7 @@ class StatusFollower:
             said = []
             since = self._reflector.stale_since
             if since is not None and self._clock() - since > STALE_SECONDS:
-                said.append(f"the API server has not answered for {self._clock() - since:.0f} s; what is shown is old")
+                said.append("the API server does not answer; what is shown is old")
             elif not self._reflector.synced:
                 said.append("the API server has not been read yet")
             elif names.SYNC not in self._found:
@@ -110,11 +124,24 @@ class StatusFollower:
             if self._problems is not None:
                 said += await self._problems()
             applied = self._found.get(names.SYNC, {}).get("attemptedRevision", "")
-            if self._commits is not None and applied != self._git[0]:
-                self._git = (applied, [commit_of(one) for one in await self._commits(applied)])
+            if self._commits is not None and applied != self._git[0] and await self._read_commits(applied):
                 self._changed.set()
+            if self._broken:
+                said.append(self._broken)
             if tuple(said) != self._said:
                 self._said = tuple(said)
                 if self._reflector.synced or self._changes.document is None:
-                    self._publish()
+                    self._publish_guarded()
             await asyncio.sleep(LOOK_SECONDS if self._reflector.synced else 0.2)
+
+    async def _read_commits(self, applied: str) -> bool:
+        """Read the newest commits; whether there are any. One that cannot be read is tried again with the next look."""
+        assert self._commits is not None
+        try:
+            found = [commit_of(one) for one in await self._commits(applied)]
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            _log.warning("the repository's commits are not shown", reason=bounded(str(error), 200))
+            found = []
+        if found:
+            self._git = (applied, found)
+        return bool(found)

@@ -79,9 +79,10 @@ class PastMoments:
         packed = zlib.compress(encoded, 1)
         with self._lock:
             self._seen[document.id] = (moment, packed, figures)
-            self._bytes += len(packed)
+            self._bytes += _size(packed, figures)
             while len(self._seen) > MOST_SEEN or self._bytes > SEEN_BYTES:
-                self._bytes -= len(self._seen.popitem(last=False)[1][1])
+                _, gone, old = self._seen.popitem(last=False)[1]
+                self._bytes -= _size(gone, old)
 
     def moments(self) -> list[HistoryMoment]:
         """Every moment in order of time; reads the folder now and then."""
@@ -115,7 +116,9 @@ class PastMoments:
 
     def _read(self, folder: Path) -> None:
         try:
-            files = sorted(file for file in folder.iterdir() if file.name.endswith(SUFFIX))[-MOST_RECORDINGS:]
+            found_files = [file for file in folder.iterdir() if file.name.endswith(SUFFIX)]
+            files = sorted(found_files, key=lambda file: file.name.removesuffix(SUFFIX).rsplit("-", 2)[-2:])
+            files = files[-MOST_RECORDINGS:]
         except OSError:
             return
         known = {row[0]: identity for identity, row in self._recorded.items()}
@@ -176,6 +179,11 @@ def _figures(before: StateDocument | None, document: StateDocument) -> PassDiges
     )
 
 
+def _size(packed: bytes, figures: PassDigest) -> int:
+    """Bytes that a kept document takes, its figures counted roughly."""
+    return len(packed) + 100 * (len(figures.faults) + len(figures.links))
+
+
 def _key(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["namespace"], row["kind"], row["name"]
 
@@ -187,7 +195,9 @@ def following(moments: Sequence[HistoryMoment], identity: str, of: str, directio
         return None
     span = range(place + 1, len(moments)) if direction > 0 else range(place - 1, -1, -1)
     for at in span:
-        here, before = moments[at], moments[at - 1] if at else None
+        here = moments[at]
+        earlier = (one for one in reversed(moments[:at]) if (one.shard, one.source) == (here.shard, here.source))
+        before = next(earlier, None)
         if of == "eviction":
             hit = bool(here.evictions)
         elif of == "revision":

@@ -117,7 +117,7 @@ def _read(config_map: str, data: Mapping[str, str]) -> ReadJob:
         "queue": name(status.get("queue")),
         "phase": line(data.get(PHASE_KEY) or "Unknown", 32),
         "pods": {"wanted": number(status.get("wanted")) or len(placement), "placed": placed, "running": running},
-        "chips": int(sum(requests.values())) or len(set(chips)),
+        "chips": _whole(sum(requests.values())) or len(set(chips)),
         "reason": line(pending.get("reason"), 120),
         "message": line(pending.get("message")),
         "wayOut": line(pending.get("unblock")),
@@ -209,3 +209,8 @@ def _seconds(text: object) -> float:
         return parse_rfc3339(text) if isinstance(text, str) and text else 0.0
     except (ValueError, OverflowError):
         return 0.0
+
+
+def _whole(value: float) -> int:
+    """A number as a whole one; 0 for one that is too large to be one."""
+    return int(value) if math.isfinite(value) else 0

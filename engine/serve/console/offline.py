@@ -27,7 +27,7 @@ from engine.serve.console.follower import StatusFollower
 from engine.serve.console.history import PastMoments, one_recording
 from engine.serve.console.layout import Layout
 from engine.serve.console.questions import DOCUMENT_SECONDS, AskedCluster, Questions
-from engine.serve.console.routes import Console, guarded
+from engine.serve.console.routes import PREFIXES, Console, guarded
 from engine.serve.console.viewers import Viewers, rules
 from engine.serve.slow_connections import SlowConnections
 
@@ -117,6 +117,7 @@ async def _serve(options: ConsoleOptions, command: Sequence[str], say: Callable[
         if kube is not None:
             follower = StatusFollower(kube, changes, commits=questions.commits, published=past.see)
             tasks.append(asyncio.create_task(follower.run()))
+        tasks.append(asyncio.create_task(answers.end_idle_ones()))
         for task in tasks:
             stack.callback(task.cancel)
         shown = f"[{host}]" if ":" in host else host
@@ -163,6 +164,10 @@ async def _read(answers: Answers, source: dict[str, Any]) -> StateDocument:
 def _looking(console: Console) -> Any:
     @web.middleware
     async def looking(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+        # the page itself holds nothing: it asks for the token
+        if not request.path.startswith(PREFIXES):
+            response: web.StreamResponse = await handler(request)
+            return response
         return await console.admitted(request, handler)
 
     return looking

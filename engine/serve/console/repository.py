@@ -14,6 +14,8 @@ from engine.wire import revisionlog, sync
 
 MOST_REVISIONS: Final = 100
 MOST_FINDINGS: Final = 500
+MOST_OF_REVISION: Final = 60
+"""Findings that stand beside a revision too."""
 
 
 class RepositoryCommit(msgspec.Struct, frozen=True):
@@ -40,11 +42,12 @@ def section(
     revisions = _revisions(logs, git, applied, attempted)
     for row in revisions:
         if row["id"] == attempted:
-            row["findings"] = [{key: one[key] for key in ("where", "message")} for one in findings[:MOST_FINDINGS]]
+            row["findings"] = findings[:MOST_OF_REVISION]
     held = [_held(row) for row in rows(sync_data.get("deferred.json"))[:MOST_ROWS]]
     prune = mapping(decoded(sync_data.get(sync.HELD_PRUNE)))
     if prune:
-        listed = [line(mapping(one).get("object")) for one in prune.get("list") or () if isinstance(one, dict)]
+        given = prune.get("list")
+        listed = [line(one.get("object")) for one in given if isinstance(one, dict)] if isinstance(given, list) else []
         held.insert(
             0,
             {
@@ -113,7 +116,9 @@ def _revisions(
     for data in logs.values():
         for entry in _entries(data)[-MOST_REVISIONS:]:
             row = found.setdefault(entry.revision, _row(entry.revision))
-            row |= {"signer": line(entry.signer, 200), "verified": line(entry.verified, 16), "accepted": True}
+            # what the controller wrote down is how it verified the commit: ssh, gpg or none
+            verified = "good" if entry.verified in ("ssh", "gpg") else line(entry.verified, 16)
+            row |= {"signer": line(entry.signer, 200), "verified": verified, "accepted": True}
             row["time"] = row["time"] or (rfc3339(entry.time / 1000) if entry.time else None)
             author, subject = _said(entry)
             row["author"], row["subject"] = row["author"] or author, row["subject"] or subject

@@ -53,6 +53,7 @@ class Console:
         self.streaming: set[Any] = set()
         self._files = files.read_files()
         self._encoded: tuple[str, bytes, bytes] = ("", b"", b"")
+        self._encoding = asyncio.Lock()
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
@@ -130,11 +131,13 @@ class Console:
         return answer(request, plain, headers, packed)
 
     async def _encode(self, document: StateDocument) -> tuple[bytes, bytes]:
-        if self._encoded[0] != document.id:
-            plain = document.encoded()
-            packed = await asyncio.to_thread(gzip.compress, plain, 1, mtime=0)
-            self._encoded = (document.id, plain, packed)
-        return self._encoded[1:]
+        # viewers who ask together get one answer
+        async with self._encoding:
+            if self._encoded[0] != document.id:
+                plain = document.encoded()
+                packed = await asyncio.to_thread(gzip.compress, plain, 1, mtime=0)
+                self._encoded = (document.id, plain, packed)
+            return self._encoded[1:]
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Changes as server-sent events, from the event that the caller names on."""
