@@ -6,6 +6,7 @@ verbs: `belay explain`, `belay plan`, `belay simulate`. It writes nothing but an
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import resource
@@ -53,6 +54,8 @@ def main() -> int:
     limit = int(os.environ.get(MEMORY_VARIABLE, "0"))
     if limit:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+        score.write("1000")  # where memory ends, this process goes and not the server
     os.nice(5)  # the server, which shares the machine, comes first
     moments = Moments()
     while (question := _framed(sys.stdin.buffer)) is not None:

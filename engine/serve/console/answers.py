@@ -13,6 +13,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +32,9 @@ MEMORY_BYTES: Final = 6 * 1024**3
 """Most address space of a child: a recording of 10,000 nodes takes about 3 GiB."""
 SECRETS: Final = frozenset({"BELAY_WEBHOOK_SECRET", "BELAY_REDIS_URL", "BELAY_REDIS_PASSWORD_FILE"})
 """Variables that a child does not get: it reads what viewers write."""
+LEAST_BYTES: Final = 512 * 1024**2
+SERVER_BYTES: Final = 400 * 1024**2
+"""What the server itself takes of its container's memory."""
 MAX_ANSWER: Final = 256 * 1024 * 1024
 LENGTH: Final = struct.Struct(">I")
 
@@ -56,14 +60,27 @@ class _Child:
         self.process, self.topic, self.since = process, "", time.monotonic()
 
 
+def room(children: int, limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Bytes of memory for each child: at most 6 GiB, and what the container's limit leaves beside the server."""
+    try:
+        whole = int(limit.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        # "max", or no container
+        return MEMORY_BYTES
+    return max(LEAST_BYTES, min(MEMORY_BYTES, (whole - SERVER_BYTES) // children))
+
+
 class Answers:
-    """The children. ``command`` starts one. Used from one event loop."""
+    """The children. ``command`` starts one; ``memory``: bytes for each (0: as the container allows).
+
+    Used from one event loop.
+    """
 
     def __init__(
-        self, command: Sequence[str], *, children: int = CHILDREN, memory: int = MEMORY_BYTES,
+        self, command: Sequence[str], *, children: int = CHILDREN, memory: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._command, self._memory, self._clock = list(command), memory, clock
+        self._command, self._memory, self._clock = list(command), memory or room(children), clock
         self._free: list[_Child] = []
         self._all: set[_Child] = set()
         self._ending: set[asyncio.Future[tuple[bytes, bytes]]] = set()
