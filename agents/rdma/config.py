@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.levels import SwitchTableLevel
+
 MAX_BYTES: Final = 1 << 20
 MAX_ENTRIES: Final = 64
 MAX_SHARES: Final = 10_000
@@ -52,11 +54,27 @@ class FaultCode(msgspec.Struct, frozen=True):
     check: str
 
 
+_SUB_HEALTH: Final = SwitchTableLevel.SUB_HEALTH.value
 FAULT_CODES: Final = (
-    FaultCode("21000022", "SubHealthFault", "RoCE device unavailable: another card and address are needed.", CHECKS[0]),
-    FaultCode("21000023", "SubHealthFault", "Lanes of the data plane are down: the card works, slower.", CHECKS[1]),
+    FaultCode(
+        "21000022",
+        _SUB_HEALTH,
+        "RoCE device unavailable: another card and address are needed.",
+        CHECKS[0],
+    ),
+    FaultCode(
+        "21000023",
+        _SUB_HEALTH,
+        "Lanes of the data plane are down: the card works, slower.",
+        CHECKS[1],
+    ),
     FaultCode("21000024", "SeparateDPU", "Link from host to network is down: another address is needed.", CHECKS[2]),
-    FaultCode("22000025", "SubHealthFault", "One member of a bond is down: half the bandwidth is left.", CHECKS[3]),
+    FaultCode(
+        "22000025",
+        _SUB_HEALTH,
+        "One member of a bond is down: half the bandwidth is left.",
+        CHECKS[3],
+    ),
     FaultCode("22000026", "SeparateDPU", "A DPU card is missing.", CHECKS[4]),
 )
 

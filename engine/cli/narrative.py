@@ -13,6 +13,7 @@ from typing import Any, Final, TextIO
 
 from engine.cli import output as show
 from engine.cli.phrases import ranges
+from engine.model.levels import FaultLevel
 
 Body = Mapping[str, Any]
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -33,7 +34,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "notEvicted": "not moved",
 }
 _ABSENT: Final[tuple[Any, ...]] = (None, "", [], {}, ())
-_NORMAL: Final = ("", "NormalNPU", "NormalNode")
+_NORMAL: Final = ("", FaultLevel.NORMAL.value, "NormalNode")
 
 
 def narrate(kind: str, body: Body, out: TextIO, now: float) -> None:

@@ -148,8 +148,11 @@ def replay(recording: tuple[str, ...], output: str) -> None:
     from engine.cli.progress import progress
     from engine.model.times import rfc3339
     from engine.replay.recording import replay as again
+    from engine.replay.summary import SUFFIX as FIGURES
 
     results = []
+    # figures lie beside recordings, where a pattern of the shell finds them too
+    recording = tuple(file for file in recording if not file.endswith(FIGURES)) or recording
     with progress("replaying", len(recording)) as step:
         for file in recording:
             results.append(again(Path(file)))

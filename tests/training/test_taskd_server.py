@@ -15,6 +15,8 @@ from tests.grpc_world import World, play, until
 from tests.needs import lacking
 from tests.training.taskd_world import ROOT, Job
 
+pytestmark = [pytest.mark.real_time, pytest.mark.flaky_under_load("ranks and their launchers share two processors")]
+
 SECONDS = 90.0
 
 
@@ -51,7 +53,6 @@ import json, os, sys
 sys.path.insert(0, os.environ["ROOT"])
 from tests.training.megatron_like.training import Trainer
 
-pytestmark = [pytest.mark.real_time, pytest.mark.flaky_under_load("ranks and their launchers share two processors")]
 plan = json.loads(os.environ["PLAN"])
 Trainer(plan, int(os.environ["RANK"]), plan["store"], plan["events"]).run()
 """
