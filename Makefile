@@ -114,7 +114,7 @@ console: ## the web page: console/ bundled into engine/serve/console/static (nee
 console-shots: venv test-packages ## pictures of every view of the console, into docs/console
 	@$(BIN)/python -m tests.console
 
-man: venv ## write the man pages of the verbs again
+reference: venv ## write the man pages, the page of metrics and the reference of the documentation again
 	@$(BIN)/python -m tests.man_pages
 	@$(BIN)/python -m tests.metric_pages
 	@$(BIN)/python -m tests.reference_pages
@@ -155,7 +155,7 @@ image-wheels: venv ## that every package of an image has wheels with locked hash
 chart: venv ## write the schema of the Helm chart's values again
 	@$(BIN)/python -m tests.chart
 
-metrics-page: reference # the old name
+man metrics-page: reference # the old names
 
 dist: venv ## wheels and source archives of both packages from HEAD, with checksums, in dist/
 	@rm -rf dist
