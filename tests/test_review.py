@@ -422,6 +422,8 @@ def test_the_scripts_that_are_shipped_comment(kind: str, state: Path, tmp_path: 
         env = {"PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path), "POST": "true"}
         if kind == GITHUB:
             env |= {"BELAY_REVIEW_KEY": "prod", "BELAY_REVIEW_FAIL_ON": "errors warnings", "BELAY_REVIEW_BASE": ""}
+        if kind == GITLAB:
+            env |= {"CI_PROJECT_DIR": str(state), "TMPDIR": str(tmp_path)}
         done = subprocess.run(
             ["bash", "-euc", script],
             cwd=state,

@@ -62,7 +62,7 @@ def test_a_forecast_plays_beside_the_cluster_and_writes_nothing(pages: Pages, si
     page.get_by_role("button", name="Simulate").click()
     page.get_by_text("runs again after 28 s").wait_for()
     assert asked[0]["changes"] == [{"do": "fault", "node": "node-002", "chip": 0, "code": "80C98001"}]
-    assert page.get_by_text("belay inject fault node-002/Ascend910-0 80C98001").is_visible()
+    page.get_by_text("belay inject fault node-002/Ascend910-0 80C98001").wait_for()
     page.get_by_role("img", name="Map of the forecast; 16 chips differ").wait_for()
     page.get_by_role("slider", name="Frame").fill("0")
     page.get_by_role("img", name="Map of the forecast; 1 chip differs").wait_for()
@@ -70,7 +70,7 @@ def test_a_forecast_plays_beside_the_cluster_and_writes_nothing(pages: Pages, si
     # a visit to another view loses nothing, and the address says what was tried
     page.get_by_role("link", name="Queue").click()
     page.get_by_role("link", name="What if").click()
-    assert page.get_by_text("fault 80C98001 on node-002/0").is_visible()
+    page.get_by_text("fault 80C98001 on node-002/0").wait_for()
     written = {call for call in site.called if not call.startswith("GET ")}
     assert written == {"POST /api/v1/what-if"}
 
@@ -97,7 +97,7 @@ def test_the_back_button_and_links_keep_view_and_selection(pages: Pages, shared_
     page.go_back()
     page.go_back()
     page.get_by_text("Waiting: 5").wait_for()
-    assert page.locator("tr[aria-selected=true]").get_by_text("research/pretrain-1").is_visible()
+    page.locator("tr[aria-selected=true]").get_by_text("research/pretrain-1").wait_for()
     page.go_back()
     assert page.url.endswith("#/queue")
 
@@ -112,9 +112,9 @@ def test_everything_is_reached_by_keyboard(pages: Pages, shared_site: Site) -> N
     fold.focus()
     page.keyboard.press("Enter")
     assert fold.get_attribute("aria-expanded") == "true"
-    assert page.get_by_role("cell", name="asked to stop").first.is_visible()
+    page.get_by_role("cell", name="asked to stop").first.wait_for()
     page.keyboard.press("?")
-    assert page.get_by_role("dialog", name="Keys").is_visible()
+    page.get_by_role("dialog", name="Keys").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="hidden")
     for theme in ("light", "dark"):
