@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from hypothesis import strategies as st
 from engine.cli import ages, layout, output
 from engine.cli.narrative import narrate
 from engine.cli.progress import SWITCH, progress
+from engine.cli.watching import ended_by_signals
 from engine.kube import NAMESPACE, resource_for
 from engine.model.times import rfc3339
 from tests.loop_world import Cluster
@@ -408,8 +411,8 @@ class Typed:
         os.write(self.master, key.encode())
 
     def end(self) -> int:
+        self.until("\x1b[?1049l")  # read all the time: a full terminal would hold the command
         code = self.process.wait(30)
-        self.until("\x1b[?1049l")
         os.close(self.master)
         return code
 
@@ -436,6 +439,28 @@ def test_a_signal_gives_the_terminal_back(cluster: Cluster) -> None:
     seen.process.send_signal(signal.SIGTERM)
     assert seen.end() == 143
     assert "Traceback" not in seen.text
+
+
+def test_a_signal_inside_a_callback_of_a_weak_reference_is_not_lost() -> None:
+    class Kept:
+        pass
+
+    cleaned = []
+
+    async def run() -> None:
+        kept = Kept()
+        reference = weakref.ref(kept, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        with ended_by_signals():
+            try:
+                del kept
+                await asyncio.sleep(30)
+            finally:
+                cleaned.append(reference())
+
+    with pytest.raises(SystemExit) as ended:
+        asyncio.run(run())
+    assert (ended.value.code, cleaned) == (143, [None])
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_get_streams_what_changes(cluster: Cluster) -> None:

@@ -10,8 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from types import FrameType
-from typing import Final, NoReturn, TextIO, TypeVar
+from typing import Final, TextIO, TypeVar
 
 from engine.cli import output
 from engine.errors import INTERRUPTED
@@ -51,7 +50,7 @@ def follow(
         if not in_place():
             await _print_changes(kube, read, paint, every)
             return
-        with Screen() as screen:
+        with ended_by_signals(), Screen() as screen:
             await _redraw(screen, kube, read, paint, every, on_key, keys)
 
     with_kube(kubeconfig, run, within)
@@ -92,7 +91,6 @@ class Screen:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Screen:
-        self._stack.enter_context(_ended_by_signals())
         self._stack.enter_context(_single_keys())
         self._stack.enter_context(self._live)
         return self
@@ -183,18 +181,36 @@ async def _readings(kube: Kube, read: Read[T], every: float) -> AsyncIterator[T]
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """A request to end, or a closed terminal, leaves the screen as it was before, too."""
-    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+def ended_by_signals() -> Iterator[None]:
+    """Within, a request to end or a closed terminal cancels the running task, and the process ends after its clean-up.
+
+    The task is cancelled by its event loop: an exception that is raised where a signal happens to arrive is lost in
+    a destructor or a callback of a weak reference, which importing a module runs.
+
+    Raises:
+        SystemExit: a signal came; its status is the one that a shell gives for that signal.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    came: list[int] = []
+
+    def end(number: int) -> None:
+        came.append(number)
+        task.cancel()
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        loop.add_signal_handler(number, end, number)
     try:
         yield
+    except asyncio.CancelledError:
+        if not came:
+            raise
+        raise SystemExit(INTERRUPTED - signal.SIGINT + came[0]) from None
     finally:
         for number, handler in before.items():
+            loop.remove_signal_handler(number)
             signal.signal(number, handler)
-
-
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    raise SystemExit(INTERRUPTED - signal.SIGINT + number)
 
 
 @contextlib.contextmanager
