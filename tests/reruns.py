@@ -2,7 +2,9 @@
 
 ``@pytest.mark.flaky_under_load("why")`` is for end-to-end tests of real processes in real time, whose result no bound
 makes independent of the machine. Such a test that fails is run once more. Both failures are a failure; one is a line
-of the summary, with the first failure's last words. A worker runs no more than `MOST` tests again: more is no bad luck.
+of the summary, with the first failure's last words. The same holds for any test that a time limit ended
+(``TimeoutError``, ``subprocess.TimeoutExpired``): limits keep a run from hanging and are no results. A worker runs no
+more than `MOST` tests again: more is no bad luck.
 """
 
 from __future__ import annotations
@@ -16,6 +18,13 @@ MARK = "flaky_under_load"
 MOST = 3
 """Of one worker in one run."""
 NOTE = "run again after"
+LIMITS = (
+    "TimeoutError",
+    "subprocess.TimeoutExpired",
+    "asyncio.exceptions.TimeoutError",
+    "concurrent.futures._base.TimeoutError",
+)
+"""How the failure of a test that a time limit ended begins."""
 
 _again: list[str] = []
 """Tests that this worker ran again."""
@@ -25,13 +34,12 @@ _notes: list[str] = []
 
 @pytest.hookimpl
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a marked test, and once more when it failed."""
-    if item.get_closest_marker(MARK) is None:
-        return None
+    """Run a test; a marked one that failed, and any that a time limit ended, once more."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
     failed = next((report for report in reports if report.failed), None)
-    if failed is not None and len(_again) < MOST:
+    marked = item.get_closest_marker(MARK) is not None
+    if failed is not None and len(_again) < MOST and (marked or last_words(failed).startswith(LIMITS)):
         _again.append(item.nodeid)
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         reports[-1].user_properties.append((NOTE, f"{failed.when}: {last_words(failed)}"))
@@ -57,6 +65,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Name what was run again: a test that is named often needs mending."""
     if _notes:
-        terminalreporter.section(f"tests that failed once and were run again ({MARK})", yellow=True)
+        terminalreporter.section(f"tests that failed once and were run again ({MARK}, time limits)", yellow=True)
         for note in _notes:
             terminalreporter.line(note, yellow=True)

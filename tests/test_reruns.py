@@ -1,4 +1,4 @@
-"""A marked test gets one more try, which is named at the end; no other test does."""
+"""A marked test, or one that a time limit ended, gets one more try, named at the end; no other test does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = """
-import pathlib, pytest
+import pathlib, subprocess, sys, pytest
 
 HERE = pathlib.Path(__file__).parent
 
@@ -40,6 +40,10 @@ def test_unmarked():
     tries("unmarked")
     assert False
 
+def test_ended_by_a_time_limit():
+    if tries("limit") == 1:
+        raise TimeoutError("no answer within 5 s")
+
 @pytest.mark.parametrize("number", range(5))
 @pytest.mark.flaky_under_load("a busy machine")
 def test_many(number):
@@ -57,9 +61,10 @@ def test_a_marked_test_is_run_once_more_and_named(tmp_path: Path, workers: str) 
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
     tries = {file.name: len(file.read_text()) for file in tmp_path.iterdir() if "." not in file.name and file.is_file()}
     assert (tries["once"], tries["twice"], tries["unmarked"], tries["torn-down"]) == (2, 2, 1, 2), done.stdout
-    # one worker runs no more than three again: the two above, and one of the five
-    assert sorted(tries[f"many-{number}"] for number in range(5)) == [1, 1, 1, 1, 2]
-    assert "6 failed, 2 passed" in done.stdout and done.returncode == 1
-    _, _, summary = done.stdout.partition("tests that failed once and were run again (flaky_under_load)")
+    # one worker runs no more than three again: the two above, and the one that a time limit ended
+    assert tries["limit"] == 2
+    assert sorted(tries[f"many-{number}"] for number in range(5)) == [1, 1, 1, 1, 1]
+    assert "7 failed, 2 passed" in done.stdout and done.returncode == 1
+    _, _, summary = done.stdout.partition("tests that failed once and were run again (flaky_under_load, time limits)")
     assert "test_second_try_passes: call: AssertionError: the first words" in summary
     assert "test_fails_twice: call: OSError: always" in summary and "test_unmarked" not in summary.partition("short")[0]
