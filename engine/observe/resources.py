@@ -36,6 +36,8 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("v1", "PersistentVolumeClaim"), optional=True),
     Watched(resource_for("storage.k8s.io/v1", "StorageClass"), optional=True),
     Watched(resource_for("storage.k8s.io/v1", "CSIDriver"), optional=True),
+    Watched(resource_for("storage.k8s.io/v1", "CSINode"), optional=True),
+    Watched(resource_for("storage.k8s.io/v1", "VolumeAttachment"), optional=True),
     Watched(resource_for("storage.k8s.io/v1", "CSIStorageCapacity"), optional=True),
     Watched(Resource("storage.k8s.io/v1beta1", "CSIStorageCapacity", "csistoragecapacities", True), optional=True),
     *(

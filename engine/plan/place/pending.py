@@ -19,7 +19,7 @@ from engine.plan.place.families.mesh4 import Mesh4
 from engine.plan.place.families.ring8 import Ring8
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
-from engine.plan.place.nodes import resource_claims, volumes
+from engine.plan.place.nodes import attach_limits, resource_claims, volumes
 from engine.plan.place.nodes.table import MISSING
 
 _IDLE: Final = re.compile(r"idle<([0-9]+)>")
@@ -39,6 +39,7 @@ _VOLUME_WAYS_OUT: Final = {
     volumes.CLAIM: "create or bind the PersistentVolumeClaims that the pod names",
     volumes.NO_VOLUME.reason: "add a PersistentVolume that suits the claim, or free the nodes that have one",
     volumes.NO_SPACE.reason: "free storage of the claim's class, or claim less",
+    attach_limits.REASON: "free nodes whose driver can attach more volumes, or give the pods fewer",
     volumes.NOT_SELECTED: "free room on that node, or delete the claim so that another node is selected",
 }
 
@@ -171,7 +172,7 @@ def way_out(
             return f"give the job other host ports than {ports}, or end the pod that has them, for example on {near[0]}"
         case "VolumeNodeAffinityConflict":
             return "free room on the nodes that the job's volumes are bound to, or use volumes that move"
-        case volumes.CLAIM | volumes.NO_VOLUME.reason | volumes.NO_SPACE.reason | volumes.NOT_SELECTED if near:
+        case _ if near and reason in _VOLUME_WAYS_OUT:
             return f"{_VOLUME_WAYS_OUT[reason]}: {refusals[near[0]].message}"
         case resource_claims.NOT_ALLOCATED if near:
             return f"correct the claim, or let its allocator serve it: {refusals[near[0]].message}"

@@ -16,6 +16,7 @@ from engine.plan.place.families.multilevel import Level, read_trees
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.nodes import claim_table, fit
+from engine.plan.place.nodes.attach_limits import AttachLimits
 from engine.plan.place.nodes.claim_choices import ClaimChoices
 from engine.plan.place.nodes.equivalence import EquivalentJobs, TableKeys
 from engine.plan.place.nodes.free_chips import FreeChips
@@ -84,6 +85,7 @@ class PlacementState:
         self._static_fits: dict[bytes, fit.StaticFit] = {}
         self.equivalent_jobs = EquivalentJobs()
         self.volumes = VolumeChoices(scope.observed, scope.claims)
+        self.attach_limits = AttachLimits(scope.observed, self.volumes.cluster)
         self.claims = ClaimChoices(scope.claims)
         self._table_keys = TableKeys(scope, self.volumes.cluster)
         self._pod_affinity: PodAffinity | None = None
@@ -295,7 +297,8 @@ class PlacementState:
         """Whether pods that are placed before this one may close nodes to it: by affinity, spread, volumes or
         claims.
         """
-        return self.pod_affinity.concerns(pod) or self.volumes.concerns(pod) or self.claims.concerns(pod)
+        volumes = self.volumes.concerns(pod) or self.attach_limits.concerns(pod)
+        return volumes or self.pod_affinity.concerns(pod) or self.claims.concerns(pod)
 
     def affinity_refusal(self, pod: Pod, name: str) -> Refusal | None:
         """Why pod affinity, spread or the volumes that are left keep the pod off the node, None when they do not."""
@@ -303,6 +306,8 @@ class PlacementState:
         refusal = pod_affinity.refusal(pod, view) if pod_affinity.concerns(pod) else None
         if refusal is None and self.volumes.concerns(pod):
             refusal = self.volumes.refusal(pod, view.node)
+        if refusal is None and self.attach_limits.concerns(pod):
+            refusal = self.attach_limits.refusal(pod, view)
         if refusal is None and self.claims.concerns(pod):
             refusal = self.claims.refusal(pod, name)
         return refusal

@@ -73,6 +73,13 @@ class Volume(NamedTuple):
         return self.terms is None or any(matches(term, node) for term in self.terms)
 
 
+class CSIVolume(NamedTuple):
+    """A volume as its CSI driver knows it; ``handle`` of one that is still to be made is that of its claim."""
+
+    driver: str
+    handle: str
+
+
 class ClusterVolumes:
     """Claims, volumes, classes and capacities of a snapshot."""
 
@@ -101,6 +108,30 @@ class ClusterVolumes:
                 if _waits(raw, storage):
                     out.append(VolumeClaim(key, raw, storage))
         return tuple(sorted(out, key=lambda claim: (claim.size, claim.key)))
+
+    def csi_volumes(self, pod: Pod) -> list[CSIVolume]:
+        """The volumes of the pod's claims, by the driver that attaches them; claims that are missing are left out."""
+        out = []
+        for name in pod.claims:
+            key = _claim_key(pod, name)
+            raw = self._objects.get(key)
+            if raw is None:
+                continue
+            volume = str(_spec(raw).get("volumeName") or "")
+            if volume and ObjectKey("v1", "PersistentVolume", "", volume) in self._objects:
+                found = self.csi_volume(volume)
+            else:
+                driver = str(self._class_of(raw).get("provisioner") or "")
+                found = CSIVolume(driver, f"{key.namespace}/{key.name}") if driver else None
+            if found is not None:
+                out.append(found)
+        return out
+
+    def csi_volume(self, name: str) -> CSIVolume | None:
+        """The PersistentVolume of that name; None when there is none, or no CSI driver attaches it."""
+        raw = self._objects.get(ObjectKey("v1", "PersistentVolume", "", name))
+        csi = _part(_spec(raw), "csi") if raw is not None else {}
+        return CSIVolume(str(csi["driver"]), str(csi.get("volumeHandle"))) if csi.get("driver") else None
 
     def selected_node(self, claim: VolumeClaim) -> Node | None:
         """The node that was selected for the claim, None while there is none or it takes no pods any more."""
