@@ -9,6 +9,8 @@ import pytest
 from engine.load import load
 from engine.model.diagnostics import ObjectKey
 from engine.model.times import rfc3339
+from engine.observe.observed import observe
+from engine.plan import plan
 from tests.jobs import NOW
 from tests.test_jobs_whole_planner import Whole, node
 
@@ -120,6 +122,44 @@ def test_pods_of_a_plain_workload_get_a_group_of_their_controller(kind: str, api
     assert made["metadata"]["ownerReferences"][0]["uid"] == "web-uid"
     assert made["metadata"]["annotations"] == {"volcano.sh/preemptable": "true"}
     assert made["status"]["phase"] == "Inqueue"
+
+
+def alone(name: str, **notes: str) -> dict[str, Any]:
+    """A pod without controller."""
+    (made,) = pods_of("none", "v1", name, 1, **notes)
+    made["metadata"] |= {"name": name, "uid": f"{name}-uid"}
+    del made["metadata"]["ownerReferences"]
+    return made
+
+
+def test_a_pod_without_controller_gets_a_group_of_its_own() -> None:
+    notes = {"scheduling.volcano.sh/queue-name": "default", "volcano.sh/preemptable": "true"}
+    world = world_of(*CRDS, alone("one", **notes), alone("two"), node("node1"))
+    world.settle()
+    assert sorted(world.kinds("PodGroup")) == ["podgroup-one-uid", "podgroup-two-uid"]
+    made = world.find("PodGroup", "podgroup-one-uid")
+    assert made["spec"] == {
+        "minMember": 1, "queue": "default", "minResources": {"cpu": "500m", "huawei.com/Ascend910": "8"},
+    }  # fmt: skip
+    assert made["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Pod", "name": "one", "uid": "one-uid", "controller": True}
+    ]
+    assert made["metadata"]["annotations"] == {"volcano.sh/preemptable": "true"}
+    placed = world.pod("one")
+    assert placed["spec"]["nodeName"] == "node1"
+    assert placed["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "podgroup-one-uid"
+    waiting = plan(world.desired, observe(world.objects.values()), world.now).pending
+    assert [(entry.kind, entry.name) for entry in waiting] == [("Pod", "two")], "the gang is still that of the pod"
+
+
+def test_a_group_of_a_former_pod_of_that_name_is_not_taken_over() -> None:
+    left = group("podgroup-old-uid", "Running")
+    left["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Pod", "name": "one", "uid": "old-uid", "controller": True}
+    ]
+    world = world_of(*CRDS, left, alone("one"))
+    world.settle()
+    assert "podgroup-one-uid" in world.kinds("PodGroup")
 
 
 def test_pods_that_name_their_group_get_no_other() -> None:

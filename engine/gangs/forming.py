@@ -313,7 +313,8 @@ def priorities(observed: Observed) -> dict[str, int]:
 
 
 def _created(owner: JobOwner, group: Mapping[str, Any], pods: list[Pod]) -> float:
-    for raw in filter(None, (owner.raw, group)):
+    # a pod without controller waits since it was made, not since its group was
+    for raw in filter(None, (owner.raw, {} if owner.kind == "Pod" else group)):
         text = metadata(raw).get("creationTimestamp")
         if isinstance(text, str):
             try:

@@ -15,7 +15,8 @@ from engine.model.diagnostics import ObjectKey
 ASCEND_API: Final = "mindxdl.gitee.com/v1"
 VOLCANO_API: Final = "batch.volcano.sh/v1alpha1"
 POD_GROUP_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.io/v1alpha1")
-#: Name of a PodGroup made for a controller's pods, followed by the controller's uid (Volcano's PodgroupNamePrefix).
+#: Name of a PodGroup made for a controller's pods, followed by the controller's uid, or by that of a pod without one
+#: (Volcano's PodgroupNamePrefix).
 GENERATED_GROUP: Final = "podgroup-"
 GROUP_NAME_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 
@@ -47,7 +48,8 @@ class OwnerIndex:
                 if key.name.startswith(GENERATED_GROUP):
                     self._generated.add((key.namespace, key.name))
                 controller = controller_of(raw)
-                if controller:
+                # a pod's own group bears its uid: one that a former pod of that name left is not found by name
+                if controller and controller.get("kind") != "Pod":
                     self._groups_of.setdefault(
                         (key.namespace, str(controller.get("kind")), str(controller.get("name"))), key.name
                     )
@@ -67,7 +69,7 @@ class OwnerIndex:
             if found is None:
                 found = self._cache[cache_key] = self._controller_of(pod)
             return found
-        if group:
+        if group and (pod.owner_kind or group != generated_group(pod)):
             cache_key = (pod.namespace, "", "PodGroup", group, "")
             found = self._cache.get(cache_key)
             if found is None:
@@ -78,14 +80,15 @@ class OwnerIndex:
         return JobOwner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
 
     def group_name(self, pod: Pod) -> str:
-        """Name of the PodGroup in the pod's annotations, else of that made for its controller; empty without both."""
+        """Name of the PodGroup in the pod's annotations, else of that made for its controller or for itself; empty
+        without both.
+        """
         for key in GROUP_NAME_KEYS:
             name = pod.annotations.get(key)
             if name:
                 return name
-        if self._generated and pod.owner_uid and (pod.namespace, GENERATED_GROUP + pod.owner_uid) in self._generated:
-            return GENERATED_GROUP + pod.owner_uid
-        return ""
+        made = generated_group(pod) if self._generated else ""
+        return made if made and (pod.namespace, made) in self._generated else ""
 
     def group_of_owner(self, owner: JobOwner) -> str:
         """Name of a PodGroup that the owner controls, empty when there is none."""
@@ -139,6 +142,15 @@ class OwnerIndex:
             owner = self._objects.get(ObjectKey(api, kind, pod.namespace, name), {})
             return JobOwner(api, kind, pod.namespace, name, str(above.get("uid", "")), owner)
         return JobOwner(POD_GROUP_APIS[0], "PodGroup", pod.namespace, group, str(metadata(raw).get("uid", "")), raw)
+
+
+def generated_group(pod: Pod) -> str:
+    """Name of the PodGroup that is made for a pod which names none, empty without a UID.
+
+    Source: volcano.sh/apis/pkg/apis/helpers (GeneratePodgroupName).
+    """
+    uid = pod.owner_uid or pod.uid
+    return GENERATED_GROUP + uid if uid else ""
 
 
 def controller_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -121,7 +121,7 @@ class _GangPlacement:
     def found(self) -> SchedulerJob | Refusal:
         """The job behind the gang, or why it can never be placed."""
         if self._found is None:
-            self._found = self.state.equivalent_jobs.job(self.gang, self.scope.observed.pods, self._read)
+            self._found = self.state.equivalent_jobs.job(self.gang, self.scope.observed, self._read)
         return self._found
 
     def _read(self) -> SchedulerJob | Refusal:

@@ -141,7 +141,8 @@ class Scope:
     this pass must assess; the results of an earlier pass hold for all others. ``members`` are
     all pods of each gang, finished ones included, in the order of their keys. ``undeclared`` are live objects that Git
     applied and no longer declares, ``held_prune`` those whose deletion waits for a person. ``claims`` are the claims of
-    dynamic resource allocation; pods of ``observed`` have their chips. ``cache`` holds results that
+    dynamic resource allocation; pods of ``observed`` have their chips. ``made_groups`` are namespace and name of the
+    PodGroups that this pass makes for workloads. ``cache`` holds results that
     the shard keeps between passes.
     """
 
@@ -180,6 +181,7 @@ class Scope:
     held_prune: PruneHold | None = None
     budgets: tuple[BudgetUse, ...] = ()
     claims: DeviceClaims = field(default_factory=_no_claims)
+    made_groups: set[tuple[str, str]] = field(default_factory=set)
     cache: PlanCache = field(default_factory=PlanCache)
 
     @property

@@ -1,6 +1,8 @@
-"""PodGroups of workloads that Volcano does not expand: Deployments, StatefulSets, Jobs and kinds of other controllers.
+"""PodGroups of workloads that Volcano does not expand: Deployments, StatefulSets, Jobs, kinds of other controllers, and
+pods without any.
 
-One group per controller of pods, ``podgroup-<its uid>``, made while a pod of it waits for a node. Kinds that the engine
+One group per controller of pods, ``podgroup-<its uid>``, made while a pod of it waits for a node; a pod without
+controller gets one of its own. Kinds that the engine
 does not know (RoleSet of AIBrix, for example) form a gang by their group. LeaderWorkerSet and others that name a group
 in their pods keep theirs. Source: github.com/volcano-sh/volcano/pkg/controllers/podgroup/pg_controller_handler.go.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from engine.gangs.owners import GENERATED_GROUP, GROUP_NAME_KEYS, VOLCANO_API, controller_of, count
+from engine.gangs.owners import GENERATED_GROUP, GROUP_NAME_KEYS, VOLCANO_API, controller_of, count, generated_group
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.quantities import text_of
@@ -24,7 +26,7 @@ MIN_MEMBER_KEY: Final = "scheduling.volcano.sh/group-min-member"
 _INHERITED: Final = "volcano.sh/"
 _KNOWN: Final = frozenset({"ReplicaSet", "StatefulSet", "Job"})
 #: Controllers whose pods never start together, or whose groups are made elsewhere.
-_OTHERS: Final = frozenset({"", "AscendJob", "DaemonSet", "Node"})
+_OTHERS: Final = frozenset({"AscendJob", "DaemonSet", "Node"})
 
 
 def expand(context: ExpansionContext) -> None:
@@ -35,22 +37,27 @@ def expand(context: ExpansionContext) -> None:
     for key, pod in scope.observed.pods.items():
         if pod.node or pod.finished or pod.owner_kind in _OTHERS or pod.scheduler not in names:
             continue
-        if pod.owner_api == VOLCANO_API or pod.deleting is not None or (pod.namespace, pod.owner_uid) in seen:
+        name = generated_group(pod)
+        if pod.owner_api == VOLCANO_API or pod.deleting is not None or (pod.namespace, name) in seen:
             continue
-        if not pod.owner_uid or any(map(pod.annotations.get, GROUP_NAME_KEYS)):
+        if not name or any(map(pod.annotations.get, GROUP_NAME_KEYS)):
             continue
-        seen.add((pod.namespace, pod.owner_uid))
-        group = ObjectKey(POD_GROUP_API, "PodGroup", pod.namespace, GENERATED_GROUP + pod.owner_uid)
+        seen.add((pod.namespace, name))
+        group = ObjectKey(POD_GROUP_API, "PodGroup", pod.namespace, name)
         gang = scope.gangs.get(scope.gang_of.get(key, ""))
         if group not in scope.observed.objects and gang is not None and shard_of(scope, gang) == scope.shard:
             _create(context, pod, group)
+            scope.made_groups.add((pod.namespace, name))
     for group in context.kinds.get((POD_GROUP_API, "PodGroup"), ()):
         if group.name.startswith(GENERATED_GROUP):
             _delete_of_none(context, group)
 
 
 def _create(context: ExpansionContext, pod: Pod, group: ObjectKey) -> None:
-    owner = _controller(context, pod.owner_api, pod.owner_kind, pod.namespace, pod.owner_name)
+    api, kind, name, uid = pod.owner_api, pod.owner_kind, pod.owner_name, pod.owner_uid
+    if not uid:
+        api, kind, name, uid = "v1", "Pod", pod.name, pod.uid
+    owner = _controller(context, api, kind, pod.namespace, name)
     stated = owner.annotations.get(MIN_MEMBER_KEY, "")
     least = int(stated) if stated.isascii() and stated.isdecimal() and 0 < len(stated) <= 6 else 1
     spec: dict[str, Any] = {
@@ -67,17 +74,10 @@ def _create(context: ExpansionContext, pod: Pod, group: ObjectKey) -> None:
         metadata["annotations"] = dict(sorted(annotations.items()))
     if labels := _inherited(pod.labels):
         metadata["labels"] = dict(sorted(labels.items()))
-    metadata["ownerReferences"] = [
-        {
-            "apiVersion": pod.owner_api,
-            "kind": pod.owner_kind,
-            "name": pod.owner_name,
-            "uid": pod.owner_uid,
-            "controller": True,
-        }
-    ]
+    metadata["ownerReferences"] = [{"apiVersion": api, "kind": kind, "name": name, "uid": uid, "controller": True}]
     body = {"apiVersion": POD_GROUP_API, "kind": "PodGroup", "metadata": metadata, "spec": spec}
-    text = f"pods of {pod.owner_kind} {pod.namespace}/{pod.owner_name} have no PodGroup: creating it"
+    whose = f"{kind} {pod.namespace}/{name} has" if kind == "Pod" else f"pods of {kind} {pod.namespace}/{name} have"
+    text = f"{whose} no PodGroup: creating it"
     context.create_object(owner, body, ActionReason.POD_GROUP_MISSING, text)
 
 

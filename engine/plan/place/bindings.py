@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from engine.gangs.forming import MIN_AVAILABLE_KEY
-from engine.gangs.owners import GENERATED_GROUP, GROUP_NAME_KEYS
+from engine.gangs.owners import GROUP_NAME_KEYS, generated_group
 from engine.model.actions import (
     BindPod,
     Evidence,
@@ -102,8 +102,9 @@ class Bindings:
             annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
         if self.state.pod_annotations:
             annotations |= self.state.pod_annotations.get(item.pod.key, {})
-        if item.pod.owner_uid and self.gang.pod_group == GENERATED_GROUP + item.pod.owner_uid:
-            annotations.setdefault(GROUP_NAME_KEYS[0], self.gang.pod_group)
+        group = generated_group(item.pod)
+        if group and (self.gang.pod_group == group or (item.pod.namespace, group) in self.scope.made_groups):
+            annotations.setdefault(GROUP_NAME_KEYS[0], group)
         if chips:
             annotations = part_bindings.amended(job, item, view, annotations, self.state.parts)
         names = view.names(item.chips)

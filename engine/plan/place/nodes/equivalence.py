@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Pod
+from engine.gangs.forming import pod_group_of
+from engine.gangs.owners import generated_group, spec_of
+from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob, equivalent_job
@@ -29,24 +31,23 @@ class EquivalentJobs:
     """The first job of each kind in this pass, by the request of its one pod."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], list[tuple[Gang, Pod, SchedulerJob]]] = {}
+        self._known: dict[tuple[str, int], list[tuple[Gang, Pod, Mapping[str, Any], SchedulerJob]]] = {}
 
-    def job(
-        self, gang: Gang, pods: Mapping[str, Pod], read: Callable[[], SchedulerJob | Refusal]
-    ) -> SchedulerJob | Refusal:
+    def job(self, gang: Gang, observed: Observed, read: Callable[[], SchedulerJob | Refusal]) -> SchedulerJob | Refusal:
         """The result of ``read`` for the gang; ``read`` is called only where no earlier gang was equivalent."""
-        if gang.kind != "Pod" or gang.pod_group or len(gang.pods) != 1:
+        if gang.kind != "Pod" or len(gang.pods) != 1:
             return read()
-        pod = pods[gang.pods[0]]
-        if not _simple(pod):
+        pod = observed.pods[gang.pods[0]]
+        if not _simple(pod) or gang.pod_group not in ("", generated_group(pod)):
             return read()
+        group = spec_of(pod_group_of(observed, gang)) if gang.pod_group else {}
         models = self._known.setdefault((pod.resource, pod.count), [])
-        for other, its, job in models:
-            if _alike(gang, pod, other, its):
+        for other, its, its_group, job in models:
+            if group == its_group and _alike(gang, pod, other, its):
                 return equivalent_job(job, gang, pod)
         found = read()
         if isinstance(found, SchedulerJob) and not found.topology and found.shared is None and len(models) < _MOST:
-            models.append((gang, pod, found))
+            models.append((gang, pod, group, found))
         return found
 
 
