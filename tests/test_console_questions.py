@@ -23,7 +23,7 @@ from engine.plan import plan
 from engine.replay import recording
 from engine.replay.summary import read_digest, write_digest
 from engine.serve.console import patches
-from engine.serve.console.answers import Answers, Unanswered, room
+from engine.serve.console.answers import Answers, Unanswered
 from engine.serve.console.changes import ChangeStream
 from engine.serve.console.document import Builder
 from engine.serve.console.history import PastMoments
@@ -363,16 +363,6 @@ def test_a_process_that_hangs_or_dies_fails_one_question_only(tmp_path: Path, ho
         await answers.close()
 
     run(work())
-
-
-@pytest.mark.parametrize(
-    ("limit", "most"),
-    [("max", 6 << 30), (str(1 << 30), 512 << 20), (str(8 << 30), ((8 << 30) - (400 << 20)) // 2), ("", 6 << 30)],
-)
-def test_children_fit_into_the_memory_of_the_container(tmp_path: Path, limit: str, most: int) -> None:
-    (tmp_path / "memory.max").write_text(f"{limit}\n")
-    assert room(2, tmp_path / "memory.max") == most
-    assert room(2, tmp_path / "none") == 6 << 30
 
 
 def test_a_real_process_answers_and_is_ended(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ export interface Viewer {
   source: "cluster" | "recording" | "cluster file";
   readOnly: boolean;
   can: { changes: boolean; history: boolean; explain: boolean; whatIf: boolean; branches: boolean };
-  limits: { whatIfSeconds: number; changes: number };
+  limits: { answerSeconds: number; whatIfSeconds: number };
 }
 
 /** One entry of /history, oldest first. */

@@ -11,7 +11,9 @@ import io
 import os
 import resource
 import sys
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -20,7 +22,7 @@ from engine.cli.console_moments import Moments, MomentSource, about
 from engine.errors import BelayError
 from engine.log import redact
 from engine.serve.console.answers import LENGTH, MEMORY_VARIABLE, AnswerHead
-from engine.serve.console.texts import line
+from engine.serve.console.texts import cleaned, line, name
 
 MAX_REQUEST: Final = 2 * 1024 * 1024
 MOST_LINES: Final = 2_000
@@ -53,7 +55,8 @@ def main() -> int:
     os.dup2(2, 1)  # nothing else may reach the answers
     limit = int(os.environ.get(MEMORY_VARIABLE, "0"))
     if limit:
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        # what it writes to, not what libraries and allocators reserve: that is ten times as much and takes no memory
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
         score.write("1000")  # where memory ends, this process goes and not the server
     os.nice(5)  # the server, which shares the machine, comes first
@@ -72,16 +75,23 @@ def answer(data: bytes, moments: Moments) -> tuple[AnswerHead, bytes]:
     """The answer to one request; never raises."""
     try:
         question = msgspec.json.decode(data, type=Question)
-        return AnswerHead(200), _ASKED[question.ask](question, moments)
+        seek = _ASKED[question.ask]
+    except (msgspec.DecodeError, KeyError, UnicodeError, RecursionError) as error:
+        return AnswerHead(400, line(f"the question is not understood: {error}")), b""
+    try:
+        return AnswerHead(200), seek(question, moments)
     except NotFoundError as error:
         return AnswerHead(404, line(error), line(error.hint)), b""
     except BelayError as error:
         return AnswerHead(400, line(error), ""), b""
     except MemoryError:
         return AnswerHead(507, "the cluster is too large for the memory that an answer may take"), b""
+    # whatever a plan of a strange cluster raises: the next question has nothing to do with it
     except Exception as error:
         text = redact(f"{type(error).__name__}: {error}")
-        sys.stderr.write(f"question not answered: {line(text)}\n")
+        # where it was raised goes to the server's log; the server counts it
+        places = [f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in _frames(error)]
+        sys.stderr.write(f"question not answered: {line(text)} in {line(' < '.join(places))}\n")
         return AnswerHead(500, line(f"internal error: {text}")), b""
 
 
@@ -116,8 +126,8 @@ def _explain(question: Question, moments: Moments) -> bytes:
     text = [line(row, 500, indented=True) for row in out.getvalue().splitlines()[:MOST_LINES]]
     return msgspec.json.encode(
         {
-            "kind": question.kind, "name": question.name, "at": moment.identity or None,
-            "text": text, "facts": plain,
+            "kind": question.kind, "name": name(question.name), "at": moment.identity or None,
+            "text": text, "facts": cleaned(plain),
         }
     )  # fmt: skip
 
@@ -154,6 +164,14 @@ _ASKED: Final[dict[str, Callable[[Question, Moments], bytes]]] = {
     "document": _document, "explain": _explain, "branches": _branches, "log": _log, "plan": _plan,
     "whatIf": _what_if,
 }  # fmt: skip
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Where an error was raised, innermost first."""
+    return traceback.extract_tb(error.__traceback__)[::-1][:_FRAMES]
+
+
+_FRAMES: Final = 6
 
 
 def _framed(stream: BinaryIO) -> bytes | None:

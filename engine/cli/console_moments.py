@@ -22,7 +22,8 @@ LIVE_SECONDS: Final = 5.0
 
 
 class MomentSource(msgspec.Struct, frozen=True, rename="camel"):
-    """Where a moment comes from: ``live`` (with a kubeconfig, or the usual one), ``recording`` or ``cluster`` (files).
+    """Where a moment comes from: ``live`` (with a kubeconfig, or the usual one, and a context of it), ``recording`` or
+    ``cluster`` (files). ``shard``: which shard of a live cluster is planned.
 
     ``desired`` and ``policies`` are folders as in `belay plan`; ``identity`` is the moment's id.
     """
@@ -30,6 +31,8 @@ class MomentSource(msgspec.Struct, frozen=True, rename="camel"):
     kind: str
     path: str = ""
     kubeconfig: str = ""
+    context: str = ""
+    shard: str = MAIN_SHARD
     identity: str = ""
     desired: str = ""
     policies: tuple[str, ...] = ()
@@ -91,13 +94,16 @@ def _read(source: MomentSource) -> AskedMoment:
     elif source.kind == "live":
         from engine.observe.live import read_live
 
-        items, clock = read_live(source.kubeconfig or None), time.time()
-        now = rfc3339(clock)
-        plan, observed, desired = plan_offline(items, tree=tree, overlays=overlays, now=now, clock=clock, live=True)
+        items, clock = read_live(source.kubeconfig or None, source.context or None), time.time()
+        now, shard = rfc3339(clock), source.shard or MAIN_SHARD
+        plan, observed, desired = plan_offline(
+            items, tree=tree, overlays=overlays, now=now, clock=clock, live=True, shard=shard
+        )
     else:
         raise InputError(f"{source.kind[:40]!r} is no source")
     live = source.kind == "live"
-    return AskedMoment(items, plan, observed, desired, (), MAIN_SHARD, live, source.identity)
+    shard = source.shard if live else MAIN_SHARD
+    return AskedMoment(items, plan, observed, desired, (), shard, live, source.identity)
 
 
 def _recorded(source: MomentSource) -> AskedMoment:

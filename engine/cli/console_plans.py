@@ -22,7 +22,7 @@ from engine.model.times import rfc3339
 from engine.plan import plan
 from engine.replay.offline import every_role
 from engine.serve.console.repository import finding
-from engine.serve.console.texts import line
+from engine.serve.console.texts import cleaned, line
 from engine.source.branches import Branches
 
 MOST_ROWS: Final = 500
@@ -89,7 +89,8 @@ def branch_plan(moment: AskedMoment, branch: str, repository: str, path: str, da
     more = max(0, len(diff) - MOST_LINES)
     counted = Counter(kind_of(action) for action in result.actions)
     body = {
-        "branch": branch, "revision": revision, "base": moment.plan.revision, "actions": dict(sorted(counted.items())),
+        "branch": line(branch, 250), "revision": revision, "base": moment.plan.revision,
+        "actions": dict(sorted(counted.items())),
         "findings": said[:MOST_ROWS], "diff": diff[:MOST_LINES],
         "changes": [
             {
@@ -109,10 +110,10 @@ def outcome_body(outcome: Forecast | None) -> dict[str, Any]:
         return {"placed": [], "waiting": [], "evicted": [], "pruned": [], "chipHoursLost": 0.0}
     jobs = [msgspec.to_builtins(job) for job in outcome.jobs]
     return {
-        "placed": [job for job in jobs if job["outcome"] in ("placed", "moved")][:MOST_ROWS],
-        "waiting": [job for job in jobs if job["outcome"] == "waiting"][:MOST_ROWS],
-        "evicted": [msgspec.to_builtins(one) for one in outcome.evicted[:MOST_ROWS]],
-        "pruned": [msgspec.to_builtins(one) for one in outcome.pruned[:MOST_ROWS]],
+        "placed": cleaned([job for job in jobs if job["outcome"] in ("placed", "moved")][:MOST_ROWS]),
+        "waiting": cleaned([job for job in jobs if job["outcome"] == "waiting"][:MOST_ROWS]),
+        "evicted": cleaned([msgspec.to_builtins(one) for one in outcome.evicted[:MOST_ROWS]]),
+        "pruned": cleaned([msgspec.to_builtins(one) for one in outcome.pruned[:MOST_ROWS]]),
         "chipHoursLost": outcome.chip_hours_lost,
     }
 

@@ -119,7 +119,7 @@ def what_if(
     for number, one in enumerate(changes, start=1):
         events += _change(world, one, f"change {number}", said)
     check(events, world, "what-if")
-    player.events = [*said, *(str(event) for event in events)][:MOST_ACTIONS]
+    player.events = [line(text) for text in [*said, *map(str, events)][:MOST_ACTIONS]]
     story = simulate(world, due(events, world), duration=horizon, most=MOST_PASSES, watch=player)
     player.watcher.refresh(world)
     final = player._shown(story.last, world)

@@ -188,10 +188,9 @@ def _write(path: Path, content: bytes, public: bool) -> None:
         if public:
             os.chmod(fresh, 0o644)
         os.replace(fresh, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # it has its name already
             os.unlink(fresh)
-        raise
 
 
 __all__ = [

@@ -24,16 +24,18 @@ CALL_WITHIN: Final = 15.0
 """Longest time for one call, in seconds; a page of 500 large objects takes a few."""
 
 
-def read_live(kubeconfig: str | None) -> list[dict[str, Any]]:
-    """Every object that the engine uses.
+def read_live(kubeconfig: str | None, context: str | None = None) -> list[dict[str, Any]]:
+    """Every object that the engine uses; ``context`` of the kubeconfig, by default its current one.
 
     Raises:
         BelayError: no cluster is configured, or it does not answer.
     """
-    return with_kube(kubeconfig, fetch)
+    return with_kube(kubeconfig, fetch, context=context)
 
 
-def with_kube(kubeconfig: str | None, use: Callable[[Kube], Awaitable[T]], within: float = CALL_WITHIN) -> T:
+def with_kube(
+    kubeconfig: str | None, use: Callable[[Kube], Awaitable[T]], within: float = CALL_WITHIN, context: str | None = None
+) -> T:
     """Run one coroutine with a connection to the cluster; ``within`` bounds each of its calls, in seconds.
 
     Raises:
@@ -41,7 +43,7 @@ def with_kube(kubeconfig: str | None, use: Callable[[Kube], Awaitable[T]], withi
     """
 
     async def run() -> T:
-        load = loader(kubeconfig)
+        load = loader(kubeconfig, context)
         await _check_connection(Transport(load, deadline=ANSWERS_WITHIN, attempt=ANSWERS_WITHIN))
         async with Kube(load, transport=Transport(load, deadline=within, attempt=within)) as kube:
             return await use(kube)

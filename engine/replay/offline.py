@@ -121,6 +121,7 @@ def plan_offline(
     clock: float | None = None,
     live: bool = False,
     about: str = "",
+    shard: str = names.MAIN_SHARD,
 ) -> tuple[Plan, Observed, Desired]:
     """One pass over a List.
 
@@ -128,15 +129,16 @@ def plan_offline(
         live: the objects were just read from a cluster; else Belay plays every role, whatever runs in the List.
         now: RFC 3339; without it the newest report time in the List, else ``clock``.
         about: the job or pod that is asked about.
+        shard: which shard's nodes and jobs the pass decides.
 
     Raises:
         InputError: a folder or the time is not usable.
     """
-    observed = observe(newest(cluster))
+    observed = observe(newest(cluster), shard)
     desired, found = desired_from(tree, overlays, cluster, live=live)
     if not live:
         desired = every_role(desired)
-    result = plan(desired, observed, moment(now, observed, clock), about=about)
+    result = plan(desired, observed, moment(now, observed, clock), shard=shard, about=about)
     diagnostics = tuple(sorted({*result.diagnostics, *found}))
     return msgspec.structs.replace(result, diagnostics=diagnostics), observed, desired
 

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from engine import hot_loops, log, versions
@@ -25,6 +25,7 @@ from engine.errors import BelayError, InputError
 from engine.kube import Kube
 from engine.metrics import BelayCollector, gauge
 from engine.serve import page, webhook
+from engine.serve.console import failures
 from engine.serve.console.answers import Answers
 from engine.serve.console.changes import ChangeStream
 from engine.serve.console.follower import StatusFollower
@@ -166,7 +167,7 @@ class HttpServer:
         build.add_metric([versions.version()], 1)
         redis_up = gauge("belay_redis_up")
         redis_up.add_metric([], up)
-        registry.register(_FixedMetrics([build, redis_up, ages]))
+        registry.register(_FixedMetrics([build, redis_up, ages, failures.metric()]))
         return generate_latest(registry) + (
             generate_latest(self.extra_metrics) if self.extra_metrics is not None else b""
         )
@@ -175,10 +176,10 @@ class HttpServer:
 class _FixedMetrics:
     """A collector of metrics that were made beforehand."""
 
-    def __init__(self, metrics: list[GaugeMetricFamily]) -> None:
+    def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
 
-    def collect(self) -> list[GaugeMetricFamily]:
+    def collect(self) -> list[Metric]:
         return self._metrics
 
 
@@ -231,7 +232,9 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
         )  # fmt: skip
         past = PastMoments(settings.data_folder / "passes" if settings.recordings else None)
         asked = AskedCluster(
-            source={"kind": "live", "kubeconfig": settings.kubeconfig} if kube is not None else None,
+            source={
+                "kind": "live", "kubeconfig": settings.kubeconfig, "context": settings.context, "shard": settings.shard,
+            } if kube is not None else None,
             repository=settings.source_url, branch=settings.source_branch, path=settings.source_path,
             data=str(settings.data_folder),
         )  # fmt: skip
@@ -240,7 +243,11 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
         stack.callback(changes.close)
         server = HttpServer(engine, shard=settings.shard, secret=secret, console=console)
         runner = web.AppRunner(
-            server.application(), access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS
+            server.application(),
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            handler_cancellation=True,  # a question whose caller left is not answered
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -319,7 +326,8 @@ async def _guarded(
         response = _text(answer.status, answer.reason)
         if "Allow" in answer.headers:
             response.headers["Allow"] = answer.headers["Allow"]
-    except Exception:
+    except Exception:  # whatever a handler raises: the server must answer the next request
+        failures.count("request")
         _log.exception("request failed", path=request.path)
         response = _text(500, "internal error")
     if not response.prepared:

@@ -45,18 +45,18 @@ class SlowConnections:
         self._head, self._answer, self._most, self._clock = head, answer, most, clock
         self._known: dict[Any, _Progress] = {}
         self.streaming: Collection[Any] = ()
-        """Connections whose answer goes on until the caller leaves; who writes it ends the slow ones itself."""
+        """Connections whose answer goes on until the caller leaves, or is still sought: who writes it bounds its time
+        itself. The time of a connection that is no more among them counts from then on."""
 
     def close_overdue(self, connections: Iterable[Any]) -> int:
         """Close the overdue connections; returns how many."""
         now = self._clock()
         present = {connection: self._progress(connection, now) for connection in connections}
         self._known = present
-        overdue = [
-            c
-            for c, p in present.items()
-            if now - p.since > (self._answer if p.busy else self._head) and not (p.busy and c in self.streaming)
-        ]
+        for connection, progress in present.items():
+            if progress.busy and connection in self.streaming:
+                progress.since = now
+        overdue = [c for c, p in present.items() if now - p.since > (self._answer if p.busy else self._head)]
         rest = [c for c in present if c not in set(overdue)]
         surplus = max(0, len(rest) - self._most)
         waiting = sorted((c for c in rest if not present[c].busy), key=lambda c: present[c].since)

@@ -1,14 +1,19 @@
 """Every branch of a repository, to read: which there are, their newest commits, and their documents.
 
-A repository on this machine is read where it lies; of a remote one a bare copy with recent commits is kept and fetched
-at most every few seconds. Nothing here decides what comes into force: nothing is verified.
+A repository on this machine is read where it lies; of a remote one a bare copy with recent commits is kept. All
+processes that use the copy together fetch it at most once in a few seconds, one at a time: a lock file guards it, which
+the git process inherits, so that leftovers found under it belong to no live process. Nothing here decides what comes
+into force: nothing is verified.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +28,10 @@ from engine.source.tree import select
 MOST_BRANCHES: Final = 200
 MOST_CHANGED: Final = 32
 DEPTH: Final = 200
-FETCH_SECONDS: Final = 5.0
+FETCH_SECONDS: Final = 10.0
+"""Seconds for which the copy, or why it could not be fetched, counts as the present one."""
+_LOCK_STEP: Final = 0.05
+_MOST_LEFT: Final = 1_000
 _SEPARATOR: Final = "%x00"
 _RECORD: Final = b"\x01"
 
@@ -50,19 +58,20 @@ class LoggedCommit(msgspec.Struct, frozen=True):
 
 class Branches:
     """The branches of one repository. ``url`` as in :class:`SourceConfig`, ``path`` the folder in it that holds the
-    documents, ``folder`` where a copy of a remote one is kept. ``clock`` is monotonic seconds. Every method raises
+    documents, ``folder`` where a copy of a remote one is kept. ``clock`` is Unix seconds. Every method raises
     SourceError when the repository cannot be read.
     """
 
-    def __init__(self, url: str, path: str, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, url: str, path: str, folder: Path, clock: Callable[[], float] = time.time) -> None:
         local = Path(url.removeprefix("file://"))
         self._url, self._clock = url, clock
         self._prefix = f"{path.strip('/')}/" if path.strip("/") else ""
         self._remote = not local.is_dir()
         name = hashlib.sha256(url.encode()).hexdigest()[:16]
         self._directory = folder / f"branches-{name}.git" if self._remote else local
+        self._stamp = folder / f"branches-{name}.fetched"
+        self._lock = folder / f"branches-{name}.lock"
         self._limits = Limits()
-        self._fetched = float("-inf")
 
     def tips(self) -> list[BranchTip]:
         """The branches, the ones with the newest commits first."""
@@ -116,20 +125,75 @@ class Branches:
         return found
 
     def _git(self) -> Git:
-        git = Git(self._directory, timeout=self._limits.local_timeout)
-        if self._remote and self._clock() - self._fetched > FETCH_SECONDS:
-            if not (self._directory / "HEAD").is_file():
-                self._directory.mkdir(parents=True, exist_ok=True)
-                git.run("init", "--bare", "--quiet", "--template=", "--initial-branch=belay", ".")
+        if self._remote and not self._is_fresh():
             try:
-                git.run(
-                    "fetch", "--quiet", "--prune", "--no-tags", f"--depth={DEPTH}", "--", self._url,
-                    "+refs/heads/*:refs/heads/*", timeout=self._limits.remote_timeout,
-                )  # fmt: skip
-            except GitFailed as error:
-                raise SourceError("Unreachable", f"the repository cannot be read: {error}", transient=True) from error
-            self._fetched = self._clock()
-        return git
+                self._directory.mkdir(parents=True, exist_ok=True)
+                with self._locked() as lock:
+                    # another process may have fetched while this one waited
+                    if not self._is_fresh():
+                        self._fetch(Git(self._directory, timeout=self._limits.local_timeout, lock=lock))
+            except OSError as error:
+                text = f"the copy of the repository cannot be kept: {error.strerror or error}"
+                raise SourceError(
+                    "CopyUnwritable", text, hint="Set BELAY_DATA to a folder that can be written."
+                ) from error
+        return Git(self._directory, timeout=self._limits.local_timeout)
+
+    def _is_fresh(self) -> bool:
+        """Whether the copy was fetched just now. Raises SourceError where that failed just now."""
+        try:
+            with self._stamp.open("rb") as file:
+                fetched, _, why = file.read(4096).decode("utf-8", "replace").partition("\n")
+        except FileNotFoundError:
+            return False
+        fresh = fetched.isdecimal() and len(fetched) < 15 and 0 <= self._clock() - int(fetched) / 1000 < FETCH_SECONDS
+        if fresh and why:
+            raise SourceError("Unreachable", why, transient=True)
+        return fresh
+
+    def _fetch(self, git: Git) -> None:
+        self._sweep()
+        if not (self._directory / "HEAD").is_file():
+            git.run("init", "--bare", "--quiet", "--template=", "--initial-branch=belay", ".")
+        why = ""
+        try:
+            git.run(
+                "fetch", "--quiet", "--prune", "--no-tags", f"--depth={DEPTH}", "--", self._url,
+                "+refs/heads/*:refs/heads/*", timeout=self._limits.remote_timeout,
+            )  # fmt: skip
+        except GitFailed as error:
+            why = bounded(f"the repository cannot be read: {error}", 1000)
+            raise SourceError("Unreachable", why, transient=True) from error
+        finally:
+            fresh = self._stamp.with_suffix(".new")
+            fresh.write_text(f"{int(self._clock() * 1000)}\n{why}", encoding="utf-8")
+            os.replace(fresh, self._stamp)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The lock of the copy: a descriptor that git processes inherit."""
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            ends = time.monotonic() + self._limits.remote_timeout
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() >= ends:
+                        text = "another process fetches the repository all the time"
+                        raise SourceError("MirrorBusy", text, transient=True) from error
+                    time.sleep(_LOCK_STEP)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Remove what a git process left that was killed; call it locked."""
+        left = [*self._directory.glob("*.lock"), *self._directory.glob("refs/**/*.lock")]
+        left += [*self._directory.glob("objects/pack/tmp_*"), *self._directory.glob("objects/tmp_*")]
+        for file in left[:_MOST_LEFT]:
+            file.unlink(missing_ok=True)
 
 
 def _seconds(text: str) -> float:

@@ -36,7 +36,7 @@ class _Abilities(Console):
         return ABILITIES
 
     def limits(self) -> dict[str, float]:
-        return {"whatIfSeconds": 20, "changes": 200}
+        return {"answerSeconds": 20, "whatIfSeconds": 20}
 
 
 class Site:

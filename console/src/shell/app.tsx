@@ -2,6 +2,7 @@
 import { Component, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type MessageKey, t } from "../messages";
+import { hasToken } from "../store/api";
 import { type Connection, retryNow, signIn, useStore } from "../store/store";
 import type { Cluster } from "../types";
 import { VIEWS } from "../views";
@@ -155,7 +156,7 @@ function Help({ open, close }: { open: boolean; close: () => void }) {
       <dl class="keys">{rows(KEYS)}</dl>
       <h3>{t("keys.map")}</h3>
       <dl class="keys">{rows(MAP_KEYS)}</dl>
-      <p><button type="button" onClick={close}>{t("shell.close")}</button> <a href="../plain">{t("shell.plain")}</a></p>
+      <p><button type="button" onClick={close}>{t("shell.close")}</button>{hasToken() ? null : <>{" "}<a href="../plain">{t("shell.plain")}</a></>}</p>
     </dialog>
   );
 }

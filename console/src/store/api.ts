@@ -2,6 +2,9 @@
 
 const BASE = new URL("../api/v1/", document.baseURI.replace(/#.*$/, ""));
 const WAIT = 15_000;
+/** What another process of the server works out; it takes as long as the server lets it. */
+const ASKED = /\/api\/v1\/(explain|at|between|branches|plan|what-if)\b/;
+let answerWait = 130_000;
 let token = sessionStorage.getItem("belay.token") ?? "";
 
 /** The server refused, or could not be reached (status 0). */
@@ -16,6 +19,11 @@ export function useToken(value: string): void {
   token = value.trim();
   if (token) sessionStorage.setItem("belay.token", token);
   else sessionStorage.removeItem("belay.token");
+}
+
+/** Whether this tab sends a token: then a link, which cannot send one, leads to no answer. */
+export function hasToken(): boolean {
+  return token !== "";
 }
 
 export function headers(more: Record<string, string> = {}): Record<string, string> {
@@ -38,13 +46,18 @@ export async function get<T>(
   return request<T>(address(path, query), { method: "GET", ...options });
 }
 
-/** A JSON answer to a JSON body; `wait` in ms. Raises ApiError. */
-export async function post<T>(path: string, body: unknown, options: { signal?: AbortSignal; wait?: number } = {}): Promise<T> {
-  const { wait, ...rest } = options;
-  return request<T>(address(path), { method: "POST", body: JSON.stringify(body), ...rest }, wait);
+/** A JSON answer to a JSON body. Raises ApiError. */
+export async function post<T>(path: string, body: unknown, options: { signal?: AbortSignal } = {}): Promise<T> {
+  return request<T>(address(path), { method: "POST", body: JSON.stringify(body), ...options });
 }
 
-async function request<T>(url: string, init: RequestInit, wait = WAIT): Promise<T> {
+/** The server says for how many seconds it seeks an answer; its own words at that limit come a little later. */
+export function seekFor(seconds: number): void {
+  if (seconds > 0) answerWait = (seconds + 10) * 1000;
+}
+
+async function request<T>(url: string, init: RequestInit): Promise<T> {
+  const wait = ASKED.test(new URL(url).pathname) ? answerWait : WAIT;
   const limit = AbortSignal.timeout(wait);
   const signal = init.signal ? AbortSignal.any([init.signal, limit]) : limit;
   let answer: Response;

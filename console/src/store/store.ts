@@ -1,7 +1,7 @@
 // What the page knows: the present document kept up to date, or a document of the past, and how the connection is.
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import type { Change, Cluster, StateWire, Viewer } from "../types";
-import { ApiError, get, useToken } from "./api";
+import { ApiError, get, seekFor, useToken } from "./api";
 import { applyPatch, readCluster } from "./cluster";
 import type { StreamEvent } from "./events";
 import { readStream } from "./stream";
@@ -102,13 +102,18 @@ export function signIn(token: string): void {
   retryNow();
 }
 
+function greet(viewer: Viewer): void {
+  seekFor(viewer.limits.answerSeconds);
+  set({ viewer });
+}
+
 async function run(): Promise<void> {
   let wait = FIRST_RETRY;
   for (;;) {
     stop = new AbortController();
     const signal = stop.signal;
     try {
-      if (!state.viewer) void get<Viewer>("viewer").then((viewer) => set({ viewer }), () => undefined);
+      if (!state.viewer) void get<Viewer>("viewer").then(greet, () => undefined);
       if (!state.present) await load(signal);
       if (state.viewer && !state.viewer.can.changes) {
         set({ connection: { kind: "still" } });

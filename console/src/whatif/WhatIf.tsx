@@ -49,8 +49,7 @@ export function WhatIfView({ cluster }: ViewProps) {
     setRunning(leave);
     setFailed("");
     try {
-      const seconds = viewer?.limits.whatIfSeconds ?? 60;
-      const found = await post<WhatIfAnswer>("what-if", { at: at || null, changes, horizon }, { signal: leave.signal, wait: (seconds + 10) * 1000 });
+      const found = await post<WhatIfAnswer>("what-if", { at: at || null, changes, horizon }, { signal: leave.signal });
       kept = { ...kept, answer: found };
       setAnswer(found);
     } catch (error) {

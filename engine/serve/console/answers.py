@@ -2,7 +2,8 @@
 
 A child reads requests from its standard input and writes answers to its standard output, each with its length before
 it. It keeps what it read last, so the next question about the same moment is quick, and goes after a time of silence.
-A child that takes too long or too much memory is killed, and only its question fails.
+A child that takes too long or too much memory, or whose caller left, is killed with all that it started (git is one),
+and only its question fails.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,19 +22,21 @@ import msgspec
 
 from engine.errors import bounded
 from engine.log import get
+from engine.serve.console import failures
 
 _log = get("console")
 CHILDREN: Final = 2
-"""Questions that are answered at one time."""
+"""Questions that are answered at one time, where the container's memory has room for so many."""
 WAITING: Final = 16
 """Questions that wait for a child; beyond, callers are sent away."""
 IDLE_SECONDS: Final = 300.0
 """Seconds after which a child without questions is ended, and its memory is free."""
 MEMORY_BYTES: Final = 6 * 1024**3
-"""Most address space of a child: a recording of 10,000 nodes takes about 3 GiB."""
+"""Most memory of a child."""
 SECRETS: Final = frozenset({"BELAY_WEBHOOK_SECRET", "BELAY_REDIS_URL", "BELAY_REDIS_PASSWORD_FILE"})
 """Variables that a child does not get: it reads what viewers write."""
 LEAST_BYTES: Final = 512 * 1024**2
+"""A child that gets less than this answers about no cluster of a thousand nodes."""
 SERVER_BYTES: Final = 400 * 1024**2
 """What the server itself takes of its container's memory."""
 MAX_ANSWER: Final = 256 * 1024 * 1024
@@ -60,27 +64,32 @@ class _Child:
         self.process, self.topic, self.since = process, "", time.monotonic()
 
 
-def room(children: int, limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Bytes of memory for each child: at most 6 GiB, and what the container's limit leaves beside the server."""
+def room(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> tuple[int, int]:
+    """How many children fit into the container beside the server, at least one, and the bytes of memory for each."""
     try:
         whole = int(limit.read_text(encoding="ascii"))
     except (OSError, ValueError):
         # "max", or no container
-        return MEMORY_BYTES
-    return max(LEAST_BYTES, min(MEMORY_BYTES, (whole - SERVER_BYTES) // children))
+        return CHILDREN, MEMORY_BYTES
+    left = whole - SERVER_BYTES
+    children = max(1, min(CHILDREN, left // LEAST_BYTES))
+    return children, max(LEAST_BYTES, min(MEMORY_BYTES, left // children))
 
 
 class Answers:
-    """The children. ``command`` starts one; ``memory``: bytes for each (0: as the container allows).
+    """The children. ``command`` starts one; ``children`` and ``memory``, how many and the bytes for each (0: as the
+    container allows).
 
     Used from one event loop.
     """
 
     def __init__(
-        self, command: Sequence[str], *, children: int = CHILDREN, memory: int = 0,
+        self, command: Sequence[str], *, children: int = 0, memory: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._command, self._memory, self._clock = list(command), memory or room(children), clock
+        most, each = room()
+        children = children or most
+        self._command, self._memory, self._clock = list(command), memory or each, clock
         self._free: list[_Child] = []
         self._all: set[_Child] = set()
         self._ending: set[asyncio.Future[tuple[bytes, bytes]]] = set()
@@ -88,22 +97,28 @@ class Answers:
         self._waiting = 0
 
     async def ask(self, request: Mapping[str, Any], seconds: float, topic: str = "") -> bytes:
-        """The answer's JSON. ``topic`` names what the question is about: a child that knows it is preferred.
+        """The answer's JSON within ``seconds``, waiting included. ``topic`` names what the question is about: a child
+        that knows it is preferred.
 
         Raises:
             Unanswered: too many wait, it took too long, or the child says why not.
         """
         if self._gate.locked() and self._waiting >= WAITING:
             raise Unanswered(429, "too many questions wait", "Try again in a moment.")
+        ends = asyncio.get_running_loop().time() + seconds
         self._waiting += 1
         try:
-            await self._gate.acquire()
+            async with asyncio.timeout_at(ends):
+                await self._gate.acquire()
+        except TimeoutError:
+            text = f"other questions took all of the {seconds:.0f} s that an answer may take"
+            raise Unanswered(504, text, "Try again in a moment.") from None
         finally:
             self._waiting -= 1
         child = None
         try:
             child = await self._take(topic)
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout_at(ends):
                 return await self._exchange(child, request)
         except TimeoutError:
             self._end(child)
@@ -167,6 +182,10 @@ class Answers:
         await writer.drain()
         head = msgspec.json.decode(await _framed(reader), type=AnswerHead)
         answer = await _framed(reader)
+        if head.status >= 500:
+            failures.count("answer")
+            asked = str(request.get("ask", ""))
+            _log.warning("question not answered", asked=asked, status=head.status, reason=bounded(head.error, 200))
         if head.status != 200:
             raise Unanswered(head.status, head.error, head.hint)
         return answer
@@ -176,8 +195,7 @@ class Answers:
             return
         self._all.discard(child)
         if child.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                child.process.kill()
+            kill_whole(child.process.pid)
         ending = asyncio.ensure_future(child.process.communicate())  # to the end of its pipes, so that they close
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
@@ -185,6 +203,50 @@ class Answers:
 
 MEMORY_VARIABLE: Final = "BELAY_ANSWER_MEMORY"
 """Variable in which a child finds its limit of memory in bytes."""
+
+
+def kill_whole(pid: int, proc: Path = Path("/proc")) -> None:
+    """Kill a process with all that it started and that these started, whatever session they made for themselves.
+
+    Source: proc(5), field 4 (ppid) of /proc/PID/stat; signal(7): SIGSTOP cannot be ignored.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)  # it starts nothing more while its descendants are sought
+    for one in [*_descendants(pid, proc), pid]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(one, signal.SIGKILL)
+
+
+def _descendants(pid: int, proc: Path) -> list[int]:
+    """The process ids below one, those nearest to it first; each is stopped as it is found."""
+    found = [pid]
+    for _ in range(_MOST_ROUNDS):
+        known = set(found)
+        fresh = [one for one, parent in _parents(proc) if parent in known and one not in known]
+        for one in fresh:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one, signal.SIGSTOP)
+        if not fresh:
+            break
+        found += fresh
+    return found[1:]
+
+
+_MOST_ROUNDS: Final = 16
+
+
+def _parents(proc: Path) -> list[tuple[int, int]]:
+    """Every process of this machine or container with its parent."""
+    found = []
+    for folder in proc.iterdir():
+        if folder.name.isdecimal():
+            try:
+                stat = (folder / "stat").read_text(encoding="ascii", errors="replace")
+                # the name of the command, in brackets, may hold anything
+                found.append((int(folder.name), int(stat.rpartition(")")[2].split()[1])))
+            except (OSError, ValueError, IndexError):
+                continue  # it ended meanwhile
+    return found
 
 
 async def _framed(reader: asyncio.StreamReader) -> bytes:

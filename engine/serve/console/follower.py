@@ -15,6 +15,7 @@ import msgspec
 from engine.errors import bounded
 from engine.kube import CONFIGMAP, Kube, Reflector, WatchChange
 from engine.log import get
+from engine.serve.console import failures
 from engine.serve.console.changes import ChangeStream
 from engine.serve.console.document import SELECTOR, Builder, Data, StateDocument, data_of
 from engine.serve.console.repository import RepositoryCommit, commit_of
@@ -96,7 +97,8 @@ class StatusFollower:
         try:
             self._publish()
             self._broken = ""
-        except Exception as error:
+        except Exception as error:  # whatever a document of an unforeseen status raises
+            failures.count("document")
             if not self._broken:
                 _log.exception("the status is not shown")
             self._broken = f"a status ConfigMap cannot be shown ({type(error).__name__}); what is shown is old"

@@ -102,7 +102,10 @@ async def _serve(options: ConsoleOptions, command: Sequence[str], say: Callable[
         app = web.Application(middlewares=[guarded, _looking(console)])
         app.router.add_get("/", _to_console)
         console.add_to(app)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS)
+        runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS,
+            handler_cancellation=True,  # a question whose caller left is not answered
+        )  # fmt: skip
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         stack.callback(changes.close)

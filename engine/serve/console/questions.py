@@ -7,9 +7,10 @@ are kept. One viewer asks one what-if at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,12 +22,16 @@ from engine.serve.console import comparison, history
 from engine.serve.console.answers import Answers, Unanswered
 from engine.serve.console.changes import ChangeStream
 from engine.serve.console.history import STATUS, PastMoments
-from engine.serve.console.replies import USER, answer, failure
+from engine.serve.console.replies import USER, PackedBodies, answer, failure
 
-DOCUMENT_SECONDS: Final = 60.0
-EXPLAIN_SECONDS: Final = 30.0
-PLAN_SECONDS: Final = 90.0
-WHAT_IF_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 120.0
+"""Longest time for any answer, waiting included; the page waits a little longer, and a proxy in between must too."""
+DOCUMENT_SECONDS: Final = 90.0
+EXPLAIN_SECONDS: Final = 90.0
+PLAN_SECONDS: Final = 110.0
+WHAT_IF_SECONDS: Final = 110.0
+FREED_SECONDS: Final = 3.0
+"""Seconds for which a viewer's next what-if waits for the last one to end, which may have been stopped just now."""
 KEPT_BYTES: Final = 64 * 1024 * 1024
 MOST_MOMENTS: Final = 2_000
 USUAL_MOMENTS: Final = 500
@@ -50,27 +55,46 @@ class AskedCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Questions:
-    """The handlers. Without ``answers`` only what this server itself saw can be looked at."""
+    """The handlers. Without ``answers`` only what this server itself saw can be looked at. ``sought`` holds the
+    connections whose answer is being sought.
+    """
 
     def __init__(
         self, changes: ChangeStream, past: PastMoments, asked: AskedCluster, answers: Answers | None = None
     ) -> None:
         self._changes, self._past, self._asked, self._answers = changes, past, asked, answers
         self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._asking: set[str] = set()
+        self._asking: dict[str, asyncio.Event] = {}
+        self.sought: set[Any] = set()
+        self.packed = PackedBodies()
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
         router = app.router
-        router.add_get("/api/v1/history", self.moments)
-        router.add_get("/api/v1/at/{id}", self.at)
-        router.add_get("/api/v1/between/{a}/{b}", self.between)
-        router.add_get("/api/v1/next/{id}", self.next)
-        router.add_get("/api/v1/heat", self.heat)
-        router.add_get("/api/v1/explain/{kind}/{name:.+}", self.explain)
-        router.add_post("/api/v1/what-if", self.what_if)
-        router.add_get("/api/v1/branches", self.branches)
-        router.add_get("/api/v1/plan/{branch:.+}", self.plan)
+        for path, handler in {
+            "history": self.moments, "at/{id}": self.at, "between/{a}/{b}": self.between, "next/{id}": self.next,
+            "heat": self.heat, "explain/{kind}/{name:.+}": self.explain, "branches": self.branches,
+            "plan/{branch:.+}": self.plan,
+        }.items():  # fmt: skip
+            router.add_get(f"/api/v1/{path}", self._in_time(handler))
+        router.add_post("/api/v1/what-if", self._in_time(self.what_if))
+
+    def _in_time(
+        self, handler: Callable[[web.Request], Awaitable[web.Response]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """The handler, which ends within ANSWER_SECONDS whatever happens; its connection counts as not slow."""
+
+        async def answering(request: web.Request) -> web.Response:
+            self.sought.add(request.protocol)
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    return await handler(request)
+            except TimeoutError:
+                return failure(504, f"no answer within {ANSWER_SECONDS:.0f} s", "Ask about less, or try again.")
+            finally:
+                self.sought.discard(request.protocol)
+
+        return answering
 
     def abilities(self) -> dict[str, bool]:
         """What can be asked."""
@@ -89,12 +113,15 @@ class Questions:
             return failure(400, str(error)[:200], "Times are RFC 3339, limit is a number.")
         found = history.within(await asyncio.to_thread(self._past.moments), begin, end)
         rows = [moment.row() for moment in found[-limit:]]
-        return answer(request, msgspec.json.encode({"moments": rows, "leftOut": len(found) - len(rows)}))
+        body = msgspec.json.encode({"moments": rows, "leftOut": len(found) - len(rows)})
+        return await answer(request, body, self.packed)
 
     async def at(self, request: web.Request) -> web.Response:
         """The document of a moment."""
         try:
-            return answer(request, await self._document(request.match_info["id"]), _IMMUTABLE)
+            identity = request.match_info["id"]
+            body = await self._document(identity)
+            return await answer(request, body, self.packed, _IMMUTABLE, digest=identity.encode())
         except Unanswered as error:
             return failure(error.status, error.text, error.hint)
 
@@ -105,7 +132,7 @@ class Questions:
         except Unanswered as error:
             return failure(error.status, error.text, error.hint)
         found = await asyncio.to_thread(_compared, a, b)
-        return answer(request, found, _IMMUTABLE)
+        return await answer(request, found, self.packed, _IMMUTABLE)
 
     async def next(self, request: web.Request) -> web.Response:
         """The next moment at which something of a kind happened."""
@@ -114,7 +141,8 @@ class Questions:
             return failure(400, "ask of=fault, eviction or revision, direction=1 or -1")
         moments = await asyncio.to_thread(self._past.moments)
         found = history.following(moments, request.match_info["id"], of, int(direction))
-        return answer(request, msgspec.json.encode({"id": found.id if found is not None else None}))
+        body = msgspec.json.encode({"id": found.id if found is not None else None})
+        return await answer(request, body, self.packed)
 
     async def heat(self, request: web.Request) -> web.Response:
         """Faults over time."""
@@ -134,7 +162,7 @@ class Questions:
         body = await asyncio.to_thread(_heat, by, seen, begin, end)
         document = self._changes.document
         body["offenders"] = document.sections["offenders"] if document is not None else []
-        return answer(request, msgspec.json.encode(body))
+        return await answer(request, msgspec.json.encode(body), self.packed)
 
     # questions to the planner
 
@@ -172,14 +200,19 @@ class Questions:
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError) as error:
             return failure(400, f"not understood: {error}"[:300], "docs/console.md shows the form.")
         who = request[USER] or request.remote or ""
+        if (running := self._asking.get(who)) is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FREED_SECONDS):
+                    await running.wait()
         if who in self._asking:
             return failure(429, "one of your questions is being answered", "Wait for it.", {"Retry-After": "5"})
-        self._asking.add(who)
+        self._asking[who] = asyncio.Event()
         try:
             question = {"ask": "whatIf", "changes": body.changes, "horizon": body.horizon}
             return await self._put(request, question, WHAT_IF_SECONDS, body.at)
         finally:
-            self._asking.discard(who)
+            # a viewer who leaves or stops it comes here too: the handler is cancelled, and with it the child
+            self._asking.pop(who).set()
 
     async def _put(
         self, request: web.Request, question: Mapping[str, Any], seconds: float, at: str | None = None
@@ -188,7 +221,7 @@ class Questions:
             source = await self._source(at)
             asked = self._asked
             place = {"repository": asked.repository, "path": asked.path, "data": asked.data}
-            return answer(request, await self._ask({**question, **place, "source": source}, seconds))
+            return await answer(request, await self._ask({**question, **place, "source": source}, seconds), self.packed)
         except Unanswered as error:
             return failure(error.status, error.text, error.hint, {"Retry-After": "5"} if error.status == 429 else None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -12,11 +12,10 @@ from aiohttp import web
 
 from engine import versions
 from engine.log import get
-from engine.serve.console import files
+from engine.serve.console import failures, files
 from engine.serve.console.changes import ChangeStream, TooManyViewers
-from engine.serve.console.document import StateDocument
-from engine.serve.console.questions import WHAT_IF_SECONDS, Questions
-from engine.serve.console.replies import USER, answer, failure
+from engine.serve.console.questions import ANSWER_SECONDS, WHAT_IF_SECONDS, Questions
+from engine.serve.console.replies import USER, PackedBodies, answer, failure
 from engine.serve.console.viewers import NotAdmitted, Viewers
 
 _log = get("console")
@@ -24,6 +23,13 @@ PREFIXES: Final = ("/api/v1/", "/plain")
 """Paths that only those may read who may look. The page's own files are not among them: it asks for a token."""
 WRITE_SECONDS: Final = 20.0
 """Longest time for which a viewer may not take what is sent to it."""
+RECHECK_SECONDS: Final = 40.0
+"""Seconds after which it is asked again whether a viewer of changes may look."""
+FRESH_SECONDS: Final = 20.0
+"""Age of a verdict that then still counts: so a viewer who may no longer look sees nothing after a minute."""
+RETRY_SECONDS: Final = 5.0
+UNCHECKED_SECONDS: Final = 120.0
+"""Seconds for which a stream goes on while the API server cannot say whether its viewer may look."""
 HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -36,7 +42,8 @@ HEADERS: Final[Mapping[str, str]] = {
 class Console:
     """The handlers. ``source`` is what is shown: ``cluster``, ``recording`` or ``cluster file``.
 
-    ``streaming`` holds the connections that stay open for changes, which must not be ended for being slow.
+    ``streaming`` holds the connections that stay open for changes, or whose answer is being sought: these must not be
+    ended for being slow. ``clock`` is monotonic seconds.
     """
 
     def __init__(
@@ -47,13 +54,16 @@ class Console:
         source: str = "cluster",
         live: bool = True,
         questions: Questions | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.changes, self.viewers, self.source, self.live = changes, viewers, source, live
-        self.questions = questions
+        self.questions, self._clock = questions, clock
         self.streaming: set[Any] = set()
         self._files = files.read_files()
-        self._encoded: tuple[str, bytes, bytes] = ("", b"", b"")
-        self._encoding = asyncio.Lock()
+        self._packed = PackedBodies()
+        self._encoded: tuple[str, bytes] = ("", b"")
+        if questions is not None:
+            questions.sought, questions.packed = self.streaming, self._packed
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
@@ -107,7 +117,7 @@ class Console:
             "can": self.abilities(),
             "limits": self.limits(),
         }
-        return answer(request, msgspec.json.encode(body))
+        return await answer(request, msgspec.json.encode(body), self._packed)
 
     def abilities(self) -> dict[str, bool]:
         """What can be asked."""
@@ -115,8 +125,8 @@ class Console:
         return {"changes": self.live, **(self.questions.abilities() if self.questions is not None else none)}
 
     def limits(self) -> dict[str, float]:
-        """The limits of what can be asked."""
-        return {"whatIfSeconds": WHAT_IF_SECONDS}
+        """The limits of what can be asked: the page waits a little longer than the server seeks."""
+        return {"answerSeconds": ANSWER_SECONDS, "whatIfSeconds": WHAT_IF_SECONDS}
 
     async def state(self, request: web.Request) -> web.Response:
         """The present document."""
@@ -127,17 +137,10 @@ class Console:
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
         if tag in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers=headers)
-        plain, packed = await self._encode(document)
-        return answer(request, plain, headers, packed)
-
-    async def _encode(self, document: StateDocument) -> tuple[bytes, bytes]:
+        if self._encoded[0] != document.id:
+            self._encoded = (document.id, document.encoded())
         # viewers who ask together get one answer
-        async with self._encoding:
-            if self._encoded[0] != document.id:
-                plain = document.encoded()
-                packed = await asyncio.to_thread(gzip.compress, plain, 1, mtime=0)
-                self._encoded = (document.id, plain, packed)
-            return self._encoded[1:]
+        return await answer(request, self._encoded[1], self._packed, headers, digest=document.id.encode())
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Changes as server-sent events, from the event that the caller names on."""
@@ -152,21 +155,46 @@ class Console:
         )
         self.streaming.add(request.protocol)
         events = self.changes.watch(last[:64])
+        checking: asyncio.Task[None] | None = None
         try:
-            first = await anext(events)
-            await response.prepare(request)
-            await response.write(first)
-            async for event in events:
-                async with asyncio.timeout(WRITE_SECONDS):
-                    await response.write(event)
+            async with asyncio.timeout(None) as admitted:
+                first = await anext(events)
+                checking = asyncio.create_task(self._check_again(request, admitted))
+                await response.prepare(request)
+                await response.write(first)
+                async for event in events:
+                    async with asyncio.timeout(WRITE_SECONDS):
+                        await response.write(event)
         except TooManyViewers:
             return failure(503, "too many viewers", "Close other tabs of the console.", {"Retry-After": "30"})
         except (ConnectionError, TimeoutError):
             _log.debug("viewer left", caller=request.remote or "")
         finally:
+            if checking is not None:
+                checking.cancel()
             self.streaming.discard(request.protocol)
             await events.aclose()
         return response
+
+    async def _check_again(self, request: web.Request, admitted: asyncio.Timeout) -> None:
+        """End a stream whose viewer may no longer look; where nothing can be checked, after a while."""
+        good, wait = self._clock(), RECHECK_SECONDS
+        while True:
+            await self._pause(wait)
+            try:
+                await self.viewers.admit(
+                    request.headers, request.headers.get("Host", ""), request.remote or "", fresh=FRESH_SECONDS
+                )
+                good, wait = self._clock(), RECHECK_SECONDS
+            except NotAdmitted as refused:
+                wait = RETRY_SECONDS
+                if refused.status in (401, 403, 421) or self._clock() - good > UNCHECKED_SECONDS:
+                    _log.info("viewer may no longer look", caller=request.remote or "", status=refused.status)
+                    if not admitted.expired():
+                        admitted.reschedule(asyncio.get_running_loop().time())
+                    return
+
+    _pause = staticmethod(asyncio.sleep)
 
 
 async def _to_console(request: web.Request) -> web.Response:
@@ -184,7 +212,8 @@ async def guarded(
         response = failure(raised.status, raised.reason)
         if "Allow" in raised.headers:
             response.headers["Allow"] = raised.headers["Allow"]
-    except Exception:
+    except Exception:  # whatever a handler raises: the console must answer the next request
+        failures.count("request")
         _log.exception("request failed", path=request.path)
         response = failure(500, "internal error")
     if not response.prepared:

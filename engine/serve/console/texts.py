@@ -14,6 +14,11 @@ LONGEST: Final = 400
 """Longest text of a document, in characters."""
 NAME: Final = 253
 """Longest name of an object, in characters."""
+LONGEST_FACT: Final = 2_000
+"""Longest text of an answer that is no row of a table, in characters."""
+MOST_FACTS: Final = 200_000
+"""Most values of such an answer."""
+DEEPEST: Final = 24
 MOST_ROWS: Final = 2_000
 """Most rows of a list that can grow without bound, such as faults and findings."""
 
@@ -32,9 +37,35 @@ def line(value: object, limit: int = LONGEST, *, indented: bool = False) -> str:
 
 
 def name(value: object) -> str:
-    """A name as Kubernetes allows it, at most 253 characters."""
+    """A name as Kubernetes allows it, at most 253 characters; of anything else, what a text may show."""
     text = str(value) if isinstance(value, str) else ""
-    return text if len(text) <= NAME and text.isprintable() else line(text, NAME)
+    return text if len(text) <= NAME and _PLAIN.issuperset(text) else line(text, NAME)
+
+
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-")
+"""What the names of objects are made of; a secret of a known form has other signs too, or is too long for them."""
+
+
+def cleaned(value: Any, limit: int = LONGEST_FACT, most: int = MOST_FACTS) -> Any:
+    """A plain JSON value in which every text, keys of mappings too, is one that may leave: see :func:`line`. Beyond
+    ``most`` values, and beyond a depth that no answer has, the rest is left out.
+    """
+    left = [most]
+
+    def clean(one: Any, depth: int) -> Any:
+        left[0] -= 1
+        if isinstance(one, str):
+            return one if len(one) <= NAME and _PLAIN.issuperset(one) else line(one, limit)
+        if isinstance(one, Mapping):
+            return {name(str(key)): clean(part, depth + 1) for key, part in one.items() if _more(depth)}
+        if isinstance(one, list | tuple):
+            return [clean(part, depth + 1) for part in one if _more(depth)]
+        return one if one is None or isinstance(one, bool | int | float) else line(one, limit)
+
+    def _more(depth: int) -> bool:
+        return left[0] > 0 and depth < DEEPEST
+
+    return clean(value, 0)
 
 
 def decoded(text: str | None) -> Any:

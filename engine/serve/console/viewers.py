@@ -91,12 +91,13 @@ class Viewers:
 
     def __init__(self, rules: AccessRules, kube: Kube | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._rules, self._kube, self._clock = rules, kube, clock
-        self._known: OrderedDict[bytes, tuple[float, str | NotAdmitted]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[float, float, str | NotAdmitted]] = OrderedDict()
         self._running: dict[bytes, asyncio.Task[str]] = {}
         self._limiter = Limiter(clock)
 
-    async def admit(self, headers: Mapping[str, str], host: str, address: str) -> str:
-        """The user's name, empty on loopback. ``host`` is the Host header, ``address`` the peer's.
+    async def admit(self, headers: Mapping[str, str], host: str, address: str, *, fresh: float = math.inf) -> str:
+        """The user's name, empty on loopback. ``host`` is the Host header, ``address`` the peer's. ``fresh``: seconds
+        for which an earlier verdict may count at most, where the server itself asks again about a viewer.
 
         Raises:
             NotAdmitted: nothing may be shown.
@@ -114,7 +115,7 @@ class Viewers:
                 401, "who are you?",
                 "Send a token of the cluster (Authorization: Bearer …), or run `belay console` with your kubeconfig.",
             )  # fmt: skip
-        return await self._reviewed(token, address)
+        return await self._reviewed(token, address, fresh)
 
     def _check_host(self, host: str) -> None:
         name = _host_name(host)
@@ -124,18 +125,19 @@ class Viewers:
         elif self._rules.hosts and name not in self._rules.hosts:
             raise NotAdmitted(421, "the server is not reached by this name", "Name it in BELAY_CONSOLE_HOSTS.")
 
-    async def _reviewed(self, token: str, address: str) -> str:
+    async def _reviewed(self, token: str, address: str, fresh: float) -> str:
         if self._kube is None:
             raise NotAdmitted(503, "no token can be checked", "The server has no cluster: set BELAY_KUBECONFIG.")
         key = hashlib.sha256(token.encode("utf-8", "replace")).digest()
-        ends, found = self._known.get(key, (-math.inf, ""))
-        if self._clock() < ends:
+        made, ends, found = self._known.get(key, (-math.inf, -math.inf, ""))
+        if self._clock() < ends and self._clock() - made <= fresh:
             if isinstance(found, NotAdmitted):
                 raise found
             return found
         task = self._running.get(key)
         if task is None:
-            if len(self._running) >= MAX_RUNNING or self._limiter.wait(address) > 0:
+            # a caller's rate is bounded, the server's own questions are as many as there are viewers
+            if len(self._running) >= MAX_RUNNING or (math.isinf(fresh) and self._limiter.wait(address) > 0):
                 raise NotAdmitted(429, "too many tokens are being checked", "Try again in a moment.")
             task = self._running[key] = asyncio.ensure_future(self._review(key, token))
             task.add_done_callback(lambda done: self._finished(key, done))
@@ -163,7 +165,7 @@ class Viewers:
         return name
 
     def _keep(self, key: bytes, verdict: str | NotAdmitted, seconds: float) -> None:
-        self._known[key] = (self._clock() + seconds, verdict)
+        self._known[key] = (self._clock(), self._clock() + seconds, verdict)
         self._known.move_to_end(key)
         while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
