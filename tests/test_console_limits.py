@@ -220,9 +220,9 @@ def test_the_wait_for_other_questions_counts(tmp_path: Path) -> None:
         ("max", 2, 6 << 30),
         ("", 2, 6 << 30),
         (str(512 << 20), 1, 512 << 20),
-        (str(1 << 30), 1, 624 << 20),
-        (str(2 << 30), 2, 824 << 20),
-        (str(8 << 30), 2, ((8 << 30) - (400 << 20)) // 2),
+        (str(1 << 30), 1, 512 << 20),
+        (str(2 << 30), 2, 724 << 20),
+        (str(8 << 30), 2, ((8 << 30) - (600 << 20)) // 2),
     ],
 )
 def test_as_many_children_as_the_memory_of_the_container_has_room_for(

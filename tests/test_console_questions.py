@@ -213,6 +213,20 @@ def test_a_what_if_plays_a_fault_forward_on_a_copy_and_says_the_commands(tmp_pat
     run(work())
 
 
+def test_a_what_if_that_takes_too_long_says_what_it_played_until_then(tmp_path: Path) -> None:
+    write(large(3), tmp_path / "cluster.json")
+    question = {
+        "ask": "whatIf", "changes": [{"do": "cordon", "node": "node-00000"}], "horizon": 86_400,
+        "source": {"kind": "cluster", "path": str(tmp_path / "cluster.json")},
+    }  # fmt: skip
+    whole, cut = [
+        json.loads(answered(msgspec.json.encode({**question, "seconds": seconds}), Moments())[1])
+        for seconds in (0.0, 1e-9)
+    ]
+    assert (whole["ended"], cut["ended"]) == ("passes", "time")
+    assert cut["frames"] == whole["frames"][: len(cut["frames"])] and cut["end"] < whole["end"]
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [

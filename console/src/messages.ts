@@ -450,6 +450,7 @@ const MESSAGES = {
   "whatif.ended.quiet": "then nothing is left to do",
   "whatif.ended.duration": "the time was up",
   "whatif.ended.passes": "the simulator stopped: too many passes",
+  "whatif.ended.time": "the server stopped: a large cluster takes longer than an answer may",
   "whatif.lost": "lost",
   "whatif.evicted": "pods evicted",
   "whatif.placed": "jobs placed",

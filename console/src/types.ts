@@ -375,7 +375,7 @@ export interface Frame {
 export interface WhatIfAnswer {
   before: StateWire;
   frames: readonly Frame[];
-  ended: "quiet" | "duration" | "passes";
+  ended: "quiet" | "duration" | "passes" | "time";
   end: string;
   outcome: Outcome;
   recoveries: readonly Recovery[];

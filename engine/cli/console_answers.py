@@ -11,6 +11,7 @@ import io
 import os
 import resource
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +27,15 @@ from engine.serve.console.texts import cleaned, line, name
 
 MAX_REQUEST: Final = 2 * 1024 * 1024
 MOST_LINES: Final = 2_000
+PLAYED: Final = 0.5
+"""Share of an answer's time in which a what-if begins passes; a large cluster's last pass and its document follow."""
 _KINDS: Final = ("chip", "node", "job", "pod")
 
 
 class Question(msgspec.Struct, frozen=True, rename="camel"):
-    """One request: what is asked about which moment, and for whom ``repository`` and ``data`` say where Git is."""
+    """One request: what is asked about which moment. ``repository``, ``path`` and ``data`` say where Git is,
+    ``seconds`` how long the answer may take (0: without limit).
+    """
 
     ask: str
     source: MomentSource = MomentSource("live")
@@ -40,6 +45,7 @@ class Question(msgspec.Struct, frozen=True, rename="camel"):
     base: str = ""
     changes: list[dict[str, Any]] = []
     horizon: float = 600.0
+    seconds: float = 0.0
     repository: str = ""
     path: str = ""
     data: str = ""
@@ -155,9 +161,14 @@ def _plan(question: Question, moments: Moments) -> bytes:
 def _what_if(question: Question, moments: Moments) -> bytes:
     from engine.cli.console_what_if import what_if
 
+    ends = time.monotonic() + PLAYED * question.seconds
     moment = moments.read(question.source)
     place = (question.repository, question.path, question.data)
-    return msgspec.json.encode(what_if(moment, question.changes, question.horizon, *place))
+
+    def over() -> bool:
+        return bool(question.seconds) and time.monotonic() > ends
+
+    return msgspec.json.encode(what_if(moment, question.changes, question.horizon, *place, over))
 
 
 _ASKED: Final[dict[str, Callable[[Question, Moments], bytes]]] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -94,9 +94,10 @@ class _Player:
 
 
 def what_if(
-    moment: AskedMoment, changes: Sequence[Mapping[str, Any]], horizon: float, repository: str, path: str, data: str
-) -> dict[str, Any]:
-    """Play a moment forward with changes made at its beginning.
+    moment: AskedMoment, changes: Sequence[Mapping[str, Any]], horizon: float, repository: str, path: str, data: str,
+    over: Callable[[], bool] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Play a moment forward with changes made at its beginning, until ``over`` holds at the latest.
 
     Raises:
         InputError: a change is not understood, or names what does not exist. BelayError: a branch cannot be read.
@@ -120,7 +121,7 @@ def what_if(
         events += _change(world, one, f"change {number}", said)
     check(events, world, "what-if")
     player.events = [line(text) for text in [*said, *map(str, events)][:MOST_ACTIONS]]
-    story = simulate(world, due(events, world), duration=horizon, most=MOST_PASSES, watch=player)
+    story = simulate(world, due(events, world), duration=horizon, most=MOST_PASSES, watch=player, over=over)
     player.watcher.refresh(world)
     final = player._shown(story.last, world)
     outcome = Forecast(

@@ -79,6 +79,7 @@ def simulate(
     most: int = MAX_PASSES,
     rest: int = QUIET,
     watch: Callable[[World, Plan], None] | None = None,
+    over: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Simulate a world.
 
@@ -89,6 +90,7 @@ def simulate(
         most: most passes.
         rest: idle passes in a row after which it ends as ``quiet``.
         watch: called with each plan before it is carried out.
+        over: asked before each pass but the first; once it holds, the simulation ends as ``time``.
     """
     start, todo = world.now, list(events)
     moments: list[Moment] = []
@@ -96,6 +98,9 @@ def simulate(
     passes = quiet = listed = left_out = 0
     ended, result = "passes", None
     while passes < most:
+        if passes and over is not None and over():
+            ended = "time"
+            break
         happened = []
         while todo and todo[0].at <= world.now - start + 1e-9:
             event = todo.pop(0)

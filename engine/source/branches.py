@@ -144,7 +144,7 @@ class Branches:
         try:
             with self._stamp.open("rb") as file:
                 fetched, _, why = file.read(4096).decode("utf-8", "replace").partition("\n")
-        except FileNotFoundError:
+        except OSError:
             return False
         fresh = fetched.isdecimal() and len(fetched) < 15 and 0 <= self._clock() - int(fetched) / 1000 < FETCH_SECONDS
         if fresh and why:

@@ -37,7 +37,7 @@ SECRETS: Final = frozenset({"BELAY_WEBHOOK_SECRET", "BELAY_REDIS_URL", "BELAY_RE
 """Variables that a child does not get: it reads what viewers write."""
 LEAST_BYTES: Final = 512 * 1024**2
 """A child that gets less than this answers about no cluster of a thousand nodes."""
-SERVER_BYTES: Final = 400 * 1024**2
+SERVER_BYTES: Final = 600 * 1024**2
 """What the server itself takes of its container's memory."""
 MAX_ANSWER: Final = 256 * 1024 * 1024
 LENGTH: Final = struct.Struct(">I")

@@ -208,7 +208,7 @@ class Questions:
             return failure(429, "one of your questions is being answered", "Wait for it.", {"Retry-After": "5"})
         self._asking[who] = asyncio.Event()
         try:
-            question = {"ask": "whatIf", "changes": body.changes, "horizon": body.horizon}
+            question = {"ask": "whatIf", "changes": body.changes, "horizon": body.horizon, "seconds": WHAT_IF_SECONDS}
             return await self._put(request, question, WHAT_IF_SECONDS, body.at)
         finally:
             # a viewer who leaves or stops it comes here too: the handler is cancelled, and with it the child

@@ -39,11 +39,11 @@ def line(value: object, limit: int = LONGEST, *, indented: bool = False) -> str:
 def name(value: object) -> str:
     """A name as Kubernetes allows it, at most 253 characters; of anything else, what a text may show."""
     text = str(value) if isinstance(value, str) else ""
-    return text if len(text) <= NAME and _PLAIN.issuperset(text) else line(text, NAME)
+    return text if _may_leave(text, NAME) else line(text, NAME)
 
 
-_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-")
-"""What the names of objects are made of; a secret of a known form has other signs too, or is too long for them."""
+def _may_leave(text: str, limit: int) -> bool:
+    return len(text) <= limit and text.isprintable() and redact(text) == text
 
 
 def cleaned(value: Any, limit: int = LONGEST_FACT, most: int = MOST_FACTS) -> Any:
@@ -55,7 +55,7 @@ def cleaned(value: Any, limit: int = LONGEST_FACT, most: int = MOST_FACTS) -> An
     def clean(one: Any, depth: int) -> Any:
         left[0] -= 1
         if isinstance(one, str):
-            return one if len(one) <= NAME and _PLAIN.issuperset(one) else line(one, limit)
+            return one if _may_leave(one, limit) else line(one, limit)
         if isinstance(one, Mapping):
             return {name(str(key)): clean(part, depth + 1) for key, part in one.items() if _more(depth)}
         if isinstance(one, list | tuple):
