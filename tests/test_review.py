@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 
 from engine import cli
 from engine.cli.forecast import Eviction, JobOutcome
-from engine.cli.review import ci
+from engine.cli.review import base, ci
+from engine.cli.review.base import tree_at
 from engine.cli.review.ci import GITEA, GITHUB, GITLAB, ReviewRequest
 from engine.cli.review.comment import LIMIT, code, comment, marker
 from engine.cli.review.comparison import Finding, JobChange, Review
@@ -383,6 +384,103 @@ def test_a_shallow_clone_is_reviewed_without_its_base(state: Path) -> None:
     assert refused.exit_code == 2
 
 
+def head(folder: Path, revision: str = "HEAD") -> str:
+    done = subprocess.run(["git", "-C", str(folder), "rev-parse", revision], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def written(folder: Path, name: str, text: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", name)
+
+
+def files(folder: str) -> dict[str, str]:
+    return {str(one.relative_to(folder)): one.read_text() for one in Path(folder).rglob("*") if one.is_file()}
+
+
+@pytest.fixture
+def parted(tmp_path: Path) -> Path:
+    """A change that is checked out as its forge merged it, and a target that went on since."""
+    folder = tmp_path / "parted"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    written(folder, "desired/a.yaml", "a: 1\n")
+    git(folder, "checkout", "-qb", "change")
+    written(folder, "desired/change.yaml", "c: 1\n")
+    git(folder, "checkout", "-q", "main")
+    written(folder, "desired/before.yaml", "b: 1\n")
+    git(folder, "checkout", "-q", "--detach")
+    git(folder, "merge", "-q", "--no-ff", "-m", "as merged at the event", "change")
+    git(folder, "branch", "event")
+    git(folder, "checkout", "-q", "main")
+    written(folder, "desired/later.yaml", "l: 1\n")
+    git(folder, "update-ref", "refs/remotes/origin/main", "main")
+    git(folder, "checkout", "-q", "event")
+    return folder
+
+
+def test_commits_that_came_to_the_target_later_are_not_shown_reversed(parted: Path) -> None:
+    with tree_at(str(parted), "refs/remotes/origin/main") as before:
+        assert set(files(before)) == {"desired/a.yaml", "desired/before.yaml"}
+    # and where the change itself is checked out, what it began from
+    git(parted, "checkout", "-q", "change")
+    with tree_at(str(parted), "refs/remotes/origin/main") as before:
+        assert set(files(before)) == {"desired/a.yaml"}
+    with tree_at(str(parted / "desired"), "HEAD") as before:
+        assert set(files(before)) == {"a.yaml", "change.yaml"}
+
+
+def test_gitlab_pipelines_for_merged_results_name_the_targets_commit(parted: Path) -> None:
+    env = {"GITLAB_CI": "true", "CI_MERGE_REQUEST_DIFF_BASE_SHA": head(parted, "change~1"),
+           "CI_MERGE_REQUEST_TARGET_BRANCH_SHA": head(parted, "event~1")}  # fmt: skip
+    merged = ci.base(env)
+    assert merged is not None
+    with tree_at(str(parted), merged.revision) as before:
+        assert "desired/before.yaml" in files(before), "what the target has is not the change's"
+    plain = ci.base(env | {"CI_MERGE_REQUEST_TARGET_BRANCH_SHA": ""})
+    assert plain is not None and plain.revision == head(parted, "change~1")
+
+
+def test_attributes_of_the_repository_change_nothing_in_the_tree_before(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "link").symlink_to("/etc/passwd")
+    written(folder, ".gitattributes", "desired/** export-ignore\n*.yaml export-subst eol=crlf\n")
+    written(folder, "desired/jobs/ä b.yaml", "commit: $Format:%H$\n")
+    with tree_at(str(folder), "HEAD") as before:
+        assert files(before)["desired/jobs/ä b.yaml"] == "commit: $Format:%H$\n"
+        assert not (Path(before) / "link").exists()
+    assert not Path(before).exists()
+    git(folder, "checkout", "-q", "--orphan", "other")
+    written(folder, "desired/new.yaml", "n: 1\n")
+    (folder / "late").mkdir()
+    with tree_at(str(folder), "main") as before:
+        assert "desired/jobs/ä b.yaml" in files(before), "with no commit in common it is the named one's"
+    with tree_at(str(folder / "late"), "main") as before:
+        assert files(before) == {}, "the folder is new"
+
+
+def test_a_clone_without_the_common_commit_says_what_to_fetch(parted: Path, tmp_path: Path) -> None:
+    git(parted, "checkout", "-q", "change")
+    shallow = tmp_path / "shallow"
+    subprocess.run(
+        ["git", "clone", "-q", "--depth=1", "--no-single-branch", f"file://{parted}", str(shallow)], check=True
+    )
+    with pytest.raises(InputError, match="have in common") as missing, tree_at(str(shallow), "origin/main"):
+        pytest.fail("a tree")
+    assert "fetch-depth: 0" in str(missing.value)
+
+
+def test_a_tree_that_is_too_large_is_refused(parted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MOST_FILES", 1)
+    with pytest.raises(InputError, match="more than") as large, tree_at(str(parted), "origin/main"):
+        pytest.fail("a tree")
+    assert "--base" in str(large.value)
+
+
 def test_the_review_fails_on_what_is_asked(state: Path, cluster: str) -> None:
     shutil.rmtree(state / "desired" / "jobs")
     words = ("--desired", str(state), "--base", "origin/main", "--cluster", cluster)
@@ -406,6 +504,13 @@ def test_the_action_hands_every_input_to_an_option_as_environment() -> None:
     assert given.keys() <= options
     used = re.findall(r"inputs\.([a-z-]+)", json.dumps(step["env"]))
     assert sorted(used) == sorted(action["inputs"])
+    install = next(one["run"] for one in action["runs"]["steps"] if one.get("name") == "install")
+    locks = re.findall(r'-r "\$source/([^"]+)"', install)
+    assert locks == ["deploy/image/build.lock", "deploy/image/engine.lock"], "only what runs, as in the images"
+    assert all((ROOT / one).is_file() for one in locks)
+    assert install.count('pip" install') == install.count("--require-hashes") + install.count(
+        "install --quiet --no-deps"
+    )
     for one in action["runs"]["steps"]:
         assert "${{" not in one.get("run", ""), "a value must not become text of a script"
 

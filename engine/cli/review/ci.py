@@ -57,7 +57,8 @@ def base(env: Mapping[str, str]) -> MergeTarget | None:
     """What the request of this run is to be merged into; None outside one."""
     kind = forge(env)
     if kind == GITLAB:
-        commit = env.get("CI_MERGE_REQUEST_DIFF_BASE_SHA", "")
+        # a pipeline for merged results has the target's commits in its own; only such a one names the first variable
+        commit = env.get("CI_MERGE_REQUEST_TARGET_BRANCH_SHA") or env.get("CI_MERGE_REQUEST_DIFF_BASE_SHA", "")
         return MergeTarget(commit, env.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME") or commit[:12]) if commit else None
     branch = env.get("GITHUB_BASE_REF", "") if kind else ""
     return MergeTarget(f"refs/remotes/origin/{branch}", branch) if branch else None
