@@ -16,7 +16,7 @@ import yaml
 from engine import settings
 from tests.chart import CHART, ROOT, SCHEMA, components, library, plain, render, schema
 from tests.kube_server import define
-from tests.needs import lacking
+from tests.kustomize import kustomized
 from tests.pod_security import ENFORCE, violations
 from tests.test_network_policies import PodKind, Policies, pod_kinds
 
@@ -78,9 +78,6 @@ def by_name(documents: list[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def kustomize(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function: (overlay, components, further fields) -> what kustomize builds."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        lacking("kubectl is not on PATH: make test-packages")
     folder = tmp_path_factory.mktemp("kustomize")
     for name in ("base", "overlays", "components"):
         shutil.copytree(ROOT / "deploy" / name, folder / name)
@@ -97,12 +94,7 @@ def kustomize(tmp_path_factory: pytest.TempPathFactory) -> Any:
         (mine / "kustomization.yaml").write_text(
             yaml.safe_dump({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", **named, **more})
         )
-        done = subprocess.run([kubectl, "kustomize", str(mine)], capture_output=True, text=True, timeout=60)
-        if "unknown field" in done.stderr:
-            # Debian 12's own kubectl, 1.20, holds a kustomize that knows no components
-            pytest.skip(f"this kubectl's kustomize is too old: {done.stderr.strip()[:100]}")
-        assert done.returncode == 0, done.stderr
-        return list(yaml.safe_load_all(done.stdout))
+        return kustomized(mine)
 
     return build
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from engine.cli import main
 from engine.observe.resources import WATCHED
 from engine.settings import PREFIX, Settings
 from engine.source.git import PASSED_ON
-from tests.needs import lacking
+from tests.kustomize import kustomized
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE = ROOT / "deploy" / "base"
@@ -37,19 +36,6 @@ def pods() -> list[dict[str, Any]]:
     return [
         d["spec"]["template"]["spec"] for d in documents() if d["kind"] in ("Deployment", "StatefulSet", "DaemonSet")
     ]
-
-
-def built(folder: Path) -> list[dict[str, Any]]:
-    """What kustomize makes of an overlay."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        lacking("kubectl is not on PATH: make test-packages")
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True)
-    if "unknown field" in done.stderr:
-        # Debian 12's own kubectl, 1.20, holds a kustomize that knows neither components nor labels
-        pytest.skip(f"this kubectl's kustomize is too old: {done.stderr.strip()[:100]}")
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
 
 
 def test_every_process_is_a_verb_with_these_options() -> None:
@@ -135,7 +121,7 @@ def test_the_controller_gets_the_credentials_of_its_repository(tmp_path: Path) -
         (own / "kustomization.yaml").write_text(yaml.safe_dump(named))
         (pod,) = (
             d["spec"]["template"]["spec"]
-            for d in built(own)
+            for d in kustomized(own)
             if d["kind"] == "Deployment" and d["metadata"]["name"] == "belay-controller"
         )
         (container,) = pod["containers"]
@@ -149,5 +135,7 @@ def test_the_controller_gets_the_credentials_of_its_repository(tmp_path: Path) -
 
 @pytest.mark.parametrize("overlay", ["example", "simulated"])
 def test_overlays_build(overlay: str) -> None:
-    agents = [d["metadata"]["name"] for d in built(ROOT / "deploy" / "overlays" / overlay) if d["kind"] == "DaemonSet"]
+    agents = [
+        d["metadata"]["name"] for d in kustomized(ROOT / "deploy" / "overlays" / overlay) if d["kind"] == "DaemonSet"
+    ]
     assert agents == (["belay-agent"] if overlay == "simulated" else []), "no simulated agent on a real node by default"

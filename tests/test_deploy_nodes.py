@@ -23,6 +23,7 @@ from agents.node.hardware import settings as hardware
 from agents.node.settings import Settings
 from engine.cli import main
 from tests.kube_server import TOKEN
+from tests.kustomize import kustomized
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES = ROOT / "deploy" / "overlays" / "nodes"
@@ -38,8 +39,6 @@ COMPONENTS = sorted(
 
 
 def built(folder: Path, *components: str, overlay: str = "nodes") -> list[dict[str, Any]]:
-    kubectl = shutil.which("kubectl")
-    assert kubectl is not None, "kubectl is needed (make test-packages)"
     # beside a copy of what it names: kustomize takes nothing from outside its root but by relative path
     shutil.copytree(ROOT / "deploy", folder / "deploy", dirs_exist_ok=True)
     mine = folder / "deploy" / "overlays" / "mine"
@@ -48,12 +47,7 @@ def built(folder: Path, *components: str, overlay: str = "nodes") -> list[dict[s
     (mine / "kustomization.yaml").write_text(
         yaml.safe_dump({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", **named})
     )
-    done = subprocess.run([kubectl, "kustomize", str(mine)], capture_output=True, text=True, timeout=60)
-    if "unknown field" in done.stderr:
-        # Debian 12's own kubectl, 1.20, holds a kustomize that knows neither components nor labels
-        pytest.skip(f"this kubectl's kustomize is too old: {done.stderr.strip()[:100]}")
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    return kustomized(mine)
 
 
 def agent(documents: list[dict[str, Any]]) -> dict[str, Any]:
