@@ -13,10 +13,10 @@ from pathlib import Path
 import aiohttp
 
 ROOT = Path(__file__).resolve().parents[1]
-_CODE = re.compile(r"^```.*?^```|`[^`\n]*`|^(?: {4,}|\t).*$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"^```[\s\S]*?^```|`[^`\n]*`|^(?: {4,}|\t).*$", re.MULTILINE)
 _ADDRESS = re.compile(r"https?://[^\s<>()\[\]\"'|]+")
-#: Addresses of samples and of this machine.
-_OURS = re.compile(r"https?://(localhost|127\.|\$|\{|[\w.-]*example\.(org|com))")
+#: Addresses of samples, of this machine, and of services inside a cluster, whose names have no dot.
+_OURS = re.compile(r"https?://(127\.|\$|\{|[\w.-]*example\.(org|com)|[\w-]+(:\d+)?(/|$))")
 _AT_ONCE, _SECONDS, _TRIES = 8, 20.0, 2
 #: Answers that say that there is a page, but not for a program.
 _GUARDED = (401, 403, 405, 429)
