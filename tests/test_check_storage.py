@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from click.testing import CliRunner
 
 from agents.storage import check as checking
 from agents.storage import probes
-from agents.storage.check import check_folder, check_mount
+from agents.storage.check import check_folder, check_mount, located
 from agents.storage.exports import check_exports
 from agents.storage.findings import Finding
 from agents.training.checkpoint.places import Mount
@@ -142,36 +140,151 @@ def test_a_user_without_rights_learns_the_cause(tmp_path: Path) -> None:
 def test_a_squashed_owner_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the file really belongs to another user than the one that made it, as after a server's squash
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    (found,) = [one for one in probes.rights(tmp_path) if one.check == "owner"]
+    (found,) = [one for one in probes.rights(tmp_path) if one and one.check == "owner"]
     assert found.state == "error" and "user 4242 belongs to user" in found.found and "all_squash" in found.cause
 
 
+class Silent:
+    """A process of probes that began one and says nothing more, as one that waits for a server in the kernel."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        reading, self._kept = os.pipe()
+        os.write(self._kept, b'{"begins": "locks"}\n')
+        self.stdout = os.fdopen(reading, "rb")
+        self.killed = False
+
+    def kill(self) -> None:
+        os.close(self._kept)
+
+    def wait(self, seconds: float) -> None:
+        raise subprocess.TimeoutExpired("probes", seconds)
+
+
 def test_a_server_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = time.monotonic()
-    silent = tmp_path / "silent"
-    silent.write_text('#!/bin/sh\necho \'{"begins": "locks"}\'\nexec sleep 60\n')
-    silent.chmod(0o755)
-    # the process of the probes goes silent, as one that waits for a server in the kernel
-    monkeypatch.setattr(checking.sys, "executable", str(silent))
-    found = list(check_folder(tmp_path, 1 << 20, 0.3, table=""))
-    assert [(one.check, one.state) for one in found] == [("locks", "error")] and time.monotonic() - begin < 10
+    monkeypatch.setattr(checking.subprocess, "Popen", Silent)
+    found = list(check_folder(tmp_path, 1 << 20, 0.02, checkpoint=1 << 30, table=""))
+    assert [(one.check, one.state) for one in found] == [("locks", "error"), ("checkpoint", "unknown")]
     assert "nc -z SERVER 2049" in found[0].next_step
 
 
-def test_a_name_that_is_missing_while_it_is_replaced_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_atomic(path: str, times: int) -> None:
-        for _ in range(times):
-            os.unlink(path)
-            time.sleep(0.001)
-            Path(path).write_bytes(bytes(8192))
+class SlowStore:
+    """A store of ``rate`` bytes a second by a clock of its own: writes wait for it, or the sync after them."""
 
-    class Writer(threading.Thread):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rate: float, direct: bool) -> None:
+        self.now, self.rate, self.held = 0.0, rate, 0
+        self.longest, self._said = 0.0, 0.0
+        pwrite, fsync, preadv, opened = os.pwrite, os.fsync, os.preadv, os.open
+
+        def write(handle: int, data: bytes, place: int) -> int:
+            self.held += len(data)
+            if direct:
+                self.settle()
+            return pwrite(handle, data, place)
+
+        def sync(handle: int) -> None:
+            self.settle()
+            fsync(handle)
+
+        def read(handle: int, into: list[bytearray], place: int) -> int:
+            self.held += len(into[0])
+            self.settle()
+            return preadv(handle, into, place)
+
+        def make(path: str, flags: int, mode: int = 0o777) -> int:
+            if not direct and flags & os.O_DIRECT:
+                raise OSError(22, "Invalid argument")
+            return opened(path, flags, mode)
+
+        monkeypatch.setattr(probes.os, "pwrite", write)
+        monkeypatch.setattr(probes.os, "fsync", sync)
+        monkeypatch.setattr(probes.os, "preadv", read)
+        monkeypatch.setattr(probes.os, "open", make)
+        monkeypatch.setattr(probes.time, "perf_counter", lambda: self.now)
+
+    def settle(self) -> None:
+        self.now += self.held / self.rate
+        self.held = 0
+
+    def run(self, probe: probes.Probing) -> list[Finding]:
+        found = []
+        for one in probe:
+            self.longest = max(self.longest, self.now - self._said)
+            self._said = self.now
+            if one is not None:
+                found.append(one)
+        return found
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["past-the-cache", "through-the-cache"])
+@pytest.mark.parametrize(("rate", "said"), [(20e6, "20 MB/s"), (1e6, "1.0 MB/s"), (0.3e6, "0.3 MB/s")])
+def test_a_slow_store_is_measured_and_not_called_silent(
+    rate: float, said: str, direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SlowStore(monkeypatch, rate, direct)
+    found = store.run(probes.speed(tmp_path, 64 << 20))
+    assert [one.check for one in found] == ["speed", "rate"]
+    assert found[0].found.count(said) == 3, found[0].found
+    assert abs(int(found[1].found) / rate - 1) < 0.01
+    assert store.longest < 30 / 2, "the process that waits hears of it in time"
+    assert store.now < 5 * probes.LONGEST, "it ends, however slow the store is"
+
+
+def test_a_server_that_makes_a_file_a_second_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(probes.time, "perf_counter", lambda: float(next(clock)))
+    (found,) = [one for one in probes.small_files(tmp_path) if one is not None]
+    assert found.state == "warning" and "1.0 files" in found.found and "Pack data sets" in found.next_step
+
+
+def test_a_name_that_is_missing_while_it_is_replaced_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Writer:
+        """Removes the name, lets the reader look, and writes it again: what a store does that cannot rename."""
+
         exitcode = 0
 
-    class Threads:
+        def __init__(self, target: object, args: tuple[str, int, float, object]) -> None:
+            self.path, self.looks = Path(args[0]), 0
+
+        def start(self) -> None:
+            self.path.unlink()
+
+        def is_alive(self) -> bool:
+            self.looks += 1
+            if self.looks == 2:
+                self.path.write_bytes(bytes(8192))
+            return self.looks < 2
+
+        def join(self) -> None:
+            assert self.path.exists()
+
+    class Writers:
         Process = Writer
 
-    monkeypatch.setattr(probes, "_rewrite", not_atomic)
-    monkeypatch.setattr(probes.multiprocessing, "get_context", lambda _: Threads)
-    (found,) = probes.renames(tmp_path)
+    monkeypatch.setattr(probes.multiprocessing, "get_context", lambda _: Writers)
+    (found,) = [one for one in probes.renames(tmp_path) if one is not None]
     assert found.state == "error" and "not atomic" in found.found
+
+
+def test_the_mount_behind_a_symbolic_link_is_judged(tmp_path: Path) -> None:
+    real, export = tmp_path / "real", tmp_path / "export"
+    (real / "output").mkdir(parents=True)
+    export.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    (tmp_path / "here").symlink_to("link/output/../output")
+    table = "".join(
+        f"{number} 1 0:1 / {point} rw,relatime - {kind} {source} rw,soft\n"
+        for number, point, kind, source in (
+            (1, "/", "ext4", "/dev/a"),
+            (2, real, "nfs4", "s:/e"),
+            (3, export, "nfs4", "s:/f"),
+        )
+    )
+    assert located(tmp_path / "here", table) == real / "output"
+    assert located(tmp_path / "link" / "output", table) == real / "output"
+    # a link inside an export is the server's to follow: asking for it could wait for ever
+    (export / "away").symlink_to(real)
+    assert located(export / "away" / "deeper", table) == export / "away" / "deeper"
+    (tmp_path / "circle").symlink_to("circle")
+    (found,) = check_folder(tmp_path / "circle", 1 << 20, 1, table=table)
+    assert (found.check, found.state) == ("mount", "error") and "symbolic links" in found.found
+    assert located(tmp_path / "absent" / "x", table) == tmp_path / "absent" / "x"

@@ -7,6 +7,7 @@ training.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import subprocess
@@ -23,6 +24,8 @@ from agents.training.checkpoint.places import Mount, mount_of
 
 CHECKPOINT_SECONDS = 15 * 60
 """How long a full checkpoint may take to be stored, so that elastic training can end a pod in order."""
+_MOST_LINKS = 40
+"""As Linux itself follows in one path (path_resolution(7))."""
 _SHARED = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "fuse.glusterfs", "dpc", "9p", "virtiofs")
 
 
@@ -40,10 +43,52 @@ def check_folder(
     """
     if table is None:
         table = Path("/proc/self/mountinfo").read_text(errors="replace")
-    mount = mount_of(Path(os.path.abspath(folder)), table)
+    try:
+        folder = located(folder, table)
+    except OSError as error:
+        yield explained("mount", error, f"{folder} cannot be followed")
+        return
+    mount = mount_of(folder, table)
     if mount is not None:
         yield from check_mount(mount)
     yield from _probed(folder, size, seconds, checkpoint)
+
+
+def located(folder: Path, table: str) -> Path:
+    """The folder's path without symbolic links, as far as that can be asked without waiting for a server.
+
+    Links that lie on this host are followed. What lies on shared storage is not looked at: a hard mount waits for ever
+    for a server that is away, and that is for the probes, which have a time limit, to find.
+
+    Raises:
+        OSError: links lead in a circle.
+    """
+    path = Path("/")
+    waiting = list(reversed(Path(os.path.abspath(folder)).parts[1:]))
+    followed = 0
+    while waiting:
+        part = waiting.pop()
+        if part == "..":
+            path = path.parent
+            continue
+        step = path / part
+        mount = mount_of(step, table)
+        if mount is not None and mount.kind in _SHARED:
+            return Path(os.path.normpath(step.joinpath(*reversed(waiting))))
+        try:
+            target = os.readlink(step)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                raise
+            path = step  # it is no link, or the probes say what is wrong with it
+            continue
+        followed += 1
+        if followed > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
+        if target.startswith("/"):
+            path = Path("/")
+        waiting += [one for one in reversed(target.split("/")) if one not in ("", ".")]
+    return path
 
 
 def check_mount(mount: Mount) -> Iterator[Finding]:
@@ -138,7 +183,7 @@ def _probed(folder: Path, size: int, seconds: float, checkpoint: int) -> Iterato
         stdout=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
     )
-    doing, ended, failed = "the start", False, False
+    doing, ended, failed, measured = "the start", False, False, False
     try:
         for line in _lines(child, seconds):
             document = msgspec.json.decode(line)
@@ -149,6 +194,7 @@ def _probed(folder: Path, size: int, seconds: float, checkpoint: int) -> Iterato
             finding = msgspec.convert(document, Finding)
             failed = failed or finding.check == "write"
             if finding.check == "rate":
+                measured = True
                 yield from _judged(int(finding.found), checkpoint)
             else:
                 yield finding
@@ -159,7 +205,8 @@ def _probed(folder: Path, size: int, seconds: float, checkpoint: int) -> Iterato
             doing,
             "error",
             f"no answer for {seconds:.0f} s while trying {doing}",
-            "the server does not answer, or its lock service does not; a hard mount waits for ever",
+            "the server does not answer, or its lock service does not (a hard mount waits for ever), or one step of it "
+            "takes longer than that",
             "From this host: ping the server, then nc -z SERVER 2049 (NFS 3 also 111 and the ports of rpcinfo -p). "
             f"Remove {folder}/.belay-check-* when it answers again.",
         )
@@ -181,6 +228,14 @@ def _probed(folder: Path, size: int, seconds: float, checkpoint: int) -> Iterato
         )
     elif not failed:
         yield from _room(folder, checkpoint)
+    if checkpoint and not measured:
+        yield Finding(
+            "checkpoint",
+            "unknown",
+            "the time that a checkpoint takes is not known",
+            "its speed was not measured",
+            "Mend what the other findings say, and check again.",
+        )
 
 
 def _lines(child: subprocess.Popen[bytes], seconds: float) -> Iterator[bytes]:

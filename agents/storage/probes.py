@@ -1,7 +1,8 @@
 """What is tried in a folder, one probe after the other; each yields findings and removes what it made.
 
-`python -m agents.storage.probes FOLDER SIZE` prints one JSON document a line: {"begins": NAME} before a probe, then its
-findings. The process that started it judges silence (`agents.storage.check`).
+`python -m agents.storage.probes FOLDER SIZE` prints one JSON document a line: {"begins": NAME} before a probe and, once
+a second, while it goes on; and its findings. The process that started it judges silence (`agents.storage.check`): a
+slow store is measured, one that does not answer is silent.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ BLOCK = 4 * 1024 * 1024
 SMALL_FILES = 200
 RENAMES = 300
 CLOCK_SECONDS = 5.0
+LONGEST = 20.0
+"""Seconds that one measurement may go on; a slow store is judged by what it did until then."""
+_SYNC_SECONDS = 2.0
+_BEAT_SECONDS = 1.0
+Probing = Iterator[Finding | None]
+"""Findings, and None after each step that the storage answered."""
 _WHY = {
     errno.EACCES: (
         "the server or the folder's mode refuses this user; as root that is root_squash",
@@ -67,7 +74,7 @@ def explained(check: str, error: OSError, what: str) -> Finding:
     return Finding(check, "error", f"{what}: {error.strerror or error}", cause, step)
 
 
-def rights(folder: Path) -> Iterator[Finding]:
+def rights(folder: Path) -> Probing:
     """Who owns a new file, and whether modes stay: root squash, all_squash, a mapping of users."""
     path, user = folder / "own", os.geteuid()
     path.write_bytes(b"belay")
@@ -83,13 +90,13 @@ def rights(folder: Path) -> Iterator[Finding]:
             "Run pods as the folder's owner (runAsUser, runAsGroup); chown and private folders fail for root.",
         )
     else:
-        nobody = state.st_uid in (65534, 4294967294)
+        anonymous = state.st_uid in (65534, 4294967294)
         yield Finding(
             "owner",
             "error",
             f"a file of user {user} belongs to user {state.st_uid}",
             "all_squash, or NFS 4 maps users by names and the domains differ (idmapd.conf)"
-            if nobody
+            if anonymous
             else "all_squash with anonuid, or a user mapping",
             "Export without all_squash, and write the same Domain into /etc/idmapd.conf of both sides.",
         )
@@ -104,7 +111,7 @@ def rights(folder: Path) -> Iterator[Finding]:
         )
 
 
-def clock(folder: Path) -> Iterator[Finding]:
+def clock(folder: Path) -> Probing:
     """The server's clock against this one."""
     path = folder / "clock"
     begin = time.time()
@@ -133,7 +140,7 @@ def _second(path: str, how: str, answer: multiprocessing.SimpleQueue[str]) -> No
             answer.put("refused" if error.errno in (errno.EAGAIN, errno.EACCES) else error.strerror or "failed")
 
 
-def locks(folder: Path) -> Iterator[Finding]:
+def locks(folder: Path) -> Probing:
     """Whether a second process is refused a lock, both kinds, and gets it when the first one gave it back."""
     path = folder / "lock"
     path.write_bytes(b"x")
@@ -163,7 +170,7 @@ def locks(folder: Path) -> Iterator[Finding]:
                 )
 
 
-def exclusive(folder: Path) -> Iterator[Finding]:
+def exclusive(folder: Path) -> Probing:
     """Exclusive creation, by which one of many writers wins."""
     path = folder / "once"
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -181,23 +188,32 @@ def exclusive(folder: Path) -> Iterator[Finding]:
         )
 
 
-def _rewrite(path: str, times: int) -> None:
+def _rewrite(path: str, times: int, seconds: float, done: mmap.mmap) -> None:
+    """Replace a file again and again; how often is the first number in ``done``."""
+    ends = time.monotonic() + seconds
     for number in range(times):
         new = f"{path}.new"
         with open(new, "wb") as file:
             file.write(bytes([number % 256]) * 8192)
         os.replace(new, path)
+        done[:8] = (number + 1).to_bytes(8, "little")
+        if time.monotonic() > ends:
+            return
 
 
-def renames(folder: Path) -> Iterator[Finding]:
-    """A reader of a name that is replaced all the time sees a whole file, old or new, and never none."""
-    path = folder / "name"
+def renames(folder: Path) -> Probing:
+    """A reader of a name that is replaced all the time sees a whole file, old or new; the name is always there."""
+    path, done = folder / "name", mmap.mmap(-1, 8)
     path.write_bytes(bytes(8192))
-    writer = multiprocessing.get_context("fork").Process(target=_rewrite, args=(str(path), RENAMES))
+    writer = multiprocessing.get_context("fork").Process(target=_rewrite, args=(str(path), RENAMES, LONGEST, done))
     writer.start()
-    reads = 0
+    reads, seen = 0, b""
     wrong = ""
     while writer.is_alive() or not reads:
+        # a reader that is answered from a cache does not show that the server answers: the writer's number does
+        if done[:8] != seen:
+            seen = done[:8]
+            yield None
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -221,10 +237,11 @@ def renames(folder: Path) -> Iterator[Finding]:
             "Keep checkpoints and trackers on a file system that renames, as NFS.",
         )
     else:
-        yield Finding("rename", "ok", f"{RENAMES} replacements, {reads} reads: always a whole file")
+        times = int.from_bytes(done[:8], "little")
+        yield Finding("rename", "ok", f"{times} replacements, {reads} reads: always a whole file")
 
 
-def syncs(folder: Path) -> Iterator[Finding]:
+def syncs(folder: Path) -> Probing:
     """fsync of files and folders."""
     path, times = folder / "sync", []
     with open(path, "wb") as file:
@@ -234,6 +251,7 @@ def syncs(folder: Path) -> Iterator[Finding]:
             begin = time.perf_counter()
             os.fsync(file.fileno())
             times.append(time.perf_counter() - begin)
+            yield None
     middle = sorted(times)[len(times) // 2] * 1000
     slow = middle > 200
     yield Finding(
@@ -258,20 +276,23 @@ def syncs(folder: Path) -> Iterator[Finding]:
         os.close(handle)
 
 
-def small_files(folder: Path) -> Iterator[Finding]:
+def small_files(folder: Path) -> Probing:
     """How fast many small files are made, as data sets and caches of compilers have them."""
     own = folder / "small"
     own.mkdir()
     begin = time.perf_counter()
-    for number in range(SMALL_FILES):
-        (own / str(number)).write_bytes(b"x")
-    rate = SMALL_FILES / max(time.perf_counter() - begin, 1e-9)
+    made = 0
+    while made < SMALL_FILES and (not made or time.perf_counter() - begin < LONGEST):
+        (own / str(made)).write_bytes(b"x")
+        made += 1
+        yield None
+    rate = made / max(time.perf_counter() - begin, 1e-9)
     listed = len(os.listdir(own))
-    if listed != SMALL_FILES:
+    if listed != made:
         yield Finding(
             "small files",
             "error",
-            f"{SMALL_FILES} files were made, {listed} are listed",
+            f"{made} files were made, {listed} are listed",
             "the folder's listing is cached or damaged",
             "Mount without lookupcache=all and nocto.",
         )
@@ -279,7 +300,7 @@ def small_files(folder: Path) -> Iterator[Finding]:
     yield Finding(
         "small files",
         "warning" if slow else "ok",
-        f"{rate:,.0f} files a second",
+        f"{rate:,.0f} files a second" if rate >= 10 else f"{rate:.1f} files a second",
         "each needs several round trips" if slow else "",
         "Pack data sets into archives (tar, MindRecord), and mount data read-only with nocto,actimeo=600."
         if slow
@@ -287,7 +308,7 @@ def small_files(folder: Path) -> Iterator[Finding]:
     )
 
 
-def large_offset(folder: Path) -> Iterator[Finding]:
+def large_offset(folder: Path) -> Probing:
     """A file beyond 4 GiB, as a checkpoint is; it takes one block of room."""
     path = folder / "large"
     with open(path, "wb") as file:
@@ -303,8 +324,31 @@ def large_offset(folder: Path) -> Iterator[Finding]:
     )
 
 
-def speed(folder: Path, size: int) -> Iterator[Finding]:
-    """Sequential and random writing with fsync, and reading what was written, compared by a hash."""
+def _written(handle: int, data: mmap.mmap, places: list[int]) -> Iterator[tuple[int, float]]:
+    """Write blocks at places and sync; (blocks, seconds) each time that something of it is done. The last one counts.
+
+    Through a cache the store is asked by fsync alone, so there is one for about every two seconds of writing.
+    """
+    begin = time.perf_counter()
+    pending, least = 0, 1
+    for number, place in enumerate(places, 1):
+        if os.pwrite(handle, data, place * BLOCK) != BLOCK:
+            raise OSError(errno.EIO, "a write was cut short")
+        pending += 1
+        if pending >= least or number == len(places):
+            os.fsync(handle)
+            spent = max(time.perf_counter() - begin, 1e-9)
+            pending, least = 0, max(1, int(number / spent * _SYNC_SECONDS))
+            yield number, spent
+            if spent > LONGEST:
+                return
+
+
+def speed(folder: Path, size: int) -> Probing:
+    """Sequential and random writing with fsync, and reading what was written, compared by a hash.
+
+    Each of the three ends after `LONGEST` seconds, and its rate is that of what was done by then.
+    """
     path, blocks = folder / "speed", max(1, size // BLOCK)
     data = mmap.mmap(-1, BLOCK)
     data.write(os.urandom(BLOCK))
@@ -319,34 +363,44 @@ def speed(folder: Path, size: int) -> Iterator[Finding]:
         for name in ("sequential", "random"):
             if name == "random":
                 random.Random(1).shuffle(places)
-            begin = time.perf_counter()
-            for place in places:
-                if os.pwrite(handle, data, place * BLOCK) != BLOCK:
-                    raise OSError(errno.EIO, "a write was cut short")
-            os.fsync(handle)
-            rates[name] = blocks * BLOCK / max(time.perf_counter() - begin, 1e-9)
+            count, spent = 0, 1e-9
+            for done in _written(handle, data, places):
+                count, spent = done
+                yield None
+            rates[name] = count * BLOCK / spent
+            if name == "sequential":
+                # at random inside what there is; a second pass over all would take as long again
+                blocks = count
+                places = list(range(blocks))
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         wanted, back = hashlib.blake2b(data).digest(), mmap.mmap(-1, BLOCK)
         begin = time.perf_counter()
-        for place in range(blocks):
-            if os.preadv(handle, [back], place * BLOCK) != BLOCK or hashlib.blake2b(back).digest() != wanted:
+        count = 0
+        while count < blocks and (not count or time.perf_counter() - begin < LONGEST):
+            if os.preadv(handle, [back], count * BLOCK) != BLOCK or hashlib.blake2b(back).digest() != wanted:
                 yield Finding(
                     "contents",
                     "error",
-                    f"block {place} is not what was written",
+                    f"block {count} is not what was written",
                     "storage or network damage data",
                     "Do not use it; look for errors of the server's disks.",
                 )
                 return
-        rates["read"] = blocks * BLOCK / max(time.perf_counter() - begin, 1e-9)
+            count += 1
+            yield None
+        rates["read"] = count * BLOCK / max(time.perf_counter() - begin, 1e-9)
     finally:
         os.close(handle)
-    shown = ", ".join(f"{name} {rate / 1e6:,.0f} MB/s" for name, rate in rates.items())
+    shown = ", ".join(f"{name} {_shown(rate)}" for name, rate in rates.items())
     yield Finding("speed", "ok", f"{blocks * BLOCK >> 20} MiB {way}: {shown}")
     yield Finding("rate", "ok", str(int(rates["random"])))
 
 
-PROBES: dict[str, Callable[[Path], Iterator[Finding]]] = {
+def _shown(rate: float) -> str:
+    return f"{rate / 1e6:,.0f} MB/s" if rate >= 1e7 else f"{rate / 1e6:,.1f} MB/s"
+
+
+PROBES: dict[str, Callable[[Path], Probing]] = {
     "owner": rights,
     "clock": clock,
     "exclusive": exclusive,
@@ -361,7 +415,11 @@ PROBES: dict[str, Callable[[Path], Iterator[Finding]]] = {
 def main(folder: Path, size: int) -> None:
     """Run every probe in a folder of their own below ``folder``, which is removed again."""
 
+    beat = 0.0
+
     def say(document: object) -> None:
+        nonlocal beat
+        beat = time.monotonic()
         sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
         sys.stdout.buffer.flush()
 
@@ -377,7 +435,10 @@ def main(folder: Path, size: int) -> None:
             say({"begins": name})
             try:
                 for finding in probe(own):
-                    say(finding)
+                    if finding is not None:
+                        say(finding)
+                    elif time.monotonic() - beat >= _BEAT_SECONDS:
+                        say({"begins": name})
             except OSError as error:
                 say(explained(name, error, f"{name} could not be tried"))
     finally:

@@ -63,7 +63,7 @@ def storage(folder: Path | None, size: int, checkpoint: int, limit: float, expor
     """Check the storage mounted at FOLDER: mount options, owner and squashing, locks, fsync, rename, speed, room.
 
     Run it where jobs run and as the user they run as: kubectl exec POD -- belay check storage /job/output. It writes
-    below FOLDER and removes that again. Exit code 1 when something is an error.
+    below FOLDER and removes that again. Exit code 1 when something is an error or could not be tried.
     """
     import msgspec
 
@@ -84,7 +84,7 @@ def storage(folder: Path | None, size: int, checkpoint: int, limit: float, expor
         show.document({"findings": [msgspec.to_builtins(one) for one in found]}, output)
     else:
         _print(found)
-    sys.exit(1 if any(one.state == "error" for one in found) else 0)
+    sys.exit(1 if any(one.state in ("error", "unknown") for one in found) else 0)
 
 
 def _print(found: Sequence[Finding]) -> None:
