@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -32,6 +33,12 @@ BUILDAH = ("buildah", "--storage-driver", os.environ.get("STORAGE_DRIVER", "over
 BASE = "localhost/belay-base"
 #: Role → the largest that its packages may be, in MiB, beyond the base.
 ROLES = {"worker": 280, "server": 280, "admission": 280, "controller": 280, "exporter": 120, "agent": 120, "all": 280}
+#: Role → what it calls beside Python (docs/images.md).
+EXTRA = {
+    "controller": {"git", "gnupg", "openssh-client"},
+    "agent": {"ipmitool"},
+    "all": {"git", "gnupg", "openssh-client", "ipmitool"},
+}
 #: Files by which apt and pip of this machine know where packages are; mounted while building, never part of an image.
 SURROUNDINGS = ("/etc/apt/sources.list.d/debian.sources", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 DEVELOPMENT = ("pytest", "mypy", "ruff", "hypothesis", "highspy", "numpy", "torch", "grpc_tools", "pip", "setuptools")
@@ -81,17 +88,18 @@ def mounted(image: str) -> Iterator[Path]:
         run(*BUILDAH, "rm", container)
 
 
-def digest(folder: Path) -> str:
-    """One hash over names, modes and contents of a tree."""
-    found = hashlib.sha256()
+def contents(folder: Path) -> dict[str, str]:
+    """Path → mode, owner and a hash of what it holds, of a whole tree."""
+    found = {}
     for path in sorted(folder.rglob("*")):
-        state = path.lstat()
-        found.update(f"{path.relative_to(folder)} {state.st_mode} {state.st_uid}\n".encode())
+        state, held = path.lstat(), b""
         if path.is_symlink():
-            found.update(os.readlink(path).encode())
+            held = os.readlink(path).encode()
         elif path.is_file():
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            held = path.read_bytes()
+        digest = hashlib.sha256(held).hexdigest()
+        found[str(path.relative_to(folder))] = f"{state.st_mode:o} {state.st_uid}:{state.st_gid} {digest}"
+    return found
 
 
 class Pod:
@@ -173,6 +181,16 @@ def check(role: str, image: str) -> str:
         listed = {(one["name"], one["version"]) for one in bill["components"]}
         if len([one for one in bill["components"] if one["purl"].startswith("pkg:pypi")]) != len(packages) - 1:
             sys.exit(f"{role}: the bill of materials lists {len(listed)} packages, {len(packages)} are installed")
+        status = (root / "var/lib/dpkg/status").read_text(errors="replace")
+        held = {
+            re.findall(r"(?m)^Package: (.+)$", part)[0]
+            for part in status.split("\n\n")
+            if "\nStatus: install ok installed\n" in part
+        }
+        if (named := {one["name"] for one in bill["components"] if one["purl"].startswith("pkg:deb/")}) != held:
+            sys.exit(f"{role}: the bill of materials and dpkg differ in {', '.join(sorted(named ^ held))[:500]}")
+        if lacks := EXTRA.get(role, set()) - named:
+            sys.exit(f"{role}: lacks {', '.join(sorted(lacks))}")
         with pod(root, "version") as once:
             status, said = once.ended()
             if status:
@@ -216,14 +234,19 @@ def served(root: Path) -> None:
 
 
 def repeated(under: str) -> None:
-    """Build the packages again from nothing; every byte must be the same."""
-    found = []
+    """Build the image of all roles twice from nothing; every byte of it must be the same."""
+    found: list[tuple[str, dict[str, str]]] = []
     for _ in range(2):
-        with mounted(build("build", under, "--no-cache")) as root:
-            found.append({role: digest(root / "opt" / role) for role in ("engine", "agent")})
-    if found[0] != found[1]:
-        sys.exit(f"two builds differ: {found}")
-    say(f"two builds are the same: {found[0]}")
+        image = build("all", under, "--no-cache")
+        identity = run(*BUILDAH, "inspect", "--type", "image", "--format", "{{.FromImageID}}", image)
+        with mounted(image) as root:
+            found.append((identity, contents(root)))
+    (first, one), (second, other) = found
+    if differ := sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path)):
+        sys.exit(f"two builds differ in {len(differ)} files: {', '.join(differ[:20])}")
+    if first != second:
+        sys.exit(f"two builds hold the same files, yet their images differ: {first} and {second}")
+    say(f"two builds are one image: {first}, {len(one)} files")
 
 
 def say(text: str) -> None:

@@ -25,6 +25,7 @@ from tests.licences import pins
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = [ROOT / "deploy" / "image" / "Containerfile", ROOT / "deploy" / "job-images" / "Containerfile"]
 SCRIPTS = ROOT / "deploy" / "job-images" / "scripts"
+BILL = "sbom.cdx.json"
 #: What the controller of a job puts into the environment of its pods.
 TORCH = {"MASTER_ADDR": "m", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 SPORE = {"MS_SCHED_HOST": "s", "MS_SCHED_PORT": "2", "MS_WORKER_NUM": "4", "MS_LOCAL_WORKER": "2", "MS_NODE_RANK": "1"}
@@ -100,7 +101,10 @@ def test_the_bill_of_materials_lists_the_lock_and_is_the_same_each_time(tmp_path
     status = tmp_path / "status"
     status.write_text("Package: git\nStatus: install ok installed\nVersion: 1:2.39.5-0+deb12u2\nArchitecture: amd64\n\n"
                       "Package: gone\nStatus: deinstall ok config-files\nVersion: 1\nArchitecture: all\n")  # fmt: skip
-    code, said, made = bill(tmp_path, "--dpkg", str(status))
+    system = tmp_path / "os-release"
+    system.write_text('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_ID="12"\nID=debian\n')
+    both = ("--dpkg", str(status), "--system", str(system))
+    code, said, made = bill(tmp_path, *both)
     assert code == 0, said
     assert (made["bomFormat"], made["specVersion"], made["metadata"]["timestamp"]) == (
         "CycloneDX",
@@ -111,12 +115,15 @@ def test_the_bill_of_materials_lists_the_lock_and_is_the_same_each_time(tmp_path
     assert listed == {(pin.name, pin.version) for pin in pins((FOLDER / "engine.lock").read_text(), "")}
     assert all(one["licenses"] for one in made["components"] if one["purl"].startswith("pkg:pypi"))
     assert [one["purl"] for one in made["components"] if "deb" in one["purl"]] == [
-        "pkg:deb/debian/git@1%3A2.39.5-0%2Bdeb12u2?arch=amd64"
+        "pkg:deb/debian/git@1%3A2.39.5-0%2Bdeb12u2?arch=amd64&distro=debian-12"
     ]
     assert set(made["dependencies"][0]["dependsOn"]) == {one["bom-ref"] for one in made["components"]}
     digest = hashlib.sha256((FOLDER / "engine.lock").read_bytes()).hexdigest()
     assert made["metadata"]["component"]["properties"] == [{"name": "belay:lock:sha256", "value": digest}]
-    assert bill(tmp_path, "--dpkg", str(status))[2] == made
+    assert bill(tmp_path, *both)[2] == made
+    system.write_text("ID=ubuntu\nVERSION_ID='24.04'\n")
+    (other,) = [one["purl"] for one in bill(tmp_path, *both)[2]["components"] if "deb" in one["purl"]]
+    assert other == "pkg:deb/ubuntu/git@1%3A2.39.5-0%2Bdeb12u2?arch=amd64&distro=ubuntu-24.04"
 
 
 def test_what_is_installed_must_be_what_is_locked(tmp_path: Path) -> None:
@@ -157,6 +164,22 @@ def test_each_role_has_a_target_that_runs_as_a_user_without_rights() -> None:
     assert {role: users.get(role) for role in ROLES} == dict.fromkeys(ROLES, "9000")
     assert {entries[role] for role in ROLES} == {'["belay"]'}
     assert stage == "all", "without --target the image is the one for all processes"
+
+
+def test_the_bill_is_written_after_the_last_package_of_each_image() -> None:
+    written: dict[str, bool] = {}
+    stage = ""
+    for word, rest in instructions(RECIPES[0]):
+        if word == "FROM":
+            under, _, stage = rest.partition(" AS ")
+            written[stage] = written.get(under, False)
+        elif word == "RUN" and "sbom.py" in rest:
+            assert f"--root /opt/belay --output /opt/belay/{BILL}" in rest
+            assert "--dpkg" not in rest, "the image's own list of packages"
+            written[stage] = True
+        elif word == "RUN":
+            written[stage] = False
+    assert {role: written[role] for role in ROLES} == dict.fromkeys(ROLES, True)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.parent.name)

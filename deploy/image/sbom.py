@@ -1,10 +1,12 @@
-"""The bill of materials of an image, CycloneDX 1.6 as JSON: what its lock pins, and the Debian packages of its base.
+"""The bill of materials of an image, CycloneDX 1.6 as JSON: what its lock pins, and every Debian package.
 
-    python3 sbom.py LOCK --licences requirements-licences.toml [--root FOLDER] [--dpkg STATUS] --output FILE
+    python3 sbom.py LOCK --licences requirements-licences.toml [--root FOLDER] [--dpkg STATUS] [--system OS-RELEASE]
+      --output FILE
 
-It needs nothing but Python 3.11. The same lock gives the same file: the time is $SOURCE_DATE_EPOCH, the serial number
-follows from the contents. With --root, packages that the lock names but the folder does not hold are left out (those
-of other systems), and one that is held in another version, or without being locked, ends the program with code 1.
+It runs in the image it describes, after the last package was installed, and needs nothing but Python 3.11. The same
+packages give the same file: the time is $SOURCE_DATE_EPOCH, the serial number follows from the contents. With --root,
+packages that the lock names but the folder does not hold are left out (those of other systems), and one that is held
+in another version, or without being locked, ends the program with code 1.
 
 Sources: CycloneDX 1.6 JSON reference (cyclonedx.org/docs/1.6/json); package URL types pypi and deb (package-url.org).
 """
@@ -62,15 +64,24 @@ def installed(root: Path) -> dict[str, str]:
     return found
 
 
-def debian(status: str) -> list[dict[str, Any]]:
+def system(text: str) -> tuple[str, str]:
+    """(name, release) of the distribution, as debian and debian-12, from the text of os-release(5)."""
+    fields = dict(line.partition("=")[::2] for line in text.splitlines())
+    name, number = (fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
+    name = name or "debian"
+    return name, f"{name}-{number}" if number else name
+
+
+def debian(status: str, release: tuple[str, str] = ("debian", "debian")) -> list[dict[str, Any]]:
     """Components of the packages that dpkg's status file calls installed."""
     found = []
+    vendor, distribution = release
     for paragraph in status.split("\n\n"):
         fields = dict(line.partition(": ")[::2] for line in paragraph.splitlines() if not line.startswith(" "))
         if fields.get("Status") != "install ok installed":
             continue
         name, version, machine = fields["Package"], fields["Version"], fields.get("Architecture", "all")
-        purl = f"pkg:deb/debian/{quote(name)}@{quote(version, safe='')}?arch={machine}"
+        purl = f"pkg:deb/{vendor}/{quote(name)}@{quote(version, safe='')}?arch={machine}&distro={distribution}"
         found.append({"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl})
     return sorted(found, key=lambda one: one["bom-ref"])
 
@@ -127,6 +138,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--licences", type=Path, required=True)
     parser.add_argument("--root", type=Path)
     parser.add_argument("--dpkg", type=Path, default=Path("/var/lib/dpkg/status"))
+    parser.add_argument("--system", type=Path, default=Path("/etc/os-release"))
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args(arguments)
     licences = tomllib.loads(options.licences.read_text())["packages"]
@@ -137,7 +149,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{options.lock}: {error}\n")
         return 1
     if options.dpkg.is_file():
-        parts += debian(options.dpkg.read_text(encoding="utf-8", errors="replace"))
+        release = options.system.read_text(errors="replace") if options.system.is_file() else ""
+        parts += debian(options.dpkg.read_text(encoding="utf-8", errors="replace"), system(release))
     version = (held or {}).get(OWN, "0")
     document = bill(
         f"belay-{options.lock.stem}",
