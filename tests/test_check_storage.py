@@ -96,6 +96,7 @@ def test_options_of_a_mount_are_judged(options: str, said: str) -> None:
         ("/data a(rw,insecure)\n", "any process"),
         ("/data a\n", "read-only, which is the default"),
         ("/data -async \\\n  a(rw)\n", "async"),
+        ("/data -sync,rw\n", "names no client"),
         ('"/data set" a(rw,sync) # b(async)\n', ""),
         ("/data a(rw,sync\n", "is no CLIENT"),
     ],

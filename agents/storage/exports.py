@@ -29,7 +29,7 @@ def check_exports(text: str) -> list[Finding]:
         if not path.strip('"').startswith("/"):
             found.append(_error(where, "the path is not absolute", "Write the folder's full path first."))
             continue
-        if not clients:
+        if all(client.startswith("-") for client in clients):
             found.append(
                 _error(
                     where,

@@ -72,10 +72,15 @@ def is_sentinel(url: str) -> bool:
 
 def parse(url: str) -> Sentinels:
     """What a ``redis+sentinel://`` URL says. Raises BelayError, without the password, where it is not understood."""
-    parts = urlsplit(url)
+    if not url.isprintable():
+        raise _refused(url, "it holds what is no text; in a password write % and hexadecimal digits for it")
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text holds what stands before the hosts, a password with it
+        raise _refused(url, "it is no URL; in a password write / as %2F, [ as %5B and @ as %40") from None
     login, _, places = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
-    hosts = tuple(_host(text, url) for text in places.split(","))
+    hosts = tuple(_host(text, number, url) for number, text in enumerate(places.split(","), 1))
     if parts.scheme not in SCHEMES or len(hosts) > MOST_SENTINELS:
         raise _refused(url, f"at most {MOST_SENTINELS} Sentinels")
     name, _, db = parts.path.removeprefix("/").partition("/")
@@ -96,13 +101,17 @@ def parse(url: str) -> Sentinels:
     return Sentinels(hosts, name, int(db or 0), unquote(user), unquote(password), encrypted, auth)
 
 
-def _host(text: str, url: str) -> tuple[str, int]:
+def _host(text: str, number: int, url: str) -> tuple[str, int]:
     found = _HOST.match(text)
     port = int(found["port"] or DEFAULT_PORT) if found else 0
     if found is None or not 0 < port < 65536:
-        raise _refused(url, f"{text[:60]!r} is no HOST:PORT of a Sentinel")
+        # not shown: where a password holds a / as it is, this is a part of it
+        raise _refused(url, f"host {number} is no HOST:PORT of a Sentinel (in a password write / as %2F, @ as %40)")
     return found["six"] or found["name"], port
 
 
 def _refused(url: str, why: str) -> BelayError:
-    return BelayError(f"{redact(url)[:200]!r} is no usable Redis URL: {why}", hint=_SHAPE)
+    """``url`` is shown from its hosts on: whatever stands before the last @ may be a password."""
+    _, at, places = url.rpartition("@")
+    shown = f"{'rediss' if url.startswith('rediss') else 'redis'}+sentinel://***@{places}" if at else url
+    return BelayError(f"{ascii(redact(shown)[:200])[:300]} is no usable Redis URL: {why}", hint=_SHAPE)

@@ -15,7 +15,6 @@ REASONS: Final = {
     "engine/serve/console/answers.py": _OWN,
     "engine/serve/console/offline.py": _OWN,
     "engine/serve/console/questions.py": "one decode of the body of a what-if, which console-what-if repeats",
-    "agents/storage/check.py": _OWN,
     "engine/versions.py": "what the build wrote beside it; anything else counts as no build",
     "agents/dra/claims.py": "the driver's own record of prepared claims; a damaged one refuses every claim by name",
     "agents/node/commit_trust.py": "the agent's own record, mode 0600; a damaged one counts as none, with a warning",

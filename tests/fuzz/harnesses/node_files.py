@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,8 @@ from agents.node import fleet, linefile, plugins, publicnames, steprecords, step
 from agents.node.policy import DiskCache
 from agents.runtime import engines, tomltext
 from agents.runtime.containers import _json as container_json
+from agents.storage import check, exports
+from agents.training.checkpoint import places
 from engine.wire import links
 from engine.wire.errors import WireError
 from tests.fuzz.harness import Form, Harness, scratch, text
@@ -121,6 +124,22 @@ def _groups(data: bytes) -> None:
     folder = scratch(data, f"groups/{groups.METRICS_FILE}").parent
     scratch(data, f"groups/{groups.PLUGINS_FILE}")
     groups.configured(folder)
+
+
+def _exports(found: str) -> None:
+    """A server's /etc/exports; every finding is short and says what to do."""
+    findings = exports.check_exports(found)
+    assert findings
+    for one in findings:
+        assert len(one.found) < 400 and (one.state == "ok" or (one.cause and one.next_step))
+
+
+def _mounts(found: str) -> None:
+    """The table of mounts, which holds names that users of the host chose."""
+    for folder in ("/data/a b", "/", "/data/atlas_dls/output"):
+        mount = places.mount_of(Path(folder), found)
+        if mount is not None:
+            list(check.check_mount(mount))
 
 
 def _links(data: bytes) -> None:
@@ -250,6 +269,30 @@ HARNESSES: Final = (
     ),
     Harness("exporter-text-file", _text_file, ("agents/exporter/textfiles.py",), (textfiles.TextFileError,)),
     Harness("exporter-groups", _groups, ("agents/exporter/groups.py",), log_lines=10_000),
+    Harness(
+        "nfs-exports",
+        text(_exports),
+        ("agents/storage/exports.py",),
+        form=Form.TEXT,
+        words=(b"(rw,sync)", b"*", b"-async", b" (", b"anonuid=9000", b'"/data set"', b"\\\n", b"# ", b"all_squash"),
+        seeds=lambda: (
+            b"/data 10.0.0.0/16(rw,sync,root_squash) # c\n",
+            b'"/data set" -async,rw \\\n a(insecure) *(all_squash) (rw)\n/x\nrel a(rw\n',
+        ),
+    ),
+    Harness(
+        "mount-table",
+        text(_mounts),
+        ("agents/training/checkpoint/places.py", "agents/storage/check.py"),
+        form=Form.TEXT,
+        words=(b"\\040", b" - nfs4 ", b",vers=4.2", b"rsize=1048576", b" soft,"),
+        seeds=lambda: (
+            b"1 0 0:1 / / rw - ext4 /dev/a rw\n"
+            b"2 1 0:2 / /data rw,relatime shared:1 - nfs4 s:/e rw,vers=3,rsize=8192,soft\n"
+            b"3 1 0:3 / /data/a\\040b rw - overlay o rw\n"
+            b"4 1 0:4 / /data/atlas_dls ro - nfs s:/e ro,vers=4.2,nolock,proto=udp\n",
+        ),
+    ),
     Harness("link-files", _links, ("engine/wire/links.py",)),
     Harness(
         "runtime-engines",

@@ -14,10 +14,10 @@ from engine.controller import broker
 from engine.controller.revision_reader import RevisionReader
 from engine.controller.snapshot_reader import SnapshotReader
 from engine.controller.triggers import Triggers
-from engine.errors import InputError
+from engine.errors import BelayError, InputError
 from engine.observe.observed import observe
 from engine.serve.engine_client import EngineClient
-from engine.store import PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect, heal
+from engine.store import PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect, heal, sentinel
 from engine.store.keyring import read_keys
 from tests.fuzz.harness import Form, Harness, scratch, text
 
@@ -133,7 +133,50 @@ def _keys(data: bytes) -> None:
     read_keys(scratch(data))
 
 
+_PASSWORD: Final = "pass-word-of-redis"
+
+
+def _sentinels(url: str) -> None:
+    """A URL of Sentinels; what stands before its hosts is shown in no error."""
+    try:
+        found = sentinel.parse(url)
+    except BelayError as error:
+        said = f"{error} {error.hint}"
+        assert len(said) < 1000
+        if _PASSWORD in url.rpartition("@")[0]:
+            assert _PASSWORD not in said, said
+        return
+    assert 0 < len(found.hosts) <= sentinel.MOST_SENTINELS
+    assert all(host and 0 < port < 65536 for host, port in found.hosts)
+    assert found.broker_url().count("sentinel://") == len(found.hosts)
+    found.asking()
+
+
 HARNESSES: Final = (
+    Harness(
+        "sentinel-url",
+        text(_sentinels),
+        ("engine/store/sentinel.py",),
+        form=Form.TEXT,
+        words=(
+            b"redis+sentinel://",
+            b"rediss+sentinel://",
+            b"[::1]:26379",
+            b"/mymaster/0",
+            b"?sentinel_auth=1",
+            b"@",
+            b"user:pass-word-of-redis@",
+            b"&ssl_ca_certs=/a",
+            b"%2F",
+            b"\xe2\x84\x80",
+        ),
+        seeds=lambda: (
+            b"redis+sentinel://a.example.com:26379,b.example.com/mymaster/0",
+            b"rediss+sentinel://user:pass-word-of-redis@[::1]:26379,10.0.0.1/m/1?sentinel_auth=1&ssl_ca_certs=/ca.crt",
+            b"redis+sentinel://user:pass-word-of-redis/x@a/mymaster",
+            b"redis+sentinel://:pass-word-of-redis[@a/mymaster",
+        ),
+    ),
     Harness("celery-message", _message, ("engine/controller/broker.py",)),
     Harness(
         "batch",
