@@ -65,8 +65,9 @@ def _built(folder: Path, under: list[Document]) -> dict[Key, Document]:
     own = yaml.safe_load((folder / "kustomization.yaml").read_text())
     if unknown := set(own) - _KNOWN:
         raise KustomizeError(f"{folder}: {sorted(unknown)} are fields that tests/kustomize.py does not know")
-    if (own["kind"] == "Component") != own["apiVersion"].endswith("v1alpha1"):
-        raise KustomizeError(f"{folder}: {own['kind']} in {own['apiVersion']}")
+    kind, version = own.get("kind", "Kustomization"), own.get("apiVersion", "kustomize.config.k8s.io/v1beta1")
+    if (kind == "Component") != version.endswith("v1alpha1"):
+        raise KustomizeError(f"{folder}: {kind} in {version}")
     found = {_key(one): one for one in under}
     for name in own.get("resources", []):
         path = folder / name

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.test_deploy import built as overlay
+from tests.kustomize import kustomized as overlay
 from tests.test_deploy_nodes import COMPONENTS
 from tests.test_deploy_nodes import built as nodes
 

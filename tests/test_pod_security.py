@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.kustomize import kustomized as overlay
 from tests.pod_security import ENFORCE, LEVELS, containers, lowest_level, violations
-from tests.test_deploy import built as overlay
 from tests.test_deploy_nodes import COMPONENTS
 from tests.test_deploy_nodes import built as nodes
 
