@@ -153,8 +153,11 @@ class FakeCluster:
         self._online()
         if self.refuse_writes:
             raise ApiError(500, "no")
-        self.writes.append((self.clock.mono, body["metadata"]["name"]))
-        self.set_map(body)
+        metadata = body["metadata"]
+        self.writes.append((self.clock.mono, metadata["name"]))
+        there = self.maps.get((metadata["namespace"], metadata["name"]), {"metadata": {}})["metadata"]
+        kept = {**there.get("annotations", {}), **metadata.get("annotations", {})}
+        self.set_map({**body, "metadata": {**metadata, **({"annotations": kept} if kept else {})}})
 
     async def replace_config_map(self, body: Mapping[str, Any]) -> None:
         self._online()

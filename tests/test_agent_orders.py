@@ -11,6 +11,7 @@ import pytest
 from agents.drivers.server_models import SERVER_MODELS
 from agents.node.journal import Done, Journal
 from agents.node.settings import Settings
+from engine.wire import formats
 from engine.wire.names import NODES, REPORT_PREFIX, SYSTEM
 from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, journal_lines, pod, scenario
 
@@ -299,6 +300,36 @@ def test_a_journal_from_an_old_backup_is_corrected_by_the_report(tmp_path: Path)
         world.driver.inject(3, FAULT)
         await world.start(200)
         assert len(world.driver.resets) == 1 and world.result(3) == (7, "ok")
+
+    scenario(tmp_path, story)
+
+
+@pytest.mark.parametrize("journal", ["kept", "of a newer kind"])
+def test_an_agent_after_a_downgrade_runs_nothing_twice_and_its_report_counts(tmp_path: Path, journal: str) -> None:
+    async def story(world: World) -> None:
+        await faulty(world)
+        world.order({3: 7})
+        await world.run(40)
+        assert world.result(3) == (7, "ok") and len(world.driver.resets) == 1
+        await world.kill()
+        key = (NODES, REPORT_PREFIX + NODE)
+        newer = world.cluster.maps[key]
+        # a newer agent ran 8 and said so in words that this one does not know
+        newer = {**newer, "metadata": {**newer["metadata"], "annotations": {formats.ANNOTATION: "2", "a": "b"}}}
+        world.cluster.maps[key] = {**newer, "data": {"report.json": '{"chips": "elsewhere"}'}}
+        if journal != "kept":
+            path = world.folder / "journal"
+            path.write_bytes(path.read_bytes() + b"v2 something\n")
+        world.driver.inject(3, FAULT)
+        world.order({3: 8})
+        await world.start(200)
+        assert len(world.driver.resets) == 1 and world.result(3) == (8, "refused: journal lost")
+        written = world.cluster.maps[key]
+        assert written["metadata"]["annotations"] == {formats.ANNOTATION: "1", "a": "b"}, "the report is its own"
+        # what is ordered after it runs
+        world.order({3: 9})
+        await world.run(200)
+        assert world.result(3) == (9, "ok") and len(world.driver.resets) == 2
 
     scenario(tmp_path, story)
 

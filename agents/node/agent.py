@@ -24,7 +24,7 @@ from agents.node.fault_events import FaultEvents
 from agents.node.followed_orders import FollowedOrders
 from agents.node.hooks import Hooks
 from agents.node.jobfiles import TRACE_ROOT, Roots, keep_job_files
-from agents.node.journal import Journal, JournalLost
+from agents.node.journal import Done, Journal, JournalLost
 from agents.node.labels import keep_node
 from agents.node.log import Log
 from agents.node.notices import Notice, released
@@ -41,7 +41,7 @@ from agents.node.trust import OrderTrust
 from agents.node.witness import Witness
 from engine.model.cluster import Orders, Pod
 from engine.wire import objects
-from engine.wire.errors import WireError
+from engine.wire.errors import NewerFormat, WireError
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
 from engine.wire.orders import parse_orders, parse_report
 from engine.wire.policy import NodePolicy
@@ -324,7 +324,7 @@ class NodeAgent:
             return
         try:
             body = await self._cluster.get_config_map(NODES, REPORT_PREFIX + self.node)
-            done = reported(state, parse_report(body)) if body is not None else {}
+            done = self._done(body)
             if self._journal_open:
                 catch_up(self._journal, done)
             else:
@@ -351,6 +351,20 @@ class NodeAgent:
         self._journal_tries += 1
         pause = self._chance.uniform(0, min(60.0, 2.0 ** min(self._journal_tries, 10)))
         self._journal_due = self._clock.monotonic() + max(self._settings.tick, pause)
+
+    def _done(self, report: Mapping[str, Any] | None) -> Mapping[str, Done]:
+        """What the last report lists as done. Raises WireError where it is damaged.
+
+        One of a newer agent, whose place this one took, is not read: every epoch that is ordered now counts as done,
+        so that none runs twice. This agent's report takes its place then, else the node would be without one.
+        """
+        state = self._known()
+        if report is None:
+            return {}
+        try:
+            return reported(state, parse_report(report))
+        except NewerFormat:
+            return baseline(state, {}, state.orders)
 
     def _report(self) -> Any:
         assert self._executor is not None

@@ -102,10 +102,11 @@ class KubeClient:
         return await self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
 
     async def put_config_map(self, body: Mapping[str, Any]) -> None:
-        """Create a ConfigMap or replace the given keys of it; keys of others stay."""
+        """Create a ConfigMap or replace the given keys of it; keys, labels and annotations of others stay."""
         metadata = body["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/configmaps"
-        patch = {"metadata": {"labels": metadata.get("labels", {})}, "data": body["data"]}
+        given = {field: metadata[field] for field in ("labels", "annotations") if metadata.get(field)}
+        patch = {"metadata": given, "data": body["data"]}
         try:
             await self._send("PATCH", f"{path}/{metadata['name']}", patch, MERGE)
         except ApiError as error:

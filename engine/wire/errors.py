@@ -21,5 +21,9 @@ class WireError(ValueError):
         super().__init__(f"{self.object} {self.field}: {self.message}")
 
 
+class NewerFormat(WireError):
+    """An object of Belay's own whose format only a newer version reads (`engine.wire.formats`)."""
+
+
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"

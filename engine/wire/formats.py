@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.wire.errors import WireError
+from engine.wire.errors import NewerFormat
 from engine.wire.names import HISTORY, LEDGER_PREFIX, ORDERS_PREFIX, REPORT_PREFIX, REVISIONS, SYNC
 
 ANNOTATION: Final = "belay.dev/format"
@@ -37,13 +37,13 @@ def check(config_map: Mapping[str, Any], prefix: str) -> None:
     """Refuse an object of a format that this version does not read.
 
     Raises:
-        WireError: its format is newer, or no number.
+        NewerFormat: its format is newer, or no number.
     """
     found, newest = format_of(config_map), NEWEST[prefix]
     if found.isascii() and found.isdigit() and len(found) < 5 and 1 <= int(found) <= newest:
         return
     metadata = config_map.get("metadata") or {}
-    raise WireError(
+    raise NewerFormat(
         f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}",
         f"metadata.annotations[{ANNOTATION}]",
         f"has format {found[:20]!r}, this version reads up to {newest}: a newer Belay wrote it; run that again",

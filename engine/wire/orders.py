@@ -289,7 +289,10 @@ def build_report(report: AgentReport, prefix: str, driver: Mapping[str, Any]) ->
         errors=[e[:200] for e in report.errors[:MAX_ERRORS]],
         orders_trust=report.orders_trust or msgspec.UNSET,
     )
-    return _config_map(NODES, REPORT_PREFIX + report.node, REPORT_KEY, body)
+    config_map = _config_map(NODES, REPORT_PREFIX + report.node, REPORT_KEY, body)
+    # always named: a write of the agent leaves annotations of others, and a newer agent's would stay after a downgrade
+    config_map["metadata"]["annotations"] = {formats.ANNOTATION: str(formats.NEWEST[REPORT_PREFIX])}
+    return config_map
 
 
 def _open(config_map: Mapping[str, Any], prefix: str, key: str) -> tuple[str, str, object, str]:
