@@ -23,6 +23,7 @@ DEFAULT_PORT: Final = 26379
 MOST_SENTINELS: Final = 32
 _HOST: Final = re.compile(r"(\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(:(?P<port>[0-9]{1,5}))?\Z")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,255}\Z")
+_WORD: Final = re.compile(r"[a-z_]{1,40}\Z")
 _TLS: Final = ("ssl_ca_certs", "ssl_cert_reqs", "ssl_check_hostname", "ssl_certfile", "ssl_keyfile")
 _SHAPE: Final = "Write redis+sentinel://HOST:26379,HOST:26379/NAME/0, NAME being what the Sentinels call the primary."
 
@@ -87,10 +88,12 @@ def parse(url: str) -> Sentinels:
     if not _NAME.match(name):
         raise _refused(url, "the name of the primary is missing, or no name")
     if db and not (db.isascii() and db.isdigit() and len(db) <= 4):
-        raise _refused(url, f"{db[:20]!r} is no number of a database")
+        raise _refused(url, "after the name stands the number of a database, or nothing")
     query = dict(parse_qsl(parts.query))
     if unknown := sorted(set(query) - {*_TLS, "sentinel_auth"}):
-        raise _refused(url, f"it has no parameter {unknown[0][:40]!r}")
+        # a ? in a password makes the rest of it a parameter
+        shown = repr(unknown[0]) if _WORD.match(unknown[0]) else "of this name (in a password write ? as %3F)"
+        raise _refused(url, f"it has no parameter {shown}")
     tls: dict[str, Any] = {key: text for key, text in query.items() if key in _TLS}
     if "ssl_check_hostname" in tls:
         tls["ssl_check_hostname"] = tls["ssl_check_hostname"].lower() == "true"

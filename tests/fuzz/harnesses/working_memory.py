@@ -143,7 +143,8 @@ def _sentinels(url: str) -> None:
     except BelayError as error:
         said = f"{error} {error.hint}"
         assert len(said) < 1000
-        if _PASSWORD in url.rpartition("@")[0]:
+        before, _, after = url.rpartition("@")
+        if _PASSWORD in before and _PASSWORD not in after:
             assert _PASSWORD not in said, said
         return
     assert 0 < len(found.hosts) <= sentinel.MOST_SENTINELS
