@@ -353,3 +353,25 @@ def test_a_real_api_server_takes_it_upgrades_it_and_goes_back(own_kubeconfig: st
             release.uninstall("belay", ignore_not_found=True, timeout=60)
     assert "NotFound" in live("statefulset/belay-worker")
     assert live("customresourcedefinition/nodepools.belay.dev")["kind"] == "CustomResourceDefinition", "objects stay"
+    # what a release of the same name in another namespace kept is left alone, until its annotations name this one
+    crd = ["crd", "nodepools.belay.dev"]
+
+    def change(*words: str) -> None:
+        subprocess.run([*kubectl, *words], capture_output=True, text=True, timeout=60, check=True)
+
+    change("label", *crd, "app.kubernetes.io/managed-by=Helm")
+    change("annotate", *crd, "meta.helm.sh/release-name=belay", "meta.helm.sh/release-namespace=belay-old")
+    with helm.Config(kubeconfig_path=kubeconfig, namespace="belay-system") as release:
+        try:
+            release.install(CHART, "belay", first, timeout=60)
+            assert live(*crd)["metadata"]["annotations"]["meta.helm.sh/release-namespace"] == "belay-old"
+            notes = str(release.status("belay")["notes"])
+            said = next(line.strip() for line in notes.splitlines() if "kubectl annotate" in line)
+            assert "nodepools.belay.dev" in said and "faultpolicies" not in said, "only what another release kept"
+            change(*said.split()[1:])
+            change("annotate", *crd, "helm.sh/resource-policy-")
+            release.upgrade(CHART, "belay", second, timeout=60)
+            assert live(*crd)["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep", "it is this release's"
+        finally:
+            release.uninstall("belay", ignore_not_found=True, timeout=60)
+            change("annotate", *crd, "meta.helm.sh/release-name-", "meta.helm.sh/release-namespace-")

@@ -133,3 +133,16 @@
   {{- end }}
 {{- end }}
 {{- end }}
+
+{{- /*
+"true" for a live object that this release does not own: Helm refuses to touch it. What was kept by a release of the same
+name in another namespace is that release's, until its annotations name this one.
+*/}}
+{{- define "belay.foreign" -}}
+{{- if .live -}}
+{{- $notes := dig "metadata" "annotations" (dict) (.live | default dict) | default dict -}}
+{{- $name := index $notes "meta.helm.sh/release-name" | default "" -}}
+{{- $namespace := index $notes "meta.helm.sh/release-namespace" | default "" -}}
+{{- if or (ne $name .root.Release.Name) (ne $namespace .root.Release.Namespace) }}true{{ end -}}
+{{- end -}}
+{{- end -}}
