@@ -174,8 +174,9 @@ upgrade-test: venv test-packages ## an older version, REF= (the changelog's newe
 proto: venv ## renew the checked-in code of every .proto file
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(git ls-files '*.proto')
 
-checkpoint-torture: venv ## saves with the writer killed, full disks, torn bytes; SAVES= (10000), SEED= are read
+checkpoint-torture: venv ## saves with the writer killed, power cut (root and /dev/fuse), server gone, torn bytes; SAVES= (10000), CUTS= (500), SEED= are read
 	@$(BIN)/python -m tests.training.checkpoint_torture $${SAVES:-10000} $${SEED:-1}
+	@$(BIN)/python -m tests.training.checkpoint_cuts $${CUTS:-500} $${SEED:-1}
 
 clean: ## remove what the other verbs made
 	rm -rf $(VENV) $(DOCS_VENV) build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -64,11 +67,62 @@ def writing(work: Path, **chosen: object) -> Iterator[client.WriterClient]:
 @contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Path]:
     """A file system of ``size`` (a tmpfs) mounted at ``place``; needs root."""
-    import subprocess
-
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
     try:
         yield place
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+class Disk:
+    """A disk of `torn_disk.py`, mounted at ``place``; ``do`` gives it a command."""
+
+    def __init__(self, place: Path, size: int) -> None:
+        place.mkdir()
+        self.place = place
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.training.torn_disk", str(place), str(size)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._answer()
+
+    def do(self, what: str, **more: int) -> dict[str, int]:
+        """Carry out one command; what it says."""
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps({"do": what, **more}) + "\n")
+        self._server.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, int]:
+        assert self._server.stdout is not None and self._server.stderr is not None
+        line = self._server.stdout.readline()
+        assert line, self._server.stderr.read()[-500:]
+        return dict(json.loads(line))
+
+    def end(self) -> None:
+        """Unmount; requests that wait fail."""
+        self._server.communicate(timeout=30)
+
+
+@contextmanager
+def torn_disk(place: Path, size: int) -> Iterator[Disk]:
+    """A disk that tears what was not synced; the caller has asked :func:`lacks_fuse`."""
+    one = Disk(place, size)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+def lacks_fuse() -> str:
+    """Why no disk of ours can be mounted here; empty where it can."""
+    if os.geteuid():
+        return "mounting a disk of ours needs root"
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        return f"/dev/fuse cannot be used: {error.strerror}"
+    # a container may have the device and yet not the right to mount
+    done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    return "" if done.returncode == 0 else "mounting is not permitted in this container"

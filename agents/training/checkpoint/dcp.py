@@ -76,7 +76,7 @@ class PoolWriter(StorageWriter):  # type: ignore[misc]
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Create the folder."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        durable.folder(self.folder)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan unchanged."""
@@ -113,7 +113,7 @@ class PoolWriter(StorageWriter):  # type: ignore[misc]
         names = sorted({shard.file for shard in metadata.storage_data.values()})
         sizes = {name: self._size(name) for name in names}
         keeping = self.folder / sums.FOLDER
-        keeping.mkdir(exist_ok=True)
+        durable.folder(keeping)
         text = json.dumps({"version": 1, "shards": sizes}).encode()
         durable.write(keeping / sets.SHARDS, memoryview(bytearray(text)), mode=0o644)
         body = pickle.dumps(metadata)

@@ -24,6 +24,8 @@ from agents.training.checkpoint.sums import Sums
 STAGING = ".m.stg"
 """Suffix of an incomplete file (MindIO's suffix for files being copied)."""
 PAGE = 4096
+ABOVE = 2
+"""Levels of folders above a file's own whose names are synced with it."""
 
 
 def staging(path: Path) -> Path:
@@ -79,6 +81,21 @@ def publish(path: Path, stage: Path, new: Sums) -> None:
     sums.write(path, [new, *_known(path)])
     os.replace(stage, path)
     sums.sync_folder(path.parent)
+    _sync_above(path.parent)
+
+
+def _sync_above(folder: Path) -> None:
+    """Sync the names of the folders that a file lies in: a trainer has just made them (``iter_0000100/mp_rank_00``),
+    and a power cut may take a folder with all that was synced in it.
+    """
+    for inner, outer in itertools.islice(zip((folder, *folder.parents), folder.parents, strict=False), ABOVE):
+        try:
+            if os.stat(inner).st_dev != os.stat(outer).st_dev:
+                return
+            sums.sync_folder(outer)
+        except PermissionError:
+            # a folder that may be passed through but not read was there before
+            return
 
 
 def _known(path: Path) -> list[Sums]:
@@ -133,6 +150,15 @@ def _lock(handle: int, stage: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
             raise
+
+
+def folder(path: Path) -> None:
+    """Make the folder ``path`` and those above it, as far as they do not exist, durably. Raises ``OSError``."""
+    if path.is_dir():
+        return
+    folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sums.sync_folder(path.parent)
 
 
 def abandoned(stage: Path) -> bool:

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from agents.training.checkpoint import durable, retention, sets
 from agents.training.checkpoint import objects as storage
-from agents.training.checkpoint import retention, sets
 from agents.training.checkpoint.errors import CheckpointError, Incomplete
 from agents.training.checkpoint.saver import Pending, Saver, saver
 from agents.training.checkpoint.tiers import Tiers
@@ -96,7 +96,7 @@ class Checkpoints:
             if folder is not None
         ]
         for name in names:
-            name.parent.mkdir(parents=True, exist_ok=True)
+            durable.folder(name.parent)
         return names[0], names[1:]
 
     def _upload(self, step: int, pending: Pending) -> None:

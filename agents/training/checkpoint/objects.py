@@ -81,7 +81,7 @@ def get(url: str, step: int, folder: Path) -> Path:
         target = place / name
         if not target.resolve().is_relative_to(place.resolve()):
             raise Damaged(f"{base}/{MARK} names {name!r:.100}, which lies outside its set")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        durable.folder(target.parent)
         _fetch(store, f"{base}/{name}", entry, target)
     return place
 

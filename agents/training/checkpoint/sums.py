@@ -7,9 +7,11 @@ the new content gets its name, so a crash in between leaves a file with valid su
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ except ImportError:
 BLOCK = 8 << 20
 """Bytes under one checksum."""
 FOLDER = ".belay"
+_NOT_KNOWN = (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP)
+_making = threading.Lock()
 LIMIT = 64 << 20
 """Maximum size of a file of sums in bytes: enough for 32 TiB in blocks of 8 MiB."""
 
@@ -93,9 +97,10 @@ def read(path: Path) -> list[Sums]:
 def write(path: Path, contents: list[Sums]) -> None:
     """Write these contents (newest first) for ``path`` durably. Raises ``OSError``."""
     where = place(path)
-    if not where.parent.is_dir():
-        where.parent.mkdir(mode=0o755, exist_ok=True)
-        sync_folder(path.parent)
+    with _making:
+        if not where.parent.is_dir():
+            where.parent.mkdir(mode=0o755, exist_ok=True)
+            sync_folder(path.parent)
     body = json.dumps({"version": 1, "contents": [_entry(sums) for sums in contents]}, separators=(",", ":")).encode()
     text = body + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n"
     staging = where.with_name(where.name + ".stg")
@@ -117,13 +122,14 @@ def forget(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync ``folder``; file systems that cannot sync folders are accepted."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    """Sync ``folder``. File systems that cannot sync folders are accepted; ``OSError`` when the disk fails."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
-    except OSError:
-        # some network and FUSE file systems answer EINVAL: nothing more can be done for their renames
-        pass
+    except OSError as error:
+        # some network and FUSE file systems do not know this: nothing more can be done for their renames
+        if error.errno not in _NOT_KNOWN:
+            raise
     finally:
         os.close(handle)
 

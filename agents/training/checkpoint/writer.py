@@ -18,7 +18,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import blocks, peers, wire
+from agents.training.checkpoint import blocks, durable, peers, wire
 from agents.training.checkpoint.errors import CheckpointError
 from agents.training.checkpoint.jobs import WriteJob, WriteQueue
 from agents.training.checkpoint.peers import SentContent
@@ -182,7 +182,7 @@ class Writer:
             return slot
 
         def give(slot: Slot, path: str) -> None:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            durable.folder(Path(path).parent)
             with self.changed:
                 slot.path = path
                 slot.mark(SlotState.COMMITTED)
