@@ -35,7 +35,15 @@ class Step:
 class Job:
     """One launched script; its ranks write into ``folder``."""
 
-    def __init__(self, folder: Path, script: str, *arguments: object, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        script: str,
+        *arguments: object,
+        options: tuple[str, ...] = (),
+        inside: tuple[str, ...] = (),
+    ) -> None:
+        """``inside``: the command that runs it elsewhere, such as ``ip netns exec NAME``."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         number = next(_NUMBERS)
@@ -45,7 +53,7 @@ class Job:
         self._errors = (folder / f"errors-{number}").open("w+")
         env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         self.process = subprocess.Popen(
-            [*command, str(SCRIPTS / script), str(folder), *map(str, arguments)],
+            [*inside, *command, str(SCRIPTS / script), str(folder), *map(str, arguments)],
             cwd=ROOT,
             env=env,
             stderr=self._errors,
@@ -124,6 +132,11 @@ class Job:
         self._errors.seek(0)
         return self._errors.read()[-6000:]
 
+    def everything(self) -> str:
+        """All that launcher and ranks printed."""
+        self._errors.seek(0)
+        return self._errors.read()
+
     def close(self) -> None:
         """End it, whatever state it is in."""
         if self.process.poll() is None:
@@ -159,6 +172,14 @@ def descendants(pid: int) -> list[int]:
         found += below
         queue += below
     return found
+
+
+def signalled(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal a process that may be gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
 
 
 def gone(pids: Iterable[int], seconds: float = 150) -> None:

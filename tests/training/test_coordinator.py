@@ -304,3 +304,33 @@ def test_random_histories_end_in_training_and_no_step_that_a_living_rank_holds_i
                 break
         else:
             pytest.fail(f"seed {seed * 1000 + number}: no rank trains on from step {reached}")
+
+
+def two_nodes(limits: Limits | None = None) -> Coordinator:
+    """Ranks 0 and 1 on node 0, 2 and 3 on node 1; a coordinator that has just begun."""
+    return Coordinator({rank: rank // 2 for rank in range(4)}, limits or Limits())
+
+
+def test_a_rank_that_ends_before_all_nodes_have_joined_a_new_coordinator_is_started_again() -> None:
+    machine = two_nodes()
+    machine.node_joined(0, 0.0, [RunningRank(rank, 3, 5, True, False, 7) for rank in (0, 1)])
+    assert machine.ranks_lost([(1, 3, "died")], 0.5) == []
+    commands = machine.node_joined(1, 1.0, [RunningRank(rank, 3, 5, True, False, 7) for rank in (2, 3)])
+    assert commands == [JoinGeneration(6, (0, 2, 3)), StartRank(0, 1, 4, 6)]
+
+
+def test_a_node_that_joins_twice_counts_as_it_joined_last() -> None:
+    machine = two_nodes()
+    machine.node_joined(0, 0.0, [RunningRank(rank, 3, 5, True, False, 7) for rank in (0, 1)])
+    machine.node_lost(0, "closed", 0.5)
+    assert machine.node_joined(1, 1.0, [RunningRank(rank, 3, 5, True, False, 7) for rank in (2, 3)]) == []
+    commands = machine.node_joined(0, 2.0, [])
+    assert commands == [JoinGeneration(6, (2, 3)), StartRank(0, 0, 4, 6), StartRank(0, 1, 4, 6)]
+
+
+def test_a_job_whose_nodes_do_not_come_ends() -> None:
+    machine = two_nodes(Limits(join=10.0))
+    machine.node_joined(0, 0.0)
+    assert machine.tick(0.0) == [] == machine.tick(10.0)
+    (end,) = machine.tick(10.1)
+    assert isinstance(end, EndJob) and end.code == 1 and "nodes [1] have not joined for 10 s" in end.text

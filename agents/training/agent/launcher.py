@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
+import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from agents.training.agent.coordinator_host import CoordinatorHost
-from agents.training.agent.link import CoordinatorLink, NodeListener
-from agents.training.agent.node import NodeAgent, NodeSettings, append_timeline, report
+from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
+from agents.training.agent.node import Candidacy, NodeAgent, NodeSettings, append_timeline, report
+from agents.training.agent.peers import Peers
 from agents.training.agent.ranks import Ranks
 from agents.training.agent.supervisor import RESTARTS, RETURN_SOCKET, supervise
 from agents.training.notices import say
-from agents.training.reporting import of_environment
+from agents.training.reporting import Reporter, of_environment
+from agents.training.tolerance.election import CANDIDATES, Election
 from agents.training.tolerance.members import Limits, Recovery
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -32,10 +37,13 @@ def parser() -> argparse.ArgumentParser:
     number = _number
     found.add_argument("--python", metavar="PY", default=sys.executable, help="the interpreter that has PyTorch")
     found.add_argument("--nproc", "--nproc-per-node", "--nproc_per_node", metavar="N", type=number(1, 4096), default=1)
-    found.add_argument("--nnodes", metavar="N", type=number(1, 100_000), default=1)
-    found.add_argument("--node-rank", "--node_rank", metavar="R", type=number(0, 99_999), default=0)
+    found.add_argument("--nnodes", metavar="N", type=number(1, 100_000))
+    found.add_argument("--node-rank", "--node_rank", metavar="R", type=number(0, 99_999))
     found.add_argument("--master-addr", "--master_addr", metavar="A", default="", help="where the coordinator listens")
     found.add_argument("--master-port", "--master_port", metavar="P", type=number(1, 65535), default=29500)
+    found.add_argument(
+        "--nodes", metavar="A[:P],…", default="", help="all hosts, by node rank: they elect the coordinator themselves"
+    )
     found.add_argument("--spares", metavar="N", type=number(0, 64), default=1, help="processes kept ready per node (1)")
     found.add_argument("--timeline", metavar="FILE", type=Path, help="append each recovery as a line of JSON")
     found.add_argument("--checkpoints", metavar="DIR", type=Path, help="save what protect() protects here")
@@ -60,10 +68,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = parser().parse_args(given)
+    try:
+        complete(options)
+    except ValueError as error:
+        say(str(error))
+        return 2
     if problem := _problem(options):
         say(problem)
         return 2
     return supervise([sys.executable, "-m", "agents.training.agent.launcher", *given])
+
+
+def complete(options: argparse.Namespace) -> None:
+    """Set number and rank of nodes where they follow from other options; ``options.addresses``: node → host and port,
+    empty where the coordinator is given. Raises ``ValueError``."""
+    options.addresses = _addresses(options.nodes, options.master_port) if options.nodes else {}
+    if options.addresses:
+        count = len(options.addresses)
+        if options.nnodes not in (None, count):
+            raise ValueError(f"--nnodes {options.nnodes}, but --nodes names {count} hosts")
+        if options.master_addr:
+            raise ValueError("--nodes lets the hosts elect the coordinator: leave --master-addr out, or --nodes")
+        options.nnodes = count
+        if options.node_rank is None:
+            options.node_rank = _own_rank(options.addresses)
+        if options.node_rank < count:
+            options.master_addr = options.addresses[0][0]
+    options.nnodes, options.node_rank = options.nnodes or 1, options.node_rank or 0
+
+
+def _addresses(text: str, port: int) -> dict[int, tuple[str, int]]:
+    """The hosts in ``--nodes``; an IPv6 address with a port stands in brackets. Raises ``ValueError``."""
+    found: dict[int, tuple[str, int]] = {}
+    for entry in text.split(","):
+        host, number = entry.strip(), str(port)
+        if host.startswith("["):
+            host, _, rest = host[1:].partition("]")
+            number = rest[1:] if rest.startswith(":") else rest or number
+        elif host.count(":") == 1:
+            host, _, number = host.partition(":")
+        if not host or not number.isdigit() or not 0 < int(number) < 65536:
+            raise ValueError(f"--nodes: {entry!r} is not HOST or HOST:PORT")
+        if (host, int(number)) in found.values():
+            raise ValueError(f"--nodes: {entry!r} stands twice")
+        found[len(found)] = host, int(number)
+    return found
+
+
+def _own_rank(addresses: dict[int, tuple[str, int]]) -> int:
+    """The only node whose address is one of this machine. Raises ``ValueError``."""
+    own = [node for node, (host, _) in addresses.items() if _is_own(host)]
+    if len(own) == 1:
+        return own[0]
+    which = f"nodes {own} of --nodes are this machine" if own else "no address of --nodes is one of this machine"
+    raise ValueError(f"{which}: give --node-rank")
+
+
+def _is_own(host: str) -> bool:
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, _, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            with socket.socket(family, socket.SOCK_STREAM) as sock, contextlib.suppress(OSError):
+                sock.bind((address[0], 0))
+                return True
+    return False
 
 
 def _problem(options: argparse.Namespace) -> str:
@@ -73,7 +140,10 @@ def _problem(options: argparse.Namespace) -> str:
     if options.node_rank >= options.nnodes:
         return f"--node-rank {options.node_rank} with --nnodes {options.nnodes}: node ranks count from 0"
     if options.nnodes > 1 and not (options.master_addr or os.environ.get("MASTER_ADDR")):
-        return f"--nnodes {options.nnodes} needs --master-addr (or MASTER_ADDR): the address of the node of rank 0"
+        return (
+            f"--nnodes {options.nnodes} needs --nodes A,B,… (all hosts, which elect the coordinator), or --master-addr "
+            "(or MASTER_ADDR): the address of the node of rank 0, which runs it then"
+        )
     others = ("shared", "objects", "listen", "peer", "secret")
     given = [f"--checkpoint-{name}" for name in others if getattr(options, f"checkpoint_{name}")]
     if given and not options.checkpoints:
@@ -100,41 +170,60 @@ def _agent(options: argparse.Namespace) -> int:
         local={first + index: index for index in range(options.nproc)},
         world=world,
         job=os.environ.get("MINDX_TASK_ID", ""),
-        address=env["MASTER_ADDR"] if options.node_rank == 0 and options.nnodes > 1 else "",
+        address=_own_address(options, env),
         env=env,
         return_socket=return_socket,
         supervisor=os.getppid(),
         returning=restarts > 0,
     )
-    coordinator = listener = link = None
-    reporter = of_environment(world, options.nproc) if options.node_rank == 0 else None
+    reporters: list[Reporter] = []
+
+    def lead() -> CoordinatorHost:
+        """The coordinator, which reports what it recovers."""
+        for reporter in reporters:
+            reporter.close()
+        reporters[:] = [one for one in (of_environment(world, options.nproc),) if one is not None]
+        places = {rank: rank // options.nproc for rank in range(world)}
+        limits = Limits(quiet=options.quiet_limit, busy=options.busy_limit)
+        return CoordinatorHost(places, limits, report, record)
 
     def record(recovery: Recovery) -> None:
         append_timeline(recovery, options.timeline)
-        if reporter is not None:
+        for reporter in reporters:
             reporter.put(recovery)
 
-    if options.node_rank == 0:
-        coordinator = CoordinatorHost(
-            {rank: rank // options.nproc for rank in range(world)},
-            Limits(quiet=options.quiet_limit, busy=options.busy_limit),
-            report,
-            record,
-        )
-        if options.nnodes > 1:
-            try:
-                listener = NodeListener("0.0.0.0", options.master_port, settings.job, options.nnodes, options.nproc)
-            except OSError as error:
-                say(f"cannot listen on port {options.master_port}: {error.strerror}; give another --master-port")
-                return 2
+    coordinator = listener = link = candidacy = None
+    hosts = options.addresses
+    if hosts or (options.nnodes > 1 and options.node_rank == 0):
+        host, port = hosts.get(options.node_rank, ("0.0.0.0", options.master_port))
+        try:
+            any_address = "::" if ":" in host else "0.0.0.0"
+            listener = NodeListener(any_address, port, settings.job, options.nnodes, options.nproc, options.node_rank)
+        except OSError as error:
+            other = "another port in --nodes" if hosts else "another --master-port"
+            say(f"cannot listen on port {port}: {error.strerror}; give {other}")
+            return 2
+    if hosts:
+        own = {"version": VERSION, "job": settings.job, "nodes": options.nnodes, "nproc": options.nproc}
+        election = Election(options.node_rank, range(min(options.nnodes, CANDIDATES)), time.monotonic())
+        candidacy = Candidacy(Peers(hosts, own), election, lead)
+    elif options.node_rank == 0:
+        coordinator = lead()
     else:
         link = CoordinatorLink(env["MASTER_ADDR"], options.master_port)
     ranks = Ranks(options.python, options.script, options.arguments, {**os.environ, **env}, options.spares)
     try:
-        return NodeAgent(settings, ranks, coordinator, listener, link).run()
+        return NodeAgent(settings, ranks, coordinator, listener, link, candidacy).run()
     finally:
-        if reporter is not None:
+        for reporter in reporters:
             reporter.close()
+
+
+def _own_address(options: argparse.Namespace, env: dict[str, str]) -> str:
+    """The address at which ranks of other nodes reach those of this one; empty: as the connection to them shows."""
+    if options.addresses:
+        return str(options.addresses[options.node_rank][0])
+    return env["MASTER_ADDR"] if options.node_rank == 0 and options.nnodes > 1 else ""
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
@@ -184,4 +273,6 @@ def _number(low: int, high: int):  # type: ignore[no-untyped-def]
 
 
 if __name__ == "__main__":
-    raise SystemExit(_agent(parser().parse_args()))
+    given = parser().parse_args()
+    complete(given)
+    raise SystemExit(_agent(given))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from agents.training.agent.peers import claim_message, read_claim
 from agents.training.frames import Connection, FrameError, Message
 from agents.training.notices import say
+from agents.training.tolerance.election import Claim
 
 PING = 0.5
 """Seconds between pings."""
@@ -35,13 +38,20 @@ class NodeConnection:
 
 @dataclass
 class NodeListener:
-    """Accepts connections of the nodes of one job."""
+    """Accepts connections of the nodes of one job.
+
+    Where the coordinator is elected every node listens: ``claim`` says whether this one leads, ``heard`` takes what
+    other nodes say of themselves, and nodes that want to join one that does not lead are sent ``away``.
+    """
 
     host: str
     port: int
     job: str
     nodes: int
     nproc: int
+    node: int = 0
+    claim: Callable[[], Claim] | None = None
+    heard: Callable[[Claim, float], None] = lambda claim, now: None
     connections: list[NodeConnection] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,6 +86,8 @@ class NodeListener:
                         came.append((connection.node, message, payload))
                     elif message["t"] == "join":
                         came += self._join(connection, message, lost)
+                    elif message["t"] == "who" and self.claim is not None:
+                        self._answer(connection, message, now)
                     else:
                         why = "it did not join"
             except (OSError, FrameError) as error:
@@ -100,6 +112,15 @@ class NodeListener:
                 with contextlib.suppress(OSError, FrameError):
                     connection.line.send(message, payload)
 
+    def joined(self) -> set[int]:
+        """The nodes that are connected."""
+        return {one.node for one in self.connections if one.node is not None}
+
+    def dismiss(self) -> None:
+        """Close the connections of all nodes, which look for another coordinator then."""
+        for connection in [one for one in self.connections if one.node is not None]:
+            self._drop(connection)
+
     def close(self) -> None:
         """Close all connections and stop listening."""
         for connection in self.connections:
@@ -107,6 +128,22 @@ class NodeListener:
                 connection.line.flush()
             connection.line.close()
         self._sock.close()
+
+    def _answer(self, connection: NodeConnection, message: Message, now: float) -> None:
+        """Say whether this node leads, to one of the same job."""
+        assert self.claim is not None
+        if not self._ours(connection, message):
+            return
+        try:
+            asked = read_claim(message, self.nodes)
+        except ValueError as error:
+            connection.line.send({"t": "refused", "text": str(error)})
+            return
+        if asked.node == self.node:
+            connection.line.send({"t": "refused", "text": f"both are node {self.node}: give each a --node-rank"})
+            return
+        self.heard(asked, now)
+        connection.line.send({"t": "claim", **claim_message(self.claim())})
 
     def _accept(self, now: float) -> None:
         while True:
@@ -123,16 +160,17 @@ class NodeListener:
     def _join(
         self, connection: NodeConnection, message: Message, lost: list[tuple[int, str]]
     ) -> list[tuple[int, Message, bytes]]:
-        wanted = {"version": VERSION, "job": self.job, "nodes": self.nodes, "nproc": self.nproc}
-        for name, value in wanted.items():
-            if message.get(name) != value:
-                text = f"this job has {name} {value!r}, node {message.get('node')!r} has {message.get(name)!r}"
-                say(f"a node was refused: {text}"[:300])
-                connection.line.send({"t": "refused", "text": text[:500]})
-                return []
+        if not self._ours(connection, message):
+            return []
+        if self.claim is not None and not self.claim().leads:
+            connection.line.send({"t": "away"})
+            return []
         node = message.get("node")
-        if not isinstance(node, int) or not 0 < node < self.nodes:
-            connection.line.send({"t": "refused", "text": f"node rank {node!r} is not one of 1 to {self.nodes - 1}"})
+        if isinstance(node, bool) or not isinstance(node, int) or not 0 <= node < self.nodes or node == self.node:
+            text = (
+                f"node rank {node!r} is not another one of 0 to {self.nodes - 1}: each node needs its own --node-rank"
+            )
+            connection.line.send({"t": "refused", "text": text[:500]})
             return []
         for other in [one for one in self.connections if one.node == node]:
             # the node reconnected before its loss was detected
@@ -140,6 +178,18 @@ class NodeListener:
             lost.append((node, "it connected again"))
         connection.node = node
         return [(node, message, b"")]
+
+    def _ours(self, connection: NodeConnection, message: Message) -> bool:
+        """Whether a node is of this job; it is told what differs otherwise."""
+        wanted = {"version": VERSION, "job": self.job, "nodes": self.nodes, "nproc": self.nproc}
+        for name, value in wanted.items():
+            if message.get(name) != value:
+                given = repr(message.get(name))[:100]
+                text = f"this job has {name} {value!r}, node {str(message.get('node'))[:20]} has {given}"
+                say(f"a node was refused: {text}"[:300])
+                connection.line.send({"t": "refused", "text": text[:500]})
+                return False
+        return True
 
     def _drop(self, connection: NodeConnection) -> None:
         self.connections.remove(connection)
@@ -190,7 +240,9 @@ class CoordinatorLink:
                 self._last_seen = now
             for message, payload in messages:
                 if message["t"] == "refused":
-                    self.refused = str(message.get("text", ""))
+                    self.refused = str(message.get("text", ""))[:500]
+                elif message["t"] == "away":
+                    raise ConnectionError("it does not lead any more")
                 elif message["t"] != "ping":
                     found.append((message, payload))
             if now - self._last_seen > SILENT:
@@ -199,7 +251,7 @@ class CoordinatorLink:
                 self._pinged = now
                 self.line.send({"t": "ping"})
         except (OSError, FrameError) as error:
-            say(f"the coordinator at {self.host}:{self.port} is lost ({error}); ranks wait for its return")
+            say(f"the coordinator at {self.host}:{self.port} is lost ({error}); ranks wait for one")
             self.close()
         return found
 

@@ -8,16 +8,19 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agents.training.agent.coordinator_host import CoordinatorHost, Outgoing, timeline
-from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
+from agents.training.agent.link import SILENT, VERSION, CoordinatorLink, NodeListener
+from agents.training.agent.peers import Peers
 from agents.training.agent.ranks import ProcessLost, RankMessage, Ranks, StartFailed
 from agents.training.frames import Message
 from agents.training.notices import say
 from agents.training.tolerance.coordinator_commands import EndJob
+from agents.training.tolerance.election import Claim, Election, Follow, Lead
 from agents.training.tolerance.members import Recovery
 
 WATCH = 0.1
@@ -29,7 +32,7 @@ SPARE_AFTER = 0.5
 RETURN = 1.0
 """Seconds that a new agent waits for the ranks of its predecessor."""
 JOIN = 600.0
-"""Seconds that a node waits for the coordinator."""
+"""Seconds that a node waits for the coordinator, or an elected coordinator for the other nodes."""
 SIGTERM_GRACE = 10.0
 """Seconds that ranks get after SIGTERM."""
 
@@ -52,9 +55,20 @@ class NodeSettings:
     returning: bool
 
 
+@dataclass(frozen=True)
+class Candidacy:
+    """What a node needs where the coordinator is elected: the other nodes, the election, and how to make a coordinator
+    when it leads."""
+
+    peers: Peers
+    election: Election
+    coordinator: Callable[[], CoordinatorHost]
+
+
 class NodeAgent:
     """The agent of one node. ``coordinator`` is None where another node runs it: then ``link`` leads to that node. With
-    several nodes the node of the coordinator has a ``listener``."""
+    several nodes the node of the coordinator has a ``listener``. With a ``candidacy`` these change while the job runs.
+    """
 
     def __init__(
         self,
@@ -63,7 +77,9 @@ class NodeAgent:
         coordinator: CoordinatorHost | None,
         listener: NodeListener | None,
         link: CoordinatorLink | None,
+        candidacy: Candidacy | None = None,
     ) -> None:
+        self.candidacy = candidacy
         self.settings, self.node, self.ranks = settings, settings.node, ranks
         self.coordinator, self.listener, self.link = coordinator, listener, link
         self.address = settings.address or "127.0.0.1"
@@ -83,6 +99,12 @@ class NodeAgent:
         self._return_socket.setblocking(False)
         self._joins_at = time.monotonic() + (RETURN if settings.returning else 0)
         self._joined = False
+        self._followed_at: float | None = None
+        """When this node began to connect to an elected coordinator, until it has."""
+        self._leader_at = self._started_at
+        """When this node last was with a coordinator, or began."""
+        if candidacy is not None and listener is not None:
+            listener.claim, listener.heard = self.claim, candidacy.election.heard
 
     def run(self) -> int:
         """Run until the job ends; its exit code."""
@@ -97,11 +119,14 @@ class NodeAgent:
             watched = progressed = 0.0
             while self.ended is None:
                 due = watched + WATCH
-                ready = self._wait(wake, (due if self._joined else min(due, self._joins_at)) - time.monotonic())
+                if not self._joined and self._joins_at > time.monotonic():
+                    due = min(due, self._joins_at)
+                ready = self._wait(wake, due - time.monotonic())
                 if wake in ready:
                     _drain(wake)
                 now = time.monotonic()
                 self._adopt_ranks(ready)
+                self._elect(ready, now)
                 if not self._joined and now >= self._joins_at:
                     self._join(now)
                 self._events(ready)
@@ -132,9 +157,66 @@ class NodeAgent:
             self._carry_out(self.coordinator.node_joined(self.node, living, now))
         elif self.link is not None and self.link.connect(now):
             self.address = self.settings.address or self.link.address
-            self._joined = True
+            self._joined, self._followed_at = True, None
             body: Message = {"t": "join", "version": VERSION, "job": self.settings.job, "nodes": self.settings.nodes}
             self.link.send({**body, "nproc": len(self.settings.local), "node": self.node, "living": living})
+
+    def _elect(self, ready: set[int], now: float) -> None:
+        """Find the node that runs the coordinator, become it, or step back."""
+        if self.candidacy is None or now < self._joins_at:
+            # ranks of a former agent come first: they are what a coordinator is told
+            return
+        peers, election = self.candidacy.peers, self.candidacy.election
+        for claim in peers.handle(ready, now):
+            election.heard(claim, now)
+        joined = self.listener.joined() if self.listener is not None else set()
+        match election.decide(now, len(joined) + 1):
+            case Lead(term):
+                self._leader_at = now
+                if self.settings.nodes > 1:
+                    say(f"node {self.node} runs the coordinator (term {term})")
+                self.coordinator, self.link, self._joined = self.candidacy.coordinator(), None, False
+            case Follow(node):
+                self._leader_at = now
+                self._step_back()
+                address = peers.address(node)
+                if address is None:
+                    self._search(now)
+                else:
+                    self.link, self._joined, self._followed_at = CoordinatorLink(*address), False, now
+        peers.ask(election.asks(joined), self.claim(), now)
+        if self._followed_at is not None and now - self._followed_at > SILENT:
+            self._search(now)
+        if peers.refused:
+            self.ended = EndJob(2, f"this node was refused by {peers.refused}")
+        elif len(joined) + 1 == self.settings.nodes or (self.link is not None and self.link.line is not None):
+            self._leader_at = now
+        elif now - self._leader_at > JOIN:
+            missing = sorted(set(range(self.settings.nodes)) - joined - {self.node})[:20]
+            self.ended = EndJob(1, f"not all nodes came together for {JOIN:g} s; not seen from here: nodes {missing}")
+
+    def claim(self) -> Claim:
+        """What this node says when another one asks who leads."""
+        assert self.candidacy is not None and self.listener is not None
+        return self.candidacy.election.claim(len(self.listener.joined()) + 1)
+
+    def _search(self, now: float) -> None:
+        """The leader is lost: look for one."""
+        assert self.candidacy is not None
+        self.candidacy.election.lost(now)
+        if self.link is not None:
+            self.link.close()
+        self.link, self._followed_at = None, None
+
+    def _step_back(self) -> None:
+        """Give up the coordinator: a heavier one was found. The ranks of this node join it with their state."""
+        if self.coordinator is None:
+            return
+        say(f"node {self.node} gives up the coordinator")
+        self.coordinator.close()
+        self.coordinator = None
+        if self.listener is not None:
+            self.listener.dismiss()
 
     def _adopt_ranks(self, ready: set[int]) -> None:
         """Take over ranks of a former agent, until this node has joined."""
@@ -153,8 +235,9 @@ class NodeAgent:
             self._joins_at = time.monotonic() + RETURN / 5 if len(self._states) < len(self.settings.local) else 0
 
     def _receive_from_nodes(self, ready: set[int], now: float) -> None:
-        if self.listener is not None and self.coordinator is not None:
+        if self.listener is not None:
             came, lost = self.listener.handle(ready, now)
+        if self.listener is not None and self.coordinator is not None:
             for node, why in lost:
                 self._carry_out(self.coordinator.node_lost(node, why, now))
             up: list[tuple[Message, bytes]] = []
@@ -173,9 +256,12 @@ class NodeAgent:
                 self.take(message, payload)
             if self.link.line is None and self._joined:
                 self._joined, self._joins_at = False, now
+                if self.candidacy is not None:
+                    self._search(now)
+                    return
             if self.link.refused:
                 self.ended = EndJob(2, f"the coordinator refused this node: {self.link.refused}")
-            elif self.link.lost_at is not None and now - self.link.lost_at > JOIN:
+            elif self.candidacy is None and self.link.lost_at is not None and now - self.link.lost_at > JOIN:
                 where = f"{self.link.host}:{self.link.port}"
                 self.ended = EndJob(1, f"no coordinator at {where} for {JOIN:g} s: is the node of rank 0 up?")
 
@@ -188,6 +274,7 @@ class NodeAgent:
         links = [
             *(self.listener.descriptors() if self.listener else []),
             *(self.link.descriptors() if self.link else []),
+            *(self.candidacy.peers.descriptors() if self.candidacy else []),
         ]
         for descriptor, writing in links:
             poll.register(descriptor, select.POLLIN | (select.POLLOUT if writing else 0))
@@ -266,6 +353,10 @@ class NodeAgent:
                 process = self.ranks.of(int(message["rank"]))
                 if process is not None and process.incarnation == message["inc"]:
                     self.ranks.stop(process, str(message["why"]))
+                elif process is None:
+                    # its end was reported to a coordinator that is lost
+                    rank, incarnation = int(message["rank"]), int(message["inc"])
+                    self._send_up([({"t": "lost", "rank": rank, "inc": incarnation, "why": "is not there"}, b"")])
             case "rank":
                 process = self.ranks.of(int(message["rank"]))
                 if process is not None and process.incarnation == message["inc"]:
@@ -344,9 +435,11 @@ class NodeAgent:
         if self.coordinator is not None:
             self.coordinator.close()
         if self.listener is not None:
-            for node in range(1, self.settings.nodes):
+            for node in self.listener.joined():
                 self.listener.send(node, {"t": "job", "code": end.code, "text": end.text})
             self.listener.close()
+        if self.candidacy is not None:
+            self.candidacy.peers.close()
         if end.text and end.code:
             say(end.text)
         return end.code
@@ -378,13 +471,22 @@ def append_timeline(recovery: Recovery, file: Path | None) -> None:
 
 
 def _work(pid: int) -> tuple[int, int]:
-    """Clock ticks of processor time, and bytes read and written, of a process."""
+    """Clock ticks of processor time, and bytes read and written, of a process.
+
+    The threads in which gloo moves bytes do not count: that of an ended group may spin on sockets that were shut down,
+    and would make a hang look like work. The sums of a reduction are made in other threads.
+    """
+    ticks = 0
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b") ")[2].split()
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                name, _, rest = file.read().partition(b"(")[2].rpartition(b") ")
+            if name != b"gloo_tcp_loop":
+                fields = rest.split()
+                ticks += int(fields[11]) + int(fields[12])
         with open(f"/proc/{pid}/io", "rb") as file:
             counted = sum(int(line.split()[1]) for line in file.read().splitlines() if b"_bytes:" in line)
-        return int(fields[11]) + int(fields[12]), counted
+        return ticks, counted
     except (OSError, IndexError, ValueError):
         return 0, 0
 

@@ -53,7 +53,9 @@ class Coordinator:
         self._planned_at: float | None = None
         self._progress_at = 0.0
         self._closing = False
-        self._living: list[RunningRank] = []
+        self._living: dict[int, list[RunningRank]] = {}
+        """Node → the ranks with which it joined, until the first generation."""
+        self._waiting_since: float | None = None
         self._asked = False
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -65,7 +67,7 @@ class Coordinator:
         self.nodes.add(node)
         self._lost_nodes.pop(node, None)
         if self.generation == 0:
-            self._living += living
+            self._living[node] = list(living)
             if set(self.places.values()) - self.nodes:
                 return []
             return self._take_over(now)
@@ -78,28 +80,30 @@ class Coordinator:
     def _take_over(self, now: float) -> list[CoordinatorCommand]:
         """Begin the first generation, or continue the newest one of ranks that a former coordinator had started."""
         self._progress_at = now
-        if not self._living:
+        found = [one for living in self._living.values() for one in living]
+        self._living.clear()
+        if not found:
             self.generation = 1
             return [self._start(member, now) for member in self.members.values()]
-        self.generation = max(one.generation for one in self._living)
-        used = max(one.incarnation for one in self._living)
+        self.generation = max(one.generation for one in found)
+        used = max(one.incarnation for one in found)
         for member in self.members.values():
             member.incarnation = used
-        for one in self._living:
+        for one in found:
             member = self.members[one.rank]
             member.incarnation, member.done = one.incarnation, one.done
             member.phase = Phase.FREEING
             if one.generation == self.generation and one.entered:
                 member.phase = Phase.FINISHED if one.finished else Phase.TRAINING
             self._highest = max(self._highest, one.done, 0)
-        if any(one.leaving for one in self._living):
+        if any(one.leaving for one in found):
             # all ranks had finished: those that are missing have left
             self._closing = True
             for member in self.members.values():
                 member.phase = Phase.GONE
-            for one in self._living:
+            for one in found:
                 self.members[one.rank].phase = Phase.LEAVING
-            return [Leave(tuple(one.rank for one in self._living))]
+            return [Leave(tuple(one.rank for one in found))]
         if all(member.phase is Phase.TRAINING for member in self.members.values()):
             return [OperatorMessage(f"a new coordinator has taken over all ranks in generation {self.generation}")]
         return self._begin("the coordinator was lost", now)
@@ -110,6 +114,7 @@ class Coordinator:
             return []
         self.nodes.discard(node)
         if self.generation == 0:
+            self._living.pop(node, None)
             return []
         if self._closing:
             return self._end(1, f"node {node} was lost ({why}) after training, before its ranks had left")
@@ -125,6 +130,12 @@ class Coordinator:
     def ranks_lost(self, lost: Iterable[tuple[int, int, str]], now: float) -> list[CoordinatorCommand]:
         """Processes ended: (rank, incarnation, why)."""
         commands: list[CoordinatorCommand] = []
+        lost = list(lost)
+        if self.generation == 0:
+            ended = {(rank, incarnation) for rank, incarnation, _ in lost}
+            for node, living in self._living.items():
+                self._living[node] = [one for one in living if (one.rank, one.incarnation) not in ended]
+            return []
         causes, ranks = [], set()
         for rank, incarnation, why in lost:
             member = self.members[rank]
@@ -265,8 +276,10 @@ class Coordinator:
 
     def tick(self, now: float) -> list[CoordinatorCommand]:
         """Check the time limits."""
-        if self.ended or self.generation == 0:
+        if self.ended:
             return []
+        if self.generation == 0:
+            return self._await_nodes(now)
         commands: list[CoordinatorCommand] = []
         if self._broken_at is not None and now - self._broken_at >= self._settle():
             self._broken += 1
@@ -291,6 +304,14 @@ class Coordinator:
         if len(training) == len(self.members) and now - self._progress_at > self._quiet():
             commands += self._begin(f"no step was finished for {now - self._progress_at:.1f} s", now)
         return commands
+
+    def _await_nodes(self, now: float) -> list[CoordinatorCommand]:
+        """End a job whose nodes do not come."""
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        if now - self._waiting_since <= self.limits.join:
+            return []
+        missing = sorted(set(self.places.values()) - self.nodes)
+        return self._end(1, f"nodes {missing[:20]} have not joined for {self.limits.join:g} s: are they up?")
 
     def grace(self) -> float:
         """Seconds for a survivor to leave its collective."""
