@@ -12,7 +12,7 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels
+.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -94,6 +94,9 @@ fuzz-packages: # clang's libFuzzer for the C code; without it gcc feeds mutation
 
 fuzz: venv fuzz-packages ## mutated inputs for every parser, in Python and C; SECONDS= (3600), SEED=, HARNESSES=, FOLDER= are read; resumable
 	@$(BIN)/python -m tests.fuzz
+
+chaos-training: venv-training test-packages ## EVENTS= (1000) from SEED= on 2 x 4 training ranks in network namespaces, as root; weights compared
+	@$(BIN)/python -m tests.training.soak $${EVENTS:-1000} $${SEED:-1}
 
 soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock
 	@$(BIN)/python -m tests.training.sim $${SEED:-0} $${HISTORIES:-100000}

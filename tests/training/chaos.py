@@ -7,7 +7,6 @@ an undisturbed run. Ends with 1 and says what differs otherwise.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -17,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.training.launched import Job, descendants, history
+from tests.training.launched import Job, descendants, history, signalled
 
 RANKS = 4
 STEP = 0.01
@@ -50,14 +49,6 @@ def fault(job: Job, chance: random.Random) -> str:
                 if pid not in known and chance.random() < 0.7:
                     signalled(pid)
     return kind
-
-
-def signalled(pid: int) -> None:
-    """End a process that may be gone."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def main(arguments: list[str]) -> int:
