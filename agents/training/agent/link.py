@@ -180,7 +180,7 @@ class NodeListener:
         return [(node, message, b"")]
 
     def _ours(self, connection: NodeConnection, message: Message) -> bool:
-        """Whether a node is of this job; it is told what differs otherwise."""
+        """Whether a node is of this job; otherwise it is sent the difference."""
         wanted = {"version": VERSION, "job": self.job, "nodes": self.nodes, "nproc": self.nproc}
         for name, value in wanted.items():
             if message.get(name) != value:

@@ -164,7 +164,7 @@ class NodeAgent:
     def _elect(self, ready: set[int], now: float) -> None:
         """Find the node that runs the coordinator, become it, or step back."""
         if self.candidacy is None or now < self._joins_at:
-            # ranks of a former agent come first: they are what a coordinator is told
+            # ranks of a former agent come first: they are reported to the coordinator
             return
         peers, election = self.candidacy.peers, self.candidacy.election
         for claim in peers.handle(ready, now):
