@@ -18,7 +18,7 @@ from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
 from agents.training.agent.node import Candidacy, NodeAgent, NodeSettings, append_timeline, report
 from agents.training.agent.peers import Peers
 from agents.training.agent.ranks import Ranks
-from agents.training.agent.supervisor import RESTARTS, RETURN_SOCKET, supervise
+from agents.training.agent.supervisor import RESTARTS, RETURN_SOCKET, WORKED, supervise
 from agents.training.notices import say
 from agents.training.reporting import Reporter, of_environment
 from agents.training.tolerance.election import CANDIDATES, Election
@@ -159,6 +159,8 @@ def _problem(options: argparse.Namespace) -> str:
 def _agent(options: argparse.Namespace) -> int:
     """Run one node agent, as a child of its supervisor."""
     return_socket, restarts = os.environ.pop(RETURN_SOCKET), int(os.environ.pop(RESTARTS))
+    worked = int(os.environ.pop(WORKED))
+    os.set_inheritable(worked, False)
     # ranks whose warm process is gone become children of this one
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     world = options.nproc * options.nnodes
@@ -175,6 +177,7 @@ def _agent(options: argparse.Namespace) -> int:
         return_socket=return_socket,
         supervisor=os.getppid(),
         returning=restarts > 0,
+        worked=worked,
     )
     reporters: list[Reporter] = []
 

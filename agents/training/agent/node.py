@@ -41,7 +41,8 @@ SIGTERM_GRACE = 10.0
 class NodeSettings:
     """The job as a node sees it. ``local``: rank → local rank of this node's ranks; ``return_socket``: name of the
     abstract Unix socket at which ranks connect to a new agent; ``supervisor``: pid of the process that starts agents;
-    ``returning``: whether ranks of a former agent may connect."""
+    ``returning``: whether ranks of a former agent may connect; ``worked``: a descriptor to write to once a step is
+    finished, which is closed then."""
 
     node: int
     nodes: int
@@ -53,6 +54,7 @@ class NodeSettings:
     return_socket: str
     supervisor: int
     returning: bool
+    worked: int = -1
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class NodeAgent:
         self._work: dict[int, tuple[int, int]] = {}
         self._dones: dict[int, int] = {}
         self._median = 0.0
+        self._worked = settings.worked
         self._firsts: dict[int, int] = {}
         """Pid → generation whose first step was reported."""
         self._terminated: float | None = None
@@ -393,13 +396,15 @@ class NodeAgent:
         self.ranks.start(rank, incarnation, assignment)
 
     def _progress(self) -> None:
-        steps, firsts, median, working = [], [], 0, False
+        steps, firsts, median, working, advanced = [], [], 0, False, False
         for process in self.ranks.processes.values():
             if process.rank is None or not process.pid:
                 continue
             done, _, length = process.page.read()
             median = max(median, length)
             if done >= 0 and self._dones.get(process.pid) != done:
+                # the first number that an agent reads may be of its predecessor's time
+                advanced = advanced or process.pid in self._dones
                 self._dones[process.pid] = done
                 steps.append([process.rank, process.incarnation, done])
                 generation, first = process.page.first()
@@ -414,6 +419,10 @@ class NodeAgent:
             working = working or work[0] - before[0] > 100 * PROGRESS / 20 or work[1] != before[1]
             self._work[process.pid] = work
         self._median = median / 1e9
+        if advanced and self._worked >= 0:
+            os.write(self._worked, b"+")
+            os.close(self._worked)
+            self._worked = -1
         message: Message = {"t": "progress", "steps": steps, "firsts": firsts, "median": self._median}
         message["working"] = working and not steps
         self._send_up([(message, b"")])

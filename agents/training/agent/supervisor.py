@@ -22,8 +22,11 @@ RETURN_SOCKET = "BELAY_TRAIN_DOOR"
 """Variable of an agent: name of the abstract Unix socket at which ranks connect to a new agent."""
 RESTARTS = "BELAY_TRAIN_RESTARTS"
 """Variable of an agent: how many agents ran before it."""
+WORKED = "BELAY_TRAIN_WORKED"
+"""Variable of an agent: descriptor to which it writes once its ranks finish a step."""
 HURRIED = 5
-"""Number of consecutive agents that live less than ten seconds, after which the job ends."""
+"""Number of consecutive agents under which no rank finished a step and that live less than ten seconds, after which the
+job ends."""
 
 
 def supervise(command: Sequence[str]) -> int:
@@ -45,11 +48,14 @@ def supervise(command: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
     hurried = restarts = 0
+    worked, works = os.pipe()
+    os.set_blocking(worked, False)
     while True:
         began = time.monotonic()
         agent = subprocess.Popen(
             list(command),
-            env={**env, RESTARTS: str(restarts)},
+            env={**env, RESTARTS: str(restarts), WORKED: str(works)},
+            pass_fds=[works],
             process_group=0,
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
         )
@@ -57,12 +63,22 @@ def supervise(command: Sequence[str]) -> int:
         if code >= 0 or asked:
             _reap(2.0)
             return code if code >= 0 else 128 + asked
-        hurried = hurried + 1 if time.monotonic() - began < 10 else 0
+        trained = _read(worked)
+        hurried = hurried + 1 if time.monotonic() - began < 10 and not trained else 0
         restarts += 1
         if hurried >= HURRIED:
-            say(f"the node agent was killed {hurried} times in a row, each within ten seconds: the job ends")
+            why = f"the node agent was killed {hurried} times in a row"
+            say(f"{why}, each within ten seconds and before a step was finished: the job ends")
             return 1
         say(f"the node agent was killed by {signal.Signals(-code).name}; another one takes over its ranks")
+
+
+def _read(descriptor: int) -> bool:
+    """Whether something was written to a pipe, which is empty then."""
+    try:
+        return bool(os.read(descriptor, 4096))
+    except BlockingIOError:
+        return False
 
 
 def _ended(pid: int) -> int:
