@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.documents import Desired
@@ -18,10 +19,12 @@ from engine.serve.console import patches
 from engine.serve.console.changes import ChangeStream
 from engine.serve.console.document import Builder, StateDocument, data_of
 from engine.serve.console.follower import StatusFollower
+from engine.serve.console.repository import section
 from engine.serve.console.texts import LONGEST
 from engine.status import memory_bodies, status_bodies
 from engine.status.cluster_map import HOLDS, STATES
 from engine.status.sync_status import SyncState
+from engine.wire.revisionlog import ENTRIES, RevisionEntry
 from engine.wire.sync import HELD_PRUNE
 from tests.bench.clusters import NOW, ascend_job, cluster, device, node, pod, service
 
@@ -211,3 +214,29 @@ def test_the_map_is_cut_into_parts_that_fit_and_puts_them_together() -> None:
     assert len(parts) > 1
     assert all(sum(map(len, data.values())) < 800 * 1024 for data in found.values())
     assert len(Builder().build(found, time=NOW).sections["nodes"]["name"]) == 5000
+
+
+def test_a_revision_is_accepted_by_its_shard() -> None:
+    def log(*revisions: str) -> dict[str, str]:
+        entries = [RevisionEntry(number=n, revision=one, source="s", time=1000 * n) for n, one in enumerate(revisions)]
+        return {ENTRIES: msgspec.json.encode(entries).decode()}
+
+    old, both, other = "a" * 40, "b" * 40, "c" * 40
+    logs = {"belay-revisions": log(old, both), "belay-revisions.east": log(both, other)}
+    for shard, accepted in (("main", {old, both}), ("east", {both, other})):
+        rows = section({}, logs, (), shard)["revisions"]
+        assert {row["id"] for row in rows if row["accepted"]} == accepted
+        assert {row["id"][0]: row["shards"] for row in rows} == {"a": ["main"], "b": ["main", "east"], "c": ["east"]}
+
+
+def test_jobs_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.serve.console.document.MOST_JOBS", 3)
+    document = Builder().build(published(cluster(8, 5)), time=NOW)
+    assert len(document.sections["jobs"]) == 3 and document.sections["leftOut"]["jobs"] == 2
+    assert max(document.sections["chips"]["job"]) == 2
+
+
+def test_a_hundred_thousand_findings_make_a_small_document() -> None:
+    rows = [{"severity": "error", "file": f"desired/{n}.yaml", "line": n, "message": "m"} for n in range(100_000)]
+    found = {**published(cluster(1, 0)), "belay-sync": {"diagnostics.json": json.dumps(rows)}}
+    assert len(Builder().build(found, time=NOW).encoded()) < 200_000

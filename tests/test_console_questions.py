@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -308,7 +309,24 @@ def test_the_memory_of_what_was_shown_is_bounded(monkeypatch: pytest.MonkeyPatch
         document = builder.build(found, time=NOW + second, problems=[str(second)])
         past.see(document, document.encoded(), NOW + second)
         past.see(document, document.encoded(), NOW + second + 0.1)
-    assert [moment.at for moment in past.moments()] == [NOW + 5, NOW + 6, NOW + 7]
+    assert len(past.moments()) == 3 and past.moments()[-1].at == NOW + 7
+
+
+def test_of_long_ago_what_happened_stays_longer_than_what_lay_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.serve.console.history.MOST_SEEN", 40)
+    past, builder = PastMoments(), Builder()
+    well, ill = published(cluster(2, 1)), published(
+        [*(item for item in cluster(2, 1) if not item["metadata"]["name"].endswith("deviceinfo-node-00001")),
+         device("node-00001", faulty=3)]
+    )  # fmt: skip
+    at_fault = 100.0
+    for second in range(600):
+        document = builder.build(ill if second == at_fault else well, time=NOW + second, problems=[str(second)])
+        past.see(document, document.encoded(), NOW + second)
+    kept = [moment.at - NOW for moment in past.moments()]
+    assert len(kept) == 40 and kept[0] == 0.0 and at_fault in kept
+    assert kept[-10:] == [590.0 + n for n in range(10)]
+    assert max(b - a for a, b in itertools.pairwise(kept)) < 200.0
 
 
 def test_branches_and_the_plan_of_one_before_the_merge(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_an_answer_without_end_is_cut() -> None:
         deep = [deep]
     assert json.dumps(cleaned(deep)).count("[") <= DEEPEST + 1
     assert len(cleaned(["x"] * 1_000_000, most=1_000)) <= 1_000
+    assert len(json.dumps(cleaned(["x" * 6_400] * 10_000, most=1_000))) < 100_000
 
 
 def test_names_that_no_object_has_are_texts() -> None:

@@ -69,10 +69,16 @@ def console(
 
     It reads only. docs/console.md says what it shows and who may look.
     """
-    from engine.serve.console.offline import ConsoleOptions
+    from engine.serve.console.offline import AccessSettings, ConsoleOptions
     from engine.serve.console.offline import main as run
+    from engine.settings import from_environment
 
+    settings = from_environment()
+    access = AccessSettings(
+        hosts=settings.console_hosts, proxy_header=settings.console_proxy_header, proxies=settings.console_proxies
+    )
     options = ConsoleOptions(
+        access=access,
         cluster=cluster or "", recording=recording or "", desired=desired or "", policies=policies,
         repository=repository, listen=listen, kubeconfig=kubeconfig or "",
     )  # fmt: skip

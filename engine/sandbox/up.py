@@ -24,6 +24,7 @@ import msgspec
 from engine.errors import BelayError, InputError
 from engine.sandbox import git_repository
 from engine.sandbox.folder import DataFolder
+from engine.sandbox.ports import CONSOLE, Ports
 from engine.sandbox.processes import ChildProcess, ChildProcesses
 from engine.sandbox.reader import ApiReader
 from engine.sandbox.readiness import settled, silenced
@@ -79,6 +80,7 @@ class Sandbox:
         self.scale = time_scale(options.time_scale)
         self.server_url = ""
         self.recovery_service = ""
+        self._ports = Ports(self.folder.root)
         self._say = say
         self._stopping = stopping
         self._redis: RedisProcess | None = None
@@ -152,6 +154,7 @@ class Sandbox:
         self._release()
 
     def _release(self) -> None:
+        self._ports.release()
         if self._redis_folder is not None:
             for file in self._redis_folder.iterdir():
                 file.unlink(missing_ok=True)
@@ -191,25 +194,9 @@ class Sandbox:
         self._print("Redis answers")
 
     def _start_api(self) -> ChildProcess:
-        port = self._port()
+        port = self._ports.choose("port")
         command = ["-m", "engine.sandbox.api", "--port", str(port), "--data", str(self.folder.api)]
         return self._child("api", [*command, "--kubeconfig", str(self.folder.kubeconfig)], {})
-
-    def _port(self) -> int:
-        """The port of the last run if it is free, so that an exported kubeconfig still works."""
-        file = self.folder.root / "port"
-        kept = file.read_text().strip() if file.exists() else ""
-        for number in (int(kept) if kept.isdecimal() else 0, 0):
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(("127.0.0.1", number))
-                except OSError:
-                    continue
-                found = int(probe.getsockname()[1])
-                file.write_text(f"{found}\n")
-                return found
-        raise BelayError("no free port on 127.0.0.1")
 
     @property
     def _state(self) -> Path | None:
@@ -247,7 +234,7 @@ class Sandbox:
         for verb in ("controller", "worker"):
             self._child(verb, ["-m", "engine.cli", verb], to_environment(self.settings(verb)))
         if self.options.server:
-            listen = _free_address()
+            listen = f"127.0.0.1:{self._ports.choose('console-port', CONSOLE)}"
             self.server_url = f"http://{listen}"
             command = ["-m", "engine.cli", "server", "--listen", listen]
             self._child("server", command, to_environment(self.settings("server")))

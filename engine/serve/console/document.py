@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,8 @@ from engine.wire import names
 VERSION: Final = 1
 #: Selects the ConfigMaps of ``belay-system`` that a document is made of.
 SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pool,job,map,chips,queues,link,revisions)"
+MOST_JOBS: Final = 20_000
+"""Jobs of a document: twice the nodes of the largest cluster. More are counted."""
 COLUMNAR: Final = ("nodes", "chips")
 LISTED: Final = ("jobs", "queues", "recoveries", "faults", "offenders", "links", "boards", "problems")
 NODE_STATES: Final = tuple(state.value for state in NodeHealth)
@@ -87,7 +90,11 @@ class Builder:
         if layout.left_out:
             left["nodes"] = layout.left_out
         sync = found.get(names.SYNC, {})
-        jobs = self._jobs.read(_of(found, names.JOB_PREFIX), layout)
+        listed = _of(found, names.JOB_PREFIX)
+        if len(listed) > MOST_JOBS:
+            left["jobs"] = len(listed) - MOST_JOBS
+            listed = dict(islice(listed.items(), MOST_JOBS))
+        jobs = self._jobs.read(listed, layout)
         faults, boards = [], []
         for data in map_parts(found, names.CHIPS_PREFIX).values():
             faults += [_fault(row) for row in rows(data.get(cluster_map.FAULTS_KEY))]
@@ -108,11 +115,11 @@ class Builder:
             "offenders": _offenders(found),
             "links": links,
             "boards": boards,
-            "git": repository.section(sync, _of(found, names.REVISIONS), git),
+            "git": repository.section(sync, _of(found, names.REVISIONS), git, self._shard),
             "problems": [line(problem) for problem in problems],
         }
         for section in LISTED:
-            # chips point into the list of jobs, which is bounded by what one API server can hold
+            # chips point into the list of jobs, which is cut before it is read
             if section != "jobs":
                 sections[section], missing = first(sections[section])
                 if missing:

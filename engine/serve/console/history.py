@@ -1,8 +1,9 @@
 """Moments that can be looked at again: recorded passes on disk, and documents that this server saw.
 
 A recording is a pass with all its inputs: every question can be asked about it, and its figures stand beside it. The
-documents that the server saw lie compressed in memory, the oldest going first; they show the cluster between recorded
-passes, and where the recordings are on another machine.
+documents that the server saw lie compressed in memory; they show the cluster between recorded passes, and where the
+recordings are on another machine. Where they become too many, those of long ago are thinned out: what happened at a
+fault, an eviction or a revision stays longer than what lies between.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class PastMoments:
         with self._lock:
             self._seen[document.id] = (moment, packed, figures)
             self._bytes += _size(packed, figures)
-            while len(self._seen) > MOST_SEEN or self._bytes > SEEN_BYTES:
-                _, gone, old = self._seen.popitem(last=False)[1]
+            while len(self._seen) > max(1, MOST_SEEN) or (self._bytes > SEEN_BYTES and len(self._seen) > 1):
+                _, gone, old = self._seen.pop(_dispensable([row[0] for row in self._seen.values()]))
                 self._bytes -= _size(gone, old)
 
     def moments(self) -> list[HistoryMoment]:
@@ -131,6 +132,27 @@ class PastMoments:
             if kept is not None:
                 found[kept[1].id] = kept
         self._recorded = found
+
+
+def _dispensable(moments: Sequence[HistoryMoment]) -> str:
+    """The id of the moment that is missed least: of the older half, the one whose neighbours are nearest to each other
+    for its age. One at which something happened counts as if they were far apart. The first one stays.
+    """
+    now, half = moments[-1].at, moments[1 : 1 + max(1, len(moments) // 2)]
+    least, found = float("inf"), moments[0].id
+    for before, here, after in zip(moments, half, [*moments[2:], moments[-1]], strict=False):
+        worth = (after.at - before.at + 1.0) / (now - here.at + 1.0) * (_HAPPENED if _happened(before, here) else 1.0)
+        if worth < least:
+            least, found = worth, here.id
+    return found
+
+
+_HAPPENED: Final = 50.0
+"""A moment at which something happened stays as long as one that is alone for so many times as long."""
+
+
+def _happened(before: HistoryMoment, here: HistoryMoment) -> bool:
+    return bool(here.evictions) or here.faults != before.faults or here.revision != before.revision
 
 
 def one_recording(file: Path) -> PastMoments:

@@ -35,11 +35,20 @@ _SHUTDOWN_SECONDS: Final = 2.0
 _LOADING_SECONDS: Final = 10 * DOCUMENT_SECONDS
 
 
+class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """``BELAY_CONSOLE_HOSTS``, ``_PROXY_HEADER`` and ``_PROXIES``, as `belay server` takes them."""
+
+    hosts: str = ""
+    proxy_header: str = ""
+    proxies: str = ""
+
+
 class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is shown, and where: ``cluster`` is a file or ``live``, ``recording`` a file or a folder of them."""
 
     cluster: str = ""
     recording: str = ""
+    access: AccessSettings = AccessSettings()
     desired: str = ""
     policies: tuple[str, ...] = ()
     repository: str = ""
@@ -96,9 +105,9 @@ async def _serve(options: ConsoleOptions, command: Sequence[str], say: Callable[
         host, port = _address(options.listen)
         free = host in ("127.0.0.1", "::1", "localhost")
         kind = "cluster" if kube is not None else "recording" if options.recording else "cluster file"
-        console = Console(
-            changes, Viewers(rules(free=free), kube), source=kind, live=kube is not None, questions=questions
-        )
+        access = options.access
+        may = rules(free=free, hosts=access.hosts, proxy_header=access.proxy_header, proxies=access.proxies)
+        console = Console(changes, Viewers(may, kube), source=kind, live=kube is not None, questions=questions)
         app = web.Application(middlewares=[guarded, _looking(console)])
         app.router.add_get("/", _to_console)
         console.add_to(app)

@@ -10,10 +10,11 @@ import msgspec
 from engine.model.plan import CONFIRM
 from engine.model.times import rfc3339
 from engine.serve.console.texts import MOST_ROWS, decoded, line, mapping, number, picked, rows, words
-from engine.wire import revisionlog, sync
+from engine.wire import names, revisionlog, sync
 
 MOST_REVISIONS: Final = 100
 MOST_FINDINGS: Final = 500
+MOST_SHARDS: Final = 64
 MOST_OF_REVISION: Final = 60
 """Findings that stand beside a revision too."""
 
@@ -34,12 +35,17 @@ def commit_of(row: Mapping[str, Any]) -> RepositoryCommit:
 
 
 def section(
-    sync_data: Mapping[str, str], logs: Mapping[str, Mapping[str, str]], git: Sequence[RepositoryCommit]
+    sync_data: Mapping[str, str],
+    logs: Mapping[str, Mapping[str, str]],
+    git: Sequence[RepositoryCommit],
+    shard: str = names.MAIN_SHARD,
 ) -> dict[str, Any]:
-    """Section ``git`` of a document: ``logs``: the ``belay-revisions*`` ConfigMaps; ``git``: commits, newest first."""
+    """Section ``git`` of a document: ``logs``: the ``belay-revisions*`` ConfigMaps, one of each shard; ``git``:
+    commits, newest first; ``shard``: whose acceptance counts.
+    """
     applied, attempted = line(sync_data.get(sync.APPLIED), 64), line(sync_data.get(sync.ATTEMPTED), 64)
     findings = [finding(row) for row in rows(sync_data.get("diagnostics.json"))]
-    revisions = _revisions(logs, git, applied, attempted)
+    revisions = _revisions(logs, git, applied, attempted, shard)
     for row in revisions:
         if row["id"] == attempted:
             row["findings"] = findings[:MOST_OF_REVISION]
@@ -103,7 +109,7 @@ def _trailer(text: object) -> str:
 
 
 def _revisions(
-    logs: Mapping[str, Mapping[str, str]], git: Sequence[RepositoryCommit], applied: str, attempted: str
+    logs: Mapping[str, Mapping[str, str]], git: Sequence[RepositoryCommit], applied: str, attempted: str, shard: str
 ) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for commit in git[:MOST_REVISIONS]:
@@ -113,12 +119,16 @@ def _revisions(
             "subject": line(commit.subject, 200),
             "changed": words(commit.changed),
         }
-    for data in logs.values():
+    own = names.revisions_config_map(shard)
+    for key, data in logs.items():
+        by = line(shard if key == own else key.removeprefix(names.REVISIONS).removeprefix(".") or names.MAIN_SHARD, 63)
         for entry in _entries(data)[-MOST_REVISIONS:]:
             row = found.setdefault(entry.revision, _row(entry.revision))
             # what the controller wrote down is how it verified the commit: ssh, gpg or none
             verified = "good" if entry.verified in ("ssh", "gpg") else line(entry.verified, 16)
-            row |= {"signer": line(entry.signer, 200), "verified": verified, "accepted": True}
+            row |= {"signer": line(entry.signer, 200), "verified": verified, "accepted": row["accepted"] or key == own}
+            if by not in row["shards"] and len(row["shards"]) < MOST_SHARDS:
+                row["shards"] = [*row["shards"], by]
             row["time"] = row["time"] or (rfc3339(entry.time / 1000) if entry.time else None)
             author, subject = _said(entry)
             row["author"], row["subject"] = row["author"] or author, row["subject"] or subject
@@ -136,7 +146,7 @@ def _revisions(
 def _row(revision: str) -> dict[str, Any]:
     return {
         "id": line(revision, 64), "author": "", "signer": "", "verified": "none", "time": None, "subject": "",
-        "accepted": False, "findings": [], "changed": [],
+        "accepted": False, "shards": [], "findings": [], "changed": [],
     }  # fmt: skip
 
 

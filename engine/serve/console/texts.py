@@ -17,7 +17,7 @@ NAME: Final = 253
 LONGEST_FACT: Final = 2_000
 """Longest text of an answer that is no row of a table, in characters."""
 MOST_FACTS: Final = 200_000
-"""Most values of such an answer."""
+"""Most values of such an answer; a text counts once more for every 64 characters."""
 DEEPEST: Final = 24
 MOST_ROWS: Final = 2_000
 """Most rows of a list that can grow without bound, such as faults and findings."""
@@ -48,14 +48,16 @@ def _may_leave(text: str, limit: int) -> bool:
 
 def cleaned(value: Any, limit: int = LONGEST_FACT, most: int = MOST_FACTS) -> Any:
     """A plain JSON value in which every text, keys of mappings too, is one that may leave: see :func:`line`. Beyond
-    ``most`` values, and beyond a depth that no answer has, the rest is left out.
+    ``most`` values (see MOST_FACTS), and beyond a depth that no answer has, the rest is left out.
     """
     left = [most]
 
     def clean(one: Any, depth: int) -> Any:
         left[0] -= 1
         if isinstance(one, str):
-            return one if _may_leave(one, limit) else line(one, limit)
+            shown = one if _may_leave(one, limit) else line(one, limit)
+            left[0] -= len(shown) // 64
+            return shown
         if isinstance(one, Mapping):
             return {name(str(key)): clean(part, depth + 1) for key, part in one.items() if _more(depth)}
         if isinstance(one, list | tuple):

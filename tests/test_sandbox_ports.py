@@ -1,0 +1,57 @@
+"""Ports of the sandbox: the same after a restart, and never one that another sandbox or program has."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from engine.sandbox.ports import Ports
+
+
+def free() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def folder(path: Path, name: str) -> Path:
+    (path / name).mkdir()
+    return path / name
+
+
+def test_a_port_stays_after_a_restart(tmp_path: Path) -> None:
+    first = Ports(tmp_path)
+    found = first.choose("console-port", free())
+    first.release()
+    second = Ports(tmp_path)
+    assert second.choose("console-port", free()) == found
+    second.release()
+
+
+def test_two_sandboxes_at_one_time_do_not_choose_the_same(tmp_path: Path) -> None:
+    usual, one, other = free(), Ports(folder(tmp_path, "a")), Ports(folder(tmp_path, "b"))
+    assert one.choose("console-port", usual) == usual
+    assert other.choose("console-port", usual) != usual
+    one.release()
+    again = Ports(folder(tmp_path, "c"))
+    assert again.choose("console-port", usual) == usual
+    for ports in (other, again):
+        ports.release()
+
+
+def test_a_port_that_a_program_has_is_not_chosen(tmp_path: Path) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        taken = int(listening.getsockname()[1])
+        ports = Ports(tmp_path)
+        assert ports.choose("console-port", taken) != taken
+        ports.release()
+
+
+def test_a_file_that_a_person_spoilt_is_no_port(tmp_path: Path) -> None:
+    for text in ("", "99999", "-1", "x", "1" * 400):
+        (tmp_path / "port").write_text(text)
+        ports = Ports(tmp_path)
+        assert 0 < ports.choose("port") < 65536
+        ports.release()
