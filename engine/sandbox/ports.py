@@ -27,8 +27,9 @@ class Ports:
         """
         file = self._folder / name
         kept = file.read_text().strip() if file.exists() else ""
-        for number in (int(kept) if kept.isdecimal() and len(kept) < 6 else 0, usual, 0):
-            if not 0 <= number < 65536 or (number and not self._claimed(number)):
+        last = int(kept) if kept.isdecimal() and len(kept) < 6 else 0
+        for number in (*(one for one in (last, usual) if 0 < one < 65536), 0):
+            if number and not self._claimed(number):
                 continue
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -136,10 +136,11 @@ def _revisions(
         if revision and revision not in found:
             found[revision] = _row(revision)
     newest_first = list(found.values())
-    reached = applied not in found
+    reached, lineage = False, {commit.id for commit in git}
     for row in sorted(newest_first, key=lambda row: row["time"] or "9", reverse=True):
         reached = reached or row["id"] == applied
-        row["accepted"] = row["accepted"] or (reached and row["id"] != attempted) or row["id"] == applied
+        older = reached and row["id"] in lineage and row["id"] != attempted
+        row["accepted"] = row["accepted"] or older or row["id"] == applied
     return sorted(newest_first, key=lambda row: row["time"] or "9", reverse=True)[:MOST_REVISIONS]
 
 
