@@ -1,6 +1,11 @@
 """The devices that ResourceSlices offer: of the newest generation of each pool, once all of its slices are there.
 
-Source: resource.k8s.io/v1 (ResourceSlice, ResourcePool); v1beta2 is equal, v1beta1 wraps a device in ``basic``.
+Devices that share a chip (partitionable devices, KEP-4815) say how much of the pool's counters they consume. A pool
+with two devices of one name, or a device that names a counter which the pool lacks, offers nothing. Counters may stand
+in the slices of the devices (Kubernetes 1.33, 1.34) or in slices of their own (since 1.35).
+
+Source: resource.k8s.io/v1 (ResourceSlice, ResourcePool); v1beta2 is equal, v1beta1 wraps a device in ``basic``;
+k8s.io/dynamic-resource-allocation/structured (which pools are complete and valid).
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,15 +26,27 @@ from engine.wire.dra import DRIVER, PHYSICAL_ID, TYPE, VERSIONS, VNPU
 
 APIS: Final = tuple(f"resource.k8s.io/{version}" for version in VERSIONS)
 _MAX_CHIP: Final = 255
-#: Devices of slices, while the slices stay what they are.
-_DEVICES: Final = CacheKey("devices of resource slices", Memo[tuple["ClaimDevice", ...]], limit=32768)
+#: Devices and counters of slices, while the slices stay what they are.
+_SLICES: Final = CacheKey("devices of resource slices", Memo["_Slice"], limit=32768)
+
+
+class Counter(NamedTuple):
+    """A counter that devices of a pool share: pool, counter set and name."""
+
+    pool: str
+    of: str
+    name: str
+
+
+#: Amounts by counter.
+Amounts = Mapping[Counter, Fraction]
 
 
 class ClaimDevice(msgspec.Struct, frozen=True):
     """One device of a node: its name in the pool, its chip (physical id; None: not said), whether it is a part of it.
 
     ``values`` are its attributes by full name, for constraints; ``seen`` is what selectors see of it; ``taints`` are
-    those that keep claims off.
+    those that keep claims off; ``consumes`` what it takes of shared counters, nothing for a device that shares none.
     """
 
     name: str
@@ -39,31 +56,86 @@ class ClaimDevice(msgspec.Struct, frozen=True):
     values: Mapping[str, Any]
     seen: Mapping[str, Any]
     taints: tuple[Mapping[str, Any], ...]
+    consumes: tuple[tuple[Counter, Fraction], ...] = ()
 
 
-def devices(objects: Mapping[ObjectKey, Mapping[str, Any]], cache: PlanCache) -> dict[str, tuple[ClaimDevice, ...]]:
-    """The devices of the driver by node, in the order of their names."""
+class Offer(NamedTuple):
+    """What the driver offers: devices by node, in the order of their names, and the counters they share, by node."""
+
+    devices: dict[str, tuple[ClaimDevice, ...]]
+    counters: dict[str, dict[Counter, Fraction]]
+
+
+class _Slice(NamedTuple):
+    """One slice; ``problem``: why its pool offers nothing."""
+
+    devices: tuple[ClaimDevice, ...]
+    counters: Amounts
+    problem: str = ""
+
+
+def devices(objects: Mapping[ObjectKey, Mapping[str, Any]], cache: PlanCache) -> Offer:
+    """The devices of the driver by node."""
     pools: dict[tuple[str, str], list[tuple[ObjectKey, Mapping[str, Any]]]] = {}
     for key, raw in newest(objects, "ResourceSlice").items():
         spec = part(raw, "spec")
         node, pool = spec.get("nodeName"), part(spec, "pool")
+        if not node and rows(spec, "sharedCounters"):
+            node = pool.get("name")  # the driver's pools are named after their nodes
         if spec.get("driver") == DRIVER and isinstance(node, str) and node:
             pools.setdefault((node, str(pool.get("name"))), []).append((key, spec))
-    read = cache[_DEVICES]
+    read = cache[_SLICES]
     out: dict[str, list[tuple[ClaimDevice, ...]]] = {}
+    counters: dict[str, dict[Counter, Fraction]] = {}
     for (node, name), slices in sorted(pools.items(), key=lambda row: row[0]):
         latest = max(_number(part(spec, "pool").get("generation")) for _, spec in slices)
         current = [row for row in slices if _number(part(row[1], "pool").get("generation")) == latest]
         # while a driver replaces its slices, only some of the new ones are there
         if len(current) < max(_number(part(spec, "pool").get("resourceSliceCount")) for _, spec in current):
             continue
-        for key, spec in current:
-            out.setdefault(node, []).append(read.of(key, spec, partial(_read, name, spec)))
-    return {node: found[0] if len(found) == 1 else _in_order(chain(*found)) for node, found in out.items()}
+        found = [read.of(key, spec, partial(_read, name, spec)) for key, spec in current]
+        shared = _counters(found)
+        if shared is None:
+            continue
+        out.setdefault(node, []).extend(one.devices for one in found)
+        if shared:
+            counters.setdefault(node, {}).update(shared)
+    offered = {node: found[0] if len(found) == 1 else _in_order(chain(*found)) for node, found in out.items()}
+    return Offer(offered, counters)
 
 
-def _read(pool: str, spec: Mapping[str, Any]) -> tuple[ClaimDevice, ...]:
-    return _in_order(_devices(pool, rows(spec, "devices")))
+def _read(pool: str, spec: Mapping[str, Any]) -> _Slice:
+    found = _in_order(_devices(pool, rows(spec, "devices")))
+    if len({one.name for one in found}) < len(found):
+        return _Slice(found, {}, "two devices have one name")
+    counters: dict[Counter, Fraction] = {}
+    for row in rows(spec, "sharedCounters"):
+        for name, one in part(row, "counters").items():
+            counter = Counter(pool, str(row.get("name")), str(name))
+            if counter in counters:
+                return _Slice(found, {}, "two counter sets have one name")
+            counters[counter] = _amount(one) or Fraction(0)
+    return _Slice(found, counters)
+
+
+def _counters(found: list[_Slice]) -> dict[Counter, Fraction] | None:
+    """The counters of a pool; None when the pool is not valid."""
+    if any(one.problem for one in found):
+        return None
+    if len(found) > 1 and len({d.name for one in found for d in one.devices}) < sum(len(one.devices) for one in found):
+        return None
+    counters: dict[Counter, Fraction] = {}
+    for one in found:
+        if one.counters and {(c.pool, c.of) for c in one.counters} & {(c.pool, c.of) for c in counters}:
+            return None
+        counters.update(one.counters)
+    consumed = (counter for one in found for device in one.devices for counter, _ in device.consumes)
+    return None if any(counter not in counters for counter in consumed) else counters
+
+
+def _amount(raw: object) -> Fraction | None:
+    """The value of a counter; None where it cannot be read."""
+    return quantities.parse(str(raw.get("value"))) if isinstance(raw, Mapping) else None
 
 
 def _in_order(found: Iterable[ClaimDevice]) -> tuple[ClaimDevice, ...]:
@@ -107,9 +179,15 @@ def _devices(pool: str, found: Iterable[Mapping[str, Any]]) -> Iterable[ClaimDev
         }
         chip = values.get(f"{DRIVER}/{PHYSICAL_ID}")
         known = isinstance(chip, int) and not isinstance(chip, bool) and 0 <= chip <= _MAX_CHIP
-        # partitions of a device that is shared by counters are not counted here, so none of them is given
-        if rows(basic, "consumesCounters") or basic.get("allNodes") or basic.get("nodeSelector"):
-            continue
+        if basic.get("allNodes") or basic.get("nodeSelector"):
+            continue  # a chip is in one node
+        consumes = []
+        for row in rows(basic, "consumesCounters"):
+            for counter, one in part(row, "counters").items():
+                consumes.append((Counter(pool, str(row.get("counterSet")), str(counter)), _amount(one)))
+        known_amounts = tuple((counter, amount) for counter, amount in consumes if amount is not None)
+        if len(known_amounts) < len(consumes):
+            continue  # it would look as if it took nothing
         yield ClaimDevice(
             name=str(raw.get("name")),
             pool=pool,
@@ -123,6 +201,7 @@ def _devices(pool: str, found: Iterable[Mapping[str, Any]]) -> Iterable[ClaimDev
                 "allowMultipleAllocations": False,
             },
             taints=tuple(row for row in rows(basic, "taints") if row.get("effect") in ("NoSchedule", "NoExecute")),
+            consumes=known_amounts,
         )
 
 
@@ -154,4 +233,4 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-__all__ = ["APIS", "ClaimDevice", "devices", "newest", "part", "rows"]
+__all__ = ["APIS", "Amounts", "ClaimDevice", "Counter", "Offer", "devices", "newest", "part", "rows"]

@@ -8,8 +8,11 @@ bound to exactly these.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from itertools import islice, product
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +21,7 @@ from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.plan.claims.cel import Expression
-from engine.plan.claims.devices import ClaimDevice, devices, newest, part, rows
+from engine.plan.claims.devices import Amounts, ClaimDevice, Counter, devices, newest, part, rows
 from engine.plan.claims.matching import Ask, Given, match
 from engine.plan.claims.requests import ALL, ClaimRequests, Request, RequestError, namespace_of, read
 from engine.wire.dra import DRIVER
@@ -27,6 +30,8 @@ from engine.wire.dra import DRIVER
 _SUITING: Final = CacheKey("devices that suit requests", Memo[frozenset[str]], limit=65536)
 #: Most users of one claim (resource.k8s.io/v1, ResourceClaimReservedForMaxSize).
 MAX_USERS: Final = 256
+#: Most combinations of alternatives (``firstAvailable``) that are tried; a request may have eight.
+MAX_COMBINATIONS: Final = 64
 
 
 class OpenClaim(msgspec.Struct, frozen=True):
@@ -58,9 +63,10 @@ class DeviceClaims:
     """The claims of one snapshot.
 
     ``by_node`` are devices; ``held`` names of devices that claims have, by node; ``chips`` masks of the chips behind
-    them. ``problems`` says why a claim that waits cannot be served. ``owned`` are the open claims that a pod gets
-    devices for (the first of those that share one), ``asks`` their requests with the chosen alternatives, numbered as
-    these.
+    them. ``counters`` are amounts that devices of a node share, ``consumed`` what the devices of claims take of them,
+    ``cut`` masks of the chips of which claims hold such parts. ``problems`` says why a claim that waits cannot be
+    served. ``owned`` are the open claims that a pod gets devices for (the first of those that share one), ``asks``
+    their requests with the chosen alternatives, numbered as these.
     """
 
     by_node: Mapping[str, tuple[ClaimDevice, ...]] = field(default_factory=dict)
@@ -70,11 +76,16 @@ class DeviceClaims:
     problems: dict[ObjectKey, str] = field(default_factory=dict)
     held: dict[str, set[str]] = field(default_factory=dict)
     chips: dict[str, int] = field(default_factory=dict)
+    counters: Mapping[str, Amounts] = field(default_factory=dict)
+    consumed: dict[str, dict[Counter, Fraction]] = field(default_factory=dict)
+    cut: dict[str, int] = field(default_factory=dict)
     asks: dict[str, tuple[Ask, ...]] = field(default_factory=dict)
     owned: dict[str, tuple[OpenClaim, ...]] = field(default_factory=dict)
     _names: dict[tuple[str, str], ObjectKey] = field(default_factory=dict)
     _suiting: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     _sizes: dict[tuple[tuple[str, int], ...], tuple[str, int]] = field(default_factory=dict)
+    _alternatives: dict[bytes, int] = field(default_factory=dict)
+    _used: dict[str, set[str]] | None = None
 
     def of(self, pod: Pod) -> tuple[ObjectKey, ...]:
         """The keys of the pod's claims that are there, in the pod's order."""
@@ -125,17 +136,54 @@ class DeviceClaims:
             )
         return found
 
-    def given(self, pod: Pod, node: str, taken: Collection[str], within: Collection[int] | None) -> list[Given] | None:
-        """Devices of a node for the pod's open claims; None when they do not fit."""
+    def given(
+        self,
+        pod: Pod,
+        node: str,
+        taken: Collection[str],
+        within: Collection[int] | None,
+        spent: Amounts | None = None,
+    ) -> list[Given] | None:
+        """Devices of a node for the pod's open claims; None when they do not fit.
+
+        ``spent``: what devices chosen in this pass take of shared counters.
+        """
         asks, offered = self.asks.get(pod.key, ()), self.by_node.get(node, ())
-        return match(asks, offered, lambda request: self.suiting(request, node), taken, within)
+        left = self._left(node, spent or {})
+        return match(asks, offered, lambda request: self.suiting(request, node), taken, within, left)
+
+    def closed_parts(self, node: str, free: int, used_by: Collection[int], cut: int = 0) -> set[str]:
+        """Names of parts that share a chip by counters and cannot be given, since their chip is neither free nor cut
+        for claims already.
+
+        ``free`` and ``cut`` are masks of chips, ``used_by`` the chips that pods use as a whole.
+        """
+        if node not in self.counters:
+            return set()
+        cut |= self.cut.get(node, 0)
+        return {
+            one.name
+            for one in self.by_node.get(node, ())
+            if one.part
+            and one.consumes
+            and one.chip is not None
+            and not free >> one.chip & 1
+            and (not cut >> one.chip & 1 or one.chip in used_by)
+        }
+
+    def _left(self, node: str, spent: Amounts) -> Amounts:
+        total, consumed = self.counters.get(node), self.consumed.get(node, {})
+        if not total:
+            return {}
+        return {counter: amount - consumed.get(counter, 0) - spent.get(counter, 0) for counter, amount in total.items()}
 
 
 def resolve(observed: Observed, cache: PlanCache) -> tuple[Observed, DeviceClaims]:
     """The snapshot with the pods as their claims make them, and its claims."""
     if not any(key.kind == "ResourceClaim" for key in observed.objects):
         return observed, DeviceClaims()
-    found = DeviceClaims(devices(observed.objects, cache), cache[_SUITING])
+    offer = devices(observed.objects, cache)
+    found = DeviceClaims(offer.devices, cache[_SUITING], counters=offer.counters)
     parsed: dict[str, Expression] = {}
     classes = {key.name: raw for key, raw in newest(observed.objects, "DeviceClass").items()}
     for key, raw in newest(observed.objects, "ResourceClaim").items():
@@ -178,6 +226,12 @@ def _add_allocated(found: DeviceClaims, key: ObjectKey, raw: Mapping[str, Any], 
     held.update(one.name for one in known.values() if one.chip in whole or (one.chip in chips and not one.part))
     for chip in chips:
         found.chips[node] = found.chips.get(node, 0) | 1 << chip
+    consumed = found.consumed.setdefault(node, {})
+    for device in there:
+        for counter, amount in device.consumes:
+            consumed[counter] = consumed.get(counter, Fraction(0)) + amount
+        if device.part and device.consumes and device.chip is not None:
+            found.cut[node] = found.cut.get(node, 0) | 1 << device.chip
 
 
 def _chip_in(name: str) -> int | None:
@@ -209,7 +263,7 @@ def _with_chips(found: DeviceClaims, observed: Observed) -> Observed:
         node = next((claim.node for claim in fixed), "")
         chips = sorted(chip for claim in fixed if claim.node == node for chip in claim.whole)
         waiting = tuple(found.open[key] for key in keys if key in found.open)
-        asks, resource, more = _choose(found, observed, waiting, node) if waiting and not pod.node else ((), "", 0)
+        asks, resource, more = _choose(found, observed, pod, waiting, node) if waiting and not pod.node else ((), "", 0)
         if asks:
             found.asks[name], found.owned[name] = asks, waiting
         report = observed.reports.get(node)
@@ -232,27 +286,62 @@ def _with_chips(found: DeviceClaims, observed: Observed) -> Observed:
 
 
 def _choose(
-    found: DeviceClaims, observed: Observed, waiting: Sequence[OpenClaim], node: str
+    found: DeviceClaims, observed: Observed, pod: Pod, waiting: Sequence[OpenClaim], node: str
 ) -> tuple[tuple[Ask, ...], str, int]:
     """The alternatives to ask for, the resource of their chips and how many whole chips they are.
 
-    Of ``firstAvailable`` the first alternative that some node has free devices for, else the first.
+    Of ``firstAvailable`` the first alternatives, in the order of the claims, for which some node that the pod may use
+    has free devices for all requests together; where none has, the first ones.
     """
     nodes = [node] if node else sorted(found.by_node)
-    several = any(len(forms) > 1 for claim in waiting for forms in claim.asks.requests)
-    used = _used(observed) if several else {}
-    asks = []
-    for number, claim in enumerate(waiting):
-        for forms in claim.asks.requests:
-            free = (form for form in forms if any(_has_free(found, form, name, used) for name in nodes))
-            form = next(free, forms[0]) if len(forms) > 1 else forms[0]
-            asks.append(Ask(number, form, claim.asks.constraints))
+    asks = next(_combinations(waiting))
+    if any(len(forms) > 1 for claim in waiting for forms in claim.asks.requests):
+        shape = tuple((claim.asks.requests, claim.asks.constraints) for claim in waiting)
+        key = msgspec.json.encode(
+            ([[[[f.key, f.count, f.admin] for f in forms] for forms in requests] for requests, _ in shape],
+             [[[c.attribute, sorted(c.requests), c.distinct] for c in constraints] for _, constraints in shape],
+             sorted(pod.node_selector.items()), node)
+        )  # fmt: skip
+        number = found._alternatives.get(key)
+        if number is None:
+            number = found._alternatives[key] = _first_available(found, observed, pod, waiting, nodes)
+        asks = next(islice(_combinations(waiting), number, None))
     chosen = tuple(ask.request for ask in asks if not ask.request.admin)
-    key = (*((request.key, request.count) for request in chosen), (node, 0))
-    known = found._sizes.get(key)
+    sizes = (*((request.key, request.count) for request in chosen), (node, 0))
+    known = found._sizes.get(sizes)
     if known is None:
-        known = found._sizes[key] = _size(found, observed, chosen, nodes)
-    return tuple(asks), *known
+        known = found._sizes[sizes] = _size(found, observed, chosen, nodes)
+    return asks, *known
+
+
+def _combinations(waiting: Sequence[OpenClaim]) -> Iterator[tuple[Ask, ...]]:
+    """Every choice of alternatives, preferred ones first: as Kubernetes' allocator goes through them."""
+    rows = [(number, forms, claim) for number, claim in enumerate(waiting) for forms in claim.asks.requests]
+    for choice in product(*(forms for _, forms, _ in rows)):
+        yield tuple(
+            Ask(number, form, claim.asks.constraints) for form, (number, _, claim) in zip(choice, rows, strict=True)
+        )
+
+
+def _first_available(
+    found: DeviceClaims, observed: Observed, pod: Pod, waiting: Sequence[OpenClaim], nodes: Sequence[str]
+) -> int:
+    """The number of the first combination that a node has free devices for; 0 where none has."""
+    if found._used is None:
+        found._used = _used(observed)
+    usable = []
+    for name in nodes:
+        node = observed.nodes.get(name)
+        if node is None or not node.ready or node.unschedulable:
+            continue
+        if all(node.labels.get(key) == value for key, value in pod.node_selector.items()):
+            usable.append((name, {*found.taken(name), *found._used.get(name, ())}))
+    for number, asks in enumerate(islice(_combinations(waiting), MAX_COMBINATIONS)):
+        for name, taken in usable:
+            suiting = partial(found.suiting, node=name)
+            if match(asks, found.by_node.get(name, ()), suiting, taken, None, found._left(name, {})) is not None:
+                return number
+    return 0
 
 
 def _size(found: DeviceClaims, observed: Observed, chosen: Sequence[Request], nodes: Sequence[str]) -> tuple[str, int]:
@@ -277,13 +366,6 @@ def _used(observed: Observed) -> dict[str, set[str]]:
         if pod.holds_chips and pod.chips:
             out.setdefault(pod.node, set()).update(name.lower() for name in pod.chips)
     return out
-
-
-def _has_free(found: DeviceClaims, form: Request, node: str, used: Mapping[str, Collection[str]]) -> bool:
-    gone = {*found.taken(node), *used.get(node, ())}
-    fitting = [one for one in found.by_node.get(node, ()) if one.name not in gone]
-    fitting = [one for one in fitting if one.name in found.suiting(form, node)]
-    return len(fitting) >= (1 if form.count == ALL else form.count)
 
 
 def _whole(found: DeviceClaims, request: Request, node: str) -> int | None:

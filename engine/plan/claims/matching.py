@@ -1,12 +1,20 @@
-"""Devices for requests: an assignment of one node's devices that meets counts, selectors and constraints; bounded."""
+"""Devices for requests: an assignment of one node's devices that meets counts, selectors and constraints; bounded.
+
+The rules are those of Kubernetes' allocator (k8s.io/dynamic-resource-allocation/structured): a device has one user but
+for admin access, which still gets no device twice within a claim; counters that devices share are never exceeded; "all"
+means every device that the selectors take, and fails when one of them is taken or has a taint that is not tolerated;
+constraints hold for all devices of their requests; a claim has at most 32 devices.
+"""
 
 from __future__ import annotations
 
+from collections import Counter as Count
 from collections.abc import Callable, Collection, Sequence
+from fractions import Fraction
 from typing import Final, NamedTuple
 
-from engine.plan.claims.devices import ClaimDevice
-from engine.plan.claims.requests import ALL, Constraint, Request
+from engine.plan.claims.devices import Amounts, ClaimDevice, Counter
+from engine.plan.claims.requests import ALL, MAX_DEVICES, Constraint, Request
 
 #: Most steps of one search; real claims ask for equal chips, which takes as many steps as chips.
 MAX_STEPS: Final = 4096
@@ -33,6 +41,7 @@ def match(
     suiting: Callable[[Request], Collection[str]],
     taken: Collection[str],
     within: Collection[int] | None = None,
+    left: Amounts | None = None,
 ) -> list[Given] | None:
     """Devices for all of the requests; None when there are none, or none was found in ``MAX_STEPS`` steps.
 
@@ -40,44 +49,41 @@ def match(
         suiting: names of the devices that suit a request.
         taken: names of devices that others have; requests with admin access get them too.
         within: chips of which every one must be used, and no other whole chip; None: any.
+        left: what is left of the counters that devices share.
     """
     free = [one for one in devices if one.name not in taken]
     if within is not None:
         free = [one for one in free if one.part or one.chip in within]
     slots: list[tuple[Ask, list[ClaimDevice]]] = []
     for ask in asks:
-        if ask.request.admin:
-            continue
-        fitting = [one for one in free if one.name in suiting(ask.request)]
-        if ask.request.count == ALL:
-            every = [one for one in devices if one.name in suiting(ask.request)]
-            if not every or len(fitting) < len(every):
+        request = ask.request
+        names = suiting(request)
+        fitting = [one for one in (devices if request.admin else free) if one.name in names]
+        count = request.count
+        if count == ALL:
+            count = sum(request.selects(one) for one in devices)
+            if not count or len(fitting) < count:
                 return None
-        count = len(fitting) if ask.request.count == ALL else ask.request.count
         slots += [(ask, fitting)] * count
-    # the request with the fewest devices first, equal ones side by side
-    slots.sort(key=lambda slot: (len(slot[1]), slot[0].claim, slot[0].request.name))
-    found = _Search(slots).run()
+    if any(number > MAX_DEVICES for number in Count(ask.claim for ask, _ in slots).values()):
+        return None
+    # the request with the fewest devices first, equal ones side by side; watchers take what the others left
+    slots.sort(key=lambda slot: (slot[0].request.admin, len(slot[1]), slot[0].claim, slot[0].request.name))
+    found = _Search(slots, left or {}).run()
     if found is None:
         return None
-    if within is not None and {one.device.chip for one in found if not one.device.part} != set(within):
+    own = {one.device.chip for one in found if not one.device.part and not one.ask.request.admin}
+    if within is not None and own != set(within):
         return None
-    for ask in asks:
-        if ask.request.admin:
-            fitting = [one for one in devices if one.name in suiting(ask.request)]
-            wanted = len(fitting) if ask.request.count == ALL else ask.request.count
-            if not fitting or len(fitting) < wanted:
-                return None
-            found += [Given(ask, one) for one in fitting[:wanted]]
     return sorted(found, key=lambda one: (one.ask.claim, one.ask.request.name, one.device.name))
 
 
 class _Search:
-    def __init__(self, slots: Sequence[tuple[Ask, list[ClaimDevice]]]) -> None:
-        self._slots = slots
+    def __init__(self, slots: Sequence[tuple[Ask, list[ClaimDevice]]], left: Amounts) -> None:
+        self._slots, self._left = slots, left
         self._steps = 0
-        self._used: set[str] = set()
         self._given: list[Given] = []
+        self._spent: dict[Counter, Fraction] = {}
 
     def run(self) -> list[Given] | None:
         return list(self._given) if self._next(0, 0) else None
@@ -92,24 +98,37 @@ class _Search:
             if self._steps > MAX_STEPS:
                 return False
             device = fitting[at]
-            if device.name in self._used or self._overlaps(device) or not self._meets(ask, device):
+            if self._clashes(ask, device) or not self._meets(ask, device):
                 continue
-            self._used.add(device.name)
             self._given.append(Given(ask, device))
+            self._spend(ask, device, 1)
             # equal slots take devices in order, so that no set is tried twice
             if self._next(number + 1, at + 1 if same_next else 0):
                 return True
             self._given.pop()
-            self._used.discard(device.name)
+            self._spend(ask, device, -1)
         return False
 
-    def _overlaps(self, device: ClaimDevice) -> bool:
-        """Whether a whole chip and a part of it would both be given."""
+    def _clashes(self, ask: Ask, device: ClaimDevice) -> bool:
+        """Whether a device is given already, or shares more with the others than there is."""
+        if ask.request.admin:
+            return any(one.device.name == device.name and one.ask.claim == ask.claim for one in self._given)
+        others = [one.device for one in self._given if not one.ask.request.admin]
+        if any(one.name == device.name for one in others):
+            return True
+        # a whole chip and a part of it
+        if device.chip is not None and any(
+            one.chip == device.chip and not (one.part and device.part) for one in others
+        ):
+            return True
         return any(
-            one.device.chip == device.chip and not (one.device.part and device.part)
-            for one in self._given
-            if device.chip is not None
+            self._spent.get(counter, 0) + amount > self._left.get(counter, 0) for counter, amount in device.consumes
         )
+
+    def _spend(self, ask: Ask, device: ClaimDevice, sign: int) -> None:
+        if not ask.request.admin:
+            for counter, amount in device.consumes:
+                self._spent[counter] = self._spent.get(counter, Fraction(0)) + sign * amount
 
     def _meets(self, ask: Ask, device: ClaimDevice) -> bool:
         for constraint in ask.constraints:
@@ -120,10 +139,15 @@ class _Search:
                 return False
             for one in self._given:
                 if one.ask.claim == ask.claim and constraint.concerns(one.ask.request):
-                    same = one.device.values.get(constraint.attribute) == value
+                    same = _equal(one.device.values.get(constraint.attribute), value)
                     if same is constraint.distinct:
                         return False
         return True
+
+
+def _equal(one: object, other: object) -> bool:
+    """Whether attributes have one value; 1 is not true."""
+    return type(one) is type(other) and one == other
 
 
 __all__ = ["MAX_STEPS", "Ask", "Given", "match"]

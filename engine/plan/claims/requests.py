@@ -41,9 +41,11 @@ class Request(msgspec.Struct, frozen=True):
     key: str = ""
 
     def takes(self, device: ClaimDevice) -> bool:
-        """Whether a device suits the request. A selector that has no value for the device does not suit."""
-        if any(not _tolerated(taint, self.tolerations) for taint in device.taints):
-            return False
+        """Whether a device suits the request, and its taints are tolerated."""
+        return self.selects(device) and all(_tolerated(taint, self.tolerations) for taint in device.taints)
+
+    def selects(self, device: ClaimDevice) -> bool:
+        """Whether the selectors take a device. One that has no value for the device does not."""
         try:
             return all(holds(selector, {"device": device.seen}) for selector in self.selectors)
         except CelError:

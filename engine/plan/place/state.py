@@ -151,7 +151,7 @@ class PlacementState:
         if self.volumes.concerns(pod):
             self.volumes.assume(pod, view.node)
         if pod.resource_claims:
-            self.claims.assume(pod, item.node, item.chips)
+            used |= self.claims.assume(pod, view, item.chips)
         requested = _with_requests(view, pod, 1)
         self.views.change(item.node, used=used, used_by=used_by, requested=requested, pods=(*view.pods, pod))
 
@@ -167,7 +167,7 @@ class PlacementState:
                 used_by = _without_chips(view, item.chips)
             pods.remove(item.pod)
             self.volumes.give_back(item.pod)
-            self.claims.give_back(item.pod, item.node)
+            used &= ~self.claims.give_back(item.pod, item.node)
             requested = _with_requests(view, item.pod, -1)
             self.views.change(item.node, used=used, used_by=used_by, requested=requested, pods=tuple(pods))
             self._record_change(view, item.pod, -1)
@@ -309,7 +309,7 @@ class PlacementState:
         if refusal is None and self.attach_limits.concerns(pod):
             refusal = self.attach_limits.refusal(pod, view)
         if refusal is None and self.claims.concerns(pod):
-            refusal = self.claims.refusal(pod, name)
+            refusal = self.claims.refusal(pod, view)
         return refusal
 
     def _claimed(self, table: NodeTable, item: Assignment | None) -> Assignment | None:

@@ -10,15 +10,17 @@ Sources: kubernetes/pkg/scheduler/framework/plugins/dynamicresources and resourc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 from engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
 from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.reasons import ActionReason
-from engine.plan.claims.devices import part, rows
+from engine.plan.claims.devices import Counter, part, rows
 from engine.plan.claims.holding import MAX_USERS, AllocatedClaim, DeviceClaims, OpenClaim
 from engine.plan.claims.matching import Given
+from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
 from engine.wire.dra import DRIVER, FINALIZER
 
@@ -42,13 +44,15 @@ class ClaimChoices:
         self._given: dict[str, list[Given]] = {}
         self._taken: dict[str, dict[str, int]] = {}
         self._nodes: dict[ObjectKey, str] = {}
+        self._spent: dict[str, dict[Counter, Fraction]] = {}
 
     def concerns(self, pod: Pod) -> bool:
         """Whether a claim of the pod is allocated, or gets a user, with its node."""
         return bool(pod.resource_claims) and bool(self.claims.open_of(pod) or self.claims.unreserved_of(pod))
 
-    def refusal(self, pod: Pod, node: str) -> Refusal | None:
+    def refusal(self, pod: Pod, view: NodeView) -> Refusal | None:
         """Why the devices that are left keep the pod off a node; whole chips are the table's to choose."""
+        node = view.node.name
         owned = {claim.key for claim in self.claims.owned.get(pod.key, ())}
         for claim in self.claims.open_of(pod):
             if claim.key not in owned and self._nodes.get(claim.key) != node:
@@ -57,29 +61,37 @@ class ClaimChoices:
             return FULL
         if pod.count or not owned:
             return None
-        return SHORT if self.claims.given(pod, node, self._busy(node), None) is None else None
+        return SHORT if self.claims.given(pod, node, self._busy(view), None, self._spent.get(node)) is None else None
 
-    def assume(self, pod: Pod, node: str, chips: int) -> None:
-        """Take devices for a pod that is assigned to a node and chips."""
-        owned = self.claims.owned.get(pod.key, ())
+    def assume(self, pod: Pod, view: NodeView, chips: int) -> int:
+        """Take devices for a pod that is assigned to a node and chips. Returns the chips that are cut for it."""
+        owned, node = self.claims.owned.get(pod.key, ()), view.node.name
         if not owned:
-            return
+            return 0
         fixed = mask_of(list(self.claims.held_by(pod)))
         within = ids_of(chips & ~fixed) if pod.count else None
-        found = self._given[pod.key] = self.claims.given(pod, node, self._busy(node), within) or []
+        spent = self._spent.setdefault(node, {})
+        found = self._given[pod.key] = self.claims.given(pod, node, self._busy(view), within, spent) or []
         taken = self._taken.setdefault(node, {})
         for one in found:
             if not one.ask.request.admin:
                 taken[one.device.name] = taken.get(one.device.name, 0) + 1
+                for counter, amount in one.device.consumes:
+                    spent[counter] = spent.get(counter, Fraction(0)) + amount
         self._nodes.update(dict.fromkeys((claim.key for claim in owned), node))
+        return _cut(found)
 
-    def give_back(self, pod: Pod, node: str) -> None:
-        """Undo ``assume``."""
-        for one in self._given.pop(pod.key, ()):
+    def give_back(self, pod: Pod, node: str) -> int:
+        """Undo ``assume``. Returns the chips that are not cut for any claim any more."""
+        found = self._given.pop(pod.key, [])
+        for one in found:
             if not one.ask.request.admin:
                 self._taken[node].pop(one.device.name, None)
+                for counter, amount in one.device.consumes:
+                    self._spent[node][counter] -= amount
         for claim in self.claims.owned.get(pod.key, ()):
             self._nodes.pop(claim.key, None)
+        return _cut(found) & ~self._cut_of(node)
 
     def unready(self, pods: Sequence[Pod]) -> list[str]:
         """Names of the claims that must be allocated, or name their pod, before these pods are bound, sorted."""
@@ -113,8 +125,24 @@ class ClaimChoices:
                 status = {"allocation": None, "reservedFor": None}
                 yield _patch(key, claim.raw, {"status": status}, ActionReason.CLAIM_RELEASED, text, revision)
 
-    def _busy(self, node: str) -> set[str]:
-        return {*self.claims.taken(node), *self._taken.get(node, ())}
+    def _busy(self, view: NodeView) -> set[str]:
+        """Names of devices of a node that cannot be given."""
+        node = view.node.name
+        closed = self.claims.closed_parts(node, view.free, view.used_by, self._cut_of(node))
+        return {*self.claims.taken(node), *self._taken.get(node, ()), *closed}
+
+    def _cut_of(self, node: str) -> int:
+        """The chips of a node that are cut for claims, by earlier passes or in this one."""
+        cut, names = self.claims.cut.get(node, 0), self._taken.get(node, {})
+        for one in self.claims.by_node.get(node, ()) if names else ():
+            if one.part and one.consumes and one.chip is not None and one.name in names:
+                cut |= 1 << one.chip
+        return cut
+
+
+def _cut(given: Sequence[Given]) -> int:
+    chips = {one.device.chip for one in given if one.device.part and one.device.consumes and not one.ask.request.admin}
+    return mask_of([chip for chip in chips if chip is not None])
 
 
 def _allocate(claim: OpenClaim, node: str, given: Sequence[Given], users: Sequence[Pod], revision: str) -> PatchObject:

@@ -109,11 +109,13 @@ class ClaimTable(NodeTable):
         blocked = {
             one.name for one in claims.by_node.get(name, ()) if one.chip is not None and not free >> one.chip & 1
         }
-        found = claims.given(pod, name, {*taken, *blocked}, None)
+        closed = claims.closed_parts(name, free, view.used_by)
+        found = claims.given(pod, name, {*taken, *blocked, *closed}, None)
         yield mask_of([one.device.chip for one in found or () if one.device.chip is not None and not one.device.part])
 
     def _suits(self, view: NodeView, chips: int) -> bool:
-        taken = self._claims.taken(view.node.name)
+        name = view.node.name
+        taken = {*self._claims.taken(name), *self._claims.closed_parts(name, view.free, view.used_by)}
         return self._claims.given(self._sample, view.node.name, taken, ids_of(chips)) is not None
 
 

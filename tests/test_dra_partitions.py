@@ -1,0 +1,301 @@
+"""Devices that share chips by counters, and the rules of Kubernetes' allocator for claims."""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Iterable
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from engine.plan.claims.cel import parse
+from engine.plan.claims.devices import ClaimDevice, Counter
+from engine.plan.claims.matching import Ask, Given, match
+from engine.plan.claims.requests import ALL, MAX_DEVICES, Constraint, Request
+from tests import listing
+from tests.listing import Item
+from tests.test_dra_placement import OWN, asking, claim, gang, given, patches, world
+
+PART = f'{OWN}.type == "vnpu"'
+WHOLE = f'{OWN}.type == "npu"'
+
+
+def chip(number: int, **sizes: int) -> Item:
+    """A counter set."""
+    return {"name": f"chip-{number}", "counters": {name: {"value": str(value)} for name, value in sizes.items()}}
+
+
+def device(name: str, number: int, kind: str, **takes: int) -> Item:
+    counters = {key: {"value": str(value)} for key, value in takes.items()}
+    return {
+        "name": name,
+        "attributes": {"physicId": {"int": number}, "type": {"string": kind}},
+        "consumesCounters": [{"counterSet": f"chip-{number}", "counters": counters}],
+    }
+
+
+def slices(host: str, *chips: int, apart: bool = True, version: str = "v1", cores: int = 8) -> list[Item]:
+    """Chips of eight cores, whole, in halves and quarters; counters in a slice of their own, or beside the devices."""
+    rows = []
+    for number in chips:
+        rows.append(device(f"ascend910-{number}", number, "npu", cores=8))
+        rows += [device(f"ascend910-{number}-vnpu-half-{i}", number, "vnpu", cores=4) for i in range(2)]
+        rows += [device(f"ascend910-{number}-vnpu-quarter-{i}", number, "vnpu", cores=2) for i in range(4)]
+    if version == "v1beta1":
+        rows = [{"name": row.pop("name"), "basic": row} for row in rows]
+    counters = {"sharedCounters": [chip(number, cores=cores) for number in chips]}
+    specs = [counters, {"devices": rows}] if apart else [counters | {"devices": rows}]
+    pool = {"name": host, "generation": 1, "resourceSliceCount": len(specs)}
+    return [
+        {
+            "apiVersion": f"resource.k8s.io/{version}", "kind": "ResourceSlice",
+            "metadata": {"name": f"{host}-npu.huawei.com-{i}"},
+            "spec": {"driver": "npu.huawei.com", "nodeName": host, "pool": pool} | spec,
+        } for i, spec in enumerate(specs)
+    ]  # fmt: skip
+
+
+def cluster(*items: Item, **kind: Any) -> list[Item]:
+    base = [item for item in world("n1") if item["kind"] != "ResourceSlice"]
+    return [*base, *slices("n1", 0, 1, **kind), *items]
+
+
+def part(count: int = 1, size: str = "half", **more: Any) -> Item:
+    return asking(count, PART, f'{OWN}.physicId >= 0 && device.driver == "npu.huawei.com"', **more) | {"name": size}
+
+
+def test_parts_of_a_chip_are_given_until_its_counters_are_used(tmp_path: Path) -> None:
+    """Halves first, as they come first by name; a fifth half does not fit into two chips of two."""
+    claims = [claim(f"c{i}", part()) for i in range(5)]
+    found = listing.plan([*cluster(*claims), *gang(*([f"c{i}"] for i in range(4)), policy="")], tmp_path)
+    assert sorted(name for names in given(found).values() for name in names) == [
+        f"n1/ascend910-{number}-vnpu-half-{i}" for number in (0, 1) for i in range(2)
+    ]
+    more = listing.plan([*cluster(*claims), *gang(*([f"c{i}"] for i in range(5)), policy="")], tmp_path)
+    assert not patches(more), "all or nothing"
+    assert more.pending["nodes"] == {"ResourceClaimDevicesShort": 1}
+
+
+@pytest.mark.parametrize("kind", [{"apart": False}, {"version": "v1beta1"}, {"version": "v1beta2", "apart": False}])
+def test_counters_are_read_wherever_a_version_of_the_api_keeps_them(kind: Any, tmp_path: Path) -> None:
+    wanted = claim("c", part(2))
+    found = listing.plan([*cluster(wanted, **kind), *gang(["c"], policy="")], tmp_path)
+    assert given(found)["c"] == ["n1/ascend910-0-vnpu-half-0", "n1/ascend910-0-vnpu-half-1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [({"cores": 0}, "nothing left"), ({"cores": 3}, "less than a half")],
+)
+def test_nothing_is_given_beyond_what_is_counted(kind: Any, why: str, tmp_path: Path) -> None:
+    wanted = claim("c", asking(1, WHOLE))
+    found = listing.plan([*cluster(wanted, **kind), *gang(["c"], policy="chip8-node8")], tmp_path)
+    assert not patches(found), why
+
+
+@pytest.mark.parametrize("odd", ["unknown", "twice", "again", "unreadable"])
+def test_a_pool_whose_counters_do_not_hold_together_offers_nothing(odd: str, tmp_path: Path) -> None:
+    items = cluster(claim("c", part()))
+    shared, devices = (item["spec"] for item in items if item["kind"] == "ResourceSlice")
+    if odd == "unknown":
+        devices["devices"][0]["consumesCounters"][0]["counterSet"] = "chip-9"
+    elif odd == "twice":
+        devices["devices"].append(devices["devices"][0])
+    elif odd == "again":
+        shared["sharedCounters"].append(shared["sharedCounters"][0])
+    else:
+        for row in devices["devices"]:
+            row["consumesCounters"][0]["counters"]["cores"] = {"value": "much"}
+    found = listing.plan([*items, *gang(["c"], policy="")], tmp_path)
+    assert not patches(found) and not found.bound
+
+
+def held(name: str, *devices: str, user: str = "other") -> Item:
+    """A claim that has devices of n1."""
+    body = claim(name, part(len(devices)))
+    rows = [{"request": "half", "driver": "npu.huawei.com", "pool": "n1", "device": one} for one in devices]
+    body["status"] = {
+        "allocation": {"devices": {"results": rows}},
+        "reservedFor": [{"resource": "pods", "name": user, "uid": f"u-train-{user}"}],
+    }
+    return body
+
+
+def test_a_chip_is_whole_or_cut_for_claims_and_pods_alike(tmp_path: Path) -> None:
+    taken = held("h", "ascend910-0-vnpu-half-0")
+    rest = listing.plan([*cluster(taken, claim("c", part(3))), *gang(["c"], policy="")], tmp_path)
+    assert given(rest)["c"][0] == "n1/ascend910-0-vnpu-half-1", "the rest of the cut chip first"
+    whole = listing.plan([*cluster(taken, claim("c", asking(2, WHOLE))), *gang(["c"])], tmp_path)
+    assert not patches(whole), "one whole chip is left"
+    plain = listing.plan([*cluster(taken), *listing.job("j", 1, 8, policy="chip8-node8")], tmp_path)
+    assert not plain.bound, "a pod that asks by resource gets no cut chip"
+    busy = listing.pod("busy", on="n1", chips=[0])
+    beside = listing.plan([*cluster(busy, claim("c", part(2))), *gang(["c"], policy="")], tmp_path)
+    assert given(beside)["c"] == ["n1/ascend910-1-vnpu-half-0", "n1/ascend910-1-vnpu-half-1"]
+    full = listing.plan([*cluster(busy, claim("c", part(3))), *gang(["c"], policy="")], tmp_path)
+    assert not [name for name in given(full).get("c", []) if name.startswith("n1/ascend910-0")]
+
+
+def test_chips_that_are_cut_in_a_pass_are_not_given_whole_in_it(tmp_path: Path) -> None:
+    found = listing.plan([*cluster(claim("c", part())), *gang(["c"], policy=""), listing.pod("big", count=8)], tmp_path)
+    assert bool(patches(found)) != bool(found.bound), "either the claim or the pod that needs all chips"
+
+
+def test_all_devices_means_all_or_none(tmp_path: Path) -> None:
+    hosts = world("n1")
+    every = asking(1, name="npus")
+    every["exactly"] |= {"allocationMode": "All"}
+    del every["exactly"]["count"]
+    fine = listing.plan([*hosts, claim("c", every), *gang(["c"])], tmp_path)
+    assert len(given(fine)["c"]) == 8
+    taint = {"key": "npu.huawei.com/unhealthy", "value": "true", "effect": "NoSchedule"}
+    rows = next(item for item in hosts if item["kind"] == "ResourceSlice")["spec"]["devices"]
+    rows[7]["taints"] = [taint]
+    short = listing.plan([*hosts, claim("c", every), *gang(["c"], policy="")], tmp_path)
+    assert not patches(short), "the faulty one is among all"
+    every["exactly"]["tolerations"] = [{"key": taint["key"], "operator": "Exists"}]
+    bold = listing.plan([*hosts, claim("c", every), *gang(["c"], policy="")], tmp_path)
+    assert len(given(bold)["c"]) == 8
+
+
+def test_alternatives_are_chosen_for_all_requests_together(tmp_path: Path) -> None:
+    """Each request has its first choice alone; together they need nine chips, so the second one steps back."""
+
+    def either(name: str, *counts: int) -> Item:
+        forms = [
+            {"name": f"of-{n}", "deviceClassName": "npu.huawei.com", "count": n} for n in counts
+        ]  # fmt: skip
+        return {"name": name, "firstAvailable": forms}
+
+    wanted = claim("c", either("a", 4), either("b", 5, 4))
+    found = listing.plan([*world("n1"), wanted, *gang(["c"])], tmp_path)
+    results = patches(found)["c"]["patch"]["status"]["allocation"]["devices"]["results"]
+    assert sorted({one["request"] for one in results}) == ["a/of-4", "b/of-4"] and len(results) == 8
+
+
+def test_a_watcher_gets_each_device_once_in_a_claim(tmp_path: Path) -> None:
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {
+        "name": "train", "labels": {"resource.kubernetes.io/admin-access": "true"}}}  # fmt: skip
+    both = claim("c", asking(4, name="x", adminAccess=True), asking(4, name="y", adminAccess=True))
+    found = listing.plan([*world("n1"), space, both, *gang(["c"], policy="")], tmp_path)
+    names = given(found)["c"]
+    assert len(names) == 8 == len(set(names))
+
+
+# The rules of k8s.io/dynamic-resource-allocation/structured, written once more and tried on every small choice.
+
+Shape = tuple[list[ClaimDevice], list[Ask], frozenset[str], dict[Counter, Fraction]]
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    devices = []
+    for i in range(draw(st.integers(1, 5))):
+        number, kind = draw(st.integers(0, 1)), draw(st.sampled_from(["npu", "vnpu"]))
+        uses = draw(
+            st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3)), max_size=2, unique_by=lambda u: u[0])
+        )
+        values: dict[str, Any] = {"d/ring": draw(st.sampled_from([0, 1, True, "x"]))} if draw(st.booleans()) else {}
+        devices.append(
+            ClaimDevice(
+                name=f"d{i}", pool="p", chip=number if not uses else None, part=kind == "vnpu", values=values,
+                seen={"n": i, "kind": kind}, taints=(),
+                consumes=tuple((Counter("p", "s", name), Fraction(amount)) for name, amount in uses),
+            )
+        )  # fmt: skip
+    asks = []
+    rules = draw(st.lists(st.builds(
+        Constraint, st.just("d/ring"), st.sampled_from([frozenset[str](), frozenset({"r0"})]), st.booleans()
+    ), max_size=1))  # fmt: skip
+    for i in range(draw(st.integers(1, 3))):
+        text = draw(st.sampled_from(["true", "device.n >= 1", 'device.kind == "vnpu"']))
+        asks.append(
+            Ask(
+                draw(st.integers(0, 1)),
+                Request(f"r{i}", draw(st.sampled_from([1, 2, ALL])), draw(st.integers(0, 4)) == 0, (parse(text),), ()),
+                tuple(rules),
+            )
+        )
+    taken = draw(st.frozensets(st.sampled_from([one.name for one in devices]), max_size=2))
+    left = {Counter("p", "s", name): Fraction(draw(st.integers(0, 6))) for name in ("a", "b")}
+    return devices, asks, taken, left
+
+
+def legal(shape: Shape, chosen: Iterable[Given]) -> bool:
+    """Whether an allocation keeps the rules."""
+    devices, asks, taken, left = shape
+    rows = list(chosen)
+    own = [one for one in rows if not one.ask.request.admin]
+    if len({one.device.name for one in own}) < len(own) or any(one.device.name in taken for one in own):
+        return False
+    for ask in asks:
+        mine = [one.device for one in rows if one.ask is ask]
+        fitting = [one for one in devices if ask.request.selects(one)]
+        if len(mine) != (len(fitting) if ask.request.count == ALL else ask.request.count) or not mine:
+            return False
+        if len({one.name for one in mine}) < len(mine) or any(one not in fitting for one in mine):
+            return False
+    for ask in (ask for ask in asks if ask.request.admin):
+        for one in (one for one in rows if one.ask is ask):
+            others = [other for other in rows if other is not one and other.ask.claim == ask.claim]
+            if any(other.device.name == one.device.name for other in others):
+                return False
+    for counter, amount in left.items():
+        if sum((more for one in own for name, more in one.device.consumes if name == counter), Fraction(0)) > amount:
+            return False
+    for one, other in product(own, own):
+        same = one is not other and one.device.chip is not None and one.device.chip == other.device.chip
+        if same and not (one.device.part and other.device.part):
+            return False
+    for number in {ask.claim for ask in asks}:
+        for rule in next(ask.constraints for ask in asks if ask.claim == number):
+            bound = [one.device for one in rows if one.ask.claim == number and rule.concerns(one.ask.request)]
+            values = [(type(v := one.values.get(rule.attribute)), v) for one in bound]
+            if any(value is None for _, value in values):
+                return False
+            if len(set(values)) != (len(values) if rule.distinct else min(1, len(values))):
+                return False
+    return all(number <= MAX_DEVICES for number in Count(one.ask.claim for one in rows).values())
+
+
+def exists(shape: Shape) -> bool | None:
+    """Whether any allocation keeps the rules, by trying all; None where these are too many."""
+    devices, asks, _, _ = shape
+    slots = []
+    for ask in asks:
+        every = sum(ask.request.selects(one) for one in devices)
+        slots += [ask] * (every if ask.request.count == ALL else ask.request.count)
+    if len(slots) > 5:
+        return None
+    return any(
+        legal(shape, [Given(ask, one) for ask, one in zip(slots, choice, strict=True)])
+        for choice in product(devices, repeat=len(slots))
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@drawn(shapes())
+def test_an_allocation_is_found_where_the_rules_allow_one_and_keeps_them(shape: Shape) -> None:
+    devices, asks, taken, left = shape
+    names = {ask.request: frozenset(one.name for one in devices if ask.request.takes(one)) for ask in asks}
+    found = match(asks, devices, names.__getitem__, taken, None, left)
+    if found is None:
+        assert not exists(shape)
+    else:
+        assert legal(shape, found)
+
+
+def test_a_claim_has_at_most_32_devices() -> None:
+    devices = [ClaimDevice(f"d{i}", "p", None, False, {}, {}, ()) for i in range(40)]
+    asks = [Ask(0, Request(f"r{i}", 20, False, (), ()), ()) for i in range(2)]
+    everything = frozenset(one.name for one in devices)
+    assert match(asks, devices, lambda _: everything, ()) is None
+    apart = [ask._replace(claim=i) for i, ask in enumerate(asks)]
+    found = match(apart, devices, lambda _: everything, ())
+    assert found is not None and len(found) == 40
