@@ -219,6 +219,13 @@ def test_a_chip_has_one_owner_between_the_device_plugin_and_claims() -> None:
         (lambda api: api.claims["train", "c"].update(status={}), "no device of driver npu.huawei.com"),
         (lambda api: api.allocate("c", "ascend910-9"), "which this node does not have"),
         (lambda api: api.allocate("c", "ascend910-1", pool="n9"), "not of this node"),
+        (lambda api: api.claims["train", "c"].update(metadata=None), "is gone"),
+        (lambda api: api.claims["train", "c"].update(status={"allocation": {"devices": {"results": 7}}}), "no device"),
+        (
+            lambda api: api.claims["train", "c"].update(status={"allocation": {"devices": {"results": [7]}}}),
+            "no device",
+        ),
+        (lambda api: api.claims["train", "c"].update(status=[]), "no device"),
         (lambda api: setattr(api, "offline", True), "cannot be read"),
     ],
 )

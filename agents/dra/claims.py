@@ -142,7 +142,8 @@ class Claims:
             raise ClaimError(f"the ResourceClaim with UID {uid[:80]} is gone")
         name = f"{metadata.get('namespace')}/{metadata.get('name')}"
         allocation = _part(_part(body, "status"), "allocation")
-        rows = _part(allocation, "devices").get("results") or ()
+        rows = _part(allocation, "devices").get("results")
+        rows = rows if isinstance(rows, list) else []
         own = [row for row in rows if isinstance(row, dict) and row.get("driver") == DRIVER]
         if not own:
             raise ClaimError(f"ResourceClaim {name} has no device of driver {DRIVER} in its allocation")

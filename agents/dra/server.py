@@ -21,7 +21,7 @@ from agents.dra.api import health_pb2 as health
 from agents.dra.api import health_pb2_grpc as health_services
 from agents.dra.api import registration_pb2 as registration
 from agents.dra.api import registration_pb2_grpc as registration_services
-from agents.dra.claims import PreparedClaim
+from agents.dra.claims import ClaimError, PreparedClaim
 from agents.dra.settings import DraSettings
 from agents.node.clock import Clock
 from agents.node.log import Log
@@ -55,7 +55,7 @@ class _Claims:
         for claim in list(request.claims)[:_MAX_CLAIMS]:
             try:
                 found = await self._prepare(claim.namespace, claim.name, claim.uid)
-            except Exception as error:  # one claim that cannot be prepared must not fail the others
+            except (ClaimError, OSError) as error:  # one claim that cannot be prepared must not fail the others
                 _refused(answer.claims[claim.uid], "claim is not prepared", claim, error)
                 continue
             one = answer.claims[claim.uid]
@@ -75,7 +75,7 @@ class _Claims:
             one = answer.claims[claim.uid]
             try:
                 await self._unprepare(claim.uid)
-            except Exception as error:
+            except (ClaimError, OSError) as error:
                 _refused(one, "claim is not taken back", claim, error)
         return answer
 

@@ -31,7 +31,7 @@ from engine.plan import views
 from engine.plan.place import job as jobs
 from engine.plan.place import switch_config
 from engine.plan.place.bindings import Bindings
-from engine.plan.place.gangs import blocks, returning, search, slots, switch_affinity
+from engine.plan.place.gangs import blocks, returning, search, slots, switch_affinity, tied
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.nodes import claim_choices, volume_choices
@@ -166,9 +166,13 @@ class _GangPlacement:
         placed_keys = {item.pod.key for item in placed}
         self.state.restore_claims({key: item for key, item in self.claimed.items() if key not in placed_keys})
         if placed:
-            if not self._waits_for_volumes(placed) and not self._waits_for_claims(placed):
-                bindings = Bindings(self.scope, self.state, self.gang, found, ranks, memory)
+            volumes_wait = self._waits_for_volumes(placed)
+            claims_wait = not volumes_wait and self._waits_for_claims(placed)
+            bindings = Bindings(self.scope, self.state, self.gang, found, ranks, memory)
+            if not volumes_wait and not claims_wait:
                 bindings.append_actions(placed)
+            # the pass that binds pods of a gang rule to their claims' nodes must find the same blocks
+            if not volumes_wait and (not claims_wait or found.topology):
                 bindings.record(placed)
             self.queues.add(self.gang.queue, [item.pod for item in placed])
         if not placed and self._needed():
@@ -195,10 +199,10 @@ class _GangPlacement:
         return True
 
     def _claims_refusal(self, job: SchedulerJob) -> Refusal | None:
-        """Why pods with claims cannot be placed under a rule for the whole gang: it takes its pods for equal, while an
-        allocated claim ties each to a node.
+        """Why pods with claims cannot be placed under switch affinity: switches are chosen with the bindings, after the
+        claims have their nodes.
         """
-        if job.topology and any(self.scope.claims.claims_chips(pod) for pod in self.waiting):
+        if job.topology == switch_config.RULE and any(self.scope.claims.claims_chips(pod) for pod in self.waiting):
             return Refusal(
                 NOT_SUPPORTED, f"jobs under the {job.topology} rule get no chips by resource claims: ask by resource"
             )
@@ -289,7 +293,9 @@ class _GangPlacement:
             return [], PlacementFailure(self.waiting, None, npu_pods[0], self.state.explain(job, npu_pods[0]))
         if npu_pods:
             rule = switch_affinity.place if job.topology == switch_config.RULE else blocks.place
-            found = rule(self.state, job, npu_pods, ranks, memory)
+            found = tied.place(self.state, job, npu_pods, ranks, memory) or rule(
+                self.state, job, npu_pods, ranks, memory
+            )
             if isinstance(found, Refusal):
                 stuck = slots.unplaceable(self.state, job, npu_pods)
                 if stuck is not None:

@@ -120,6 +120,12 @@ class DeviceClaims:
             pod.key in self.asks or any(key in self.allocated for key in self.of(pod))
         )
 
+    def node_of(self, pod: Pod) -> str:
+        """The node of the devices of the pod's claims; empty while a claim of it waits, or without devices."""
+        keys = self.of(pod)
+        nodes = {self.allocated[key].node for key in keys if key in self.allocated}
+        return nodes.pop() if len(nodes) == 1 and not any(key in self.open for key in keys) else ""
+
     def held_by(self, pod: Pod) -> frozenset[int]:
         """The whole chips of the pod's allocated claims."""
         found = (self.allocated.get(key) for key in self.of(pod))
