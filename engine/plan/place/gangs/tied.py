@@ -25,8 +25,10 @@ def place(
     or the nodes do not suit any more.
     """
     slots = _slots(state, job, waiting, ranks, memory)
+    if slots is None:
+        return None
     placed: list[Assignment] = []
-    for pod in waiting if slots is not None else ():
+    for pod in waiting:
         slot = slots[pod.key]
         table = state.table(job, pod)
         if slot.node not in table.scores or state.affinity_refusal(pod, slot.node) is not None:
