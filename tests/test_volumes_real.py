@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import time
 import uuid
@@ -14,7 +15,7 @@ import pytest
 
 from engine.act.batch import Batch, run
 from engine.act.edge import Edge, Fence
-from engine.kube import NAMESPACE, NODE, POD, Kube, Object, resource_for
+from engine.kube import NAMESPACE, NODE, POD, Kube, NotFound, Object, resource_for
 from engine.kube.lease import shard_lease
 from engine.load import load
 from engine.model.actions import BindPod, PatchObject
@@ -29,6 +30,8 @@ PATIENCE = 90.0
 CLAIM = resource_for("v1", "PersistentVolumeClaim")
 VOLUME = resource_for("v1", "PersistentVolume")
 CLASS = resource_for("storage.k8s.io/v1", "StorageClass")
+CSI_NODE = resource_for("storage.k8s.io/v1", "CSINode")
+DRIVER = "csi.tests.belay.dev"
 
 
 @pytest.fixture
@@ -71,6 +74,8 @@ class Cluster:
 
     async def end(self) -> None:
         for name in self.nodes:
+            with contextlib.suppress(NotFound):
+                await self.kube.delete(CSI_NODE, name)
             await self.kube.delete(NODE, name)
         await self.kube.delete(POD, "train-0", self.namespace, grace=0)
         await self.kube.delete(VOLUME, f"pv-{self.mark}")
@@ -135,6 +140,14 @@ class Cluster:
         })  # fmt: skip
         return name
 
+    async def attaches_nothing(self, node: str) -> None:
+        """The node's driver has no room for another volume."""
+        driver = {"name": DRIVER, "nodeID": node, "topologyKeys": [], "allocatable": {"count": 0}}
+        head = {"name": node}
+        await self.create(CSI_NODE, {
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": head, "spec": {"drivers": [driver]},
+        })  # fmt: skip
+
     async def claim(self, storage: str) -> None:
         await self.create(CLAIM, {
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -182,12 +195,16 @@ def test_a_local_volume_is_reserved_bound_and_followed(binder: str) -> None:
 
 def test_a_provisioner_makes_the_volume_on_the_chosen_node(binder: str) -> None:
     async def case(cluster: Cluster) -> None:
-        storage = await cluster.storage_class("csi.tests.belay.dev")
+        storage = await cluster.storage_class(DRIVER)
         await cluster.claim(storage)
+        for name in cluster.nodes:
+            await cluster.attaches_nothing(name)
         await cluster.train()
+        assert cluster.waits(await cluster.pass_()) == "VolumeLimitReached", "no driver has room"
+        await cluster.kube.delete(CSI_NODE, cluster.nodes[1])
         claim = await cluster.until_selected()
         node = claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"]
-        assert node in cluster.nodes
+        assert node == cluster.nodes[1], "the node without a limit"
         assert cluster.waits(await cluster.pass_()) == "VolumesNotBound", "no volume, no binding"
         reference = {"kind": "PersistentVolumeClaim", "namespace": cluster.namespace, "name": "data",
                      "uid": claim["metadata"]["uid"]}  # fmt: skip
