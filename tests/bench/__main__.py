@@ -38,6 +38,7 @@ SECTIONS = {
     "links": ("Links between inference clusters", "links", "run"),
     "tft": ("MindIO TFT's functions", "training_tft", "run"),
     "checkpoint": ("Checkpoints", "checkpoint", "run"),
+    "checkpoint-device": ("Checkpoints of a device's memory", "checkpoint_device", "run"),
     "training": ("Training, from a fault to the next step", "training_recovery", "run"),
     "training-server": ("Training, recovered by belay server", "training_server", "run"),
     "containers": ("Making containers", "containers", "run"),

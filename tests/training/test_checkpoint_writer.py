@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -284,3 +285,18 @@ def test_warm_slots_are_reused_and_durable_ones_evicted_oldest_first():
     assert one.resident("/1") is held[1]
     assert one.allocate(3 * unit, "new", 9) is not None
     assert one.used <= one.limit
+
+
+def test_a_rank_that_forgets_a_slot_keeps_none_of_its_memory(tmp_path: Path):
+    def held() -> int:
+        links = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if name.isdecimal()
+                 and os.path.islink(f"/proc/self/fd/{name}")]  # fmt: skip
+        return sum("belay-checkpoint" in link for link in links)
+
+    before = held()
+    for size in (100, 5 * MIB, 100):
+        memory = slots.create(size)
+        assert held() > before
+        del memory
+    gc.collect()
+    assert held() == before

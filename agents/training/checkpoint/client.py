@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -392,8 +392,9 @@ class WriterClient:
             raise CheckpointError(f"nothing was restored from the peer: {answer['error']}")
         return int(answer["files"])
 
-    def reserve(self, size: int, slots: int = 1) -> None:
-        """Allocate memory for ``slots`` saves now, so that the first ones cost no more than later ones.
+    def reserve(self, size: int, slots: int = 1, prepare: Callable[[Memory], object] | None = None) -> None:
+        """Allocate memory for ``slots`` saves now, so that the first ones cost no more than later ones; ``prepare`` is
+        called with each.
 
         Raises :class:`PoolFull` when the pool has no room for so many.
         """
@@ -402,6 +403,8 @@ class WriterClient:
             for _ in range(slots):
                 tickets.append(self.allocate(size, 0.0))
                 tickets[-1].memory.populate(self.threads)
+                if prepare is not None:
+                    prepare(tickets[-1].memory)
         finally:
             for ticket in tickets:
                 self.drop(ticket)

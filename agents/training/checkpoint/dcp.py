@@ -287,7 +287,9 @@ class PoolStager:
         self._turn = 1 - self._turn
         kept = self._kept[self._turn]
         if kept is None or not _alike(kept, state):
-            kept = self._kept[self._turn] = _create_cpu_state_dict(state)
+            # pageable memory would make every copy from a device wait
+            away = any(of.device.type != "cpu" for _, of in _pairs(state, state))
+            kept = self._kept[self._turn] = _create_cpu_state_dict(state, pin_memory=away)
         copies = []
         devices = set()
         for to, of in _pairs(kept, state):

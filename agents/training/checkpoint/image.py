@@ -2,7 +2,7 @@
 
 The pickle has protocol 2 and torch's persistent ids ``('storage', torch.<T>Storage, key, location, numel)``; keys count
 up from "0" in order of appearance; views share their storage. Runs in ranks: the only files of this room that import
-torch are this one, ``reading``, ``convert``, ``saver`` and the front ends above them.
+torch are this one, ``devices``, ``reading``, ``convert``, ``saver`` and the front ends above them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from agents.training.checkpoint import blocks, layout
+from agents.training.checkpoint import blocks, devices, layout
+from agents.training.checkpoint.devices import Copies, DeviceCopy
 from agents.training.checkpoint.errors import Unsupported
 
 
@@ -38,23 +39,34 @@ class Image:
     trailer: bytes
     size: int
 
-    def fill(self, address: int, threads: int = 0) -> None:
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of devices that hold pieces: ``cuda``, ``npu``; empty when all lie on the host."""
+        return sorted({piece.storage.device.type for piece in self.pieces} - {"cpu"})
+
+    def marks(self) -> dict[Any, Any]:
+        """What copies from devices must wait for: the work in the streams of the calling thread."""
+        return devices.marks(piece.storage for piece in self.pieces)
+
+    def fill(
+        self, address: int, threads: int = 0, *, after: dict[Any, Any] | None = None, pinned: bool = False
+    ) -> None:
         """Write the file's bytes to memory at ``address``, which has room for ``size`` of them.
 
-        Host memory is copied by parallel threads; device memory asynchronously, each device synchronised once.
+        Host memory is copied by parallel threads, while devices copy in streams of their own, after what :meth:`marks`
+        returned (default: now). ``pinned``: devices may write to this memory themselves (:func:`devices.pin`).
         """
-        copies, devices = [], set()
+        copies, away = [], []
         for piece in self.pieces:
             if piece.storage.device.type == "cpu":
                 copies.append((address + piece.start, piece.storage.data_ptr(), piece.size))
             else:
-                devices.add(piece.storage.device)
-                _from_device(address + piece.start, piece)
+                away.append(DeviceCopy(address + piece.start, piece.storage, piece.size))
+        begun = Copies(away, after or {}, pinned)
         for position, text in ((0, self.structure), (self.size - len(self.trailer), self.trailer)):
             _bytes_at(address + position, len(text))[:] = text
         blocks.copy(copies, threads or blocks.workers())
-        for device in devices:
-            torch.get_device_module(device).synchronize(device)
+        begun.finish()
 
     def chunks(self) -> list[memoryview]:
         """The bytes of the file in order, without copies of storages in host memory."""
@@ -135,14 +147,6 @@ def _location(storage: Any) -> str:
     """``cpu``, ``npu:0``, ``cuda:0``."""
     device = storage.device
     return "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
-
-
-def _from_device(address: int, piece: Piece) -> None:
-    if not piece.size:
-        return
-    source = torch.empty(0, dtype=torch.uint8, device=piece.storage.device).set_(piece.storage)
-    target = torch.frombuffer(_bytes_at(address, piece.size), dtype=torch.uint8)
-    target.copy_(source[: piece.size], non_blocking=True)
 
 
 def _bytes_at(address: int, size: int) -> memoryview:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from agents.training.checkpoint import durable, image, reading, wire
+from agents.training.checkpoint import devices, durable, image, reading, wire
 from agents.training.checkpoint.client import Ticket, WriterClient
 from agents.training.checkpoint.errors import CheckpointError, PoolFull, WriterGone
 from agents.training.checkpoint.image import Image
@@ -106,22 +106,27 @@ class Saver:
         another thread when the copy is finished.
         """
         pending, found, paths = Pending(), image.image(obj), _whole_paths(path, links)
+        # in the streams of this thread; the copying thread has others
+        after = found.marks()
 
         def work() -> None:
-            self._run(pending, found, paths, mode, 600.0)
+            self._run(pending, found, paths, mode, 600.0, after)
             if done:
                 done(pending)
 
         self._background.submit(work)
         return pending
 
-    def _run(self, pending: Pending, found: Image, paths: tuple[Path, ...], mode: int, wait_s: float) -> None:
+    def _run(
+        self, pending: Pending, found: Image, paths: tuple[Path, ...], mode: int, wait_s: float,
+        after: dict[Any, Any] | None = None,
+    ) -> None:  # fmt: skip
         try:
             with self._copying:
-                if not self._through_memory(pending, found, paths, mode, wait_s):
+                if not self._through_memory(pending, found, paths, mode, wait_s, after):
                     if self.client is not None:
                         self.client.before_direct(paths)
-                    _directly(found, paths, mode)
+                    _directly(found, paths, mode, after)
                     pending.way = Way.FILE
         except BaseException as error:
             pending.error = error
@@ -129,14 +134,16 @@ class Saver:
             pending._copied.set()
 
     def _through_memory(
-        self, pending: Pending, found: Image, paths: tuple[Path, ...], mode: int, wait_s: float
-    ) -> bool:
+        self, pending: Pending, found: Image, paths: tuple[Path, ...], mode: int, wait_s: float,
+        after: dict[Any, Any] | None,
+    ) -> bool:  # fmt: skip
         if self.client is None:
             return False
         try:
             ticket = self.client.allocate(found.size, wait_s)
             try:
-                found.fill(ticket.memory.address, self.client.threads)
+                pinned = devices.pin(ticket.memory, found.kinds)
+                found.fill(ticket.memory.address, self.client.threads, after=after, pinned=pinned)
             except BaseException:
                 self.client.drop(ticket)
                 raise
@@ -169,7 +176,8 @@ class Saver:
         """
         if self.client is not None:
             try:
-                self.client.reserve(image.image(obj).size, slots)
+                found = image.image(obj)
+                self.client.reserve(found.size, slots, lambda memory: devices.pin(memory, found.kinds))
             except CheckpointError as error:
                 log.warning("%s", error)
 
@@ -189,10 +197,10 @@ def saver(work: Path | None = None, settings: WriterSettings | None = None, owne
     return Saver(WriterClient(work or wire.work_folder(), settings, owner or (f"rank-{rank}" if rank else "")))
 
 
-def _directly(found: Image, paths: tuple[Path, ...], mode: int) -> None:
+def _directly(found: Image, paths: tuple[Path, ...], mode: int, after: dict[Any, Any] | None) -> None:
     """Write without the pool; an interrupted write leaves the old file."""
     buffer = torch.empty(max(1, found.size), dtype=torch.uint8)
-    found.fill(buffer.data_ptr())
+    found.fill(buffer.data_ptr(), after=after)
     content = image.bytes_of(buffer.untyped_storage(), found.size)
     durable.write(paths[0], content, mode=mode, links=paths[1:])
 

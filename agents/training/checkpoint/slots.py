@@ -11,6 +11,7 @@ import enum
 import mmap
 import os
 import struct
+import weakref
 from pathlib import Path
 
 from agents.training.checkpoint import blocks, sources
@@ -48,6 +49,11 @@ class Memory:
         self.capacity = length - HEADER
         self._map = mmap.mmap(handle, length)
         self.view = memoryview(self._map)
+        self.pinned: dict[str, bool] = {}
+        """Kind of device → whether its driver was given this memory; see ``devices``."""
+        # a rank lets slots go by forgetting them: an open handle would keep the memory of a removed one
+        self._closing = weakref.finalize(self, os.close, handle)
+        self._closing.atexit = False
 
     @property
     def address(self) -> int:
@@ -89,7 +95,7 @@ class Memory:
         except BufferError:
             # a view of a reader keeps the mapping until the view is dropped
             pass
-        os.close(self.handle)
+        self._closing()
 
 
 def create(size: int) -> Memory:
@@ -112,6 +118,7 @@ def _made(length: int, flags: int) -> Memory:
         os.ftruncate(handle, length)
         return Memory(handle, length)
     except BaseException:
+        # the memory, which closes it, does not exist
         os.close(handle)
         raise
 
