@@ -14,7 +14,8 @@ from engine.cli.invocation import fails_clearly
 from engine.cli.progress import progress
 from engine.errors import InputError
 
-_FOLDER = click.Path(exists=True, path_type=Path)
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_ANY = click.Path(exists=True, path_type=Path)
 
 
 @click.group(short_help="List, prove, convert and prune checkpoints of training jobs.")
@@ -60,14 +61,18 @@ def list_sets(folder: Path, output: str) -> None:
 
 
 @checkpoint.command(short_help="Read everything and compare it with the checksums.")
-@click.argument("folder", type=_FOLDER, metavar="DIR")
+@click.argument("folder", type=_ANY, metavar="DIR")
 @click.option("--threads", type=click.IntRange(0, 64), default=0, help="Default: one for each core.")
 @fails_clearly
 def verify(folder: Path, threads: int) -> None:
-    """Prove every file below DIR (or one file) by its checksums. Exit code 1 for damaged files or incomplete sets."""
+    """Prove every file below DIR (or one file) by its checksums. Exit code 1 for damaged files and incomplete sets, and
+    when nothing there could be checked.
+    """
     from agents.training.checkpoint import sets, verifying
 
     files = list(verifying.files(folder))
+    if not files:
+        raise InputError(f"{folder} holds no files", hint="Name the folder that training saves to, or one file.")
     total = sum(path.stat().st_size for path in files)
     begin, verdicts = time.monotonic(), []
     with progress("verifying", total, unit="B") as step:
@@ -83,9 +88,12 @@ def verify(folder: Path, threads: int) -> None:
     for one in lacking:
         click.echo(f"incomplete: {one.folder}: {'; '.join(one.missing[:5])}")
     proven = sum(verdict.state == "proven" for verdict in verdicts)
+    checked = any(verdict.state in ("proven", "structure") for verdict in verdicts)
+    if not bad and not checked:
+        click.echo(f"nothing could be checked: {folder} holds no .mindio file, and no checksums are kept there")
     click.echo(f"{proven} of {len(verdicts)} files proven, {len(bad)} damaged, {_size(total)} in {spent:.1f} s "
                f"({_size(total / spent)}/s)")  # fmt: skip
-    if bad or lacking:
+    if bad or lacking or not checked:
         raise SystemExit(1)
 
 

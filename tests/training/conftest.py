@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import needs
+from tests.training import checkpoint_world
 from tests.training.launched import Job
 
 Launch = Callable[..., Job]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def writing_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests that name no writing process share one of their own, not the user's, and end it."""
+    work = tmp_path_factory.mktemp("writing")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINDIO_ACP_LOG_PATH", str(work))
+        yield
+    pid = checkpoint_world.pid_of(work)
+    if pid is not None and checkpoint_world.alive(pid):
+        os.kill(pid, signal.SIGTERM)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +307,20 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path: Path):
     with pytest.raises(NotThisFormat):
         convert.convert(tmp_path / "text", tmp_path / "y.pt")
     assert not list(tmp_path.glob("y.pt*"))
+
+
+def test_a_zip_that_unpacks_to_more_than_it_holds_is_refused(tmp_path: Path):
+    bomb = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("bomb/data.pkl", b"\0" * (8 << 20))
+    with pytest.raises(Unsupported, match="compressed"):
+        convert.convert(bomb, tmp_path / "x.mindio")
+    torch.save({"w": torch.ones(5)}, tmp_path / "good.pt")
+    data = (tmp_path / "good.pt").read_bytes()
+    # the size that the directory gives for the first record, 24 bytes behind its signature
+    place = data.index(b"PK\x01\x02") + 20
+    grown = data[:place] + struct.pack("<II", 1 << 31, 1 << 31) + data[place + 8 :]
+    (tmp_path / "grown.pt").write_bytes(grown)
+    with pytest.raises(NotThisFormat, match="claim"):
+        convert.convert(tmp_path / "grown.pt", tmp_path / "x.mindio")
+    assert not (tmp_path / "x.mindio").exists()

@@ -207,3 +207,21 @@ def test_without_sums_the_structure_is_checked_at_least(tmp_path: Path):
     os.truncate(path, 100)
     path.write_bytes(path.read_bytes() + b"\x00" * 16 + b"mindio\x00")
     assert run("verify", str(path))[0] == 1
+
+
+@pytest.mark.parametrize("verb", ["list", "verify", "du", "prune", "check"])
+def test_a_wrong_folder_is_named(tmp_path: Path, verb: str):
+    code, text = run(verb, str(tmp_path / "missing"))
+    assert code == 2 and "missing" in text
+    if verb != "verify":
+        (tmp_path / "file").write_text("x")
+        code, text = run(verb, str(tmp_path / "file"))
+        assert code == 2 and "is a file" in text
+
+
+def test_verify_does_not_pass_where_there_is_nothing_to_verify(tmp_path: Path):
+    code, text = run("verify", str(tmp_path))
+    assert code == 2 and "holds no files" in text
+    (tmp_path / "notes.txt").write_text("no checkpoint")
+    code, text = run("verify", str(tmp_path))
+    assert code == 1 and "nothing could be checked" in text

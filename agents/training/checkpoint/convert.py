@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def to_zip(source: Path, target: Path) -> None:
 
 def from_zip(source: Path, target: Path) -> None:
     """Write torch's zip ``source`` as a ``.mindio`` file. Raises ``CheckpointError``, ``OSError``."""
+    _check_zip(source)
     try:
         reader = torch._C.PyTorchFileReader(str(source))
         names = reader.get_all_records()
@@ -61,6 +63,23 @@ def from_zip(source: Path, target: Path) -> None:
         raise NotThisFormat(f"{source} is not a zip of torch.save: {str(error).splitlines()[0][:200]}") from error
     trailer = layout.tensors_map(len(structure), [len(part) for part in parts[1:]])
     _store(target, [*parts, trailer + layout.tail(sum(len(part) for part in parts), len(trailer))])
+
+
+def _check_zip(source: Path) -> None:
+    """Refuse what would unpack to more than the file has: ``torch.save`` stores records as they are."""
+    try:
+        with zipfile.ZipFile(source) as found:
+            records = found.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, UnicodeDecodeError) as error:
+        raise NotThisFormat(f"{source} is not a zip of torch.save: {str(error)[:200]}") from error
+    size = source.stat().st_size
+    for record in records:
+        if record.compress_type != zipfile.ZIP_STORED:
+            raise Unsupported(
+                f"{source}: {record.filename[:80]!r} is compressed; torch.save stores records as they are"
+            )
+    if (total := sum(record.file_size for record in records)) > size:
+        raise NotThisFormat(f"{source} has {size} bytes, its records claim {total}")
 
 
 def _check_keys(source: Path, keys: list[str]) -> None:
