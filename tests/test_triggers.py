@@ -181,3 +181,14 @@ def _until(condition: object, seconds: float = 60.0) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < ends, "it did not come about in time"
         time.sleep(0.01)
+
+
+def test_the_next_delayed_mark_is_known_and_one_that_is_due_is_not_it(triggers: Triggers) -> None:
+    assert triggers.next_due() is None
+    triggers.mark("main")
+    assert triggers.next_due() is None
+    now = time.time()
+    triggers.mark("west", now + 100)
+    triggers.mark("east", now + 50)
+    found = triggers.next_due()
+    assert found is not None and 40 < found <= 50.1

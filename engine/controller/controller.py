@@ -40,6 +40,7 @@ from engine.store import (
 
 _log = log.get("controller")
 TICK_SECONDS = 0.25
+LEAST_SECONDS = 0.02
 BEAT_SECONDS = 5.0
 """Seconds between the heartbeats of a leading controller with a complete snapshot."""
 BEAT_KEPT_SECONDS = 3600.0
@@ -192,9 +193,10 @@ class Controller:
 
     async def _dispatch(self) -> None:
         """Send what is due, mark the shard every ``resync`` seconds, and serve requests for a fetch or a fresh list."""
-        resync, renewed, beat = 0.0, time.monotonic(), 0.0
+        resync, renewed, beat, wait = 0.0, time.monotonic(), 0.0, TICK_SECONDS
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(wait)
+            wait = TICK_SECONDS
             try:
                 if await asyncio.to_thread(self._passes.take_fetch, self._shard):
                     self.poke()
@@ -212,6 +214,9 @@ class Controller:
                     await self._revision.expire()
                 await self._hand_out()
                 await asyncio.to_thread(self._passes.beat, f"controller/{self._shard}", self._clock())
+                # what a pass holds back for a moment is written when it is due, not with the next look
+                if (due := await asyncio.to_thread(self._triggers.next_due)) is not None:
+                    wait = min(TICK_SECONDS, max(LEAST_SECONDS, due))
             except StoreUnavailable as error:
                 await self._snapshot.heal(error)
                 await asyncio.sleep(RETRY_SECONDS)

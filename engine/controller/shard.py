@@ -105,6 +105,8 @@ class Shard:
         self._pools = PublishedPools()
         self._kube = kube
         self._send = send
+        self.again = False
+        """Whether the shard was marked during the last pass and is due now."""
         self._lost = False
         self._settling = SettlingClaims()
         self._recorded = (hash(((), ())), 0.0)
@@ -117,6 +119,7 @@ class Shard:
         Claim and Lease are renewed until the context ends; when one is lost, ShardLost is raised inside. At the end the
         shard is due again if it was marked meanwhile.
         """
+        self.again = False
         claimed = self.triggers.claim(self.name, self.settings.identity, self.settings.claim)
         if claimed is None:
             yield False
@@ -132,7 +135,7 @@ class Shard:
         finally:
             await cancel_all(keeping)
             await self._release()
-            self.triggers.done(self.name, self.settings.identity, claimed)
+            self.again = self.triggers.done(self.name, self.settings.identity, claimed)
 
     def refresh(self) -> str:
         """Read what changed. Returns what a pass waits for, empty when it may start: a pass has seen every write of the

@@ -71,6 +71,11 @@ end
 return out
 """
 
+_NEXT = """
+local first = redis.call('ZRANGEBYSCORE', dirty, '(' .. string.format('%d', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+return first[2] and math.ceil(tonumber(first[2]) - now) or -1
+"""
+
 _CLAIM = """
 local shard, owner, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if recover(shard) or not due(shard) then return false end
@@ -122,8 +127,8 @@ class Triggers:
 
     def __init__(self, client: redis.Redis, prefix: str = "belay") -> None:
         self._keys = [f"{prefix}:{{triggers}}:{name}" for name in ("dirty", "busy", "sent", "epochs")]
-        self._mark, self._ready, self._claim, self._extend, self._done, self._free = (
-            client.register_script(_HEAD + body) for body in (_MARK, _READY, _CLAIM, _EXTEND, _DONE, _FREE)
+        self._mark, self._ready, self._next, self._claim, self._extend, self._done, self._free = (
+            client.register_script(_HEAD + body) for body in (_MARK, _READY, _NEXT, _CLAIM, _EXTEND, _DONE, _FREE)
         )
 
     def mark(self, shard: str, at: float | None = None) -> None:
@@ -136,6 +141,11 @@ class Triggers:
         A shard is returned again only after ``again`` seconds, in case its message was lost.
         """
         return [_text(shard) for shard in cast(list[Any], self._run(self._ready, int(again * 1000), limit))]
+
+    def next_due(self) -> float | None:
+        """Seconds until the first mark that is for later; None without one."""
+        found = int(cast(int, self._run(self._next)))
+        return found / 1000 if found >= 0 else None
 
     def claim(self, shard: str, owner: str, ttl: float) -> int | None:
         """Begin a run: its epoch, or None when the shard is claimed or not due.

@@ -43,6 +43,8 @@ _log = get("worker")
 T = TypeVar("T")
 TASK_SECONDS = 120.0
 """Longest time for one task. A longer pass or batch is cancelled and repeated when its claim has expired."""
+AGAIN_SECONDS = 5.0
+"""After a shorter pass, one that was asked for meanwhile follows at once, in the same task."""
 PULSE_SECONDS = 1.0
 MOST_CARRIED_OUT = 10_000
 """Batches that a worker remembers to have carried out; a message expires long before so many others came."""
@@ -125,7 +127,11 @@ class Worker:
         try:
             self.passes.beat(f"worker/{self.settings.identity}", self.passes.now())
             shard = self._shards.get(name) or self._shards.setdefault(name, self._shard(name))
-            return await reconcile(shard)
+            began, outcome = time.monotonic(), await reconcile(shard)
+            # what was marked meanwhile need not wait for the controller's next look
+            if shard.again and time.monotonic() - began < AGAIN_SECONDS:
+                outcome = await reconcile(shard)
+            return outcome
         except (ShardLost, StoreUnavailable, KubeError) as error:
             self.passes.heal()
             _log.warning("pass not finished", shard=name, reason=f"{type(error).__name__}: {error}"[:256])
