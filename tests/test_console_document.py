@@ -80,6 +80,11 @@ def test_a_job_that_waits_says_why_and_the_way_out() -> None:
     shown = document([node("a", 0), device("a"), ascend_job("big", 1, 8), service("big"), waiting_pod("big", 16)])
     (job,) = shown.sections["jobs"]
     assert job["phase"] == "Pending" and job["reason"] and job["message"]
+    assert job["wayOutNodes"] == []
+    (short,) = document(
+        [node("a", 0), device("a", faulty=3), ascend_job("whole", 1, 8), service("whole"), waiting_pod("whole", 8)]
+    ).sections["jobs"]
+    assert "nearest is a with 7 free" in short["wayOut"] and short["wayOutNodes"] == ["a"]
     (queue,) = shown.sections["queues"]
     assert (queue["name"], queue["waiting"], queue["running"]) == ("default", 1, 0)
 

@@ -412,6 +412,7 @@ def test_the_way_out_names_what_is_missing(tmp_path: Path) -> None:
     nodes = [item for name in ("n1", "n2") for item in (listing.node(name), listing.report(name, network=[0]))]
     found = listing.plan([*nodes, *job("j", 2, 8, policy="chip8-node8")], tmp_path)
     assert "needs 8 free chips with a healthy network on 2 more nodes" in found.pending["unblock"]
+    assert found.pending["near"] == ["n1", "n2"]
     size = "huawei.com/Ascend910-2c"
     cut = [listing.node("n1", sizes={size: "4"}), listing.report("n1")]
     pods = [listing.pod(f"v-{i}", group="v", requests={size: "1"}) for i in range(6)]
@@ -419,3 +420,4 @@ def test_the_way_out_names_what_is_missing(tmp_path: Path) -> None:
     group["spec"]["minResources"] = {size: "6"}
     found = listing.plan([*cut, group, *pods], tmp_path)
     assert found.pending["unblock"] == f"needs 1 free {size} for each of 2 more pods (nearest is n1 with 0 free)"
+    assert found.pending["near"] == ["n1"]

@@ -36,10 +36,16 @@ def way_out(scope: Scope, name: str = "want") -> str:
     return next(entry.unblock or "" for entry in scope.pending if entry.name == name)
 
 
+def near(scope: Scope, name: str = "want") -> tuple[str, ...]:
+    """The nodes that the way out concerns."""
+    return next(entry.near for entry in scope.pending if entry.name == name)
+
+
 def test_a_terminating_pod_frees_enough() -> None:
     scope = planned(leaving("old", "n0", FOUR), low("v", ("n0", REST)), wanting(each=4), objects=CLASSES)
     assert not evicted(scope)
     assert way_out(scope) == "no eviction is needed: terminating pod train/old-0 will free enough"
+    assert near(scope) == ("n0",)
     elsewhere = planned(leaving("old", "n1", EIGHT), low("v", ("n0", EIGHT)), wanting(), objects=CLASSES, nodes=2)
     assert not evicted(elsewhere) and "train/old-0" in way_out(elsewhere)
 

@@ -287,6 +287,7 @@ def _pending(pending: Pending) -> dict[str, Any]:
         "message": pending.message,
         "nodes": pending.nodes,
         "unblock": pending.unblock,
+        **({"near": list(pending.near)} if pending.near else {}),
     }
 
 

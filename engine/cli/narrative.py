@@ -23,6 +23,7 @@ _LAST: Final = ("next",)
 _TITLES: Final[Mapping[str, str]] = {
     "next": "what comes next",
     "unblock": "way out",
+    "near": "nodes of the way out",
     "pending": "why it waits",
     "hit": "pods that faults hit",
     "impact": "impact of faults",

@@ -102,8 +102,11 @@ class PruneHold(msgspec.Struct, frozen=True):
         }
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """A gang or single pod that was not placed, with nodes counted by reason and the cheapest way to unblock it."""
+class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A gang or single pod that was not placed, with nodes counted by reason and the cheapest way to unblock it.
+
+    ``near`` are the nodes that this way out concerns, the nearest first: where work would end, or where little lacks.
+    """
 
     kind: str
     namespace: str
@@ -113,6 +116,7 @@ class Pending(msgspec.Struct, frozen=True):
     message: str
     nodes: dict[str, int]
     unblock: str | None
+    near: tuple[str, ...] = ()
 
 
 class NodeState(msgspec.Struct, frozen=True, gc=False):

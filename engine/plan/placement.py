@@ -421,15 +421,16 @@ class _GangPlacement:
             if len(failure.pods) > 1:
                 message = f"{message} [pod {failure.first.name} of {len(failure.pods)}]"
             nodes, reason, unblock = explanation.nodes, explanation.reason, explanation.unblock
+            near = explanation.near
         elif refusal is not None:
-            nodes, reason, message = {}, refusal.reason, refusal.message
+            nodes, reason, message, near = {}, refusal.reason, refusal.message, ()
             unblock = WAYS_OUT.get(reason)
         else:
-            nodes, reason, unblock = {}, GANG_INCOMPLETE, None
+            nodes, reason, unblock, near = {}, GANG_INCOMPLETE, None, ()
             message = "the pods of job is not enough for its tasks' minimum"
         self.unplaced, self.reason = failure.pods, reason
         everyone = [*failure.pods, *over_quota]
-        entry = enqueue.pending_entry(self.gang, everyone, reason, message, nodes=nodes, unblock=unblock)
+        entry = enqueue.pending_entry(self.gang, everyone, reason, message, nodes=nodes, unblock=unblock, near=near)
         self.scope.pending.append(entry)
         if not self.started:
             returning.record_absence(self.scope, self.gang.key)

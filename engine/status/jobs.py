@@ -189,6 +189,7 @@ def _body(
             "message": pending.message,
             "nodes": pending.nodes,
             "unblock": pending.unblock,
+            **({"near": list(pending.near)} if pending.near else {}),
         }
     if memory is not None and (memory.reschedules or memory.timeline):
         if memory.retries >= 0:

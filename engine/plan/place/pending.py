@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from engine.plan.place.handler import Refusal
 from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
 from engine.plan.place.nodes import attach_limits, resource_claims, volumes
 from engine.plan.place.nodes.table import MISSING
+from engine.plan.queue.waiting_pods import MAX_NEAR
 
 _IDLE: Final = re.compile(r"idle<([0-9]+)>")
 MAX_TEXTS: Final = 3
@@ -45,12 +47,13 @@ _VOLUME_WAYS_OUT: Final = {
 
 
 class PendingExplanation(NamedTuple):
-    """Why a pod found no node: nodes counted by reason, the gang's reason, the sentence, the way out."""
+    """Why a pod found no node: nodes counted by reason, the gang's reason, the sentence, the way out and its nodes."""
 
     nodes: dict[str, int]
     reason: str
     text: str
     unblock: str | None
+    near: tuple[str, ...] = ()
 
 
 def explain(
@@ -77,7 +80,8 @@ def explain(
     if whole:
         message = whole.message.rstrip()
         text = f"{message} {text}" if message.endswith(",") else f"{message}; {text}"
-    return PendingExplanation(nodes, reason, text, way_out(job, pod, reason, refusals, views, lacking))
+    unblock, near = way_out(job, pod, reason, refusals, views, lacking)
+    return PendingExplanation(nodes, reason, text, unblock, tuple(near))
 
 
 def counting_tentative_chips(
@@ -148,55 +152,61 @@ def way_out(
     refusals: Mapping[str, Refusal],
     views: Mapping[str, NodeView],
     lacking: int = 1,
-) -> str | None:
-    """The cheapest change that would let the pod start, as a sentence; None when none is known."""
+) -> tuple[str | None, Sequence[str]]:
+    """The cheapest change that would let the pod start, as a sentence (None when none is known), and the nodes that it
+    concerns, the nearest first.
+    """
     near = [name for name in sorted(refusals) if refusals[name].reason == reason and name in views]
     if reason == TOPOLOGY and job.topology and not near:
         near = [name for name in sorted(views) if views[name].resource == job.resource]
     if job.shared is not None and reason in (SHORTAGE, FRAGMENTED) and near:
-        return f"end or move work on a chip of {near[0]}: {refusals[near[0]].message}"
+        return f"end or move work on a chip of {near[0]}: {refusals[near[0]].message}", near[:lacking]
     if reason in (SHORTAGE, TOPOLOGY) and near:
         return _chips(job, pod, reason, near, views, lacking)
     match reason:
         case "NodeSelectorMismatch" | "NodeAffinityMismatch":
             wanted = ", ".join(f"{key}={value}" for key, value in sorted(pod.node_selector.items()))
-            return f"label a node so that it matches the pod's selector ({wanted or 'node affinity'}), or widen it"
+            return f"label a node so that it matches the pod's selector ({wanted or 'node affinity'}), or widen it", ()
         case "TaintNotTolerated":
-            return f"add a toleration to the job or remove the taint: {refusals[near[0]].message}" if near else None
+            if not near:
+                return None, ()
+            return f"add a toleration to the job or remove the taint: {refusals[near[0]].message}", near[:lacking]
         case "NodeUnschedulable":
-            return f"uncordon a node, for example {near[0]}" if near else None
+            return (f"uncordon a node, for example {near[0]}", near[:lacking]) if near else (None, ())
         case "PodAntiAffinityConflict" | "PodAffinityMismatch" | "TopologySpreadConflict":
-            return "add nodes in other topology domains or relax the job's pod affinity or spread"
+            return "add nodes in other topology domains or relax the job's pod affinity or spread", ()
         case "PortConflict" if near:
             ports = ", ".join(str(port) for port in sorted({port for _, _, port in pod.host_ports}))
-            return f"give the job other host ports than {ports}, or end the pod that has them, for example on {near[0]}"
+            text = f"give the job other host ports than {ports}, or end the pod that has them, for example on {near[0]}"
+            return text, near[:lacking]
         case "VolumeNodeAffinityConflict":
-            return "free room on the nodes that the job's volumes are bound to, or use volumes that move"
+            return "free room on the nodes that the job's volumes are bound to, or use volumes that move", ()
         case _ if near and reason in _VOLUME_WAYS_OUT:
-            return f"{_VOLUME_WAYS_OUT[reason]}: {refusals[near[0]].message}"
+            return f"{_VOLUME_WAYS_OUT[reason]}: {refusals[near[0]].message}", near[:lacking]
         case resource_claims.NOT_ALLOCATED if near:
-            return f"correct the claim, or let its allocator serve it: {refusals[near[0]].message}"
+            return f"correct the claim, or let its allocator serve it: {refusals[near[0]].message}", near[:lacking]
         case "WaitingForRelease":
-            return "nothing to do: it ends when the job's old pods are gone"
+            return "nothing to do: it ends when the job's old pods are gone", near[:lacking]
         case _ if near and (reason.startswith("Insufficient") or reason == "TooManyPods"):
             what = "pods" if reason == "TooManyPods" else refusals[near[0]].message.removeprefix("Insufficient ")
             able = [name for name in near if views[name].node.allocatable.get(what, 0) >= pod.requests.get(what, 1)]
             if not able:
-                return f"ask for less {what}: no node that the job may use has so much"
-            return f"needs {what} on a node: end work that takes it, for example on {able[0]}"
+                return f"ask for less {what}: no node that the job may use has so much", ()
+            return f"needs {what} on a node: end work that takes it, for example on {able[0]}", able[:lacking]
         case _ if near:
-            return f"bring a node back, for example {near[0]}: {refusals[near[0]].message}"
+            return f"bring a node back, for example {near[0]}: {refusals[near[0]].message}", near[:lacking]
         case _:
-            return f"add nodes that offer {job.resource}" if job.resource else None
+            return (f"add nodes that offer {job.resource}" if job.resource else None), ()
 
 
 def _chips(
     job: SchedulerJob, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView], lacking: int
-) -> str:
+) -> tuple[str, Sequence[str]]:
     """``needs 8 free chips in one ring on 2 more nodes (nearest is n1 with 4 free, the others held by train/b)``."""
     if pod.resource not in WHOLE_CHIP:
         return _parts(pod, near, views, lacking)
-    best = min(near, key=lambda name: (-views[name].free.bit_count(), name))
+    nearest_first = heapq.nsmallest(MAX_NEAR, near, key=lambda name: (-views[name].free.bit_count(), name))
+    best = nearest_first[0]
     view = views[best]
     free = view.free.bit_count()
     own = set(job.gang.pods)
@@ -205,12 +215,14 @@ def _chips(
     beside = " beside the job's other pods" if tentative_pods(view, frozenset(own)) else ""
     nearest = f"(nearest is {best} with {free} free{beside}{held})"
     if job.topology == switch_config.RULE:
-        return (
+        text = (
             "needs free nodes under one switch, or under switches that no other job crosses: end work on a "
             f"neighbour of {best} {nearest}"
         )
+        return text, nearest_first[:lacking]
     if job.topology:
-        return f"needs {_blocks(job)}: end work on a neighbour of {best}, or use soft affinity {nearest}"
+        text = f"needs {_blocks(job)}: end work on a neighbour of {best}, or use soft affinity {nearest}"
+        return text, nearest_first[:lacking]
     counted = ""
     if reason == SHORTAGE and free >= pod.count:
         aware = job.distributed and job.family is not None and job.family.network_aware
@@ -219,19 +231,23 @@ def _chips(
     wanted = f"{_many(pod.count, 'free chip')}{_together(job, pod.count)}{counted}"
     whole = 2 * pod.count > view.base.bit_count()
     if lacking == 1 or whole:
-        return f"needs {wanted} on {_many(lacking, 'more node')} {nearest}"
-    return f"needs {wanted} for each of {lacking} more pods {nearest}"
+        return f"needs {wanted} on {_many(lacking, 'more node')} {nearest}", nearest_first[:lacking]
+    # several of its pods share a node
+    shared = -(-lacking * pod.count // max(1, view.base.bit_count()))
+    return f"needs {wanted} for each of {lacking} more pods {nearest}", nearest_first[:shared]
 
 
-def _parts(pod: Pod, near: Sequence[str], views: Mapping[str, NodeView], lacking: int) -> str:
+def _parts(pod: Pod, near: Sequence[str], views: Mapping[str, NodeView], lacking: int) -> tuple[str, Sequence[str]]:
     """The same for resources counted by name alone, such as vNPUs that were cut beforehand."""
     left = {
         name: views[name].node.allocatable.get(pod.resource, 0) - views[name].requested.get(pod.resource, 0)
         for name in near
     }
-    best = min(near, key=lambda name: (-left[name], name))
+    nearest_first = heapq.nsmallest(MAX_NEAR, near, key=lambda name: (-left[name], name))
+    best = nearest_first[0]
     who = "" if lacking == 1 else f" for each of {lacking} more pods"
-    return f"needs {pod.count} free {pod.resource}{who} (nearest is {best} with {max(0, left[best])} free)"
+    text = f"needs {pod.count} free {pod.resource}{who} (nearest is {best} with {max(0, left[best])} free)"
+    return text, nearest_first[:lacking]
 
 
 def _blocks(job: SchedulerJob) -> str:

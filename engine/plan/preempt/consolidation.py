@@ -103,7 +103,8 @@ class Consolidation:
                     self._evict(gang, one)
                 self._what_if.hold(gang, pods, movers)
                 names = ", ".join(one.key for one in movers)
-                messages.amend(self._scope, gang, f"room is being made: moving {names} away from {movers[0].node}")
+                text = f"room is being made: moving {names} away from {movers[0].node}"
+                messages.amend(self._scope, gang, text, near=messages.nodes_of(movers))
                 return True
         self._unsolvable.add(request_class)
         return bool(move_sets)

@@ -135,7 +135,7 @@ class IncompleteGangs:
             gone += pods
             if outcome is not helped:
                 messages.amend(self._scope, outcome.gang, "all its pods start again once there is room for them")
-        messages.amend(self._scope, helped.gang, messages.waits_for_evictions(gone))
+        messages.amend(self._scope, helped.gang, messages.waits_for_evictions(gone), near=messages.nodes_of(gone))
 
     def _explain(self, outcome: GangOutcome) -> None:
         """Say that the gang holds chips without running, and what ends that."""

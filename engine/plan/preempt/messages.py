@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -12,6 +12,7 @@ from engine.model.jobs import Gang
 from engine.model.plan import Pending
 from engine.model.reasons import ActionReason
 from engine.plan.preempt.victim_sets import VictimSet
+from engine.plan.queue.waiting_pods import MAX_NEAR
 from engine.plan.scope import Scope
 
 MAX_NAMES: Final = 3
@@ -81,14 +82,21 @@ def named(gang: Gang) -> str:
     return f"{gang.kind} {gang.namespace}/{gang.name}"
 
 
-def amend(scope: Scope, gang: Gang, unblock: str, *, reason: str | None = None) -> None:
-    """Replace the way out in the gang's pending entry, and its reason where one is given."""
-    _edit(scope, gang, lambda entry: unblock, reason)
+def amend(
+    scope: Scope, gang: Gang, unblock: str, *, reason: str | None = None, near: Iterable[str] | None = None
+) -> None:
+    """Replace the way out in the gang's pending entry, its reason and its nodes where they are given."""
+    _edit(scope, gang, lambda entry: unblock, reason, near)
 
 
-def extend(scope: Scope, gang: Gang, more: str) -> None:
-    """Append to the way out in the gang's pending entry."""
-    _edit(scope, gang, lambda entry: f"{entry.unblock}; {more}" if entry.unblock else more, None)
+def extend(scope: Scope, gang: Gang, more: str, *, near: Iterable[str] | None = None) -> None:
+    """Append to the way out in the gang's pending entry; its nodes become those that are given."""
+    _edit(scope, gang, lambda entry: f"{entry.unblock}; {more}" if entry.unblock else more, None, near)
+
+
+def nodes_of(pods: Iterable[Pod]) -> list[str]:
+    """The nodes on which pods run, each once, in the order of the pods."""
+    return list(dict.fromkeys(pod.node for pod in pods if pod.node))
 
 
 def entry_of(scope: Scope, gang: Gang) -> Pending | None:
@@ -97,14 +105,15 @@ def entry_of(scope: Scope, gang: Gang) -> Pending | None:
     return scope.pending[index] if index is not None else None
 
 
-def _edit(scope: Scope, gang: Gang, text: object, reason: str | None) -> None:
+def _edit(scope: Scope, gang: Gang, text: object, reason: str | None, near: Iterable[str] | None) -> None:
     index = _index(scope, gang)
     if index is None:
         return
     entry = scope.pending[index]
     unblock = str(text(entry)) if callable(text) else str(text)
     unblock = unblock if len(unblock) <= MAX_UNBLOCK else unblock[: MAX_UNBLOCK - 1] + "…"
-    scope.pending[index] = msgspec.structs.replace(entry, unblock=unblock, reason=reason or entry.reason)
+    nodes = entry.near if near is None else tuple(dict.fromkeys(near))[:MAX_NEAR]
+    scope.pending[index] = msgspec.structs.replace(entry, unblock=unblock, reason=reason or entry.reason, near=nodes)
 
 
 def _index(scope: Scope, gang: Gang) -> int | None:

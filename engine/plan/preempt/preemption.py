@@ -87,7 +87,7 @@ class Preemption:
                 self._terminating.add(victims)
                 self.record(outcome)
                 continue
-            messages.amend(self._scope, gang, messages.waits_for_evictions(victims))
+            messages.amend(self._scope, gang, messages.waits_for_evictions(victims), near=messages.nodes_of(victims))
             again = [pod for pod in victims if pod.deleting is None and pod.key not in self._scope.evicting]
             for victim_set in unfinished_evictions(self._scope, again):
                 evict(
@@ -178,9 +178,8 @@ class Preemption:
         if not self._what_if.place(gang, pods, coming):
             self._not_enough.add(request_class)
             return False
-        messages.amend(
-            self._scope, gang, messages.waits_for_terminating(self._terminating.hold(gang, pods, coming) or coming)
-        )
+        held = self._terminating.hold(gang, pods, coming) or coming
+        messages.amend(self._scope, gang, messages.waits_for_terminating(held), near=messages.nodes_of(held))
         return True
 
     def _make_room(self, outcome: GangOutcome) -> bool:
@@ -209,7 +208,7 @@ class Preemption:
             for row in rows:
                 evict(self._scope, gang, row.victim_set, reason, row.rule, counted=True)
             self._terminating.hold(gang, pods, [*coming, *gone])
-            messages.amend(self._scope, gang, messages.waits_for_evictions(gone))
+            messages.amend(self._scope, gang, messages.waits_for_evictions(gone), near=messages.nodes_of(gone))
             return True
         return False
 
@@ -341,9 +340,8 @@ class Preemption:
             try:
                 nodes = {item.node for item in self._what_if.place(gang, pods, coming)} if coming else set()
                 if nodes:
-                    messages.extend(
-                        self._scope, gang, messages.terminating_would_help([pod for pod in coming if pod.node in nodes])
-                    )
+                    text = messages.terminating_would_help([pod for pod in coming if pod.node in nodes])
+                    messages.extend(self._scope, gang, text, near=sorted(nodes))
                     return
             except Exhausted:
                 return
@@ -366,9 +364,9 @@ class Preemption:
                 except Exhausted:
                     return
                 if found:
-                    messages.extend(
-                        self._scope, gang, messages.cheapest_eviction(gang, found, self._why_not(outcome, job, found))
-                    )
+                    text = messages.cheapest_eviction(gang, found, self._why_not(outcome, job, found))
+                    victims = [pod for victim_set in found for pod in victim_set.pods]
+                    messages.extend(self._scope, gang, text, near=messages.nodes_of(victims))
                     return
 
     def _why_not(self, outcome: GangOutcome, job: SchedulerJob, victim_sets: Sequence[VictimSet]) -> str:

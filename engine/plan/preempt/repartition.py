@@ -211,7 +211,7 @@ class Repartition:
             cuttings.append(_cutting(view, chip, template, cut))
             waits = waits or not ordered
         text = f"{'the attempts of the node are used up' if waits else 'room is being made'}: {'; '.join(cuttings)}"
-        messages.amend(self._scope, gang, text, reason=FRAGMENTED)
+        messages.amend(self._scope, gang, text, reason=FRAGMENTED, near=[name for name, _, _ in chosen])
 
     def _advise(self, gang: Gang, job: SchedulerJob, chosen: Sequence[tuple[str, int, ChipRepartition]]) -> None:
         cuttings = []
@@ -219,7 +219,7 @@ class Repartition:
             view = self._scope.nodes[name]
             cuttings.append(_cutting(view, chip, self._template(view, job.resource) or "", cut))
         text = f"{'; '.join(cuttings)} would free enough; with a VNPULayout in mode dynamic Belay cuts them"
-        messages.amend(self._scope, gang, text, reason=FRAGMENTED)
+        messages.amend(self._scope, gang, text, reason=FRAGMENTED, near=[name for name, _, _ in chosen])
 
     # ---- AI cores: pods are moved
 
@@ -227,7 +227,9 @@ class Repartition:
         gang, pods = outcome.gang, moves.together(self._scope, outcome)
         terminating = self._terminating(job, pods[0])
         if terminating and self._what_if.fits_with_moves(gang, pods, terminating, ()):
-            messages.amend(self._scope, gang, messages.waits_for_evictions(terminating))
+            messages.amend(
+                self._scope, gang, messages.waits_for_evictions(terminating), near=messages.nodes_of(terminating)
+            )
             return
         request_class = (self._what_if.request_class(gang, pods), len(pods))
         if request_class in self._unsolvable:
@@ -240,12 +242,13 @@ class Repartition:
             names = ", ".join(f"{pod.key} away from {pod.node} chip {_chip(pod)}" for pod in option.pods)
             if not option.allowed:
                 text = f"moving {names} would free enough; with a VNPULayout in mode dynamic Belay moves them"
-                messages.amend(self._scope, gang, text, reason=FRAGMENTED)
+                messages.amend(self._scope, gang, text, reason=FRAGMENTED, near=messages.nodes_of(option.pods))
                 return
             for pod in option.pods:
                 self._evict(gang, pod)
             self._what_if.hold(gang, pods, (*terminating, *option.pods))
-            messages.amend(self._scope, gang, f"room is being made: moving {names}", reason=FRAGMENTED)
+            text, near = f"room is being made: moving {names}", messages.nodes_of(option.pods)
+            messages.amend(self._scope, gang, text, reason=FRAGMENTED, near=near)
             return
         self._unsolvable.add(request_class)
 

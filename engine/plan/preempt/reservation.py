@@ -142,6 +142,7 @@ class Reservations:
             self._scope,
             gang,
             f"{len(nodes)} {plural} reserved for it until it starts, at most until {end} ({shown})",
+            near=nodes,
         )
 
     def _explain(self, outcome: GangOutcome) -> None:
@@ -158,7 +159,7 @@ class Reservations:
                 text = (
                     f"waits until {messages.named(gang)} has started, at most until {end}; then {name} takes new work"
                 )
-                messages.amend(self._scope, outcome.gang, text, reason=RESERVED)
+                messages.amend(self._scope, outcome.gang, text, reason=RESERVED, near=[name])
                 return
 
     def _record(self, gang: Gang, nodes: tuple[str, ...], since: int) -> None:

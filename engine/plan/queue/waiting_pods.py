@@ -14,6 +14,8 @@ from engine.plan import roles
 from engine.plan.scope import Scope
 
 MAX_MESSAGE: Final = 1024
+MAX_NEAR: Final = 64
+"""Nodes that a way out names at most: a map shows them, a person reads the first."""
 
 
 class WaitingPods:
@@ -49,9 +51,16 @@ class WaitingPods:
 
 
 def pending_entry(
-    gang: Gang, pods: Iterable[Pod], reason: str, message: str, *, nodes: Mapping[str, int], unblock: str | None
+    gang: Gang,
+    pods: Iterable[Pod],
+    reason: str,
+    message: str,
+    *,
+    nodes: Mapping[str, int],
+    unblock: str | None,
+    near: Sequence[str] = (),
 ) -> Pending:
-    """The pending entry of a gang; its message is limited to ``MAX_MESSAGE`` characters."""
+    """The pending entry of a gang; its message is limited to ``MAX_MESSAGE`` characters, ``near`` to ``MAX_NEAR``."""
     return Pending(
         kind=gang.kind,
         namespace=gang.namespace,
@@ -61,4 +70,5 @@ def pending_entry(
         message=message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
         nodes=dict(sorted(nodes.items())),
         unblock=unblock,
+        near=tuple(near[:MAX_NEAR]),
     )

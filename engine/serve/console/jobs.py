@@ -14,6 +14,8 @@ from engine.wire import history, names
 
 MOST_RECOVERIES: Final = 10
 """Recoveries shown per job: the newest."""
+MOST_NODES: Final = 64
+"""Nodes shown of a way out: the nearest."""
 _ENDED: Final = ("Finished",)
 
 
@@ -121,6 +123,7 @@ def _read(config_map: str, data: Mapping[str, str]) -> ReadJob:
         "reason": line(pending.get("reason"), 120),
         "message": line(pending.get("message")),
         "wayOut": line(pending.get("unblock")),
+        "wayOutNodes": _nodes(pending.get("near")),
         "nodes": dict(list(numbers(pending.get("nodes")).items())[:32]),
         "since": line(status.get("since"), 40) or None,
         "resources": requests,
@@ -133,6 +136,11 @@ def _read(config_map: str, data: Mapping[str, str]) -> ReadJob:
     first_number = len(recoveries) - min(len(recoveries), MOST_RECOVERIES) + 1
     shown = tuple(_recovery(key, at, one, status) for at, one in enumerate(recoveries[-MOST_RECOVERIES:], first_number))
     return ReadJob(data, key, row, tuple(chips), shown, lost, _seconds(row["since"]))
+
+
+def _nodes(listed: Any) -> list[str]:
+    """Names of nodes, the first of them."""
+    return [name(one) for one in listed[:MOST_NODES] if isinstance(one, str)] if isinstance(listed, list) else []
 
 
 def _recovery(key: str, attempt: int, one: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
