@@ -70,6 +70,8 @@ export interface Job {
   message: string;
   /** The cheapest way out of waiting. */
   wayOut: string;
+  /** Nodes that the way out concerns, the nearest first; a server before 0.9 sends none. */
+  wayOutNodes?: readonly string[];
   /** How many nodes were rejected, by reason. */
   nodes: Readonly<Record<string, number>>;
   since: string | null;

@@ -43,9 +43,17 @@ class Pages:
         self.problems: list[Problems] = []
         self._contexts: list[BrowserContext] = []
 
-    def open(self, site: Site, place: str, size: str = "wide", scheme: str = "light", expected: str = "") -> Page:
+    def open(
+        self,
+        site: Site,
+        place: str,
+        size: str = "wide",
+        scheme: str = "light",
+        expected: str = "",
+        touch: bool = False,
+    ) -> Page:
         """A page in a fresh profile; ``expected``: a complaint that the test provokes."""
-        return opened(self._page(site, size, scheme, expected), site.address, place)
+        return opened(self._page(site, size, scheme, expected, touch), site.address, place)
 
     def refused(self, site: Site, place: str) -> Page:
         """A page of a site that does not let it look."""
@@ -53,8 +61,8 @@ class Pages:
         page.goto(f"{site.address}/console/#{place}")
         return page
 
-    def _page(self, site: Site, size: str, scheme: str, expected: str) -> Page:
-        context = context_of(self._browser, size, scheme)
+    def _page(self, site: Site, size: str, scheme: str, expected: str, touch: bool = False) -> Page:
+        context = context_of(self._browser, size, scheme, has_touch=touch)
         problems = Problems(context, site.address)
         problems.expected = expected
         self.problems.append(problems)

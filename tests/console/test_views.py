@@ -75,6 +75,41 @@ def test_a_forecast_plays_beside_the_cluster_and_writes_nothing(pages: Pages, si
     assert written == {"POST /api/v1/what-if"}
 
 
+def test_the_way_out_of_a_waiting_job_is_drawn_on_the_map(pages: Pages, shared_site: Site) -> None:
+    page = pages.open(shared_site, "/queue")
+    page.get_by_role("link", name="research/pretrain-0", exact=True).click()
+    page.get_by_role("img", name="Way out of research/pretrain-0: 5 nodes framed").wait_for()
+    page.get_by_role("link", name="Way out of research/AscendJob/pretrain-0 on the map").click()
+    aside = page.get_by_role("complementary", name="Selected: research/AscendJob/pretrain-0")
+    aside.get_by_role("link", name="node-017").wait_for()
+
+    def framed() -> int:
+        """Pixels of the frames' colour over the map."""
+        return int(
+            page.evaluate(
+                """() => { const canvas = document.querySelectorAll(".stage canvas")[1];
+                const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+                let found = 0;
+                for (let at = 0; at < data.length; at += 4)
+                  if (data[at] === 0x8a && data[at + 1] === 0x4b && data[at + 2] === 0 && data[at + 3] === 255) found++;
+                return found; }"""
+            )
+        )
+
+    assert framed() > 500
+    # without a selection nothing is framed, until the legend is asked for all ways out
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !location.hash.includes('select')")
+    drawn = page.locator(".stage").get_attribute("data-drawn")
+    page.wait_for_timeout(50)
+    assert framed() == 0, drawn
+    page.get_by_role("button", name="ways out 6 nodes").click()
+    page.wait_for_function("() => location.hash.includes('ways-out')")
+    page.wait_for_timeout(50)
+    assert framed() > 500
+    assert serious(page) == []
+
+
 def test_mistakes_of_a_forecast_are_named_before_the_server_is_asked(pages: Pages, shared_site: Site) -> None:
     page = pages.open(shared_site, "/whatif")
     page.get_by_label("Node").fill("node-999")

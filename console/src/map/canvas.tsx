@@ -20,7 +20,9 @@ export interface MapCanvasProps {
   /** A state whose chips are lit, "" for all. */
   state: string;
   /** Chips that are lit instead, by position. */
-  lit?: ReadonlySet<number>;
+  lit?: ReadonlySet<number> | undefined;
+  /** Nodes of a way out, the nearest first. */
+  ways: readonly number[];
   choose: (chip: number) => void;
 }
 
@@ -28,7 +30,7 @@ const FARTHEST = 0.5; // part of the scale at which everything fits
 const NEAREST = 260; // pixels of a chip
 const DRAGGED = 4; // pixels that a pointer moves before it drags
 
-export function MapCanvas({ cluster, at, chip, node, job, state, lit, choose }: MapCanvasProps) {
+export function MapCanvas({ cluster, at, chip, node, job, state, lit, ways, choose }: MapCanvasProps) {
   const { dark } = usePreferences();
   const stage = useRef<HTMLDivElement>(null), below = useRef<HTMLCanvasElement>(null), above = useRef<HTMLCanvasElement>(null);
   const [size, setSize] = useState({ width: 0, height: 0 });
@@ -81,7 +83,7 @@ export function MapCanvas({ cluster, at, chip, node, job, state, lit, choose }: 
     const device = { x: camera.current.x, y: camera.current.y, scale: camera.current.scale * ratio };
     paint(new Uint32Array(buffer.current.data.buffer), width, height, { cluster, layout, camera: device, theme: dark ? THEMES.dark : THEMES.light, lit: isLit });
     context.putImageData(buffer.current, 0, 0);
-    drawOverlay(above.current.getContext("2d")!, size.width, size.height, ratio, cluster, layout, camera.current, { pointed: pointed.chip, focused: shownChip, chip, node, dark });
+    drawOverlay(above.current.getContext("2d")!, size.width, size.height, ratio, cluster, layout, camera.current, { pointed: pointed.chip, focused: shownChip, chip, node, ways, dark });
     const { dataset } = stage.current!;
     if (!dataset["drawn"]) requestAnimationFrame(() => performance.mark("belay-map-drawn"));
     dataset["drawn"] = String(Number(dataset["drawn"] ?? 0) + 1);
@@ -126,6 +128,10 @@ export function MapCanvas({ cluster, at, chip, node, job, state, lit, choose }: 
     if (chosen.length) {
       const xs = chosen.map((one) => layout.chipX[one]!), ys = chosen.map((one) => layout.chipY[one]!);
       show(Math.min(...xs), Math.min(...ys), Math.max(...xs) + 1, Math.max(...ys) + 1, 40);
+    } else if (ways.length) {
+      const xs = ways.map((one) => layout.nodeX[one]!), ys = ways.map((one) => layout.nodeY[one]!);
+      const right = ways.map((one) => layout.nodeX[one]! + layout.nodeW[one]!), lower = ways.map((one) => layout.nodeY[one]! + layout.nodeH[one]!);
+      show(Math.min(...xs), Math.min(...ys), Math.max(...right), Math.max(...lower), 40);
     } else if (chip >= 0 || shownChip >= 0) showChip(chip >= 0 ? chip : shownChip);
     else if (node >= 0) show(layout.nodeX[node]!, layout.nodeY[node]!, layout.nodeX[node]! + layout.nodeW[node]!, layout.nodeY[node]! + layout.nodeH[node]!, 60);
   };
@@ -270,7 +276,7 @@ export function MapCanvas({ cluster, at, chip, node, job, state, lit, choose }: 
         <button type="button" onClick={() => zoom(1.6)} aria-label={t("map.zoomIn")} title={t("map.zoomIn")}>+</button>
         <button type="button" onClick={() => zoom(1 / 1.6)} aria-label={t("map.zoomOut")} title={t("map.zoomOut")}>−</button>
         <button type="button" onClick={showAll}>{t("map.all")}</button>
-        <button type="button" onClick={showSelection} disabled={chip < 0 && node < 0 && job < 0}>{t("map.selection")}</button>
+        <button type="button" onClick={showSelection} disabled={chip < 0 && node < 0 && job < 0 && !ways.length}>{t("map.selection")}</button>
       </div>
     </div>
   );

@@ -89,6 +89,7 @@ export function Inspector({ cluster, selection, at }: { cluster: Cluster; select
         {answer.error ? <p class="dim">{t("shell.failed", { reason: answer.error.message })}</p>
           : answer.data ? <ul class={`explained ${current ? "" : "stale"}`}>{answer.data.text.slice(0, 60).map((line) => <li>{line}</li>)}</ul>
           : <p class="dim">{t("shell.loading")}</p>}
+        {selection.kind === "chip" || selection.kind === "node" ? <p><a href={hrefOf({ view: "whatif" })}>{t("map.whatIf")}</a></p> : null}
         <Command text={`belay explain ${selection.kind} ${selection.kind === "job" ? short(selection.name) : selection.name}`} />
       </section>
     </aside>
@@ -189,6 +190,10 @@ function JobPanel({ cluster, name }: { cluster: Cluster; name: string }) {
       <dt>{t("map.fact.chips")}</dt><dd>{number(lit)} <span class="dim">{t("map.onNodes", { count: nodes.size })}</span></dd>
       {job.reason ? <><dt>{t("map.fact.reason")}</dt><dd>{job.reason} <span class="dim">{job.message}</span></dd></> : null}
       {job.wayOut ? <><dt>{t("map.fact.wayOut")}</dt><dd>{job.wayOut}</dd></> : null}
+      {job.wayOutNodes?.length ? (
+        <><dt>{t("map.fact.wayOutNodes")}</dt><dd>{job.wayOutNodes.slice(0, 12).map((node, at) => <>{at ? ", " : ""}<a href={hrefOf({ select: `node/${node}` })}>{node}</a></>)}
+          {job.wayOutNodes.length > 12 ? ` ${t("outcome.moreNodes", { count: job.wayOutNodes.length - 12 })}` : ""}</dd></>
+      ) : null}
     </dl>
   );
 }

@@ -2,7 +2,7 @@
 import { indexOf } from "../store/cluster";
 import type { Cluster } from "../types";
 import { t } from "../messages";
-import { FILL, type Group, type Layout } from "./layout";
+import { type Box, FILL, type Group, type Layout } from "./layout";
 import { type Camera, chipSize } from "./paint";
 
 export interface Marks {
@@ -10,6 +10,8 @@ export interface Marks {
   focused: number;
   chip: number;
   node: number;
+  /** Nodes of a way out, the nearest first. */
+  ways: readonly number[];
   dark: boolean;
 }
 
@@ -77,10 +79,13 @@ export function drawOverlay(context: CanvasRenderingContext2D, width: number, he
     context.strokeRect(sx(layout.chipX[chip]!) - gap, sy(layout.chipY[chip]!) - gap, size + 2 * gap, size + 2 * gap);
     context.setLineDash([]);
   };
+  const outline = (node: number, gap: number): Box => {
+    const less = 2 * gap - scale * (1 - FILL);
+    return { x: sx(layout.nodeX[node]!) - gap, y: sy(layout.nodeY[node]!) - gap, w: layout.nodeW[node]! * scale + less, h: layout.nodeH[node]! * scale + less };
+  };
+  ways(context, marks.ways.map((node) => outline(node, Math.max(4, scale * 0.36))), marks.dark);
   if (marks.node >= 0) {
-    const node = marks.node, gap = Math.max(3, scale * 0.3);
-    const x = sx(layout.nodeX[node]!) - gap, y = sy(layout.nodeY[node]!) - gap;
-    const w = layout.nodeW[node]! * scale + 2 * gap - scale * (1 - FILL), h = layout.nodeH[node]! * scale + 2 * gap - scale * (1 - FILL);
+    const { x, y, w, h } = outline(marks.node, Math.max(3, scale * 0.3));
     context.strokeStyle = accent;
     context.lineWidth = 2;
     context.strokeRect(x, y, w, h);
@@ -95,6 +100,26 @@ export function drawOverlay(context: CanvasRenderingContext2D, width: number, he
     box(marks.focused, ink, 2, [4, 2]);
     if (size < 14) ring(context, sx(layout.chipX[marks.focused]!) + size / 2, sy(layout.chipY[marks.focused]!) + size / 2, 11, ink);
   }
+}
+
+/** Nodes of a way out: a dashed frame, and their number where it can be read; a ring around the nearest where all are small. */
+function ways(context: CanvasRenderingContext2D, boxes: readonly Box[], dark: boolean): void {
+  const colour = dark ? "#f2c14e" : "#8a4b00", ground = dark ? "#15191c" : "#ffffff";
+  boxes.forEach(({ x, y, w, h }, at) => {
+    context.lineWidth = 2;
+    context.strokeStyle = colour;
+    context.setLineDash(w < 16 ? [3, 2] : [6, 3]);
+    context.strokeRect(x, y, w, h);
+    context.setLineDash([]);
+    if (at === 0 && w < 24) ring(context, x + w / 2, y + h / 2, 16, colour);
+    if (w < 24 || boxes.length < 2) return;
+    const text = String(at + 1), wide = 6 * text.length + 6;
+    context.fillStyle = colour;
+    context.fillRect(x + w - wide, y - 7, wide, 13);
+    context.fillStyle = ground;
+    context.font = `600 10px ${FONT}`;
+    context.fillText(text, x + w - wide + 3, y + 3);
+  });
 }
 
 /** A circle that shows where something lies that is too small to be seen. */

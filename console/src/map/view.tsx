@@ -4,7 +4,7 @@ import { number, t } from "../messages";
 import { StateMark, Table } from "../shell/parts";
 import { go, select, selectionOf, setParam, usePlace } from "../shell/place";
 import { chipName, findChip, findJob, indexOf, jobName } from "../store/cluster";
-import type { Cluster } from "../types";
+import type { Cluster, Job } from "../types";
 import type { ViewProps } from "../views";
 import { MapCanvas } from "./canvas";
 import { Inspector, standing } from "./explain";
@@ -17,6 +17,9 @@ export function MapView({ cluster }: ViewProps) {
   const node = selection?.kind === "node" ? indexOf(cluster).nodes.get(selection.name) ?? -1 : -1;
   const job = selection?.kind === "job" ? findJob(cluster, selection.name) : -1;
   const state = here.params["state"] ?? "", table = here.params["form"] === "table";
+  const ways = useMemo(() => waysOut(cluster, state === WAYS ? cluster.jobs : [cluster.jobs[job] ?? null]), [cluster.jobs, cluster.nodes.name, job, state]);
+  // a job that waits has no chips yet: those of its way out are lit
+  const lit = useMemo(() => (state === WAYS || (ways.length && !cluster.chips.job.includes(job)) ? chipsOf(cluster, ways) : undefined), [cluster.chips, ways, state, job]);
   const choose = (one: number): void => {
     if (one < 0) {
       if (here.select) go({ select: "" });
@@ -35,11 +38,31 @@ export function MapView({ cluster }: ViewProps) {
       </div>
       <div class="body">
         {table ? <ChipTable cluster={cluster} state={state} job={job} node={node} />
-          : <MapCanvas cluster={cluster} at={here.at} chip={chip} node={node} job={job} state={state} choose={choose} />}
+          : <MapCanvas cluster={cluster} at={here.at} chip={chip} node={node} job={job} state={state} lit={lit} ways={ways} choose={choose} />}
         {selection ? <Inspector key={here.select} cluster={cluster} selection={selection} at={here.at} /> : null}
       </div>
     </div>
   );
+}
+
+/** The legend's entry for the nodes of all ways out. */
+const WAYS = "ways-out";
+
+/** Positions of the nodes that the ways out of waiting jobs concern, each once. */
+export function waysOut(cluster: Cluster, jobs: readonly (Job | null)[]): number[] {
+  const { nodes } = indexOf(cluster);
+  const found = new Set<number>();
+  for (const job of jobs)
+    for (const name of job?.wayOutNodes ?? []) {
+      const at = nodes.get(name);
+      if (at !== undefined) found.add(at);
+    }
+  return [...found];
+}
+
+function chipsOf(cluster: Cluster, nodes: readonly number[]): Set<number> {
+  const { first, order } = indexOf(cluster);
+  return new Set(nodes.flatMap((node) => [...order.subarray(first[node], first[node + 1])]));
 }
 
 /** States with how many chips are in them; pressing one lights its chips. */
@@ -58,17 +81,21 @@ function Legend({ cluster, state }: { cluster: Cluster; state: string }) {
     counts.set("healthy", (counts.get("healthy") ?? 0) - free);
     return { counts: new Map([["free", free], ...counts]), held };
   }, [chips]);
+  const ways = useMemo(() => waysOut(cluster, cluster.jobs).length, [cluster.jobs, cluster.nodes.name]);
   return (
     <div class="legend" role="group" aria-label={t("map.legend")}>
       {[...counts].filter(([name, count]) => count > 0 || name === "healthy" || name === state).map(([name, count]) => (
         <button type="button" aria-pressed={state === name} onClick={() => setParam("state", state === name ? "" : name, "replace")}>
-          <StateMark state={name === "free" ? "healthy" : name} used={name !== "free"} /> {name === "free" ? t("map.legend.free") : name === "healthy" ? t("map.legend.used") : name}
+          <StateMark state={name === "free" ? "healthy" : name} used={name !== "free"} /> {name === "free" ? t("map.legend.free") : name === "healthy" ? t("map.legend.used") : name}{" "}
           <span class="count">{number(count)}</span>
         </button>
       ))}
       {held ? <button type="button" aria-pressed={state === "held"} onClick={() => setParam("state", state === "held" ? "" : "held", "replace")}>
         <svg class="mark" width="11" height="11" viewBox="0 0 12 12" aria-hidden="true"><rect width="12" height="12" fill="none" stroke="currentColor" opacity=".4" /><path d="M5 0h7v7z" fill="currentColor" /></svg>
-        {" "}{t("map.legend.held")}<span class="count">{number(held)}</span></button> : null}
+        {" "}{t("map.legend.held")}{" "}<span class="count">{number(held)}</span></button> : null}
+      {ways ? <button type="button" aria-pressed={state === WAYS} title={t("map.legend.waysNote")} onClick={() => setParam("state", state === WAYS ? "" : WAYS, "replace")}>
+        <svg class="mark way" width="11" height="11" viewBox="0 0 12 12" aria-hidden="true"><rect x="1" y="1" width="10" height="10" fill="none" stroke="currentColor" stroke-width="2" stroke-dasharray="4 2" /></svg>
+        {" "}{t("map.legend.ways")}{" "}<span class="count">{t("queue.nodes", { count: ways })}</span></button> : null}
     </div>
   );
 }
@@ -113,7 +140,7 @@ function ChipTable({ cluster, state, job, node }: { cluster: Cluster; state: str
   const rows = useMemo(() => {
     const healthy = states.indexOf("healthy"), code = states.indexOf(state);
     const wanted = (chip: number): boolean => (job < 0 || chips.job[chip] === job) && (node < 0 || chips.node[chip] === node)
-      && (state === "" || (state === "held" ? chips.hold[chip]! > 0 : state === "free" ? chips.state[chip] === healthy && chips.job[chip]! < 0
+      && (state === "" || state === WAYS || (state === "held" ? chips.hold[chip]! > 0 : state === "free" ? chips.state[chip] === healthy && chips.job[chip]! < 0
         : state === "healthy" ? chips.state[chip] === code && chips.job[chip]! >= 0 : chips.state[chip] === code));
     const found: number[] = [], rest: number[] = [];
     for (let chip = 0; chip < chips.length; chip++) if (wanted(chip)) (chips.state[chip] === healthy ? rest : found).push(chip);

@@ -6,26 +6,29 @@ import { Curve } from "../parts/Curve";
 import { keyOfJob, OnMap, Select } from "../parts/Links";
 import { Sheet } from "../parts/Sheet";
 import { Table } from "../shell/parts";
-import { setParam, usePlace } from "../shell/place";
+import { hrefOf, select, setParam, usePlace } from "../shell/place";
 import { Time } from "../shell/times";
 import { useApi, useStore } from "../store/store";
 import type { Cluster, History, Job, Queue, Resources } from "../types";
 import type { ViewProps } from "../views";
+import { waysOut } from "../map/view";
+import { PlainMap } from "../whatif/PlainMap";
 import { Share } from "./Share";
 
 const ALL = "all";
+const NONE: readonly number[] = [];
 /** Characters of a message that are shown: the server sends 400, another one may not. */
 const LONGEST = 2000;
 
 export function QueueView({ cluster }: ViewProps) {
-  const { params, select } = usePlace();
+  const { params, select: selected } = usePlace();
   const jobs = useMemo(() => cluster.jobs.filter((job): job is Job => job !== null), [cluster.jobs]);
   const waiting = useMemo(() => jobs.filter(isWaiting).sort(byTime), [jobs]);
   const running = useMemo(() => jobs.filter((job) => !isWaiting(job)).sort((a, b) => b.chips - a.chips), [jobs]);
   const queues = [ALL, ...cluster.queues.map((queue) => queue.name)];
   const queue = queues.includes(params["queue"] ?? "") ? params["queue"]! : ALL;
   const of = (rows: readonly Job[]): readonly Job[] => (queue === ALL ? rows : rows.filter((job) => job.queue === queue));
-  const chosen = (job: Job): boolean => select === `job/${keyOfJob(job)}`;
+  const chosen = (job: Job): boolean => selected === `job/${keyOfJob(job)}`;
   return (
     <Sheet name="queue">
       <Table
@@ -63,9 +66,10 @@ export function QueueView({ cluster }: ViewProps) {
             { title: t("queue.wants"), cell: (row) => t("queue.chips", { count: row.chips }), numeric: true },
             { title: t("queue.since"), cell: (row) => <Time at={row.since} /> },
             { title: t("queue.reason"), cell: (row) => <><strong>{row.reason}</strong><div>{row.message.slice(0, LONGEST)}</div><Rejected nodes={row.nodes} /></> },
-            { title: t("queue.wayOut"), cell: (row) => (row.wayOut ? <>{row.wayOut}</> : <span class="dim">{t("queue.noWayOut")}</span>) },
+            { title: t("queue.wayOut"), cell: (row) => <WayOut job={row} /> },
           ]}
         />
+        <WayOutMap cluster={cluster} job={of(waiting).find(chosen) ?? null} />
       </section>
       <Waits cluster={cluster} />
       <Table
@@ -95,6 +99,35 @@ function JobName({ job }: { job: Job }) {
       <Select kind="job" name={key} shown={`${job.namespace}/${job.name}`} />
       <div class="dim small">{job.kind} · {job.queue} · <OnMap kind="job" name={key} /></div>
     </>
+  );
+}
+
+function WayOut({ job }: { job: Job }) {
+  if (!job.wayOut) return <span class="dim">{t("queue.noWayOut")}</span>;
+  const key = keyOfJob(job);
+  return (
+    <>
+      {job.wayOut}
+      {job.wayOutNodes?.length ? (
+        <div class="small">
+          <a href={hrefOf({ view: "map", select: `job/${key}` })} aria-label={t("queue.wayOutOnMapOf", { name: key })}>{t("queue.wayOutOnMap")}</a>{" "}
+          <span class="dim">{job.wayOutNodes.slice(0, 4).join(", ")}{job.wayOutNodes.length > 4 ? " …" : ""}</span>
+        </div>
+      ) : null}
+    </>
+  );
+}
+
+/** The cluster with the nodes of the selected job's way out framed. */
+function WayOutMap({ cluster, job }: { cluster: Cluster; job: Job | null }) {
+  const ways = useMemo(() => waysOut(cluster, [job]), [cluster.nodes.name, job]);
+  if (!job || !ways.length) return null;
+  const label = t("queue.wayOutMap", { name: `${job.namespace}/${job.name}`, count: ways.length });
+  return (
+    <figure class="way-out">
+      <figcaption>{label}</figcaption>
+      <PlainMap cluster={cluster} label={label} marked={NONE} ways={ways} turn={cluster.moment.id} pick={(node) => select("node", node)} />
+    </figure>
   );
 }
 

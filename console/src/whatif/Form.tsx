@@ -2,8 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { t } from "../messages";
 import { Choices } from "../parts/Choices";
-import { useApi, useStore } from "../store/store";
-import type { Branch, Cluster } from "../types";
+import type { Cluster } from "../types";
 import { type Draft, KINDS } from "./changes";
 
 const SUGGESTED = 100;
@@ -14,12 +13,13 @@ interface Props {
   draft: Draft;
   change: (part: Partial<Draft>) => void;
   add: () => void;
+  addFiles: (files: Iterable<File>) => void;
+  /** Branches beside the one in force. */
+  branches: readonly string[];
   problem: string;
 }
 
-export function Form({ cluster, draft, change, add, problem }: Props) {
-  const can = useStore((state) => state.viewer?.can.branches ?? false);
-  const branches = useApi<{ branches: readonly Branch[] }>(can && draft.kind === "branch" ? "branches" : null);
+export function Form({ cluster, draft, change, add, addFiles, branches, problem }: Props) {
   const nodes = useMemo(() => {
     const wanted = draft.node.trim().toLowerCase();
     const found: string[] = [];
@@ -53,14 +53,19 @@ export function Form({ cluster, draft, change, add, problem }: Props) {
         <label>{t("whatif.branch")}
           <select value={draft.branch} onChange={(event) => change({ branch: event.currentTarget.value })}>
             <option value="">–</option>
-            {(branches.data?.branches ?? []).filter((one) => !one.current).map((one) => <option key={one.name} value={one.name}>{one.name}</option>)}
+            {branches.map((name) => <option key={name} value={name}>{name}</option>)}
           </select>
         </label>
       )}
       {draft.kind === "job" && (
-        <label class="wide">{t("whatif.yaml")}
-          <textarea rows={6} spellcheck={false} value={draft.yaml} onInput={(event) => change({ yaml: event.currentTarget.value })} />
-        </label>
+        <>
+          <label class="wide">{t("whatif.yaml")}
+            <textarea rows={6} spellcheck={false} value={draft.yaml} onInput={(event) => change({ yaml: event.currentTarget.value })} />
+          </label>
+          <label>{t("whatif.file")}
+            <input type="file" multiple accept=".yaml,.yml,.json" onChange={(event) => { addFiles(event.currentTarget.files ?? []); event.currentTarget.value = ""; }} />
+          </label>
+        </>
       )}
       <button type="submit">{t("whatif.add")}</button>
       {problem && <p class="problem" role="alert">{problem}</p>}

@@ -15,12 +15,15 @@ interface Props {
   turn: unknown;
   pick?: (node: string, chip: number | null) => void;
   drop?: (data: DataTransfer, node: string, chip: number | null) => void;
+  /** Nodes of a way out, the nearest first. */
+  ways?: readonly number[];
 }
 
+const NONE: readonly number[] = [];
 const HEIGHT = 360;
 const LARGEST = 26;
 
-export function PlainMap({ cluster, label, marked, turn, pick, drop }: Props) {
+export function PlainMap({ cluster, label, marked, turn, pick, drop, ways = NONE }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null), names = useRef<HTMLCanvasElement>(null);
   const [width, setWidth] = useState(0);
   const [over, setOver] = useState(false);
@@ -48,12 +51,12 @@ export function PlainMap({ cluster, label, marked, turn, pick, drop }: Props) {
     const image = context.createImageData(across, down);
     paint(new Uint32Array(image.data.buffer), across, down, { cluster, layout, camera: { x: 0, y: 0, scale: scale * ratio }, theme: dark ? THEMES.dark : THEMES.light, lit: null });
     context.putImageData(image, 0, 0);
-    drawOverlay(above, width, height, ratio, cluster, layout, { x: 0, y: 0, scale }, { pointed: -1, focused: -1, chip: -1, node: -1, dark });
+    drawOverlay(above, width, height, ratio, cluster, layout, { x: 0, y: 0, scale }, { pointed: -1, focused: -1, chip: -1, node: -1, ways, dark });
     above.strokeStyle = dark ? "#ffffff" : "#000000";
     above.lineWidth = 1.5;
     const size = Math.max(3, scale * FILL) + 3;
     for (const chip of marked) above.strokeRect(layout.chipX[chip]! * scale - 1.5, layout.chipY[chip]! * scale - 1.5, size, size);
-  }, [cluster, turn, layout, width, scale, dark, marked]);
+  }, [cluster, turn, layout, width, scale, dark, marked, ways]);
   const hit = (event: MouseEvent): [string, number | null] | null => {
     const box = canvas.current!.getBoundingClientRect();
     const [x, y] = [(event.clientX - box.left) / scale, (event.clientY - box.top) / scale];

@@ -1,22 +1,25 @@
 // What if: changes on a copy of the cluster, played forward by the simulator beside what is. Nothing is written; what a
 // person would do is a command to copy.
-import { useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { t } from "../messages";
 import { Sheet } from "../parts/Sheet";
-import { setParam, usePlace } from "../shell/place";
+import { useKeys } from "../shell/keys";
+import { go, setParam, usePlace } from "../shell/place";
 import { absolute } from "../shell/times";
 import { ApiError, post } from "../store/api";
-import { useStore } from "../store/store";
-import type { WhatIfAnswer, WhatIfChange } from "../types";
+import { useApi, useStore } from "../store/store";
+import type { Branch, WhatIfAnswer, WhatIfChange } from "../types";
 import type { ViewProps } from "../views";
-import { changeOf, type Draft, EMPTY, fromAddress, type Kind, KINDS, toAddress, wordsOf } from "./changes";
+import { changeOf, type Draft, EMPTY, fromAddress, toAddress, wordsOf } from "./changes";
 import { Forecast } from "./Forecast";
 import { Form } from "./Form";
 import { PlainMap } from "./PlainMap";
+import { type Carried, carried, Tray } from "./Tray";
 
 const HORIZONS: readonly number[] = [60, 600, 3600, 6 * 3600];
 const NONE: readonly number[] = [];
 const LARGEST_FILE = 256 * 1024;
+const MOST_FILES = 20;
 
 // what a visit to another view must not lose
 let kept: { changes: WhatIfChange[]; answer: WhatIfAnswer | null; asked: string } = { changes: [], answer: null, asked: "" };
@@ -31,6 +34,11 @@ export function WhatIfView({ cluster }: ViewProps) {
   const [running, setRunning] = useState<AbortController | null>(null);
   const [failed, setFailed] = useState("");
   const [answer, setAnswer] = useState<WhatIfAnswer | null>(kept.answer);
+  const [armed, setArmed] = useState<Carried | null>(null);
+  const latest = useRef(changes);
+  latest.current = changes;
+  const found = useApi<{ branches: readonly Branch[] }>(viewer?.can.branches ? "branches" : null);
+  const branches = useMemo(() => (found.data?.branches ?? []).filter((one) => !one.current).map((one) => one.name), [found.data]);
   const put = (next: readonly WhatIfChange[]): void => {
     kept = { ...kept, changes: next.slice() };
     setChanges(next);
@@ -58,30 +66,51 @@ export function WhatIfView({ cluster }: ViewProps) {
       setRunning(null);
     }
   };
-  const drop = (data: DataTransfer, node: string, chip: number | null): void => {
-    const file = data.files[0];
-    if (file) {
-      if (file.size > LARGEST_FILE) setProblem(t("whatif.yamlTooLarge"));
-      else void file.text().then((yaml) => add({ ...draft, kind: "job", yaml }));
-      return;
+  const addFiles = async (files: Iterable<File>): Promise<void> => {
+    const found: WhatIfChange[] = [];
+    for (const file of [...files].slice(0, MOST_FILES)) {
+      const change = file.size > LARGEST_FILE ? t("whatif.yamlTooLarge") : changeOf({ ...EMPTY, kind: "job", yaml: await file.text() }, cluster);
+      if (typeof change === "string") return setProblem(`${file.name.slice(0, 80)}: ${change}`);
+      found.push(change);
     }
-    const kind = KINDS.find((one) => one === data.getData("text/plain"));
-    if (!kind) return;
-    const next = { ...draft, kind, ...(node ? { node } : {}), ...(chip === null ? {} : { chip: String(chip) }) };
+    setProblem("");
+    put([...latest.current, ...found]);
+  };
+  /** Something lands on the map: at a chip, a node, or beside them. */
+  const place = (what: Carried, node: string, chip: number | null): void => {
+    const next = { ...draft, ...what, ...(node ? { node } : {}), ...(chip === null ? {} : { chip: String(chip) }) };
     setDraft(next);
     add(next);
   };
+  const drop = (data: DataTransfer, node: string, chip: number | null): void => {
+    if (data.files.length) void addFiles(data.files);
+    else {
+      const what = carried(data.getData("text/plain"));
+      if (what) place(what, node, chip);
+    }
+  };
+  const pick = (node: string, chip: number | null): void => {
+    if (armed) place(armed, node, chip);
+    else setDraft({ ...draft, node, ...(chip === null ? {} : { chip: String(chip) }) });
+  };
+  useEffect(() => {
+    // a file that misses the map must not take the place of the page
+    const hold = (event: DragEvent): void => event.preventDefault();
+    for (const name of ["dragover", "drop"] as const) addEventListener(name, hold);
+    return () => {
+      for (const name of ["dragover", "drop"] as const) removeEventListener(name, hold);
+    };
+  }, []);
+  useKeys({ Escape: () => (armed ? setArmed(null) : select && go({ select: "" })) });
   if (viewer && !viewer.can.whatIf) return <Sheet name="whatif"><p>{t("whatif.cannot")}</p></Sheet>;
   return (
     <Sheet name="whatif">
       <section aria-labelledby="changes">
         <h2 id="changes">{t("whatif.title")}</h2>
         <p class="dim intro">{t("whatif.intro")}</p>
-        <Form cluster={cluster} draft={draft} problem={problem} add={() => add(draft)} change={(part) => { setDraft({ ...draft, ...part }); setProblem(""); }} />
-        <div class="dragged" aria-hidden="true">
-          {(["fault", "drain", "cordon"] as const).map((kind) => <Dragged key={kind} kind={kind} code={draft.code} />)}
-          <span class="dim">{t("whatif.drag")}</span>
-        </div>
+        <Form cluster={cluster} draft={draft} problem={problem} add={() => add(draft)} addFiles={(files) => void addFiles(files)} branches={branches}
+          change={(part) => { setDraft({ ...draft, ...part }); setProblem(""); }} />
+        <Tray code={draft.code} branches={branches} hasJob={draft.yaml.trim() !== ""} armed={armed} arm={setArmed} />
         {changes.length > 0 && (
           <ol class="changes" aria-label={t("whatif.changes")}>
             {changes.map((change, index) => (
@@ -103,23 +132,14 @@ export function WhatIfView({ cluster }: ViewProps) {
         {failed && <p class="problem" role="alert">{t("whatif.failed", { reason: failed })}</p>}
       </section>
       {answer
-        ? <Forecast key={answer.end + answer.frames.length} answer={answer} real={cluster} pick={(node, chip) => setDraft({ ...draft, node, ...(chip === null ? {} : { chip: String(chip) }) })} drop={drop} />
+        ? <Forecast key={answer.end + answer.frames.length} answer={answer} real={cluster} pick={pick} drop={drop} />
         : (
           <figure>
             <figcaption>{t("whatif.now")}</figcaption>
-            <PlainMap cluster={cluster} label={t("whatif.mapNow")} marked={NONE} turn={cluster.moment.id} drop={drop}
-              pick={(node, chip) => setDraft({ ...draft, node, ...(chip === null ? {} : { chip: String(chip) }) })} />
+            <PlainMap cluster={cluster} label={t("whatif.mapNow")} marked={NONE} turn={cluster.moment.id} drop={drop} pick={pick} />
           </figure>
         )}
     </Sheet>
-  );
-}
-
-function Dragged({ kind, code }: { kind: Kind; code: string }) {
-  return (
-    <span class="drag" draggable onDragStart={(event) => event.dataTransfer?.setData("text/plain", kind)}>
-      {t(`whatif.kind.${kind}`)}{kind === "fault" ? ` ${code}` : ""}
-    </span>
   );
 }
 
