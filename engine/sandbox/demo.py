@@ -52,7 +52,6 @@ def play(
         data=str(folder / "data"),
         state=str(_first_state(folder)),
         time_scale=TIME_SCALE,
-        server=training,
         training=training,
         cluster=cluster,
         definitions=definitions,
@@ -83,7 +82,7 @@ def play(
 def _script(sandbox: Sandbox, steps: DemoSteps) -> list[tuple[str, Callable[[], list[str]]]]:
     def come_up() -> list[str]:
         sandbox.start()
-        return steps.cluster()
+        return [*steps.cluster(), f"console: {sandbox.server_url}/console/ (until the demo ends)"]
 
     script = [
         ("a cluster of simulated nodes comes up", come_up),

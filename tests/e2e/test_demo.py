@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ def test_make_demo_ends_without_a_signal_and_leaves_nothing(tmp_path: Path) -> N
     assert done.stdout.count("✓") == 8 + trains, done.stdout
     assert ("bit for bit" in done.stdout) == trains
     assert "desired/jobs/broken.yaml:9:17" in done.stdout
+    assert re.search(r"console: http://127\.0\.0\.1:\d+/console/", done.stdout)
     assert list(tmp_path.iterdir()) == []
     left = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _mentions(entry, str(tmp_path))]
     assert left == []
