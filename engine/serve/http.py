@@ -239,6 +239,9 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
             data=str(settings.data_folder),
         )  # fmt: skip
         questions = Questions(changes, past, asked, await _answers(answers, stack))
+        if questions.spare:
+            ahead = asyncio.create_task(questions.ahead.run())
+            stack.callback(ahead.cancel)
         console = Console(changes, Viewers(rules, kube), questions=questions)
         stack.callback(changes.close)
         server = HttpServer(engine, shard=settings.shard, secret=secret, console=console)

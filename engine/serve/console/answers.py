@@ -88,7 +88,7 @@ class Answers:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         most, each = room()
-        children = children or most
+        self.children = children = children or most
         self._command, self._memory, self._clock = list(command), memory or each, clock
         self._free: list[_Child] = []
         self._all: set[_Child] = set()

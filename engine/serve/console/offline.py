@@ -130,6 +130,9 @@ async def _serve(options: ConsoleOptions, command: Sequence[str], say: Callable[
             follower = StatusFollower(kube, changes, commits=questions.commits, published=past.see)
             tasks.append(asyncio.create_task(follower.run()))
         tasks.append(asyncio.create_task(answers.end_idle_ones()))
+        if options.recording and questions.spare:
+            questions.ahead.reach = None  # the folder is what the person wants to see, all of it
+            tasks.append(asyncio.create_task(questions.ahead.run()))
         for task in tasks:
             stack.callback(task.cancel)
         shown = f"[{host}]" if ":" in host else host

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -21,7 +22,8 @@ from engine.replay.summary import PassDigest
 from engine.serve.console import comparison, history
 from engine.serve.console.answers import Answers, Unanswered
 from engine.serve.console.changes import ChangeStream
-from engine.serve.console.history import STATUS, PastMoments
+from engine.serve.console.history import RECORDING, STATUS, PastMoments
+from engine.serve.console.read_ahead import ReadAhead
 from engine.serve.console.replies import USER, PackedBodies, answer, failure
 
 ANSWER_SECONDS: Final = 120.0
@@ -33,6 +35,7 @@ WHAT_IF_SECONDS: Final = 110.0
 FREED_SECONDS: Final = 3.0
 """Seconds for which a viewer's next what-if waits for the last one to end, which may have been stopped just now."""
 KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of compressed documents that are kept: 500 moments of 10,000 nodes."""
 MOST_MOMENTS: Final = 2_000
 USUAL_MOMENTS: Final = 500
 BODY_BYTES: Final = 512 * 1024
@@ -56,7 +59,8 @@ class AskedCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 class Questions:
     """The handlers. Without ``answers`` only what this server itself saw can be looked at. ``sought`` holds the
-    connections whose answer is being sought.
+    connections whose answer is being sought; ``ahead`` derives recorded moments near the one that is looked at, once it
+    runs.
     """
 
     def __init__(
@@ -64,9 +68,12 @@ class Questions:
     ) -> None:
         self._changes, self._past, self._asked, self._answers = changes, past, asked, answers
         self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._deriving: dict[str, asyncio.Task[bytes]] = {}
         self._asking: dict[str, asyncio.Event] = {}
         self.sought: set[Any] = set()
         self.packed = PackedBodies()
+        self.ahead = ReadAhead(self._recorded, self._derive, self._kept.__contains__, self._has_room)
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
@@ -96,6 +103,11 @@ class Questions:
 
         return answering
 
+    @property
+    def spare(self) -> bool:
+        """Whether one process may derive what comes next while another answers viewers."""
+        return self._answers is not None and self._answers.children > 1
+
     def abilities(self) -> dict[str, bool]:
         """What can be asked."""
         able = self._answers is not None
@@ -120,6 +132,7 @@ class Questions:
         """The document of a moment."""
         try:
             identity = request.match_info["id"]
+            self.ahead.look(identity)
             body = await self._document(identity)
             return await answer(request, body, self.packed, _IMMUTABLE, digest=identity.encode())
         except Unanswered as error:
@@ -265,15 +278,43 @@ class Questions:
             return document.encoded()
         if (kept := self._kept.get(identity)) is not None:
             self._kept.move_to_end(identity)
-            return kept
+            return await asyncio.to_thread(zlib.decompress, kept)
         if (seen := await asyncio.to_thread(self._past.seen, identity)) is not None:
             return seen
+        return await self._derive(identity)
+
+    async def _derive(self, identity: str) -> bytes:
+        """The document of a recorded moment, kept compressed; raises Unanswered. Several who ask at once wait for one
+        derivation, which goes on without them.
+        """
+        running = self._deriving.get(identity)
+        if running is None:
+            running = self._deriving[identity] = asyncio.create_task(self._derived(identity))
+            running.add_done_callback(lambda done: self._finished(identity, done))
+        return await asyncio.shield(running)
+
+    async def _derived(self, identity: str) -> bytes:
         source = await self._source(identity)
         found = await self._ask({"ask": "document", "source": source}, DOCUMENT_SECONDS)
-        self._kept[identity] = found
-        while sum(map(len, self._kept.values())) > KEPT_BYTES and len(self._kept) > 1:
-            self._kept.popitem(last=False)
+        kept = await asyncio.to_thread(zlib.compress, found, 1)
+        self._kept[identity] = kept
+        self._kept_bytes += len(kept)
+        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+        await self.packed.pack(found, identity.encode())
         return found
+
+    def _finished(self, identity: str, done: asyncio.Task[bytes]) -> None:
+        self._deriving.pop(identity, None)
+        if not done.cancelled():
+            done.exception()  # who waits gets it; without a waiter there is no one to tell
+
+    def _has_room(self) -> bool:
+        return self._kept_bytes < KEPT_BYTES * 0.8
+
+    def _recorded(self) -> list[str]:
+        """The ids of recorded moments, in order of time."""
+        return [moment.id for moment in self._past.moments() if moment.source == RECORDING]
 
 
 class WhatIfBody(msgspec.Struct, frozen=True):
