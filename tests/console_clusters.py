@@ -19,9 +19,11 @@ MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 EVERY_FAULTY, EVERY_WAITING = 40, 25
 
 
-def large(nodes: int, chips: int = 8) -> Items:
-    """Super pods of 24 nodes; two thirds of the nodes run jobs, one node in forty has a faulty chip, some jobs wait."""
-    jobs = max(1, nodes // 3)
+def large(nodes: int, chips: int = 8, jobs: int = 0) -> Items:
+    """Super pods of 24 nodes; one node in forty has a faulty chip, some jobs wait. Two thirds of the nodes run jobs
+    unless their number is given.
+    """
+    jobs = jobs or max(1, nodes // 3)
     items = [item for item in cluster(nodes, jobs, chips=chips) if not _is_report(item)]
     for index in range(nodes):
         faulty = index % chips if index % EVERY_FAULTY == 7 else None
