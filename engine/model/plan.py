@@ -102,6 +102,10 @@ class PruneHold(msgspec.Struct, frozen=True):
         }
 
 
+MAX_NEAR: Final = 64
+"""Nodes that a way out names at most: a map shows them, a person reads the first."""
+
+
 class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
     """A gang or single pod that was not placed, with nodes counted by reason and the cheapest way to unblock it.
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod, ids_of
 from engine.model.pending_reasons import FRAGMENTED, INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY
+from engine.model.plan import MAX_NEAR
 from engine.plan.node_view import NodeView
 from engine.plan.place import switch_config
 from engine.plan.place.families.a3 import A3
@@ -22,7 +23,6 @@ from engine.plan.place.handler import Refusal
 from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
 from engine.plan.place.nodes import attach_limits, resource_claims, volumes
 from engine.plan.place.nodes.table import MISSING
-from engine.plan.queue.waiting_pods import MAX_NEAR
 
 _IDLE: Final = re.compile(r"idle<([0-9]+)>")
 MAX_TEXTS: Final = 3

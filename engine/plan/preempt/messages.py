@@ -9,10 +9,9 @@ import msgspec
 
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
-from engine.model.plan import Pending
+from engine.model.plan import MAX_NEAR, Pending
 from engine.model.reasons import ActionReason
 from engine.plan.preempt.victim_sets import VictimSet
-from engine.plan.queue.waiting_pods import MAX_NEAR
 from engine.plan.scope import Scope
 
 MAX_NAMES: Final = 3

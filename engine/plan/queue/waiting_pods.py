@@ -9,13 +9,11 @@ from engine.gangs.forming import counts_as_started
 from engine.model.actions import DeleteObject
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
-from engine.model.plan import Pending
+from engine.model.plan import MAX_NEAR, Pending
 from engine.plan import roles
 from engine.plan.scope import Scope
 
 MAX_MESSAGE: Final = 1024
-MAX_NEAR: Final = 64
-"""Nodes that a way out names at most: a map shows them, a person reads the first."""
 
 
 class WaitingPods:
