@@ -32,7 +32,7 @@ class World:
         self.kept = [*self.kept, identity][-self._room :]
 
     def until_quiet(self, *looks: str) -> list[str]:
-        """What is derived while somebody looks at these moments, one after the other has become quiet."""
+        """What is derived while a viewer looks at these moments, one after the other has become quiet."""
 
         async def live() -> None:
             task = asyncio.create_task(self.ahead.run())

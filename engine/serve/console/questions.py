@@ -307,7 +307,7 @@ class Questions:
     def _finished(self, identity: str, done: asyncio.Task[bytes]) -> None:
         self._deriving.pop(identity, None)
         if not done.cancelled():
-            done.exception()  # who waits gets it; without a waiter there is no one to tell
+            done.exception()  # a caller that waits gets it; without one it is dropped
 
     def _has_room(self) -> bool:
         return self._kept_bytes < KEPT_BYTES * 0.8

@@ -37,7 +37,7 @@ class ReadAhead:
         self._failed: set[str] = set()
 
     def look(self, identity: str) -> None:
-        """Somebody looks at this moment: its neighbours come next."""
+        """A viewer looks at this moment: its neighbours come next."""
         if identity != self._at:
             self._at = identity
             self._looked.set()
