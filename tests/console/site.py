@@ -18,6 +18,7 @@ from aiohttp import web
 from engine.serve.console.changes import ChangeStream
 from engine.serve.console.document import StateDocument
 from engine.serve.console.layout import Layout
+from engine.serve.console.replies import PackedBodies
 from engine.serve.console.routes import Console, answer, failure
 from engine.serve.console.viewers import AccessRules, Viewers
 from engine.serve.engine_client import EngineClient
@@ -48,6 +49,7 @@ class Site:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._runner: web.AppRunner | None = None
         self._console: Console | None = None
+        self._packed = PackedBodies()
         self.port = 0
         self.called: list[str] = []
         """Method and path of every request."""
@@ -125,7 +127,7 @@ class Site:
         found = self.answers[question](request, body)
         if isinstance(found, tuple):
             return failure(*found)
-        return answer(request, msgspec.json.encode(found))
+        return await answer(request, msgspec.json.encode(found), self._packed)
 
 
 def sample_answers() -> Mapping[str, Answer]:
