@@ -215,9 +215,11 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
 
 
 def _slow(observed: Observed, concerns: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """What slow-node detection says about an object, with its figures; nothing where it says nothing."""
-    live = observed.objects.get(ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SLOW_NODES))
-    rows = [row for _, row in sorted(slownode.recorded(live).items()) if concerns(row)]
+    """What is slow about an object, with its figures; nothing where nothing is."""
+    rows = []
+    for name in (names.SLOW_NODES, names.SLOW_NETWORKS):
+        live = observed.objects.get(ObjectKey("v1", "ConfigMap", names.SYSTEM, name))
+        rows += [row for _, row in sorted(slownode.recorded(live).items()) if concerns(row)]
     return {"slow": [f"{row['code']} {row['text']}" for row in rows[:_MAX_LINKS]]} if rows else {}
 
 

@@ -15,8 +15,8 @@ from engine.wire.objects import POD_SCHEDULED
 
 _OWN_OUTPUT = (
     names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET, rankfile.PREFIX,
-    recoveryrecord.PREFIX, names.REVISIONS, names.SLOW_NODES, names.MAP_PREFIX, names.CHIPS_PREFIX, names.QUEUES_PREFIX,
-    names.SERVER,
+    recoveryrecord.PREFIX, names.REVISIONS, names.SLOW_NODES, names.SLOW_NETWORKS,
+    names.MAP_PREFIX, names.CHIPS_PREFIX, names.QUEUES_PREFIX, names.SERVER,
 )  # fmt: skip
 _KEPT_ELSEWHERE = (
     "mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-", "clusterd-",
@@ -118,9 +118,9 @@ def wanted(obj: Object) -> bool:
         return True
     metadata = obj["metadata"]
     if metadata.get("namespace") in {names.SYSTEM, names.NODES}:
-        # step times change all the time, the signed commit with every push, and no pass reads them
+        # step times and pings change all the time, the signed commit with every push, and no pass reads them
         name = str(metadata.get("name") or "")
-        return not name.startswith(names.STEPS_PREFIX) and name.split(".")[0] != names.COMMIT
+        return not name.startswith((names.STEPS_PREFIX, names.PINGS_PREFIX)) and name.split(".")[0] != names.COMMIT
     if str(metadata.get("name") or "").startswith(_KEPT_ELSEWHERE) or publicinfo.has_public_faults(obj):
         return True
     if _SCALING_RULE in (obj.get("data") or {}):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from engine.plan.shadow import DecisionKey, enforced
     from engine.plan.slowness.detector import SlownessDetector
     from engine.plan.slowness.excess import culprits
+    from engine.plan.slowness.network import NetworkDetector
+    from engine.plan.slowness.paths import PingSample
     from engine.plan.sync.objects import declared_keys
 
 #: Where the other names of the door are defined.
@@ -39,6 +41,8 @@ _DEFINED: Final = {
     "DecisionKey": "shadow",
     "GradedReports": "health.graded_reports",
     "HealthOutcome": "health.outcome",
+    "NetworkDetector": "slowness.network",
+    "PingSample": "slowness.paths",
     "QueueDemand": "queue.share",
     "SlownessDetector": "slowness.detector",
     "culprits": "slowness.excess",
@@ -174,7 +178,7 @@ def assess(
 
 
 __all__ = [
-    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "QueueDemand", "SlownessDetector", "assess",
-    "culprits", "declared_keys", "divide", "enforced", "graded_reports", "passes", "plan", "pool_rules", "queues_of",
-    "resolve_roles", "tables_in_force",
+    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample", "QueueDemand",
+    "SlownessDetector", "assess", "culprits", "declared_keys", "divide", "enforced", "graded_reports", "passes", "plan",
+    "pool_rules", "queues_of", "resolve_roles", "tables_in_force",
 ]  # fmt: skip

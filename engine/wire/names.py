@@ -18,8 +18,12 @@ POLICY_PREFIX: Final = "belay-policy-"
 REPORT_PREFIX: Final = "belay-report-"
 #: Step times of a node's training jobs.
 STEPS_PREFIX: Final = "belay-steps-"
+#: Pings between a node's chips and others.
+PINGS_PREFIX: Final = "belay-pings-"
 #: What slow-node detection reported and has not ended.
 SLOW_NODES: Final = "belay-slow-nodes"
+#: The same of the network between chips.
+SLOW_NETWORKS: Final = "belay-slow-networks"
 HISTORY_PREFIX: Final = "belay-history-"
 HISTORY: Final = "belay-history"
 #: The shard of all pools that have no shard of their own.

@@ -146,7 +146,7 @@ def claim(row: Mapping[str, Any], assertion: str, now: int) -> dict[str, Any]:
         "faultCode": row["code"],
         "faultTime": now,
         "assertion": assertion,
-        "faultLocation": {"job": row["name"][:128], "kind": row["kind"]},
+        "faultLocation": row.get("location") or {"job": row["name"][:128], "kind": row["kind"]},
         "influence": [{"nodeName": node, "deviceIds": chips} for node, chips in row["nodes"].items()],
         "description": row["text"],
     }
@@ -157,9 +157,9 @@ def message(name: str, now: int, rows: Sequence[Mapping[str, Any]]) -> dict[str,
     return {"id": name, "timestamp": now, "version": VERSION, "resource": RESOURCE, "faults": list(rows)}
 
 
-def record(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """``belay-slow-nodes``: what stands now, for the next server and for `kubectl`."""
-    metadata = {"name": SLOW_NODES, "namespace": SYSTEM, "labels": {ABOUT_LABEL: "slow-nodes"}}
+def record(rows: Mapping[str, Mapping[str, Any]], name: str = SLOW_NODES, about: str = "slow-nodes") -> dict[str, Any]:
+    """``belay-slow-nodes``, or another ``name``: what stands now, for the next server and for `kubectl`."""
+    metadata = {"name": name, "namespace": SYSTEM, "labels": {ABOUT_LABEL: about}}
     data = {key: go_json(dict(row)) for key, row in sorted(rows.items())}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 

@@ -35,6 +35,7 @@ SECTIONS = {
     "availability": ("Leaders killed for ten minutes, on a real kube-apiserver", "availability", "run"),
     "steady": ("While nothing happens", "steady", "run"),
     "slowness": ("Slow ranks and slow groups", "slowness", "run"),
+    "networks": ("Slow and lossy networks", "networks", "run"),
     "links": ("Links between inference clusters", "links", "run"),
     "tft": ("MindIO TFT's functions", "training_tft", "run"),
     "checkpoint": ("Checkpoints", "checkpoint", "run"),

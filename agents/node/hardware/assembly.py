@@ -15,6 +15,7 @@ from agents.node.hardware.bmc import Bmc
 from agents.node.hardware.part import Hardware, NodeSurroundings
 from agents.node.hardware.pingmesh import LOG_FOLDER, PingMesh
 from agents.node.hardware.pingresults import PingFiles
+from agents.node.hardware.pingwindows import PingWindows
 from agents.node.hardware.roceping import FOLDER, RocePings
 from agents.node.hardware.settings import HardwareSettings
 from agents.node.hardware.snapshots import Snapshots
@@ -42,7 +43,7 @@ def hardware_part(
     pods = _SuperPodWorks(node, client, hardware, driver, state, clock, folder)
     beside: list[Callable[[], Awaitable[None]]] = []
     if hardware.super_pod and isinstance(driver, DcmiDriver):
-        beside += [pods.pings, pods.marks, pods.cards]
+        beside += [pods.pings, pods.windows.run, pods.marks, pods.cards]
     if hardware.snapshots:
         beside.append(Snapshots(node, client, clock).run)
     around = NodeSurroundings(
@@ -70,6 +71,7 @@ class _SuperPodWorks:
         self._node, self._client, self._hardware, self._driver = node, client, hardware, driver
         self._state, self._clock, self._folder = state, clock, folder
         self._mesh: PingMesh | None = None
+        self.windows = PingWindows(node, client, clock)
 
     async def results(self) -> Mapping[int, Sequence[Ping]] | None:
         """The newest results of pings; None where there are none."""
@@ -88,6 +90,7 @@ class _SuperPodWorks:
         self._mesh = PingMesh(
             self._node, machine.super_pod_id, machine.server_index, sorted(state.ids), self._client,
             self._driver.calls.ask, self._clock, files, folder, by_eid=machine.generation.unified_bus,
+            rounds=self.windows.add,
         )  # fmt: skip
         await self._mesh.run()
 
@@ -104,7 +107,14 @@ class _SuperPodWorks:
             self._hardware.result_days,
         )  # fmt: skip
         await RocePings(
-            self._node, machine.super_pod_id, machine.server_index, self._client, self._clock, files, folder
+            self._node,
+            machine.super_pod_id,
+            machine.server_index,
+            self._client,
+            self._clock,
+            files,
+            folder,
+            rounds=self.windows.add,
         ).run()
 
     async def marks(self) -> None:

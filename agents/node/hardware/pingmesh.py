@@ -19,7 +19,16 @@ from agents.node.clock import Clock
 from agents.node.hardware import pinglist
 from agents.node.hardware.pinglist import Config, PingError, Tasks, address
 from agents.node.hardware.pingresults import PingFiles
-from agents.node.hardware.pings import COLLECT_FACTOR, CONFIG_MAP, NAMESPACE, Maps, PingRecords, read_list, settings
+from agents.node.hardware.pings import (
+    COLLECT_FACTOR,
+    CONFIG_MAP,
+    NAMESPACE,
+    Maps,
+    PingRecords,
+    Rounds,
+    read_list,
+    settings,
+)
 from agents.node.log import Log
 
 SUPER_POD_MAP: Final = "super-pod-{}"
@@ -52,10 +61,11 @@ class PingMesh:
         folder: Path | None = None,
         *,
         by_eid: bool = False,
+        rounds: Rounds | None = None,
     ) -> None:
         self._node, self._super_pod, self._index, self._chips = node, super_pod, server_index, tuple(chips)
         self._maps, self._ask, self._clock, self._folder = maps, ask, clock, folder
-        self._notes = PingRecords(_log, node, clock, files)
+        self._notes = PingRecords(_log, node, clock, files, rounds)
         self._by_eid, self._kind = by_eid, "ub_ping" if by_eid else "ping"
         self._uid = ""
         self._chosen = Config(False, 1)

@@ -10,7 +10,7 @@ import csv
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,15 +45,9 @@ class PingFiles:
         for chip, by_task in sorted(results.items()):
             for task, found in sorted(by_task.items()):
                 self._say(f"physicID: {chip}, taskID: {task}, DestNum: {len(found)}")
-                targets: dict[tuple[str, str], Target] = {}
-                for each in tasks.get(chip, {}).get(task, ()):
-                    targets["", address(each.dst)] = each
-                    targets[each.src.lower(), each.dst.lower()] = each
-                for one in found:
-                    target = targets.get((one.get("source", ""), one["target"]))
-                    if target is not None:
-                        self._say(json.dumps(_record(target, one), separators=(",", ":")))
-                        rows.append(_row(task, target, one, now_ms))
+                for _, _, target, one in matched(tasks, {chip: {task: found}}):
+                    self._say(json.dumps(_record(target, one), separators=(",", ":")))
+                    rows.append(_row(task, target, one, now_ms))
         if self._folder is not None:
             self._table(rows, now_ms)
 
@@ -86,6 +80,20 @@ class PingFiles:
             self._handler = None
 
 
+def matched(tasks: Tasks, results: Results) -> Iterator[tuple[int, int, Target, Mapping[str, Any]]]:
+    """Chip, task, destination and result, for each result that was asked for."""
+    for chip, by_task in sorted(results.items()):
+        for task, found in sorted(by_task.items()):
+            targets: dict[tuple[str, str], Target] = {}
+            for each in tasks.get(chip, {}).get(task, ()):
+                targets["", address(each.dst)] = each
+                targets[each.src.lower(), each.dst.lower()] = each
+            for one in found:
+                target = targets.get((one.get("source", ""), one["target"]))
+                if target is not None:
+                    yield chip, task, target, one
+
+
 def loss(ok: int, lost: int) -> str:
     """The share of lost packets with three decimals."""
     return f"{lost / (ok + lost) if ok + lost else 0.0:.3f}"
@@ -107,4 +115,4 @@ def _row(task: int, target: Target, one: Mapping[str, Any], now_ms: int) -> list
     ]  # fmt: skip
 
 
-__all__ = ["COLUMNS", "PingFiles", "loss"]
+__all__ = ["COLUMNS", "PingFiles", "loss", "matched"]

@@ -6,7 +6,7 @@ Source: component/noded/pkg/pingmesh.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,11 +32,15 @@ class Maps(Protocol):
         ...
 
 
+Rounds = Callable[[Config, Tasks, Results], None]
+"""Takes the results of each round (`PingWindows.add`)."""
+
+
 class PingRecords:
     """The output of one kind of pings: its results in files, its problems in the log."""
 
-    def __init__(self, log: Log, node: str, clock: Clock, files: PingFiles) -> None:
-        self._log, self._node, self._clock, self._files = log, node, clock, files
+    def __init__(self, log: Log, node: str, clock: Clock, files: PingFiles, rounds: Rounds | None = None) -> None:
+        self._log, self._node, self._clock, self._files, self._rounds = log, node, clock, files, rounds
         self._said = ""
 
     def problem(self, what: str) -> None:
@@ -50,7 +54,11 @@ class PingRecords:
         self._said = ""
 
     async def results(self, uid: str, chosen: Config, tasks: Tasks, results: Results) -> None:
-        """Add a round to the files; a disk that does not take it is logged as a problem and raises nothing."""
+        """Add a round to the files and to what is reported; a disk that does not take it is logged as a problem and
+        raises nothing.
+        """
+        if self._rounds is not None:
+            self._rounds(chosen, tasks, results)
         try:
             await asyncio.to_thread(self._files.write, uid, chosen, tasks, results, self._clock.now_ms())
         except (OSError, ValueError) as error:
@@ -80,5 +88,6 @@ def read_list(file: Path) -> bytes:
 
 
 __all__ = [
-    "COLLECT_FACTOR", "CONFIG_MAP", "LABEL", "MAX_LIST", "NAMESPACE", "Maps", "PingRecords", "read_list", "settings",
+    "COLLECT_FACTOR", "CONFIG_MAP", "LABEL", "MAX_LIST", "NAMESPACE", "Maps", "PingRecords", "Rounds", "read_list",
+    "settings",
 ]  # fmt: skip

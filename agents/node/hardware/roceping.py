@@ -23,7 +23,16 @@ from agents.node.clock import Clock
 from agents.node.hardware import pinglist
 from agents.node.hardware.pinglist import INTERNAL, Config, PingError, Target, Tasks
 from agents.node.hardware.pingresults import PingFiles
-from agents.node.hardware.pings import COLLECT_FACTOR, CONFIG_MAP, NAMESPACE, Maps, PingRecords, read_list, settings
+from agents.node.hardware.pings import (
+    COLLECT_FACTOR,
+    CONFIG_MAP,
+    NAMESPACE,
+    Maps,
+    PingRecords,
+    Rounds,
+    read_list,
+    settings,
+)
 from agents.node.log import Log
 
 FOLDER: Final = "super-pod-roce"
@@ -61,10 +70,11 @@ class RocePings:
         files: PingFiles,
         folder: Path,
         echo: Echo | None = None,
+        rounds: Rounds | None = None,
     ) -> None:
         self._node, self._super_pod, self._index = node, super_pod, server_index
         self._cluster, self._clock, self._folder = cluster, clock, folder
-        self._notes = PingRecords(_log, node, clock, files)
+        self._notes = PingRecords(_log, node, clock, files, rounds)
         self._echo = echo or ping
         self._chosen = Config(False, 1)
         self._tasks: Tasks = {}

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.errors import bounded
-from engine.wire import evidence, faultjob, links, publicinfo, recoveryrecord, resetinfo, steptimes, superpods
+from engine.wire import evidence, faultjob, links, pings, publicinfo, recoveryrecord, resetinfo, steptimes, superpods
 from engine.wire.names import (
     DEVICE_NAMESPACE,
     DEVICE_PREFIX,
@@ -23,6 +23,7 @@ from engine.wire.names import (
     NODES,
     REPORT_PREFIX,
     SCHEDULER_NAMESPACE,
+    SLOW_NETWORKS,
     SLOW_NODES,
     SYSTEM,
 )  # fmt: skip
@@ -44,7 +45,8 @@ JOB_PREFIXES: Final = (resetinfo.PREFIX, resetinfo.LEGACY_PREFIX, "data-trace-")
 #: ConfigMaps that a server writes, and the prefixes of those that it writes for each conversation or super pod.
 SERVER_RECORDS: Final = frozenset(
     {
-        (publicinfo.MESSAGES_NAMESPACE, publicinfo.MESSAGES), (SYSTEM, SLOW_NODES), (faultjob.NAMESPACE, faultjob.NAME),
+        (publicinfo.MESSAGES_NAMESPACE, publicinfo.MESSAGES), (SYSTEM, SLOW_NODES), (SYSTEM, SLOW_NETWORKS),
+        (faultjob.NAMESPACE, faultjob.NAME),
     }
 )  # fmt: skip
 SERVER_PREFIXES: Final = ((SYSTEM, recoveryrecord.PREFIX), (superpods.NAMESPACE, superpods.PREFIX))
@@ -120,7 +122,7 @@ def reports_of(node: str) -> frozenset[tuple[str, str]]:
             (DEVICE_NAMESPACE, DEVICE_PREFIX + node), (DEVICE_NAMESPACE, DPU_PREFIX + node),
             (NODE_NAMESPACE, NODE_PREFIX + node),
             (NODES, REPORT_PREFIX + node), (NODES, links.name_of(node)), (NODES, steptimes.name_of(node)),
-            (NODES, evidence.PREFIX + node), *public,
+            (NODES, pings.name_of(node)), (NODES, evidence.PREFIX + node), *public,
         }
     )  # fmt: skip
 

@@ -34,6 +34,7 @@ from engine.serve.grpc.recovery.registry import Registry
 from engine.serve.grpc.recovery.service import RecoverService
 from engine.serve.grpc.recovery.training import TrainingService
 from engine.serve.grpc.relay import Relay, handlers
+from engine.serve.grpc.slow_networks import SlowNetworks
 from engine.serve.grpc.slow_nodes import SlowNodes
 from engine.serve.grpc.super_pods import SuperPods
 from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of, is_loopback
@@ -107,6 +108,7 @@ class GrpcServer:
         self.training = TrainingService(self.registry)
         self.super_pods = SuperPods(kube, self.cluster, self._leading)
         self.slow_nodes = SlowNodes(kube, self.cluster, self.public, self.tracing, self._leading)
+        self.slow_networks = SlowNetworks(kube, self.cluster, self.public, self._leading)
         pods = ObservedPods(self.cluster)
         own_certificate = certificates.shared if certificates is not None else None
         self._callers = Callers(
@@ -171,7 +173,7 @@ class GrpcServer:
             await self._serve_probe(self.health_port)
         works: tuple[Awaitable[None], ...] = (
             self.cluster.run(), self.registry.run(), leader.run(), self.fault.run(), self.config.run(), self.jobs.run(),
-            self.public.run(), self.slow_nodes.run(), self.super_pods.run(),
+            self.public.run(), self.slow_nodes.run(), self.slow_networks.run(), self.super_pods.run(),
         )  # fmt: skip
         self._tasks = [asyncio.ensure_future(work) for work in works]
         _log.info("serving gRPC", address=reached, tls=self._certificates is not None, callers=self._callers.mode)

@@ -15,31 +15,24 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object, Reflector, WatchChange, cancel_all
+from engine.kube import CONFIGMAP, Kube, KubeError, Object, Reflector, WatchChange, cancel_all
 from engine.log import get
 from engine.model.step_times import NodeSteps, SlowFinding, StepWindow
 from engine.plan import SlownessDetector, culprits
 from engine.serve.grpc.job_view import JobView, places, ranks_of
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
 from engine.serve.grpc.profiling import SWITCHES, TrainingDataTraceService
-from engine.serve.grpc.public_faults import PubFaultService, too_large
+from engine.serve.grpc.public_faults import PubFaultService
+from engine.serve.grpc.standing_faults import StandingFaults
 from engine.wire import slownode, steptimes
 from engine.wire.errors import WireError
-from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NODES, SYSTEM
+from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NODES
 
 _log = get("grpc.slownodes")
 PERIOD: Final = 10.0
 """Seconds between two looks at what agents reported."""
 STALE_MS: Final = 900_000
 """A report older than this says nothing any more: its agent, or the job's profiling, has ended."""
-MAX_FAULTS: Final = 50
-"""Faults of one message."""
-MAX_RECORDED: Final = 1000
-"""Faults that stand at the same time."""
-
-
-#: A fault that began (``occur``) or ended (``recover``): its key, what is recorded of it, and which of both.
-_News = tuple[str, dict[str, Any], str]
 
 
 class _Watched(msgspec.Struct):
@@ -62,15 +55,14 @@ class SlowNodes:
         *,
         clock: Callable[[], int] = clock_ms,
     ) -> None:
-        self._kube, self._cluster, self._public, self._tracing = kube, cluster, public, tracing
+        self._cluster, self._tracing = cluster, tracing
         self._leads, self._clock = leads, clock
         self._reports: dict[str, tuple[int, tuple[NodeSteps, ...]]] = {}
         self._settings: dict[tuple[str, str], slownode.SlowNodeSettings] = {}
         self._jobs: dict[str, _Watched] = {}
         self._switched: dict[str, bool] = {}
         self._refused: dict[str, str] = {}
-        self._standing: dict[str, dict[str, Any]] | None = None
-        self._recorded = True
+        self._faults = StandingFaults(kube, public, SLOW_NODES, "slow-nodes", clock)
         self._reflectors = [
             Reflector(kube, CONFIGMAP, NODES, f"{ABOUT_LABEL}={steptimes.ABOUT}", on_change=self._take_steps),
             Reflector(kube, CONFIGMAP, None, f"{slownode.LABEL}=true", on_change=self._take_settings),
@@ -84,7 +76,7 @@ class SlowNodes:
                 await asyncio.sleep(PERIOD)
                 if not self._leads():
                     self._jobs.clear()
-                    self._standing = None
+                    self._faults.forget()
                 elif self.synced:
                     try:
                         await self.step()
@@ -155,71 +147,13 @@ class SlowNodes:
 
     async def _report(self, wanted: Mapping[str, dict[str, Any]]) -> None:
         """Send what began and ended, then record it. Raises KubeError."""
-        live = None
-        if self._standing is None:
-            live = await self._kube.get(CONFIGMAP, SLOW_NODES, SYSTEM)
-            self._standing = slownode.recorded(live)
         # after a start, what stands is kept until its job has been judged again
-        kept = {key: row for key, row in self._standing.items() if key in wanted or self._unjudged(row)}
-        wanted = dict(sorted({**kept, **wanted}.items())[:MAX_RECORDED])
-        if wanted == self._standing and self._recorded:
-            return
-        standing = dict(self._standing)
-        news = [(key, row, "occur") for key, row in wanted.items() if key not in standing]
-        news += [(key, row, "recover") for key, row in self._standing.items() if key not in wanted]
-        for number, part in enumerate(self._parts(news)):
-            problem = await self._public.report(self._message(part, number))
-            if problem:
-                _log.warning("faults of slow nodes are not stored, tried again", reason=problem)
-                break
-            # what was sent is not sent again, also while the rest cannot be sent, or this cannot be recorded
-            for key, row, assertion in part:
-                if assertion == "occur":
-                    standing[key] = row
-                else:
-                    standing.pop(key, None)
-            self._recorded = False
-        else:
-            standing, self._recorded = wanted, False
-        self._standing = standing
-        if not self._recorded:
-            await self._record(standing)
-
-    def _parts(self, news: list[_News]) -> list[list[_News]]:
-        """The faults in messages that the inbox can hold; one that no inbox can hold is left out."""
-        todo = [news[begin : begin + MAX_FAULTS] for begin in range(0, len(news), MAX_FAULTS)][::-1]
-        parts: list[list[_News]] = []
-        while todo:
-            part = todo.pop()
-            if not too_large(self._message(part, 0)):
-                parts.append(part)
-            elif len(part) == 1:
-                _log.error("a fault of slow nodes is larger than the inbox and left out", fault=part[0][0])
-            else:
-                todo += [part[len(part) // 2 :], part[: len(part) // 2]]
-        return parts
-
-    def _message(self, part: Sequence[_News], number: int) -> dict[str, Any]:
-        now = self._clock()
-        rows = [slownode.claim(row, assertion, now) for _, row, assertion in part]
-        return slownode.message(f"slow-nodes-{now}-{number}", now, rows)
+        await self._faults.report(wanted, self._unjudged)
 
     def _unjudged(self, row: Mapping[str, Any]) -> bool:
         """Whether the fault's job is measured, and this server has not judged enough of it yet to know."""
         known = self._jobs.get(str(row.get("job")))
         return known is not None and not known.detector.settled
-
-    async def _record(self, rows: Mapping[str, dict[str, Any]]) -> None:
-        body = slownode.record(rows)
-        live = await self._kube.get(CONFIGMAP, SLOW_NODES, SYSTEM)
-        try:
-            if live is None:
-                await self._kube.create(CONFIGMAP, body)
-            elif live.get("data") != body["data"]:
-                await self._kube.replace(CONFIGMAP, {**live, "data": body["data"]})
-        except Conflict:
-            return  # the next look writes it
-        self._recorded = True
 
     async def _switch(self, by_name: Mapping[tuple[str, str], JobView]) -> None:
         """Turn profiling on for jobs whose settings ask for it, once they run, and off when they no longer do."""

@@ -18,6 +18,7 @@ from engine.wire import (
     manualinfo,
     nodeinfo,
     orders,
+    pings,
     policy,
     publicinfo,
     rankfile,
@@ -209,6 +210,7 @@ HARNESSES: Final = (
     _data("slownode", _each(slownode.parse_settings, slownode.recorded), "slownode"),
     _data("superpods", superpods.pings_wanted, "superpods"),
     _data("steptimes", _each(steptimes.parse_steps), "steptimes"),
+    _data("pings", _each(pings.parse_pings), "pings"),
     Harness("rank-runs", text(_ranks), ("engine/wire/steptimes.py",), (ValueError,), Form.TEXT, steps=2_000_000),
     Harness("keys", _keys, ("engine/wire/seals.py",), form=Form.TEXT),
     Harness(

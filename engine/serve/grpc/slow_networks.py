@@ -1,0 +1,144 @@
+"""Slow networks: judges the pings that agents report, and reports what is slow or lossy as public faults.
+
+Only the server that leads judges. What was reported is kept in ``belay-system/belay-slow-networks``, so that another
+server goes on and ends it. Source: component/ascend-faultdiag-online/pkg/algo_src/netfault (cluster side).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from engine.kube import CONFIGMAP, Kube, KubeError, Reflector, WatchChange, cancel_all
+from engine.log import get
+from engine.model.cluster import Observed
+from engine.model.pings import End, NodePings
+from engine.plan import NetworkDetector, PingSample
+from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from engine.serve.grpc.public_faults import PubFaultService
+from engine.serve.grpc.standing_faults import StandingFaults
+from engine.wire import pings, slownetwork
+from engine.wire.errors import WireError
+from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NETWORKS
+from engine.wire.superpods import addresses
+
+_log = get("grpc.slownetworks")
+PERIOD: Final = 10.0
+"""Seconds between two looks at what agents reported."""
+STALE_WINDOWS: Final = 5
+"""Windows after which a report says nothing any more: its agent, or the pings, have ended."""
+
+
+class SlowNetworks:
+    """One per server; ``leads`` says whether this server judges. ``clock`` is milliseconds since 1970."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        cluster: ObservedCluster,
+        public: PubFaultService,
+        leads: Callable[[], bool],
+        *,
+        clock: Callable[[], int] = clock_ms,
+    ) -> None:
+        self._cluster, self._leads, self._clock = cluster, leads, clock
+        self._reports: dict[str, tuple[int, NodePings]] = {}
+        self._detectors: dict[int, NetworkDetector] = {}
+        self._faults = StandingFaults(kube, public, SLOW_NETWORKS, "slow-networks", clock)
+        self._said: frozenset[str] = frozenset()
+        self._reflector = Reflector(kube, CONFIGMAP, NODES, f"{ABOUT_LABEL}={pings.ABOUT}", on_change=self._take)
+
+    async def run(self) -> None:
+        """Judge until cancelled."""
+        task = asyncio.ensure_future(self._reflector.run())
+        try:
+            while True:
+                await asyncio.sleep(PERIOD)
+                if not self._leads():
+                    self._detectors.clear()
+                    self._faults.forget()
+                elif self._cluster.synced and self._reflector.synced:
+                    try:
+                        await self.step()
+                    except KubeError as error:
+                        _log.warning("what is slow is not recorded, tried again", reason=str(error))
+        finally:
+            await cancel_all(task)
+
+    @property
+    def newest(self) -> int:
+        """The newest window that was judged; -1 before the first."""
+        return max((one.newest for one in self._detectors.values()), default=-1)
+
+    async def step(self) -> None:
+        """Judge what is new, and report what began and ended. Raises KubeError."""
+        observed, now = self._cluster.observed, self._clock()
+        known = slownetwork.standing(await self._faults.load())
+        fresh: dict[int, list[NodePings]] = {}
+        for name, (time, report) in sorted(self._reports.items()):
+            if report.node in observed.nodes and now - time <= STALE_WINDOWS * report.seconds * 1000:
+                fresh.setdefault(report.seconds, []).append(report)
+            elif report.node not in observed.nodes:
+                _log.debug("pings of a node that is gone", name=name)
+        for gone in self._detectors.keys() - fresh.keys():
+            del self._detectors[gone]
+        ends = ends_by_address(observed) if fresh else {}
+        wanted: dict[str, dict[str, Any]] = {}
+        for seconds, reports in sorted(fresh.items()):
+            detector = self._detectors.setdefault(seconds, NetworkDetector(standing=known))
+            # thousands of paths take a good part of a second, in which calls are answered
+            await asyncio.to_thread(_judge, detector, reports, ends, now // (seconds * 1000))
+            wanted |= slownetwork.faults(detector.findings, observed.nodes.keys())
+        for key in wanted.keys() - self._said:
+            _log.warning("slow network", what=wanted[key]["text"])
+        self._said = frozenset(wanted)
+        await self._faults.report(wanted, self._unjudged)
+
+    def _unjudged(self, row: Mapping[str, Any]) -> bool:
+        """Whether pings are measured, and this server has not judged enough of them yet to know."""
+        return any(not one.settled for one in self._detectors.values())
+
+    def _take(self, reflector: Reflector, change: WatchChange) -> None:
+        name = change.key[1]
+        if change.obj is None:
+            self._reports.pop(name, None)
+            return
+        try:
+            self._reports[name] = pings.parse_pings(change.obj)
+        except WireError as error:
+            _log.warning("pings ignored, the last good ones stay", reason=str(error))
+
+
+def _judge(detector: NetworkDetector, reports: Sequence[NodePings], ends: Mapping[str, End], newest: int) -> None:
+    """``newest``: the window that the clock is in; what claims to be later is not believed."""
+    for report in reports:
+        rows: dict[int, list[PingSample]] = {}
+        for one in report.windows:
+            source = ends.get(one.source)
+            if one.number > newest or source is None or source.node != report.node:
+                continue  # an agent speaks for the chips of its node only
+            target = ends.get(one.target) or End(one.target)
+            rows.setdefault(one.number, []).append(PingSample(source, target, one.delay, one.sent, one.lost))
+        for number, samples in sorted(rows.items()):
+            detector.add(report.node, number, samples)
+    detector.judge(len(reports))
+
+
+def ends_by_address(observed: Observed) -> dict[str, End]:
+    """The chip behind each address that nodes publish for their chips."""
+    found: dict[str, End] = {}
+    for name, node in sorted(observed.nodes.items()):
+        report = observed.reports.get(name)
+        super_pod = report.super_pod_id if report is not None else -1
+        rack = node.annotations.get("rackID", "")
+        rack_id = int(rack) if rack.isascii() and rack.isdecimal() and len(rack) < 7 else -1
+        for full, device in sorted(node.base_devices.items()):
+            chip = full.rpartition("-")[2]
+            if chip.isascii() and chip.isdecimal() and len(chip) < 4:
+                for address, layer, plane in addresses(device):
+                    found.setdefault(address, End(address, name, int(chip), super_pod, rack_id, plane, layer))
+    return found
+
+
+__all__ = ["SlowNetworks", "ends_by_address"]
