@@ -33,7 +33,7 @@ class Element(NamedTuple):
 
 class Weight(NamedTuple):
     """One path: its excess, the smallest that counts however exactly it is known, and the smallest that one path alone
-    tells from chance.
+    must reach to be no chance.
     """
 
     source: End
@@ -107,7 +107,7 @@ def blame(paths: Sequence[Weight], through: Sequence[tuple[Element, ...]], known
     """What explains the slow ones of ``paths``, the most first; ``through`` are the parts that each crosses, ``known``
     is slow already.
     """
-    # one path of a larger part need not show the fault by itself
+    # one path of a larger part alone need not show the fault
     slow = {at for at, one in enumerate(paths) if one.excess > one.floor / 2}
     members: dict[Element, list[int]] = defaultdict(list)
     for at, elements in enumerate(through):

@@ -20,7 +20,7 @@ LEARNING: Final = 5
 FOLLOWING: Final = 0.01
 """Part of a sound window's deviation that the usual delay follows, once it is known well."""
 LEAST_ALIKE: Final = 5
-"""Paths alike that it takes to tell what slows all of them."""
+"""Paths alike from which what slows all of them is known."""
 QUANTILE: Final = 0.2
 """Where the delays of sound paths are looked for: up to three quarters of the paths may have the same fault."""
 LEAST_SPREAD: Final = 0.002
@@ -161,7 +161,7 @@ class PathHistory:
         return slow if gross or remembered else 0.0
 
     def _common(self, kind: tuple[bool, bool, int], ratios: Sequence[float]) -> float:
-        """By how much all paths of a kind are slower alike; 0 where too few are known to tell."""
+        """By how much all paths of a kind are slower alike; 0 where too few are known."""
         if len(ratios) < LEAST_ALIKE:
             return 0.0
         low = sorted(ratios)[int(len(ratios) * QUANTILE)]
