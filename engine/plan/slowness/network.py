@@ -1,4 +1,4 @@
-"""What is wrong in the network between chips, window by window: it begins after two judgements, and ends below half of the limit.
+"""What is wrong in the network between chips, window by window: two judgements begin a finding, half the limit ends it.
 
 The same windows always lead to the same findings, in whatever order they come.
 """
