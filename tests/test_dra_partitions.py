@@ -164,6 +164,33 @@ def test_all_devices_means_all_or_none(tmp_path: Path) -> None:
     assert len(given(bold)["c"]) == 8
 
 
+@pytest.mark.parametrize(
+    ("selector", "version", "left"),
+    [
+        (None, "v1beta2", 0),
+        ({}, "v1", 0),
+        ({"driver": "npu.huawei.com", "pool": "n1", "device": "ascend910-0"}, "v1alpha3", 7),
+        ({"device": "ascend910-0"}, "v1beta2", 7),
+        ({"pool": "n2"}, "v1beta2", 8),
+        ({"driver": "gpu.example.com"}, "v1beta2", 8),
+        ({"selectors": [{"cel": {"expression": f"{OWN}.ring == 0"}}]}, "v1alpha3", 4),
+        ({"selectors": [{"cel": {"expression": f"{OWN}.none == 0"}}]}, "v1alpha3", 8),
+        ({"selectors": [{"cel": {"expression": "device."}}]}, "v1alpha3", 0),
+        ({"device": "ascend910-0"}, "v1alpha9", 8),
+    ],
+)
+@pytest.mark.parametrize("effect", ["NoSchedule", "None"])
+def test_a_taint_rule_keeps_claims_off(selector: Any, version: str, left: int, effect: str, tmp_path: Path) -> None:
+    rule = {
+        "apiVersion": f"resource.k8s.io/{version}", "kind": "DeviceTaintRule", "metadata": {"name": "out"},
+        "spec": {"deviceSelector": selector, "taint": {"key": "example.com/out", "effect": effect}},
+    }  # fmt: skip
+    most = left if effect == "NoSchedule" else 8
+    for count in (1, 4, 8):
+        items = [*world("n1"), rule, claim("c", asking(count)), *gang(["c"], policy="")]
+        assert bool(patches(listing.plan(items, tmp_path))) is (count <= most), count
+
+
 def test_alternatives_are_chosen_for_all_requests_together(tmp_path: Path) -> None:
     """Each request has its first choice alone; together they need nine chips, so the second one steps back."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.kube import CONFIGMAP, NODE, POD, Kube, NotFound, Resource, resource_for
+from engine.wire.dra import TAINT_RULE_VERSIONS
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -48,6 +49,10 @@ WATCHED: Final[tuple[Watched, ...]] = (
             ("ResourceSlice", "s", False),
             ("DeviceClass", "es", False),
         )
+    ),
+    *(
+        Watched(Resource(f"resource.k8s.io/{version}", "DeviceTaintRule", "devicetaintrules", False), optional=True)
+        for version in TAINT_RULE_VERSIONS
     ),
     Watched(resource_for("apps/v1", "Deployment")),
     Watched(resource_for("apps/v1", "StatefulSet")),

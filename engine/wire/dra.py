@@ -11,6 +11,8 @@ from typing import Final
 DRIVER: Final = "npu.huawei.com"
 #: Versions of resource.k8s.io that serve claims with structured parameters, newest first.
 VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+#: Versions of it that serve DeviceTaintRules, newest first (1.33 has v1alpha3, 1.35 v1beta2).
+TAINT_RULE_VERSIONS: Final = ("v1", "v1beta2", "v1alpha3")
 #: Key of the taint on devices that take no new work.
 TAINT_UNHEALTHY: Final = f"{DRIVER}/unhealthy"
 #: The finalizer that keeps an allocated claim while pods use it (k8s.io/api/resource/v1, Finalizer).
@@ -20,4 +22,4 @@ PHYSICAL_ID: Final = "physicId"
 TYPE: Final = "type"
 VNPU: Final = "vnpu"
 
-__all__ = ["DRIVER", "FINALIZER", "PHYSICAL_ID", "TAINT_UNHEALTHY", "TYPE", "VERSIONS", "VNPU"]
+__all__ = ["DRIVER", "FINALIZER", "PHYSICAL_ID", "TAINT_RULE_VERSIONS", "TAINT_UNHEALTHY", "TYPE", "VERSIONS", "VNPU"]

@@ -4,13 +4,15 @@ Devices that share a chip (partitionable devices, KEP-4815) say how much of the 
 with two devices of one name, or a device that names a counter which the pool lacks, offers nothing. Counters may stand
 in the slices of the devices (Kubernetes 1.33, 1.34) or in slices of their own (since 1.35).
 
+DeviceTaintRules add taints to devices, as if their driver had published these.
+
 Source: resource.k8s.io/v1 (ResourceSlice, ResourcePool); v1beta2 is equal, v1beta1 wraps a device in ``basic``;
 k8s.io/dynamic-resource-allocation/structured (which pools are complete and valid).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import chain
@@ -21,11 +23,14 @@ import msgspec
 from engine.model import quantities
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.plan.claims.cel import Amount, CelError, Domains, version
-from engine.wire.dra import DRIVER, PHYSICAL_ID, TYPE, VERSIONS, VNPU
+from engine.plan.claims.cel import Amount, CelError, Domains, holds, parse, version
+from engine.wire.dra import DRIVER, PHYSICAL_ID, TAINT_RULE_VERSIONS, TYPE, VERSIONS, VNPU
 
 APIS: Final = tuple(f"resource.k8s.io/{version}" for version in VERSIONS)
+_TAINT_RULES: Final = tuple(f"resource.k8s.io/{version}" for version in TAINT_RULE_VERSIONS)
 _MAX_CHIP: Final = 255
+#: Effects of taints that keep claims off; others only inform.
+_KEEPING_OFF: Final = ("NoSchedule", "NoExecute")
 #: Devices and counters of slices, while the slices stay what they are.
 _SLICES: Final = CacheKey("devices of resource slices", Memo["_Slice"], limit=32768)
 
@@ -101,7 +106,49 @@ def devices(objects: Mapping[ObjectKey, Mapping[str, Any]], cache: PlanCache) ->
         if shared:
             counters.setdefault(node, {}).update(shared)
     offered = {node: found[0] if len(found) == 1 else _in_order(chain(*found)) for node, found in out.items()}
+    rules = list(_taint_rules(objects))
+    if rules:
+        offered = {node: tuple(_tainted(one, rules) for one in found) for node, found in offered.items()}
     return Offer(offered, counters)
+
+
+def _taint_rules(
+    objects: Mapping[ObjectKey, Mapping[str, Any]],
+) -> Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Selector and taint of the rules that keep claims off devices of the driver; one that also names a DeviceClass
+    (v1alpha3) counts as if it did not.
+    """
+    for raw in newest(objects, "DeviceTaintRule", _TAINT_RULES).values():
+        taint = part(part(raw, "spec"), "taint")
+        selector = part(part(raw, "spec"), "deviceSelector")
+        if taint.get("effect") in _KEEPING_OFF and selector.get("driver") in (None, DRIVER):
+            yield selector, taint
+
+
+def _tainted(device: ClaimDevice, rules: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> ClaimDevice:
+    """The device with the taints of the rules that select it; those without a selector select every device."""
+    found = tuple(
+        taint
+        for selector, taint in rules
+        if selector.get("pool") in (None, device.pool)
+        and selector.get("device") in (None, device.name)
+        and all(_selected(device, row) for row in rows(selector, "selectors"))
+    )
+    return msgspec.structs.replace(device, taints=(*device.taints, *found)) if found else device
+
+
+def _selected(device: ClaimDevice, row: Mapping[str, Any]) -> bool:
+    """Whether a selector of a rule takes a device (v1alpha3 only). One that cannot be read takes every device: a rule
+    that is not understood must not put a chip into use.
+    """
+    try:
+        expression = parse(str(part(row, "cel").get("expression") or ""))
+    except CelError:
+        return True
+    try:
+        return holds(expression, {"device": device.seen})
+    except CelError:
+        return False
 
 
 def _read(pool: str, spec: Mapping[str, Any]) -> _Slice:
@@ -142,14 +189,16 @@ def _in_order(found: Iterable[ClaimDevice]) -> tuple[ClaimDevice, ...]:
     return tuple(sorted(found, key=lambda one: (one.pool, one.name)))
 
 
-def newest(objects: Mapping[ObjectKey, Mapping[str, Any]], kind: str) -> dict[ObjectKey, Mapping[str, Any]]:
-    """The objects of a kind, each in the newest version that it was read in."""
+def newest(
+    objects: Mapping[ObjectKey, Mapping[str, Any]], kind: str, apis: Sequence[str] = APIS
+) -> dict[ObjectKey, Mapping[str, Any]]:
+    """The objects of a kind, each in the newest of these versions that it was read in."""
     found: dict[tuple[str, str], ObjectKey] = {}
     for key in objects:
-        if key.kind == kind and key.api_version in APIS:
+        if key.kind == kind and key.api_version in apis:
             name = (key.namespace, key.name)
             before = found.get(name)
-            if before is None or APIS.index(key.api_version) < APIS.index(before.api_version):
+            if before is None or apis.index(key.api_version) < apis.index(before.api_version):
                 found[name] = key
     return {key: objects[key] for key in sorted(found.values())}
 
@@ -200,7 +249,7 @@ def _devices(pool: str, found: Iterable[Mapping[str, Any]]) -> Iterable[ClaimDev
                 "capacity": _by_domain(sizes),
                 "allowMultipleAllocations": False,
             },
-            taints=tuple(row for row in rows(basic, "taints") if row.get("effect") in ("NoSchedule", "NoExecute")),
+            taints=tuple(row for row in rows(basic, "taints") if row.get("effect") in _KEEPING_OFF),
             consumes=known_amounts,
         )
 
