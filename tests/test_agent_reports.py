@@ -233,7 +233,8 @@ def test_device_information_is_written_on_change_and_every_five_minutes(tmp_path
             await world.run(0.1)
         moments = world.writes(DEVICE_PREFIX)[first + 2 :]
         assert 3 <= len(moments) <= 6
-        assert all(b - a >= 1.0 for a, b in itertools.pairwise(moments))
+        # two may follow each other at once, three may not
+        assert all(c - a >= 1.0 for a, c in zip(moments, moments[2:], strict=False))
 
     scenario(tmp_path, story)
 

@@ -1,4 +1,8 @@
-"""Writing one ConfigMap: soon after a change, never twice within the least distance, and at latest every period."""
+"""Writing one ConfigMap: soon after a change, and at latest every period.
+
+Two changes may follow each other at once, since a fault often comes just after another change; beyond that there is a
+least distance between two writes, so that over time an object is never written more often.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from agents.node.clock import Clock
 from agents.node.log import Log
 
 _BACKOFF_CEILING: Final = 60.0
+_NEXT: Final = 0.1
+"""Least seconds between any two writes: changes that come together are one write."""
 _log = Log("agent")
 
 
@@ -40,6 +46,7 @@ class Publisher:
         self._newest: object = None
         self._sent: object = None
         self._failures = 0
+        self._spent = float("-inf")
 
     @property
     def failing(self) -> bool:
@@ -67,7 +74,8 @@ class Publisher:
                 self._failures += 1
                 if self._failures in (1, 10, 100):
                     _log.warning("object cannot be written", what=self._name, attempt=self._failures, error=error)
-            await self._clock.sleep(self._spacing)
+            distance = self._distance()
+            await self._clock.sleep(distance)
             if self._failures:
                 await self._clock.sleep(
                     self._chance.uniform(0, min(_BACKOFF_CEILING, 0.5 * 2.0 ** min(self._failures, 10)))
@@ -76,4 +84,12 @@ class Publisher:
             if self._newest == self._sent:
                 # the change was reverted or already sent
                 self._changed.clear()
-                await self._clock.wait(self._changed, max(0.0, self._period() - self._spacing))
+                await self._clock.wait(self._changed, max(0.0, self._period() - distance))
+
+    def _distance(self) -> float:
+        """Seconds until the next write may be: of a failed one the whole distance, else so that no more than two follow
+        each other at once (the generic cell rate algorithm, ITU-T I.371, with a tolerance of one distance).
+        """
+        now = self._clock.monotonic()
+        self._spent = max(self._spent, now) + self._spacing
+        return max(min(_NEXT, self._spacing), self._spacing if self._failures else self._spent - self._spacing - now)

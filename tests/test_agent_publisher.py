@@ -1,0 +1,93 @@
+"""How often an agent writes one object: a second change follows at once, and over time one write a distance."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import Any
+
+from agents.node.client import ApiError
+from agents.node.publisher import Publisher
+from tests.agent_world import VirtualClock, settle
+
+SPACING, PERIOD = 1.0, 60.0
+
+
+class Written:
+    """A publisher, the moments of its writes, and what it wrote."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.value, self.fails = 0, False
+        self.writes: list[tuple[float, int]] = []
+        self.publisher = Publisher(
+            "report", build=lambda: {"value": self.value}, write=self._write, period=lambda: PERIOD, spacing=SPACING,
+            clock=self.clock, chance=random.Random(1),
+        )  # fmt: skip
+
+    async def _write(self, body: dict[str, Any]) -> None:
+        self.writes.append((self.clock.mono, body["value"]))
+        if self.fails:
+            raise ApiError(0, "away")
+
+    async def change(self) -> None:
+        self.value += 1
+        self.publisher.update(self.value)
+        await settle()
+
+
+def story(work: Any) -> Written:
+    async def run() -> Written:
+        written = Written()
+        task = asyncio.create_task(written.publisher.run())
+        await settle()
+        await work(written)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return written
+
+    return asyncio.run(run())
+
+
+def test_a_change_just_after_another_is_written_at_once() -> None:
+    async def work(written: Written) -> None:
+        await written.change()
+        await written.clock.advance(0.3)
+        await written.change()
+        await written.clock.advance(5.0)
+
+    (first, second) = story(work).writes
+    assert second[0] - first[0] < 0.35 and (first[1], second[1]) == (1, 2)
+
+
+def test_over_time_changes_are_one_write_a_distance() -> None:
+    async def work(written: Written) -> None:
+        for _ in range(400):
+            await written.change()
+            await written.clock.advance(0.05)
+
+    moments = [at for at, _ in story(work).writes]
+    assert 20 <= len(moments) <= 22
+    for one, third in zip(moments, moments[2:], strict=False):
+        assert third - one >= SPACING - 1e-6
+    assert min(b - a for a, b in itertools.pairwise(moments)) >= 0.1 - 1e-6
+
+
+def test_the_newest_of_changes_that_come_together_is_written() -> None:
+    async def work(written: Written) -> None:
+        for _ in range(50):
+            await written.change()
+        await written.clock.advance(3.0)
+
+    written = story(work)
+    assert written.writes[-1][1] == 50 and len(written.writes) <= 3
+
+
+def test_a_write_that_fails_is_not_repeated_at_once() -> None:
+    async def work(written: Written) -> None:
+        written.fails = True
+        await written.change()
+        await written.clock.advance(0.9)
+
+    assert len(story(work).writes) == 1
