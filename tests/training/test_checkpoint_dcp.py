@@ -122,8 +122,10 @@ RANK = """
 import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from pathlib import Path
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor, Shard
-from agents.training.checkpoint.dcp import PoolReader, PoolWriter
+from agents.training.checkpoint.dcp import PoolReader, PoolStager, PoolWriter
 from agents.training.checkpoint.client import WriterClient
 from agents.training.checkpoint.saver import Saver
 what, place, rank, world = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -132,11 +134,34 @@ mesh = init_device_mesh("cpu", (world,))
 full = torch.arange(12 * 5.0).reshape(12, 5)
 state = {"w": distribute_tensor(full if what == "save" else torch.zeros(12, 5), mesh, [Shard(0)]),
          "b": torch.full((3,), 4.0) if what == "save" else torch.zeros(3), "step": 9 if what == "save" else 0}
+torch.manual_seed(len(what) + world)
+model = torch.nn.Linear(5, 7)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+def step():
+    model(torch.ones(2, 5)).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def values():
+    moments = optimizer.state[model.weight]
+    return [one.full_tensor() for one in (model.weight.detach(), moments["exp_avg"], moments["exp_avg_sq"])]
+
+step()
+state["model"], state["optimizer"] = get_state_dict(model, optimizer)
 folder = place / "set-9"
 if what == "save":
-    dcp.save(state, storage_writer=PoolWriter(folder, Saver(WriterClient(place / "work"))))
+    writer = PoolWriter(folder, Saver(WriterClient(place / "work")))
+    torch.save(values(), place / f"values-{rank}")
+    # the save and training talk to other ranks at the same time
+    pending = dcp.async_save(state, storage_writer=writer, async_stager=PoolStager(), process_group=dist.new_group())
+    step()
+    pending.result()
 else:
     dcp.load(state, storage_reader=PoolReader(folder))
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    assert all(map(torch.equal, values(), torch.load(place / "values-0", weights_only=True)))
     assert torch.equal(state["w"].full_tensor(), full), state["w"]
     assert state["b"].sum() == 12 and state["step"] == 9
 dist.destroy_process_group()
@@ -154,7 +179,7 @@ def ranks(what: str, place: Path, world_size: int) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-def test_what_two_ranks_saved_is_loaded_by_three_or_refused_by_all(tmp_path: Path, through: Saver):
+def test_what_two_ranks_of_fsdp2_saved_is_loaded_by_three_or_refused_by_all(tmp_path: Path, through: Saver):
     assert through.client is not None
     through.client.connect()
     assert not ranks("save", tmp_path, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,40 @@ def test_a_mark_cannot_lead_out_of_its_set(tmp_path: Path, bucket: str):
 def test_an_unreachable_address_is_named(tmp_path: Path):
     with pytest.raises(Unsupported, match="nosuch"):
         objects.newest("nosuch://bucket/job")
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of moto's S3 server, through s3fs; neither is in the lock, since S3 is optional: pip install s3fs
+    moto[server].
+    """
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server = pytest.importorskip("moto.server", reason="moto is not installed").ThreadedMotoServer(port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("checkpoints")
+        yield "s3://checkpoints/job"
+    finally:
+        server.stop()
+
+
+def test_s3_keeps_sets_and_finds_damage(tmp_path: Path, s3: str):
+    for step in (10, 20):
+        objects.put(s3, save(tmp_path / "a", step))
+    assert objects.newest(s3) == 20
+    new_host = Checkpoints(tmp_path / "b", 1, 2, through=Saver(None), objects=s3)
+    assert new_host.load_newest()[0] == 20
+    files, base = fsspec.filesystem("s3"), "checkpoints/job/step-000000020"
+    data = bytearray(files.cat_file(f"{base}/rank-00001-of-00002.mindio"))
+    data[5000] ^= 1
+    files.pipe_file(f"{base}/rank-00001-of-00002.mindio", bytes(data))
+    with pytest.raises(Damaged, match="rank-00001-of-00002"):
+        objects.get(s3, 20, tmp_path / "c")
+    files.rm_file(f"{base}/{objects.MARK}")
+    assert objects.newest(s3) == 10
