@@ -184,7 +184,7 @@ _buffers: dict[str, list[tuple[int, Any]]] = {}
 
 
 def _through_buffers(kind: str, pieces: Sequence[DeviceCopy], after: dict[Any, Any]) -> None:
-    """Parts of ``BUFFER`` bytes in turn through the pinned buffers of this kind; one call at a time in a process."""
+    """Parts of ``BUFFER`` bytes in turn through pinned buffers of this kind; a call beside another makes its own."""
     one = backend(kind)
     free: list[tuple[int, Any]] = _buffers.pop(kind, []) or [one.buffer(BUFFER) for _ in range(BUFFERS)]
     filled: deque[tuple[Any, tuple[int, Any], int, int]] = deque()
