@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from engine.kube import EVENT, NODE, POD
 from engine.model.recovery import summary
@@ -165,6 +166,23 @@ def test_a_broken_chip_gives_its_processes_time_to_speak_then_begins(tmp_path: P
         # the same fault is still reported and starts nothing again
         await at.after(30)
         assert at.client.heard == []
+
+    conversation(tmp_path, story)
+
+
+def test_a_new_time_limit_wakes_the_loop_that_checks_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[int | None] = []
+
+    async def story(at: Play) -> None:
+        session = at.server.registry.sessions[at.client.job]
+        await at.world.report("n1", bad={3: ("80C98001", "RestartNPU")}, at=at.time())
+        await at.after(10)
+        await at.after(60)
+        await at.hears("preExitProcess pre exit process nodes=1", "stopTrain stop_train ranks=11:1")
+        monkeypatch.setattr(at.server.registry, "sooner", lambda: woken.append(session.due))
+        await at.client.stopped()
+        await at.waits_for("WaitFaultFlushFinishedState")
+        assert woken == [at.time() + 200]
 
     conversation(tmp_path, story)
 

@@ -53,6 +53,23 @@ def test_a_process_fault_is_recovered_with_new_pods() -> None:
     assert (play.state, play.talk.ranks, play.talk.uuid) == (State.INIT, (), "")
 
 
+def test_faults_are_collected_until_none_comes_for_a_fifth_of_a_second() -> None:
+    play = Play(configured=("recover",)).tell(software(("9", "1"))).tell(StopComplete(Report()))
+    play.heard()
+    play.after(0.15).tell(software(("17", "1")))
+    assert play.after(0.1).heard() == [], "another one came 0.1 s ago"
+    assert "globalFault on_global_rank+fault_nodes_exit nodes=1,2" in play.after(0.1).heard()
+
+
+def test_faults_that_keep_coming_are_collected_for_a_second() -> None:
+    play = Play(configured=("recover",)).tell(software(("9", "1"))).tell(StopComplete(Report()))
+    for rank in range(10, 16):
+        play.after(0.15).tell(software((str(rank), "1")))
+    assert play.state is State.WAIT_FLUSHED
+    play.after(0.1)
+    assert play.state is not State.WAIT_FLUSHED
+
+
 def test_a_memory_fault_is_retried_in_the_step() -> None:
     play = decided(Play(configured=ALL), software(("3", "0")))
     assert play.heard() == [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from engine.model.recovery import protocol
 from engine.model.recovery.aftermath import take_back
 from engine.model.recovery.choice import all_normal, dump_only, usable_retry
-from engine.model.recovery.conversation import Annotate, FaultyRank, Release, Reset, Signal, merged
+from engine.model.recovery.conversation import Annotate, Faults, FaultyRank, Release, Reset, Signal, merged
 from engine.model.recovery.protocol import (
     ChangeStrategy,
     Code,
@@ -101,7 +101,7 @@ def wait_stop(turn: Turn) -> RecoveryEvent | None:
 
 
 def wait_flushed(turn: Turn) -> RecoveryEvent | None:
-    """Wait a second for the last faults; not for a step retry."""
+    """Wait until no further fault has come for a fifth of a second, a second at most; not for a step retry."""
     if turn.entering:
         pure = (
             bool(turn.conversation.ranks)
@@ -109,7 +109,10 @@ def wait_flushed(turn: Turn) -> RecoveryEvent | None:
             and usable_retry(turn.facts)
             and turn.conversation.last == ""
         )
-        turn.limit(0 if pure else protocol.FLUSH)
+        turn.limit(0 if pure else protocol.FLUSH_QUIET)
+    elif isinstance(turn.received, Faults) and not turn.expired:
+        rest = turn.conversation.since / 1000 + protocol.FLUSH - turn.now / 1000
+        turn.limit(max(0.0, min(protocol.FLUSH_QUIET, rest)))
     return RecoveryEvent.FLUSHED if turn.expired else None
 
 

@@ -223,6 +223,7 @@ RETRY_TYPES = frozenset({UCE, HCCL})
 # seconds
 REPORT_TIMEOUT = 900
 FLUSH = 1
+FLUSH_QUIET = 0.2  # without a further fault: those of one cause come together
 KEEP_ALIVE_PERIOD = 5
 SIGNAL_ENQUEUE = 1
 KILL_ENQUEUE = 60

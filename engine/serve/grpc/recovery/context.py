@@ -43,6 +43,10 @@ class SessionContext(ABC):
         return f"{self._nanos():X}-{os.urandom(16).hex()}"
 
     @abstractmethod
+    def sooner(self) -> None:
+        """Look again when the next session is due: one has set a time limit."""
+
+    @abstractmethod
     def ended(self, job: str, conversation: Conversation) -> None:
         """Receive a conversation that ended."""
 

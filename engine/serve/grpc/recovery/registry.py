@@ -211,6 +211,10 @@ class Registry(SessionContext):
         except KubeError as error:
             _log.warning("session not refreshed", job=session.job, reason=str(error))
 
+    def sooner(self) -> None:
+        """Wake the loop, which may have gone to sleep for longer than a session waits."""
+        self._wake.set()
+
     def _pause(self) -> float:
         moments = [session.due for session in self.sessions.values() if session.active]
         soonest = min((moment for moment in moments if moment is not None), default=None)

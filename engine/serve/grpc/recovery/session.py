@@ -283,7 +283,7 @@ class Session:
         )
 
     async def _step(self, received: Input) -> Transition:
-        before = self.conversation
+        before, due = self.conversation, self.due
         step = machine.step(before, received, self._facts(), self._context.clock(), self._context.uuid())
         after = step.conversation
         if after.state is State.INIT and before.state is not State.INIT:
@@ -298,6 +298,8 @@ class Session:
             self._token += 1  # effects under way are void, or their outcome is known
         self._effects.extend((effect, self._token) for effect in step.effects)
         self._start()
+        if self.due is not None and (due is None or self.due < due):
+            self._context.sooner()
         if after is not before:
             self._moved.set()
             self._moved = asyncio.Event()
