@@ -29,7 +29,7 @@ from tests.training.test_taskd_server import TFT
 RANKS = 4
 KILLS = 40
 LIMIT = 60.0
-WARM = 15.0
+WARM = 25.0
 """Seconds until the hook has made its warm process."""
 REST = 2.0
 """Seconds of training between two kills."""

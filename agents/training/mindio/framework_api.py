@@ -6,6 +6,7 @@ Names, parameters and limits are those of mindio_ttp 7.3.0 (docs/zh/scheduling, 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import uuid
 from collections.abc import Callable
@@ -56,6 +57,9 @@ def tft_init_processor(
     framework.rank, framework.uce = rank, enable_uce
     framework.catch_signals()
     framework.find_device()
+    # modules that are there by now stay: collections in a repair then visit what training has made, not half a million
+    # objects of PyTorch
+    gc.freeze()
     framework.on_finish(_finished)
     _wanted["tls"] = tls
 

@@ -28,10 +28,16 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     try:
         import torch
-        import torch.distributed
-        import torch.nn.parallel  # noqa: F401
 
-        # imported by TaskD's scripts; gRPC starts threads with its first channel only
+        # the first optimizer and backward pass would import these in every rank, which takes seconds
+        import torch._dynamo
+        import torch.distributed
+        import torch.nn.parallel
+        import torch.profiler._cupti_monitor  # noqa: F401
+
+        # imported by scripts under TaskD and MindIO; gRPC starts threads with its first channel only
+        import agents.training.mindio.controller_api
+        import agents.training.mindio.framework_api
         import agents.training.taskd.bus_worker  # noqa: F401
     except ImportError as error:
         line.send(json.dumps({"t": "unable", "text": str(error)[:300]}).encode())
@@ -115,7 +121,6 @@ def _run(argv: list[str]) -> int:
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdigit() and int(threads):
         torch.set_num_threads(int(threads))
-    gc.unfreeze()
     status = 0
     try:
         if argv[0] == "-m":
