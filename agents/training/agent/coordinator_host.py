@@ -161,6 +161,9 @@ class CoordinatorHost:
             answers = [Answer(member, int(message.get("id", 0)), error=f"the request cannot be read: {error}")]
         out = []
         for answer in answers:
+            if not answer.asked:
+                # a rank that set a key without waiting
+                continue
             to, _, number = answer.member.partition("/")
             body: Message = {"t": "answer", "id": answer.asked, "number": answer.number}
             if answer.error:

@@ -5,15 +5,20 @@ become ready, ``torch/nn/parallel/distributed.py`` and ``reducer.cpp``). Gloo's 
 that depends on an element's place in its bucket, so the first step after a repair would differ in the last bits from
 an undisturbed run. Therefore the learned order is kept, and passed to new ranks by the coordinator's store; a DDP that
 is created after step 0 starts with its final buckets.
+
+Such a DDP does not send the whole model from rank 0 to all others again, either: the repair has just made it equal.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 Order = list[int]
 
@@ -29,8 +34,11 @@ class Buckets:
         self._hooks: list[Any] = []
         self._count = 0
         self._known = False
+        self._equal: frozenset[int] = frozenset()
         self._reducer = dist.Reducer
         dist.Reducer = self._make
+        self._init = DistributedDataParallel.__init__
+        DistributedDataParallel.__init__ = self._initialize()
 
     def enter(self, step: int) -> None:
         """Enter a training function at ``step``; gradients must no longer reach earlier DDPs."""
@@ -40,9 +48,26 @@ class Buckets:
         for hook in self._hooks:
             hook.remove()
         self._made, self._hooks, self._count = [], [], 0
-        self._known = step > 0
+        self._known, self._equal = step > 0, frozenset()
         if step == 0:
             self.orders = []
+
+    def repaired(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The repair has made these parameters and buffers the same on all ranks that hold them, in this entry."""
+        self._equal = frozenset(map(id, tensors)) if self._known else frozenset()
+
+    def _initialize(self) -> Any:
+        """DDP's constructor, without the synchronisation of a model that a repair has made equal."""
+
+        def init(ddp: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+            # init_sync is the sixth argument
+            if self._equal and len(args) < 5 and isinstance(module, torch.nn.Module):
+                held = [*module.parameters(), *module.buffers()]
+                if all(id(tensor) in self._equal for tensor in held):
+                    kwargs["init_sync"] = False
+            self._init(ddp, module, *args, **kwargs)
+
+        return functools.wraps(self._init)(init)
 
     def _make(self, parameters: list[torch.Tensor], buckets: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         index, self._count = self._count, self._count + 1

@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 from agents.training.native.gloo import Sockets
 from agents.training.worker.control import Control
 from agents.training.worker.interruption import Interrupted
-from agents.training.worker.store import CoordinatorStore
+from agents.training.worker.store import CoordinatorStore, FormingStore
 
 KEPT = 8
 """Number of generations whose groups stay referenced: an old group may still write into its tensors while it ends, and
@@ -151,11 +151,11 @@ class _Forming:
         self._control.check(self._generation)
 
     def _make(self) -> None:
+        groups = self._groups
         try:
-            with self._groups.sockets.watching():
-                self.group = self._groups.make(
-                    dist.PrefixStore(f"gloo/{self._generation}", self.store), self._groups.rank, self._groups.world
-                )
+            with groups.sockets.watching():
+                store = FormingStore(self._control, self._generation, groups.rank, groups.world)
+                self.group = groups.make(dist.PrefixStore(f"gloo/{self._generation}", store), groups.rank, groups.world)
         except BaseException as error:
             self.error = error
         finally:

@@ -203,6 +203,9 @@ class _Session:
             self.periodic.bind(protected, self.buckets, self.member.rank, shards)
         self._restore(plan, protected, step, generation)
         protected.drop_gradients()
+        if not plan.get("checkpoint"):
+            # a script's own load() may have loaded in rank 0 only
+            self.buckets.repaired(protected.of_models())
         if self.entries or step:
             self.control.send(
                 "times",

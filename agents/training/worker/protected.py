@@ -157,6 +157,10 @@ class Protected:
         """The buffers of the models: a forward pass may change them, between two windows."""
         return [_local(buffer) for model in self.models.values() for buffer in model.buffers()]
 
+    def of_models(self) -> list[torch.Tensor]:
+        """Parameters and buffers of the models, the objects themselves."""
+        return [one for model in self.models.values() for one in (*model.parameters(), *model.buffers())]
+
     def drop_gradients(self) -> None:
         """Drop half-reduced gradients, and views of buckets that an old group may still write to."""
         for model in self.models.values():

@@ -1,14 +1,18 @@
 """Copies state from a donor's memory to another rank, over the new generation's group.
 
-Small tensors share a bucket, so that they need no message each; every bucket has a checksum, so that a wrong weight is
-never taken over silently.
+The first message has a fixed size, so that a small state needs no other one. Large tensors are sent from where they
+lie, in pieces; small ones share a piece. Pieces are in flight while checksums of others are computed, and every piece
+has one, so that a wrong weight is never taken over silently. A receiver takes pieces into memory of its own and copies
+them afterwards: an abandoned group may still write into the memory that it was given.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,77 +23,179 @@ from agents.training.worker.encoding import described
 from agents.training.worker.interruption import Interrupted
 from agents.training.worker.protected import Protected
 
-BUCKET = 32 << 20
-"""Maximum size of a bucket in bytes."""
+PIECE = 16 << 20
+"""Maximum size of a piece in bytes."""
+SMALL = 1 << 20
+"""Tensors below this size in bytes share a piece."""
+FIRST = 64 << 10
+"""Size of the first message in bytes."""
+FLYING = 4
+"""Number of pieces in flight."""
+TEXT_LIMIT = 1 << 30
+"""Largest description of a state in bytes."""
+_HEAD = struct.Struct("!QI")
+"""Bytes of the text, and the checksum of the text and of what follows it in the first message."""
+
+Parts = list[tuple[int, int, int]]
+"""What a piece holds, in order: index of a tensor, first byte, number of bytes."""
 
 
 def send_state(protected: Protected, receiver: int, step: int) -> None:
     """Send this rank's state to ``receiver``."""
     meta, tensors = protected.capture()
     text = json.dumps({"step": step, "meta": meta}).encode()
-    header = torch.tensor([len(text)], dtype=torch.int64)
-    dist.send(header, receiver)
-    dist.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), receiver)
-    for group in _buckets([tensor.numel() * tensor.element_size() for tensor in tensors]):
-        flat = torch.cat([_bytes(tensors[index]) for index in group])
-        if not flat.numel():
-            continue
-        dist.send(flat, receiver)
-        dist.send(torch.tensor([_checksum(flat)], dtype=torch.int64), receiver)
+    flats = [_bytes(tensor) for tensor in tensors]
+    pieces = _pieces([flat.numel() for flat in flats])
+    first, pieces = _inline(len(text), pieces)
+    packed = text + b"".join(_raw(flats[index], at, size) for index, at, size in first)
+    dist.send(_first(len(text), packed), receiver)
+    if len(text) > FIRST - _HEAD.size:
+        dist.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), receiver)
+    sums: list[int] = []
+    flying: deque[tuple[Any, torch.Tensor]] = deque()
+    for parts in pieces:
+        views = [flats[index][at : at + size] for index, at, size in parts]
+        data = views[0] if len(views) == 1 else torch.cat(views)
+        # the buffer stays referenced until it is sent
+        flying.append((dist.isend(data, receiver), data))
+        sums.append(_checksum(data))
+        if len(flying) > FLYING:
+            flying.popleft()[0].wait()
+    while flying:
+        flying.popleft()[0].wait()
+    if sums:
+        dist.send(torch.tensor(sums, dtype=torch.int64), receiver)
 
 
 def receive_state(protected: Protected, donor: int, step: int) -> int:
     """Receive the state of ``donor`` and restore it; the number of bytes. Until it is complete, this rank holds
     none."""
     protected.whole = False
-    header = torch.zeros(1, dtype=torch.int64)
-    dist.recv(header, donor)
-    text = torch.empty(int(header.item()), dtype=torch.uint8)
-    dist.recv(text, donor)
-    message: dict[str, Any] = json.loads(ctypes.string_at(text.data_ptr(), text.numel()))
+    text, rest = _receive_first(donor)
+    message: dict[str, Any] = json.loads(text)
     if message["step"] != step:
         raise Interrupted(f"rank {donor} sends step {message['step']}, step {step} was planned")
     kinds = described(message["meta"], [])
-    sizes = [_size(dtype, shape) for dtype, shape, _ in kinds]
-    total: int = sum(sizes)
-    tensors: list[torch.Tensor | None] = [None] * len(kinds)
-    for group in _buckets(sizes):
-        flat = torch.empty(sum(sizes[index] for index in group), dtype=torch.uint8)
-        if flat.numel():
-            dist.recv(flat, donor)
-            checksum = torch.zeros(1, dtype=torch.int64)
-            dist.recv(checksum, donor)
-            if int(checksum.item()) != _checksum(flat):
-                raise Interrupted(f"a part of the state arrived from rank {donor} with another checksum")
-        at = 0
-        for index in group:
-            dtype, shape, device = kinds[index]
-            part = flat[at : at + sizes[index]]
-            at += sizes[index]
-            # a part may begin at an address that its type cannot
-            whole = part.view(dtype) if part.storage_offset() % dtype.itemsize == 0 else part.clone().view(dtype)
-            tensors[index] = whole.view(shape) if device == "cpu" else whole.view(shape).to(device)
-    protected.restore(message["meta"], [tensor for tensor in tensors if tensor is not None])
+    flats = [torch.empty(_size(dtype, shape), dtype=torch.uint8) for dtype, shape, _ in kinds]
+    first, pieces = _inline(len(text), _pieces([flat.numel() for flat in flats]))
+    at = 0
+    for index, begin, size in first:
+        flats[index][begin : begin + size] = torch.frombuffer(rest, dtype=torch.uint8, count=size, offset=at)
+        at += size
+    _receive_pieces(flats, pieces, donor)
+    tensors = []
+    for flat, (dtype, shape, device) in zip(flats, kinds, strict=True):
+        whole = flat.view(dtype).view(shape)
+        tensors.append(whole if device == "cpu" else whole.to(device))
+    protected.restore(message["meta"], tensors)
     protected.done, protected.whole = step, True
-    return total
+    return sum(flat.numel() for flat in flats)
 
 
-def _buckets(sizes: list[int]) -> Iterator[list[int]]:
-    """Indices of the tensors of each bucket, in order."""
-    group: list[int] = []
-    total = 0
+def _first(length: int, packed: bytes) -> torch.Tensor:
+    """The first message: head, text, small tensors; a text that does not fit is a message of its own."""
+    inline = packed if len(packed) <= FIRST - _HEAD.size else b""
+    body = _HEAD.pack(length, zlib.adler32(packed)) + inline
+    return torch.frombuffer(bytearray(body.ljust(FIRST, b"\0")), dtype=torch.uint8)
+
+
+def _receive_first(donor: int) -> tuple[bytes, bytearray]:
+    """The text, and the bytes that follow it in the first message."""
+    buffer = torch.empty(FIRST, dtype=torch.uint8)
+    dist.recv(buffer, donor)
+    data = _raw(buffer, 0, FIRST)
+    length, checksum = _HEAD.unpack_from(data)
+    if length > TEXT_LIMIT:
+        raise Interrupted(f"rank {donor} announces a description of {length} bytes, at most {TEXT_LIMIT} are taken")
+    if length > FIRST - _HEAD.size:
+        longer = torch.empty(length, dtype=torch.uint8)
+        dist.recv(longer, donor)
+        text, rest = _raw(longer, 0, length), b""
+    else:
+        text, rest = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
+        rest = rest[: _inlined(text)]
+    if zlib.adler32(text + rest) != checksum:
+        raise Interrupted(f"the description of the state arrived from rank {donor} with another checksum")
+    return text, bytearray(rest)
+
+
+def _inlined(text: bytes) -> int:
+    """Bytes of tensors that follow this text in the first message."""
+    try:
+        kinds = described(json.loads(text)["meta"], [])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise Interrupted(f"the description of the state from another rank cannot be read: {error}") from error
+    first, _ = _inline(len(text), _pieces([_size(dtype, shape) for dtype, shape, _ in kinds]))
+    return sum(size for _, _, size in first)
+
+
+def _receive_pieces(flats: list[torch.Tensor], pieces: list[Parts], donor: int) -> None:
+    """Receive pieces into ``flats``; their checksums are computed while the next ones arrive."""
+    flying: deque[tuple[Any, torch.Tensor, Parts]] = deque()
+    sums: list[int] = []
+
+    def arrived() -> None:
+        work, data, parts = flying.popleft()
+        work.wait()
+        sums.append(_checksum(data))
+        if len(parts) > 1:
+            at = 0
+            for index, begin, size in parts:
+                flats[index][begin : begin + size] = data[at : at + size]
+                at += size
+
+    for parts in pieces:
+        index, begin, size = parts[0]
+        if len(parts) == 1:
+            data = flats[index][begin : begin + size]
+        else:
+            data = torch.empty(sum(part[2] for part in parts), dtype=torch.uint8)
+        flying.append((dist.irecv(data, donor), data, parts))
+        if len(flying) > FLYING:
+            arrived()
+    while flying:
+        arrived()
+    if sums:
+        sent = torch.zeros(len(sums), dtype=torch.int64)
+        dist.recv(sent, donor)
+        if sent.tolist() != sums:
+            raise Interrupted(f"a part of the state arrived from rank {donor} with another checksum")
+
+
+def _pieces(sizes: list[int]) -> list[Parts]:
+    """How tensors of these sizes in bytes are divided: large ones into pieces, small ones together."""
+    return list(_divide(sizes))
+
+
+def _divide(sizes: list[int]) -> Iterator[Parts]:
+    small: Parts = []
+    held = 0
     for index, size in enumerate(sizes):
-        if group and total + size > BUCKET:
-            yield group
-            group, total = [], 0
-        group.append(index)
-        total += size
-    if group:
-        yield group
+        if size >= SMALL:
+            yield from ([(index, at, min(PIECE, size - at))] for at in range(0, size, PIECE))
+        elif size:
+            if held + size > PIECE:
+                yield small
+                small, held = [], 0
+            small.append((index, 0, size))
+            held += size
+    if small:
+        yield small
+
+
+def _inline(length: int, pieces: list[Parts]) -> tuple[Parts, list[Parts]]:
+    """The parts that fit into the first message behind a text of ``length`` bytes: all or none; and the pieces that
+    remain."""
+    whole = len(pieces) == 1 and length + sum(size for _, _, size in pieces[0]) <= FIRST - _HEAD.size
+    return (pieces[0], []) if whole else ([], pieces)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _raw(flat: torch.Tensor, at: int, size: int) -> bytes:
+    return ctypes.string_at(flat.data_ptr() + at, size) if size else b""
 
 
 def _size(dtype: torch.dtype, shape: list[int]) -> int:
@@ -101,3 +207,6 @@ def _size(dtype: torch.dtype, shape: list[int]) -> int:
 
 def _checksum(flat: torch.Tensor) -> int:
     return zlib.adler32((ctypes.c_char * flat.numel()).from_address(flat.data_ptr()))
+
+
+__all__ = ["receive_state", "send_state"]

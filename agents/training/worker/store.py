@@ -66,3 +66,45 @@ class CoordinatorStore(dist.Store):  # type: ignore[misc]
 
     def has_extended_api(self) -> bool:
         return True
+
+
+class FormingStore(CoordinatorStore):
+    """The keys with which a gloo group connects: each rank sets ``STEM/RANK`` once and reads those of all others.
+
+    Its own key is sent without waiting, and all others are asked for at once: a round trip instead of one for each of
+    ``wait`` and ``get`` of every rank (``gloo/rendezvous/context.cc``).
+    """
+
+    def __init__(self, control: Control, generation: int, rank: int, world: int) -> None:
+        super().__init__(control, generation)
+        self._rank, self._world = rank, world
+        self._stems: set[str] = set()
+        self._known: dict[str, bytes] = {}
+
+    def set(self, key: str, value: bytes | str) -> None:
+        stem, _, last = key.rpartition("/")
+        if last != str(self._rank):
+            super().set(key, value)
+            return
+        self._stems.add(stem)
+        self._control.check(self._generation)
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        self._control.send("store", join([data]), id=0, gen=self._generation, verb="set", keys=[key], number=0)
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+        missing = [key for key in keys if key not in self._known]
+        for stem in {key.rpartition("/")[0] for key in missing} & self._stems:
+            # every rank sets its key below this stem, as this one did
+            missing = [key for key in missing if key.rpartition("/")[0] != stem]
+            missing += [f"{stem}/{rank}" for rank in range(self._world)]
+        if missing:
+            values = split(self._ask("get", missing)[1])
+            self._known.update(zip(missing, values, strict=True))
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._known[key]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self.wait(list(keys))
+        return [self._known[key] for key in keys]
