@@ -57,6 +57,10 @@ class Coordinator:
         """Node → the ranks with which it joined, until the first generation."""
         self._waiting_since: float | None = None
         self._asked = False
+        self._unready: set[int] = set()
+        self._unentered: set[int] = set()
+        """Ranks that have not reported READY in this generation, and that have not entered: counted, not looked for
+        among all ranks with every message."""
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -80,6 +84,7 @@ class Coordinator:
     def _take_over(self, now: float) -> list[CoordinatorCommand]:
         """Begin the first generation, or continue the newest one of ranks that a former coordinator had started."""
         self._progress_at = now
+        self._unready, self._unentered = set(self.members), set(self.members)
         found = [one for living in self._living.values() for one in living]
         self._living.clear()
         if not found:
@@ -186,7 +191,8 @@ class Coordinator:
             return []
         member.phase, member.done, member.offers, member.checkpoints = Phase.READY, done, None, checkpoints
         member.shard = member.shard if shard is None else shard
-        if any(one.phase is not Phase.READY for one in self.members.values()):
+        self._unready.discard(rank)
+        if self._unready:
             return []
         if self.recovery:
             self.recovery.freed = now
@@ -215,7 +221,8 @@ class Coordinator:
         if member.incarnation != incarnation or generation != self.generation or member.phase is not Phase.READY:
             return []
         member.phase = Phase.TRAINING
-        if all(one.phase in (Phase.TRAINING, Phase.FINISHED) for one in self.members.values()):
+        self._unentered.discard(rank)
+        if not self._unentered:
             self._planned_at = None
             self._progress_at = now
             if self.recovery:
@@ -340,6 +347,7 @@ class Coordinator:
     def _begin(self, cause: str, now: float, ranks: Iterable[int] = ()) -> list[CoordinatorCommand]:
         """Begin the next generation; ``ranks``: those whose processes were lost."""
         self.generation += 1
+        self._unready, self._unentered = set(self.members), set(self.members)
         self._broken_at = self._finishing_at = self._planned_at = None
         self._asked = False
         if self.recovery is None or self.recovery.entered is not None:
