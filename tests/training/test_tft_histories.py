@@ -10,6 +10,7 @@ from agents.training.tolerance import repair_states
 from agents.training.tolerance.constants import Action
 from agents.training.tolerance.processor import Processor
 from agents.training.tolerance.replicas import RepairPlan
+from tests.bench.training_tft import native_recovery, recovery_of
 from tests.training.sim.world import Plan, World
 
 PART = 250
@@ -30,6 +31,16 @@ def test_no_history_breaks_an_invariant(part):
     """No rank trains beside a newer generation, from another step than the others or with torn state; no finished step
     that lives is lost; one result per generation and strategy; no rank waits for ever."""
     assert broken(range(part * PART, (part + 1) * PART)) == []
+
+
+@pytest.mark.parametrize("seed", [452, 5894])
+def test_a_fault_after_a_rank_has_gone_on_while_others_roll_back_is_seen(seed):
+    World(Plan.draw(seed)).run()
+
+
+def test_a_recovery_costs_each_rank_four_messages():
+    assert recovery_of(64)[1] <= 4 * 64 + 1, "the donor and the new rank have a repair, and one has no order to stop"
+    assert native_recovery(64)[1] <= 4 * 64
 
 
 def test_a_history_is_the_same_every_time():

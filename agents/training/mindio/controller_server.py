@@ -72,6 +72,7 @@ class ControllerServer:
         self._on_end = on_end
         self._links: dict[int, _Link] = {}
         self._next = 0
+        self._encoded: tuple[Message | None, bytes] = None, b""
         self._reports: queue.Queue[o.Report | None] = queue.Queue(maxsize=1000)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.new_event_loop()
@@ -179,7 +180,10 @@ class ControllerServer:
         if isinstance(command, o.SendTo):
             link = self._links.get(command.link)
             if link is not None and link.transport is not None:
-                link.transport.write(m.encode(command.message))
+                if command.message is not self._encoded[0]:
+                    # an order to all ranks is one message
+                    self._encoded = command.message, m.encode(command.message)
+                link.transport.write(self._encoded[1])
         elif isinstance(command, o.Close):
             link = self._links.get(command.link)
             if link is not None and link.transport is not None:

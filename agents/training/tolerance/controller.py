@@ -100,8 +100,12 @@ class Controller:
         self.links: dict[int, tuple[int, str]] = {}
         self.faults: dict[int, FaultType] = {}
         self.codes: dict[int, str] = {}
+        self.resumed: set[int] = set()
+        """Faulty ranks that have been repaired and train again while others still roll back."""
         self.isolated: frozenset[int] = frozenset()
         self.fresh = False
+        self.unclean = False
+        """Whether the order to rebuild groups is to begin with cleaning."""
         self.stage = Stage.STOP
         self.strategy = ""
         self.params = ""
@@ -117,6 +121,8 @@ class Controller:
         self._leaving: dict[int, tuple[float, Message]] = {}
         self.finished = 0
         self._next_look = 0.0
+        self._groups: tuple[ReplicaGroup, ...] | None = None
+        """What `groups` answers, until a rank declares others or a process comes."""
         self._sn = 0
         self._out: list[ControllerCommand] = []
         self._deadline: float | None = None
@@ -188,6 +194,7 @@ class Controller:
         self.now = max(self.now, now)
         op = message["op"]
         if op == m.REGISTER:
+            self.regroup()
             self._register(self, link, message)
             return
         peer = self._peer(link)
@@ -242,18 +249,24 @@ class Controller:
             yield deadline
 
     def ask(self, op: str, targets: Iterable[int], **fields: Any) -> ActionRequest:
-        """Request an action from all of ``targets``."""
-        return self.ask_each(op, dict.fromkeys(targets, fields))
+        """Request an action from all of ``targets``. They share one message, which is encoded once."""
+        self._sn += 1
+        message = {"op": op, **self._head(), **fields}
+        return self._request(dict.fromkeys(targets, message))
 
     def ask_each(self, op: str, fields: Mapping[int, Mapping[str, Any]]) -> ActionRequest:
         """Request an action, with its own fields for each rank, from the connected ranks."""
         self._sn += 1
+        head = {"op": op, **self._head()}
+        return self._request({rank: {**head, **more} for rank, more in fields.items()})
+
+    def _request(self, wanted: Mapping[int, Message]) -> ActionRequest:
         messages: dict[int, Message] = {}
-        for rank, more in fields.items():
+        for rank, message in wanted.items():
             peer = self.peers.get(rank)
             if peer is not None and peer.link is not None:
-                messages[rank] = {"op": op, **self._head(), **more}
-                self.send(peer, messages[rank])
+                messages[rank] = message
+                self._out.append(SendTo(peer.link, message))
         self.asked = ActionRequest(messages, set(messages), self.now + RESEND)
         return self.asked
 
@@ -339,9 +352,15 @@ class Controller:
             and not ((peer := self.peers.get(rank)) is not None and peer.link is not None and peer.new)
         }
 
+    def regroup(self) -> None:
+        """The ranks of the job, or what they hold, have changed."""
+        self._groups = None
+
     def groups(self) -> tuple[ReplicaGroup, ...]:
         """Replica groups that ranks declared; those of lost ranks are still known."""
-        return groups_of({rank: peer.replicas for rank, peer in self.peers.items()})
+        if self._groups is None:
+            self._groups = groups_of({rank: peer.replicas for rank, peer in self.peers.items()})
+        return self._groups
 
     def steps(self, ranks: Iterable[int]) -> dict[int, RankStep]:
         """The step that each of these ranks holds."""
@@ -360,11 +379,11 @@ class Controller:
 
     def _peer(self, link: int) -> Peer | None:
         rank, session = self.links.get(link, (-1, ""))
-        for table in (self.peers, self.standby):
-            peer = table.get(rank)
-            if peer is not None and peer.session == session and peer.link == link:
-                return peer
-        return None
+        peer = self.peers.get(rank)
+        if peer is not None and peer.link == link and peer.session == session:
+            return peer
+        peer = self.standby.get(rank)
+        return peer if peer is not None and peer.link == link and peer.session == session else None
 
     def refuse(self, link: int, reason: str, final: bool = True) -> None:
         """Refuse a process."""
@@ -378,6 +397,7 @@ class Controller:
         self._out.append(Close(link))
 
     def _replicas(self, peer: Peer, message: Message) -> None:
+        self.regroup()
         try:
             peer.replicas = tuple(
                 ReplicaGroup(int(g["kind"]), tuple(map(int, g["ranks"])), int(g["copies"]), int(g["shift"]))
@@ -392,26 +412,42 @@ class Controller:
         if status["n"] <= peer.status:
             return
         peer.status = status["n"]
-        peer.step = RankStep(status["step"], status["backup"], DataStatus(status["data"]), self.s.local_copy)
+        held = peer.step
+        if (held.step, held.backup_step, held.data) != (status["step"], status["backup"], status["data"]):
+            peer.step = RankStep(status["step"], status["backup"], DataStatus(status["data"]), self.s.local_copy)
         peer.parked, peer.loaded, peer.generation = status["parked"], status["loaded"], status["gen"]
         peer.pace = float(status.get("pace", 0.0))
         if not status.get("freed") or status["gen"] != self.generation:
             peer.freed = None
         elif peer.freed is None:
             peer.freed = self.now
-        state = TrainState(status["state"])
+        state = peer.state if peer.state == status["state"] else TrainState(status["state"])
         if peer.finished:
             return
         peer.state, peer.code = state, status["code"]
-        known = self.faults.get(peer.rank)
-        if state in FAULTY and peer.rank not in self.isolated and known not in (FAULT_OF[state], FaultType.PROCESS):
-            self.fault(peer.rank, FAULT_OF[state], f"reports {state.name}", peer.code)
+        if state in FAULTY:
+            self._faulty(peer)
+
+    def _faulty(self, peer: Peer) -> None:
+        """Record the fault that a rank reports, unless it is the one that is being repaired."""
+        if peer.rank in self.resumed:
+            # that one was repaired: this is another
+            self.resumed.discard(peer.rank)
+            del self.faults[peer.rank]
+        known, kind = self.faults.get(peer.rank), FAULT_OF[peer.state]
+        if peer.rank not in self.isolated and known not in (kind, FaultType.PROCESS):
+            self.fault(peer.rank, kind, f"reports {peer.state.name}", peer.code)
 
     def _reply(self, peer: Peer, message: Message) -> None:
         ask = self.asked
         if ask is not None and peer.rank in ask.missing and message["sn"] == ask.messages[peer.rank]["sn"]:
             ask.missing.discard(peer.rank)
             ask.results[peer.rank] = message
+            if ask.messages[peer.rank].get("resume") and message["result"] == Result.OK:
+                if peer.rank in self.faults:
+                    self.resumed.add(peer.rank)
+                if peer.state in FAULTY:
+                    self._faulty(peer)
 
     def drop(self, rank: int) -> None:
         """Stop waiting for the answer of this rank."""

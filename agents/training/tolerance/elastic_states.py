@@ -56,6 +56,7 @@ def migration(c: Controller) -> Steps:
         c.retired.add(old.session)
         peer.replicas, peer.dp = peer.replicas or old.replicas, peer.dp or old.dp
         c.peers[rank] = peer
+    c.regroup()
     moved = sorted(c.standby)
     c.standby.clear()
     c.hot = frozenset()

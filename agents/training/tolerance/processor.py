@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from agents.training.tolerance import messages as m
-from agents.training.tolerance.constants import STATE_OF, Action, RepairType, ReportState, Result, TrainState
+from agents.training.tolerance.constants import FAULT_OF, STATE_OF, Action, RepairType, ReportState, Result, TrainState
 from agents.training.tolerance.controller_link import ControllerLink
 from agents.training.tolerance.messages import Message
 from agents.training.tolerance.processor_commands import ExitProcess, ProcessorSettings, RunCallback
@@ -39,6 +39,7 @@ class _Job:
 
     message: Message
     token: int = -1
+    op: str = ""  # the action whose callback runs: an order to rebuild may begin with cleaning
     waits: str = ""  # the event before it is answered or begun: "parked", "barrier", "paused"
     since: float = 0.0
 
@@ -64,6 +65,7 @@ class Processor(ControllerLink):
         self._token = 0
         self._running: set[int] = set()  # callbacks that have not returned
         self._watch: int | None = None
+        self._hurt = False  # a fault was reported since the last stop: the controller decides what follows
         self._ends: deque[float] = deque(maxlen=21)
         self._exiting: float | None = None
 
@@ -210,14 +212,17 @@ class Processor(ControllerLink):
             self._run(job)
         elif op in (m.REPAIR, m.UP_REPAIR) and not self.in_repair_wait:
             job.waits = "barrier"
+        elif op == m.REBUILD and message.get("clean"):
+            self._run(job, m.CLEAN)
         else:
             self._run(job)
 
-    def _run(self, job: _Job) -> None:
-        message, op = job.message, job.message["op"]
+    def _run(self, job: _Job, first: str = "") -> None:
+        message = job.message
+        op = job.op = first or message["op"]
         if op == m.SAVE:
             self.lock.dumping = True
-        arguments = {k: v for k, v in message.items() if k not in ("op", "term", "gen", "sn")}
+        arguments = {k: v for k, v in message.items() if k not in ("op", "term", "gen", "sn", "clean", "resume")}
         if op == m.CLEAN:
             arguments["uce"] = self.state in (TrainState.UCE_HIGH, TrainState.UCE_LOW, TrainState.UCE_CORRUPTED)
         if "step" in message and op != m.STOP:
@@ -237,7 +242,7 @@ class Processor(ControllerLink):
                 self._done(sn, job, result)
 
     def _done(self, sn: int, job: _Job, result: int) -> None:
-        op, fine = job.message["op"], result == 0
+        op, fine = job.op or job.message["op"], result == 0
         if op == m.EXIT:
             self._exit("ordered by the controller")
             return
@@ -257,16 +262,25 @@ class Processor(ControllerLink):
                 self.next_ready = True
             if self.clean_low and self.state is TrainState.UCE_HIGH:
                 self.state = TrainState.UCE_LOW
+        if op == m.CLEAN and job.message["op"] != m.CLEAN:
+            if fine:
+                self._run(job)
+            else:
+                self._answer(sn, Result.ERROR, unclean=True)
+            return
         if op in (m.REBUILD, m.UP_REBUILD) and fine:
             self.next_ready = True
         if op in (m.REPAIR, m.UP_REPAIR) and fine and job.message["type"] != RepairType.RT_SEND.value:
             self.lock.restored(self.loaded or job.message["step"])
         if op in (m.ROLLBACK, m.UP_ROLLBACK) and fine:
             self.lock.restored(self.loaded or job.message["step"])
+            if op == m.ROLLBACK and job.message.get("resume") and not self._hurt:
+                self._normal(sn, job.message)
+                return
         self._answer(sn, Result.OK if fine else Result.ERROR)
 
     def _normal(self, sn: int, message: Message) -> None:
-        self.state, self.code = TrainState.NORMAL, ""
+        self.state, self.code, self._hurt = TrainState.NORMAL, "", False
         self.pause_step, self.paused = None, False
         self._watch, self._freed = message["step"], False
         self._ends.clear()
@@ -293,6 +307,7 @@ class Processor(ControllerLink):
                 elif self.lock.step > job.message["step"]:
                     self._answer(sn, Result.NEED_RETRY)
             elif job.waits == "parked" and self.reported and not self._running:
+                self._hurt = False  # the answer says so
                 self._answer(sn, Result.OK)
             elif job.waits == "paused" and self.paused:
                 if job.message["hot"]:
@@ -327,6 +342,7 @@ class Processor(ControllerLink):
     def report(self, state: ReportState, code: str = "") -> None:
         """The train function ended, or a new rank reached ``state``."""
         self.state, self.code = STATE_OF[state], code[:15]
+        self._hurt = self._hurt or self.state in FAULT_OF
         if state is ReportState.RS_STEP_FINISH:
             self.paused = True
         self.reported, self.resume, self.in_repair_wait = True, False, False

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from agents.training.tolerance import messages as m
-from agents.training.tolerance.constants import Code, ControllerState, FaultType, RepairType, Result, TrainState
+from agents.training.tolerance.constants import (
+    Code,
+    ControllerState,
+    DataStatus,
+    FaultType,
+    RepairType,
+    Result,
+    TrainState,
+)
 from agents.training.tolerance.controller import READY, Controller, Stage, Steps
 from agents.training.tolerance.controller_commands import Order
 from agents.training.tolerance.replicas import complete, repair_plan
@@ -28,6 +36,9 @@ def freeze(c: Controller) -> Steps:
         c.give_up(rank, f"no answer to the collection for {c.s.collect_limit:g} s")
     reached = max((int(reply.get("limit", 0)) for reply in ask.results.values()), default=0)
     paces = [peer.pace for peer in c.peers.values() if peer.pace > 0]
+    if _at(c, reached):
+        choose_step(c)
+        return
     patience = min(c.s.lock_limit, max(SHORT, 3 * max(paces, default=0.0)))
     for _ in range(ROUNDS):
         lock = c.ask(m.LOCK, c.healthy(), step=reached)
@@ -37,6 +48,18 @@ def freeze(c: Controller) -> Steps:
             break
         reached = max(reached, max(c.peers[rank].step.step for rank in beyond))
     choose_step(c)
+
+
+def _at(c: Controller, step: int) -> bool:
+    """Whether the collection has found every healthy rank at this step, held there: there is nothing to wait for."""
+    found = c.asked.results if c.asked is not None else {}
+    for rank in c.healthy():
+        held = c.peers[rank].step
+        if rank not in found or found[rank].get("limit") != step or held.step != step:
+            return False
+        if held.data is not DataStatus.UPDATED:
+            return False
+    return True
 
 
 def choose_step(c: Controller) -> None:
@@ -80,6 +103,7 @@ def abnormal(c: Controller) -> Steps:
     c.generation += 1
     c.fresh = False
     c.asked = None
+    c.resumed.clear()
     if c.stage is Stage.STOP:
         c.strategy = c.params = ""
     if c.hot:
@@ -207,12 +231,19 @@ def env_clear(c: Controller) -> Steps:
         for rank in stuck:
             c.give_up(rank, f"could not be stopped within {c.now - started:.1f} s")
     failed = stop.failed()
-    if not failed:
+    # where the new processes are there already, ranks clean and rebuild at one order
+    c.unclean = not failed and c.strategy == "recover" and _arrived(c)
+    if not failed and not c.unclean:
         clean = c.ask(m.CLEAN, ranks)
         failed = yield from c.settled(clean, c.s.action_limit)
     if failed:
         return (yield from _unclean(c, failed))
     return Result.DOWNGRADE if c.strategy == "downgrade" else Result.OK
+
+
+def _arrived(c: Controller) -> bool:
+    """Whether every lost rank has a new process that waits for its groups."""
+    return not c.lost() and all(peer.state in READY for rank in c.living() if (peer := c.peers[rank]).new)
 
 
 def _spared(c: Controller, ranks: list[int]) -> bool:
@@ -249,7 +280,7 @@ def newcomers(c: Controller, faults: list[int]) -> Steps:
             c.peers[rank].state = TrainState.OFFLINE
 
     def ready() -> bool:
-        return not c.lost() and all(c.peers[r].state in READY for r in c.living() if c.peers[r].new)
+        return _arrived(c)
 
     deadline = c.now + c.s.node_limit
     while not (
@@ -277,7 +308,11 @@ def newcomers(c: Controller, faults: list[int]) -> Steps:
             c.result(Code.FALL_BACK, f"no new process for ranks {sorted(c.lost())[:16]}", c.strategy)
             return (yield from fall_back(c))
     op = m.UP_REBUILD if c.strategy == "upgrade" else m.REBUILD
-    failed = yield from c.settled(c.ask(op, c.living(), ranks=faults, param=c.params), c.s.action_limit)
+    ask = c.ask(op, c.living(), ranks=faults, param=c.params, **({"clean": True} if c.unclean else {}))
+    c.unclean = False
+    failed = yield from c.settled(ask, c.s.action_limit)
+    if unclean := {rank for rank in failed if ask.results[rank].get("unclean")}:
+        return (yield from _unclean(c, unclean))
     if failed:
         c.result(Code.FALL_BACK, f"groups could not be rebuilt on ranks {sorted(failed)[:16]}", c.strategy)
         return (yield from fall_back(c))
@@ -304,17 +339,25 @@ def restore(c: Controller, upgrade: bool = False) -> Steps:
         failed = yield from c.settled(c.ask_each(op, orders), c.s.action_limit)
         c.step = max((c.peers[r].loaded for r in orders if orders[r]["type"] >= 5), default=0) or c.step
     if not failed:
-        op = m.UP_ROLLBACK if upgrade else m.ROLLBACK
-        failed = yield from c.settled(c.ask(op, c.living(), step=c.step, param=c.params), c.s.action_limit)
+        if upgrade:
+            back = c.ask(m.UP_ROLLBACK, c.living(), step=c.step, param=c.params)
+        else:
+            # a rank that has rolled back goes on: its next collective waits for the others
+            back = c.ask(m.ROLLBACK, c.living(), step=c.step, param=c.params, resume=True)
+        failed = yield from c.settled(back, c.s.action_limit)
     if failed:
         c.result(Code.FALL_BACK, f"repair failed on ranks {sorted(failed)[:16]}", c.strategy)
+        if any(not c.peers[rank].parked for rank in c.living()):
+            yield from freeze(c)
         return (yield from fall_back(c))
-    yield from c.settled(c.ask(m.NORMAL, c.living(), step=c.step), c.s.action_limit)
+    if held := [rank for rank in c.living() if upgrade or c.peers[rank].parked]:
+        yield from c.settled(c.ask(m.NORMAL, held, step=c.step), c.s.action_limit)
     for rank in c.living():
         c.peers[rank].new = False
     c.awaiting, c.repaired = (c.strategy, c.step), c.reported_faults()
     c.faults.clear()
     c.codes.clear()
+    c.resumed.clear()
     return Result.OK
 
 

@@ -19,6 +19,7 @@ def init(c: Controller) -> Steps:
             if not peer.step.step and any(other.step.step for other in c.peers.values()):
                 c.leave(peer)  # a new process has nothing to save
                 del c.peers[rank]
+                c.regroup()
         for peer in c.peers.values():
             c.send(peer, {"op": m.REGISTERED, "version": m.VERSIONS[-1], "term": c.term, "repair_id": 0, "hot": False,
                           "heartbeat": c.s.heartbeat})  # fmt: skip
@@ -83,7 +84,9 @@ def _has_work(c: Controller) -> bool:
 
 def _all_left(c: Controller) -> bool:
     """Whether every rank has been connected and the last one is done."""
-    return c.finished > 0 and len(c.peers) >= c.s.world and not c.living()
+    if not c.finished or len(c.peers) < c.s.world:
+        return False
+    return not any(p.link is not None and not p.finished and r not in c.isolated for r, p in c.peers.items())
 
 
 def pause(c: Controller) -> Steps:
