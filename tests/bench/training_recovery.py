@@ -7,15 +7,15 @@ measurement, unprotected.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,21 +32,25 @@ LIMIT = 30.0
 
 
 def run() -> list[Result]:
-    """All rows."""
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise measure.Skipped("PyTorch is not installed: make venv-training") from None
-    folder = Path(tempfile.mkdtemp(prefix="belay-bench-"))
-    try:
-        return [*_faults(folder), _large(folder), *_overhead(folder)]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """A kill, forty times."""
+    with _folder() as folder:
+        one = Result("SIGKILL of one of 4 → next step of all", "ms", 80, remark=_torchrun(folder / "torchrun"))
+        replaced = Result("survivors whose process changed", "", 0)
+        job = _job(folder / "faults")
+        try:
+            for number in range(KILLS):
+                before = {rank: job.pid(rank) for rank in range(RANKS)}
+                one.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
+                changed = [rank for rank, pid in before.items() if job.pid(rank) != pid and rank != number % RANKS]
+                replaced.runs.append(len(changed))
+        finally:
+            job.close()
+        worst = Result("the same, worst", "ms", 1000, list(one.runs), percentile=100)
+        return [one, worst, replaced]
 
 
-def _faults(folder: Path) -> list[Result]:
-    one = Result("SIGKILL of one of 4 → next step of all", "ms", 80, remark=_torchrun(folder / "torchrun"))
-    worst = Result("the same, worst", "ms", 1000, percentile=100)
+def run_cases() -> list[Result]:
+    """Other faults, ten times each."""
     cases: list[tuple[Result, Callable[[Job, int], float]]] = [
         (Result("rank 0", "ms", 300), lambda job, _: job.kill(0)),
         (Result("two of four at once", "ms", 300), lambda job, n: job.kill(n % 4, (n + 1) % 4)),
@@ -54,24 +58,38 @@ def _faults(folder: Path) -> list[Result]:
         (Result("a second death 60 ms after the first (from the second)", "ms", 300), _cascade),
         (Result("SIGSTOP", "ms", 1000), lambda job, n: job.kill(n % 4, number=signal.SIGSTOP)),
     ]
-    job = _job(folder / "faults")
-    try:
-        for number in range(KILLS):
-            one.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
-        worst.runs = list(one.runs)
-        for result, hurt in cases:
-            for number in range(OTHERS):
-                result.runs.append(_once(job, hurt, number))
-    finally:
-        job.close()
     bare = Result("no spare kept: SIGKILL of one of 4", "ms", 300)
-    job = _job(folder / "bare", "--spares", "0")
+    with _folder() as folder:
+        job = _job(folder / "faults")
+        try:
+            for result, hurt in cases:
+                for number in range(OTHERS):
+                    result.runs.append(_once(job, hurt, number))
+        finally:
+            job.close()
+        job = _job(folder / "bare", "--spares", "0")
+        try:
+            for number in range(OTHERS):
+                bare.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
+        finally:
+            job.close()
+    return [*(result for result, _ in cases), bare]
+
+
+def run_state() -> list[Result]:
+    """A large state, and what a job costs while nothing fails."""
+    with _folder() as folder:
+        return [_large(folder), _spares(folder), *_overhead(), _end(folder)]
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
     try:
-        for number in range(OTHERS):
-            bare.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
-    finally:
-        job.close()
-    return [one, worst, *(result for result, _ in cases), bare]
+        import torch  # noqa: F401
+    except ImportError:
+        raise measure.Skipped("PyTorch is not installed: make venv-training") from None
+    with tempfile.TemporaryDirectory(prefix="belay-bench-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 def _job(folder: Path, *options: str) -> Job:
@@ -151,7 +169,52 @@ def _large(folder: Path) -> Result:
     return result
 
 
-def _overhead(folder: Path) -> list[Result]:
+def _spares(folder: Path) -> Result:
+    """Memory of the processes that hold PyTorch for the next fault: their own pages, and their part of shared ones."""
+    result = Result("memory of warm processes and spares, for each of 4 ranks", "MiB", 200)
+    job = _job(folder / "spares")
+    try:
+        for _ in range(measure.RUNS):
+            time.sleep(1.5)
+            ranks = {job.pid(rank) for rank in range(RANKS)}
+            held = [pid for pid in descendants(job.process.pid) if pid not in ranks and _forks(pid)]
+            result.runs.append(sum(map(_memory, held)) / RANKS)
+            result.remark = f"{len(held)} processes"
+    finally:
+        job.close()
+    return result
+
+
+def _forks(pid: int) -> bool:
+    """Whether a process is the warm one or was forked from it."""
+    with contextlib.suppress(OSError):
+        return b"agents.training.agent.warm" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _memory(pid: int) -> float:
+    """Proportional set size in MiB."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def _end(folder: Path) -> Result:
+    """From the last step of the last rank until the launcher has left."""
+    result = Result("end of training → every process has left with 0", "s", 2)
+    for number in range(measure.RUNS):
+        job = Job(folder / f"end-{number}", "ddp.py", 20, STEP, 32, options=("--nproc", str(RANKS)))
+        try:
+            job.reached(19, RANKS, 120)
+            last = max(job.steps(rank)[-1].at for rank in range(RANKS))
+            code = job.end(60)
+            assert code == 0, job.errors()
+            result.runs.append(time.monotonic() - last)
+        finally:
+            job.close()
+    return result
+
+
+def _overhead() -> list[Result]:
     """What the contract costs when nothing fails: the same loop with and without it, in one rank each, by turns."""
     result = Result("overhead of the contract in a step of 20 ms", "%", 1)
     script = SCRIPTS / "overhead.py"

@@ -5,22 +5,26 @@ ClusterD scripted (it answers at once), a lost process started by fork from one 
 from the kill (or the exception) until every rank has finished a step that none had finished before it; the dump until
 its result is reported; the end until the last process has left. torchrun 2.13 restarts the same steps in the same run
 (with a port of its own per attempt: as shipped its restart fails). MindIO's own native code, built and run on such a
-machine: 12.6 s, 2.5 s, 9.3 s, 39 s. `python -m tests.bench tft`.
+machine: 12.6 s, 2.5 s, 9.3 s, 39 s. `python -m tests.bench training` runs all sections of training.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from agents.training.agent.coordinator_host import CoordinatorHost, Outgoing
 from agents.training.tolerance import messages as m
 from agents.training.tolerance.controller_commands import ControllerSettings, Order, Report, SendTo
 from agents.training.tolerance.machine import controller
+from agents.training.tolerance.members import Limits
 from tests.bench.measure import ROOT, RUNS, Result, Skipped
 from tests.training.test_tft import HCCL, STEPS, Story, act, free_port
 
@@ -37,42 +41,55 @@ PLANS = {
 
 
 def run() -> list[Result]:
+    """Training goes on."""
+    rows = {
+        "recover": Result(
+            "SIGKILL of one of 4 ranks → next step finished by all", "s", 0.5, remark="MindIO's native code 12.6 s"
+        ),
+        "rank 0": Result("the same, rank 0", "s", 0.5),
+        "two": Result("the same, two ranks at once", "s", 0.5),
+        "retry": Result(
+            "broken link, retry → next step finished by all", "s", 0.5, remark="MindIO's native code 2.5 s"
+        ),
+        "end": Result("end of training → every process has left with 0", "s", 2),
+    }
+    peer = Result("torchrun 2.13: SIGKILL of one of 4 ranks → next step finished by all", "s", None)
+    with _folder() as folder:
+        for turn in range(RUNS):
+            for what, story in _stories(folder / str(turn), [name for name in rows if name in PLANS]).items():
+                rows[what].runs.append(story.repaired_within("raise" if what == "retry" else "kill"))
+                rows["end"].runs.append(max(story.ends) - max(e["t"] for e in story.of("done")))
+            peer.runs.append(_torchrun(folder / f"torchrun-{turn}"))
+    return [*rows.values(), peer]
+
+
+def run_ends() -> list[Result]:
+    """Training ends."""
+    dump = Result("SIGKILL, last checkpoint → result", "s", 2, remark="MindIO's native code 9.3 s")
+    leave = Result("SIGKILL, exit → every process has left", "s", 3, remark="MindIO's native code 39 s")
+    with _folder() as folder:
+        for turn in range(RUNS):
+            stories = _stories(folder / str(turn), ["dump", "exit"])
+            killed = {name: story.of("kill")[0]["t"] for name, story in stories.items()}
+            dump.runs.append(stories["dump"].of("report_result")[0]["t"] - killed["dump"])
+            leave.runs.append(max(stories["exit"].ends) - killed["exit"])
+    return [dump, leave]
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
     try:
         import torch  # noqa: F401
     except ImportError as error:
         raise Skipped("PyTorch is not installed (requirements-training.lock)") from error
-    rows = {
-        "recover": Result("SIGKILL of one of 4 ranks → next step finished by all", "s", 0.5),
-        "rank 0": Result("the same, rank 0", "s", 0.5),
-        "two": Result("the same, two ranks at once", "s", 0.5),
-        "retry": Result("broken link, retry → next step finished by all", "s", 0.5),
-        "dump": Result("SIGKILL, last checkpoint → result", "s", 2),
-        "exit": Result("SIGKILL, exit → every process has left", "s", 3),
-        "end": Result("end of training → every process has left with 0", "s", 2),
-    }
-    peer = Result("torchrun 2.13: SIGKILL of one of 4 ranks → next step finished by all", "s", None)
     with tempfile.TemporaryDirectory(prefix="belay-bench-") as name:
-        folder = Path(name)
-        for turn in range(RUNS):
-            for what, story in _stories(folder / str(turn)).items():
-                if what == "dump":
-                    rows[what].runs.append(story.of("report_result")[0]["t"] - story.of("kill")[0]["t"])
-                elif what == "exit":
-                    rows[what].runs.append(max(story.ends) - story.of("kill")[0]["t"])
-                else:
-                    rows[what].runs.append(story.repaired_within("raise" if what == "retry" else "kill"))
-                    rows["end"].runs.append(max(story.ends) - max(e["t"] for e in story.of("done")))
-            peer.runs.append(_torchrun(folder / f"torchrun-{turn}"))
-    rows["recover"].remark = "MindIO's native code 12.6 s"
-    rows["retry"].remark = "MindIO's native code 2.5 s"
-    rows["dump"].remark = "MindIO's native code 9.3 s"
-    rows["exit"].remark = "MindIO's native code 39 s"
-    return [*rows.values(), peer, _many()]
+        yield Path(name)
 
 
-def _stories(folder: Path) -> dict[str, Story]:
+def _stories(folder: Path, names: list[str]) -> dict[str, Story]:
     paths = []
-    for name, more in PLANS.items():
+    for name in names:
+        more = PLANS[name]
         own = folder / name
         own.mkdir(parents=True)
         plan = {
@@ -92,7 +109,7 @@ def _stories(folder: Path) -> dict[str, Story]:
     )  # fmt: skip
     return {
         name: Story(path.parent / "events.jsonl", json.loads(line))
-        for name, path, line in zip(PLANS, paths, done.stdout.splitlines(), strict=True)
+        for name, path, line in zip(names, paths, done.stdout.splitlines(), strict=True)
     }
 
 
@@ -107,15 +124,52 @@ def _torchrun(folder: Path) -> float:
     return max(float((folder / f"after-{rank}").read_text().split()[0]) for rank in range(4)) - killed
 
 
-def _many() -> Result:
-    """The controller's own time for one process recovery of many ranks, which answer at once."""
-    row = Result(f"controller's own time for a recovery of {RANKS:,} ranks", "ms")
-    count = 0
+def run_many() -> list[Result]:
+    """The controller alone, and the coordinator of `belay train`."""
+    row = Result(f"controller's own time for a recovery of {RANKS:,} ranks", "ms", 300)
+    orders = Result("its orders to each rank", "", 4)
+    native = Result(f"the same for the coordinator of belay train, {RANKS // 8:,} nodes", "ms", 300)
+    messages = Result("its messages to each rank", "", 4)
     for _ in range(RUNS):
         took, count = recovery_of(RANKS)
         row.runs.append(took * 1000)
-    row.remark = f"{count / RANKS:.1f} orders a rank"
-    return row
+        orders.runs.append(round(count / RANKS, 2))
+        took, count = native_recovery(RANKS)
+        native.runs.append(took * 1000)
+        messages.runs.append(round(count / RANKS, 2))
+    return [row, orders, native, messages]
+
+
+def native_recovery(world: int) -> tuple[float, int]:
+    """Seconds of processor time of the coordinator and messages to ranks, from the death of rank 1 until all train."""
+    host = CoordinatorHost({rank: rank // 8 for rank in range(world)}, Limits(), lambda recovery: None)
+    for node in range(world // 8):
+        host.node_joined(node, [], 0.0)
+
+    def round_of(generation: int, done: int, first: list[Outgoing]) -> tuple[float, int]:
+        spent, sent = 0.0, len(first)
+        for kind in ("ready", "entered"):
+            said = [
+                [({"t": "rank", "rank": rank, "inc": member.incarnation, "m": {
+                    "t": kind, "gen": generation, "done": -1 if member.done < 0 else done, "shard": ""}}, b"")]
+                for rank, member in host.coordinator.members.items()
+            ]  # fmt: skip
+            begin = time.process_time()
+            for one in said:
+                sent += len(host.take(one, 1.0))
+            spent += time.process_time() - begin
+        return spent, sent
+
+    round_of(1, -1, [])
+    for rank, member in host.coordinator.members.items():
+        host.coordinator.stepped(rank, member.incarnation, 5, 1.0)
+        member.done = 5
+    begin = time.process_time()
+    out = host.take([({"t": "lost", "rank": 1, "inc": 1, "why": "died"}, b"")], 2.0)
+    took = time.process_time() - begin
+    spent, sent = round_of(2, 5, out)
+    assert host.coordinator.recovery is None and host.coordinator.members[1].incarnation == 2
+    return took + spent, sent
 
 
 def recovery_of(world: int) -> tuple[float, int]:
@@ -146,19 +200,22 @@ def recovery_of(world: int) -> tuple[float, int]:
                 waiting.append((command.link, command.message))
             elif isinstance(command, Report):
                 _answer(machine, command, hello, world)
-        answers, waiting = waiting, []
-        for link, message in answers:
+        replies = []
+        for link, message in waiting:
             rank = machine.links[link][0]
             counts[rank] += 1
             new = status | {"n": counts[rank], "state": 6 if link >= world else 0}
-            if link >= world:
+            if link >= world and message["op"] != m.ROLLBACK:
                 new |= {"step": 0, "state": 8}
             reply = {"op": m.REPLY, "term": 0, "sn": message["sn"], "result": 0, "status": new, "limit": 5}
-            begin = time.process_time()
+            replies.append((link, reply))
+        waiting = []
+        begin = time.process_time()
+        for link, reply in replies:
             machine.received(link, reply, 0.0)
             if machine.asked and machine.asked.missing:
                 machine.handle(0.0)
-            spent += time.process_time() - begin
+        spent += time.process_time() - begin
         if machine.awaiting:
             break
     return spent, sent
