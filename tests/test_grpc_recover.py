@@ -176,9 +176,11 @@ def test_a_new_time_limit_wakes_the_loop_that_checks_limits(tmp_path: Path, monk
     async def story(at: Play) -> None:
         session = at.server.registry.sessions[at.client.job]
         await at.world.report("n1", bad={3: ("80C98001", "RestartNPU")}, at=at.time())
+        await until(lambda: session.conversation.ranks, "the fault is known")
         await at.after(10)
+        await at.hears("preExitProcess pre exit process nodes=1")
         await at.after(60)
-        await at.hears("preExitProcess pre exit process nodes=1", "stopTrain stop_train ranks=11:1")
+        await at.hears("stopTrain stop_train ranks=11:1")
         monkeypatch.setattr(at.server.registry, "sooner", lambda: woken.append(session.due))
         await at.client.stopped()
         await at.waits_for("WaitFaultFlushFinishedState")
