@@ -266,10 +266,11 @@ export interface HistoryMoment {
   time: string;
   revision: string;
   shard: string;
-  faults: number;
-  evictions: number;
-  bound: number;
-  waiting: number;
+  /** null where nothing is known: the figures beside a recording are lost. */
+  faults: number | null;
+  evictions: number | null;
+  bound: number | null;
+  waiting: number | null;
   /** A moment of "status" shows map and lists only; explain and what-if need a recording. */
   source: "recording" | "status";
 }

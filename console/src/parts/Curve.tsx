@@ -2,6 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { usePreferences } from "../shell/preferences";
+import { absolute, axisTimes } from "../shell/times";
 
 export interface Line {
   name: string;
@@ -46,9 +47,9 @@ export function Curve({ label, times, lines, height = 140, format = String }: Pr
         cursor: { y: false, points: { size: 6 } },
         legend: { live: true, show: lines.length > 1 },
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-        axes: [axis, { ...axis, size: 56, values: (_, marks) => marks.map((mark) => format(mark)) }],
+        axes: [{ ...axis, values: (_, marks) => axisTimes(marks) }, { ...axis, size: 56, values: (_, marks) => marks.map((mark) => format(mark)) }],
         series: [
-          { value: (_, at) => (at === null ? "" : new Date(at * 1000).toLocaleString()) },
+          { value: (_, at) => (at === null ? "" : absolute(new Date(at * 1000).toISOString())) },
           ...lines.map((line): uPlot.Series => ({
             label: line.name,
             stroke: colour(line.colour),

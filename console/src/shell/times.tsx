@@ -33,6 +33,19 @@ export function clock(time: string): string {
   return [date.getHours(), date.getMinutes(), date.getSeconds()].map((value) => String(value).padStart(2, "0")).join(":");
 }
 
+/** Marks of an axis of time: 18:40, or 18:40:45 where they are less than a minute apart; the day where it begins. */
+export function axisTimes(marks: readonly number[]): string[] {
+  const seconds = marks.length > 1 && marks[1]! - marks[0]! < 60;
+  let day = "";
+  return marks.map((mark) => {
+    const time = new Date(mark * 1000).toISOString(), here = absolute(time).slice(0, 10);
+    const text = clock(time).slice(0, seconds ? 8 : 5);
+    const shown = here === day ? text : `${text}\n${here}`;
+    day = here;
+    return shown;
+  });
+}
+
 export function relative(time: string, now: number): string {
   const seconds = (now - Date.parse(time)) / 1000;
   if (Number.isNaN(seconds)) return time;

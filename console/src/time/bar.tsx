@@ -6,7 +6,7 @@ import { t } from "../messages";
 import { useKeys } from "../shell/keys";
 import { go, place, usePlace } from "../shell/place";
 import { usePreferences } from "../shell/preferences";
-import { absolute, clock, Time } from "../shell/times";
+import { absolute, clock } from "../shell/times";
 import { get } from "../store/api";
 import { current, momentOf, useStore } from "../store/store";
 import type { HistoryMoment } from "../types";
@@ -78,11 +78,11 @@ export function TimeBar() {
       <div class="track">
         <Strip moments={moments} position={position} />
         <input type="range" min={0} max={Math.max(1, last)} step={1} value={last ? position : 1} disabled={!last} aria-label={t("time.slider")}
-          aria-valuetext={shown ? t("time.position", { time: absolute(shown.time), faults: shown.faults, waiting: shown.waiting }) : t("time.present")}
+          aria-valuetext={shown ? t("time.position", { time: absolute(shown.time), faults: shown.faults ?? 0, waiting: shown.waiting ?? 0 }) : t("time.present")}
           onInput={(event) => show(Number(event.currentTarget.value))} />
       </div>
       <p class="moment" role="status">
-        {at ? <><strong>{time ? absolute(time) : at}</strong>{waiting ? " …" : ""}</> : last ? <span>{t("time.present")} <span class="dim minor"><Time at={time} /></span></span> : <span class="dim">{t("time.none")}</span>}
+        {at ? <><strong>{time ? absolute(time) : at}</strong>{waiting ? " …" : ""}</> : last ? <span>{t("time.present")} <time class="dim minor" dateTime={time} title={absolute(time)}>{time ? clock(time) : ""}</time></span> : <span class="dim">{t("time.none")}</span>}
         {said ? <span class="warn"> {said}</span> : null}
       </p>
       <div class="transport minor" role="group" aria-label={t("time.jump")}>
@@ -120,11 +120,11 @@ function Strip({ moments, position }: { moments: readonly HistoryMoment[]; posit
     const x = (index: number): number => THUMB / 2 + index * space;
     const dim = dark ? "#9aa6ad" : "#5a666e", line = dark ? "#323a40" : "#d9dddf", bad = dark ? "#d9532b" : "#c9421c";
     const base = height - 12;
-    const most = Math.max(1, ...moments.map((moment) => moment.waiting));
+    const most = Math.max(1, ...moments.map((moment) => moment.waiting ?? 0));
     context.fillStyle = line;
     context.beginPath();
     context.moveTo(x(0), base);
-    moments.forEach((moment, index) => context.lineTo(x(index), base - (moment.waiting / most) * (base - 8)));
+    moments.forEach((moment, index) => context.lineTo(x(index), base - ((moment.waiting ?? 0) / most) * (base - 8)));
     context.lineTo(x(moments.length - 1), base);
     context.fill();
     let written = -99;
@@ -144,9 +144,12 @@ function Strip({ moments, position }: { moments: readonly HistoryMoment[]; posit
     let revision = moments[0]!.revision;
     moments.forEach((moment, index) => {
       const at = Math.round(x(index));
-      if (moment.faults) {
+      // where "the next fault" jumps to: a fault that was not there before
+      const came = (moment.faults ?? 0) - (index ? moments[index - 1]!.faults ?? 0 : 0);
+      if (came > 0) {
+        const tall = Math.min(base - 6, 4 + 3 * came);
         context.fillStyle = bad;
-        context.fillRect(at, base - Math.min(base - 6, 3 + 3 * moment.faults), Math.max(1, Math.min(2, space)), Math.min(base - 6, 3 + 3 * moment.faults));
+        context.fillRect(at, base - tall, Math.max(1, Math.min(2, space)), tall);
       }
       if (moment.evictions) triangle(context, at, 6, dark ? "#f0a63c" : "#b06a00");
       if (moment.revision !== revision) diamond(context, at, 3.5, dark ? "#7fb8e6" : "#1f5f96");

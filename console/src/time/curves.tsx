@@ -3,6 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { t } from "../messages";
 import { usePreferences } from "../shell/preferences";
+import { absolute, axisTimes } from "../shell/times";
 import type { HistoryMoment } from "../types";
 
 const SERIES = ["waiting", "bound", "faults", "evictions"] as const;
@@ -26,8 +27,8 @@ export function Curves({ moments, show }: { moments: readonly HistoryMoment[]; s
     const plot = new uPlot({
       width: box.clientWidth, height: 180, legend: { live: true }, cursor: { points: { size: 6 }, drag: { x: true, y: false } },
       scales: { x: { time: true }, y: { range: (_, __, high) => [0, Math.max(1, high * 1.05)] } },
-      axes: [axis, { ...axis, size: 44 }],
-      series: [{ label: t("time.moment") }, ...SERIES.map((name) => ({
+      axes: [{ ...axis, values: (_, marks) => axisTimes(marks) }, { ...axis, size: 44 }],
+      series: [{ label: t("time.moment"), value: (_, at) => (at === null ? "" : absolute(new Date(at * 1000).toISOString())) }, ...SERIES.map((name) => ({
         label: t(`time.series.${name}`), stroke: LOOKS[name][dark ? "dark" : "light"], dash: LOOKS[name].dash, width: 1.25, points: { show: false },
       }))],
     }, data(moments), box);

@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import { number, t } from "../messages";
 import { Answered, StateText, Table } from "../shell/parts";
 import { go, hrefOf, setParam, usePlace } from "../shell/place";
-import { absolute, Time } from "../shell/times";
+import { absolute, relative, useNow } from "../shell/times";
 import { useApi } from "../store/store";
 import type { Between } from "../types";
 import type { ViewProps } from "../views";
@@ -13,6 +13,7 @@ import { useHistory } from "./history";
 export function TimeView(_: ViewProps) {
   const { moments, error } = useHistory();
   const here = usePlace();
+  const now = useNow();
   const newest = useMemo(() => moments.toReversed(), [moments]);
   if (error) return <p class="message problem">{t("shell.failed", { reason: error })}</p>;
   if (!moments.length) return <p class="message dim">{t("time.none")}</p>;
@@ -41,11 +42,11 @@ export function TimeView(_: ViewProps) {
         <Table caption={t("time.moments", { count: moments.length })} rows={newest} id={(moment) => moment.id} page={50}
           selected={(moment) => moment.id === here.at} onSelect={(moment) => show(moment.id)}
           columns={[
-            { title: t("time.moment"), cell: (moment) => <a href={hrefOf({ at: moment.id })}><Time at={moment.time} /></a> },
-            { title: t("time.series.faults"), cell: (moment) => number(moment.faults), numeric: true },
-            { title: t("time.series.evictions"), cell: (moment) => number(moment.evictions), numeric: true },
-            { title: t("time.series.bound"), cell: (moment) => number(moment.bound), numeric: true },
-            { title: t("time.series.waiting"), cell: (moment) => number(moment.waiting), numeric: true },
+            { title: t("time.moment"), cell: (moment) => <a href={hrefOf({ at: moment.id })} title={relative(moment.time, now)}>{absolute(moment.time)}</a> },
+            { title: t("time.series.faults"), cell: (moment) => count(moment.faults), numeric: true },
+            { title: t("time.series.evictions"), cell: (moment) => count(moment.evictions), numeric: true },
+            { title: t("time.series.bound"), cell: (moment) => count(moment.bound), numeric: true },
+            { title: t("time.series.waiting"), cell: (moment) => count(moment.waiting), numeric: true },
             { title: t("time.revision"), cell: (moment) => <code>{moment.revision.slice(0, 10)}</code>, minor: true },
             { title: t("time.source"), cell: (moment) => t(`time.source.${moment.source}`), minor: true },
             { title: t("time.compare"), cell: (moment) => <button type="button" aria-pressed={moment.id === from} onClick={() => setParam("from", moment.id === from ? "" : moment.id, "replace")}>{t("time.compareFrom")}</button> },
@@ -53,6 +54,10 @@ export function TimeView(_: ViewProps) {
       </section>
     </div>
   );
+}
+
+function count(value: number | null): string {
+  return value === null ? "–" : number(value);
 }
 
 function Absolute({ id, moments }: { id: string; moments: readonly { id: string; time: string }[] }) {

@@ -21,6 +21,8 @@ interface Props {
 
 const NONE: readonly number[] = [];
 const HEIGHT = 360;
+/** Pixels around the map, for the frames of the outermost nodes. */
+const EDGE = 8;
 const LARGEST = 26;
 
 export function PlainMap({ cluster, label, marked, turn, pick, drop, ways = NONE }: Props) {
@@ -37,8 +39,8 @@ export function PlainMap({ cluster, label, marked, turn, pick, drop, ways = NONE
     setWidth(host.clientWidth);
     return () => watch.disconnect();
   }, []);
-  const scale = width ? Math.min(LARGEST, (width - 2) / Math.max(1, layout.w), HEIGHT / Math.max(1, layout.h)) : 0;
-  const height = Math.max(40, Math.ceil(layout.h * scale) + 4);
+  const scale = width ? Math.min(LARGEST, (width - 2 * EDGE) / Math.max(1, layout.w), HEIGHT / Math.max(1, layout.h)) : 0;
+  const height = Math.max(40, Math.ceil(layout.h * scale) + EDGE);
   useEffect(() => {
     const context = canvas.current?.getContext("2d"), above = names.current?.getContext("2d");
     if (!context || !above || !scale) return;
@@ -49,17 +51,17 @@ export function PlainMap({ cluster, label, marked, turn, pick, drop, ways = NONE
       one.height = down;
     }
     const image = context.createImageData(across, down);
-    paint(new Uint32Array(image.data.buffer), across, down, { cluster, layout, camera: { x: 0, y: 0, scale: scale * ratio }, theme: dark ? THEMES.dark : THEMES.light, lit: null });
+    paint(new Uint32Array(image.data.buffer), across, down, { cluster, layout, camera: { x: -EDGE / scale, y: 0, scale: scale * ratio }, theme: dark ? THEMES.dark : THEMES.light, lit: null });
     context.putImageData(image, 0, 0);
-    drawOverlay(above, width, height, ratio, cluster, layout, { x: 0, y: 0, scale }, { pointed: -1, focused: -1, chip: -1, node: -1, ways, dark });
+    drawOverlay(above, width, height, ratio, cluster, layout, { x: -EDGE / scale, y: 0, scale }, { pointed: -1, focused: -1, chip: -1, node: -1, ways, dark });
     above.strokeStyle = dark ? "#ffffff" : "#000000";
     above.lineWidth = 1.5;
     const size = Math.max(3, scale * FILL) + 3;
-    for (const chip of marked) above.strokeRect(layout.chipX[chip]! * scale - 1.5, layout.chipY[chip]! * scale - 1.5, size, size);
+    for (const chip of marked) above.strokeRect(EDGE + layout.chipX[chip]! * scale - 1.5, layout.chipY[chip]! * scale - 1.5, size, size);
   }, [cluster, turn, layout, width, scale, dark, marked, ways]);
   const hit = (event: MouseEvent): [string, number | null] | null => {
     const box = canvas.current!.getBoundingClientRect();
-    const [x, y] = [(event.clientX - box.left) / scale, (event.clientY - box.top) / scale];
+    const [x, y] = [(event.clientX - box.left - EDGE) / scale, (event.clientY - box.top) / scale];
     const chip = chipAt(layout, cluster, x, y, 0.6);
     const node = chip >= 0 ? cluster.chips.node[chip]! : nodeAt(layout, x, y);
     return node < 0 ? null : [cluster.nodes.name[node]!, chip >= 0 ? cluster.chips.chip[chip]! : null];
