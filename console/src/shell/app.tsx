@@ -52,10 +52,15 @@ export function App() {
 
 function Head({ cluster, view, connection, help }: { cluster: Cluster | null; view: string; connection: Connection; help: () => void }) {
   const { theme, times } = usePreferences();
+  const nav = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // on a narrow screen the names of the views are wider than it
+    nav.current?.querySelector("[aria-current]")?.scrollIntoView({ inline: "nearest", block: "nearest" });
+  }, [view]);
   return (
     <header>
       <h1>{t("shell.name")}</h1>
-      <nav aria-label={t("shell.views")}>
+      <nav ref={nav} aria-label={t("shell.views")}>
         {VIEWS.map((one) => (
           <a href={hrefOf({ view: one.id, params: {} })} aria-current={one.id === view ? "page" : undefined}>{t(one.title)}</a>
         ))}
