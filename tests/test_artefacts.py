@@ -111,6 +111,28 @@ def test_a_hostile_archive_writes_nothing(data: bytes, match: str, tmp_path: Pat
     assert not (tmp_path / "state.git").exists()
 
 
+def test_only_a_repository_or_an_empty_place_is_written_to(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(packed(FILES))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes").write_text("mine")
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for place in (other, file):
+        done = belay(tmp_path / "a.tar.gz", place)
+        assert (
+            done.exit_code == 2 and "is no bare Git repository" in done.stderr and "does not exist yet" in done.stderr
+        )
+    assert sorted(path.name for path in other.iterdir()) == ["notes"] and file.read_text() == "mine"
+    (tmp_path / "volume").mkdir()
+    assert belay(tmp_path / "a.tar.gz", tmp_path / "volume").exit_code == 0, "an empty volume becomes one"
+    done = belay(other, tmp_path / "new.git")
+    assert done.exit_code == 2 and "no OCI image layout" in done.stderr
+    done = belay(tmp_path / "absent", tmp_path / "new.git")
+    assert done.exit_code == 2 and "cannot be read: No such file" in done.stderr
+    assert not (tmp_path / "new.git").exists()
+
+
 def test_what_has_another_digest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(packed(FILES))
     done = belay(tmp_path / "a.tar.gz", tmp_path / "state.git", "--digest", "sha256:" + "0" * 64)

@@ -81,6 +81,28 @@ def test_a_comment_is_made_once_and_then_updated(forge: ForgeServer) -> None:
     assert len(forge.comments) == 3
 
 
+#: GitLab's own schema of a note, spec/fixtures/api/schemas/public_api/v4/notes.json: what each has, and may have.
+NOTE = {"id", "body", "attachment", "author", "created_at", "updated_at", "system", "noteable_id", "noteable_type"}
+NOTE_MAY = NOTE | {"type", "commands_changes", "noteable_iid", "resolved", "resolvable", "resolved_by", "resolved_at",
+                   "confidential", "internal"}  # fmt: skip
+AUTHOR = {"id", "name", "username", "state", "avatar_url", "web_url"}
+
+
+def test_notes_of_the_stand_in_are_those_of_gitlabs_schema() -> None:
+    note = ForgeServer(GITLAB).add("text", "ada")
+    assert note.keys() >= NOTE and note.keys() <= NOTE_MAY
+    assert note["author"].keys() == AUTHOR
+
+
+def test_an_answer_as_older_servers_give_it_is_understood(github: ForgeServer) -> None:
+    # as api.github.com gave it when it was recorded, and old Enterprise servers may: no html_url
+    old = github.add(f"{FIRST}\r\nbefore", github.own)
+    for name in ("html_url", "issue_url"):
+        del old[name]
+    made = posted(github, f"{FIRST}\nafter")
+    assert made.updated and made.address == old["url"]
+
+
 def test_comments_of_other_people_and_of_the_system_are_left_alone(forge: ForgeServer) -> None:
     forge.add(f"{FIRST}\nforged, to be edited later", "mallory")
     if forge.forge == GITLAB:
@@ -133,6 +155,7 @@ def test_a_comment_whose_answer_was_lost_is_not_made_twice(forge: ForgeServer, f
         ((429, {"Retry-After": "7"}), 7.0),
         ((403, {"Retry-After": "60"}), 60.0),
         ((403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1788000010"}), 11.0),
+        ((403, {"X-RateLimit-Remaining": "0"}), 1.0),
         ((429, {"RateLimit-Reset": "1788000020"}), 21.0),
         ((503, {"Retry-After": "Mon, 31 Aug 2026 00:00:00 GMT"}), None),
         ((502, {}), 1.0),
@@ -479,6 +502,15 @@ def test_a_tree_that_is_too_large_is_refused(parted: Path, monkeypatch: pytest.M
     with pytest.raises(InputError, match="more than") as large, tree_at(str(parted), "origin/main"):
         pytest.fail("a tree")
     assert "--base" in str(large.value)
+
+
+def test_a_folder_that_is_no_state_repository_is_no_review_without_findings(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    done = belay("--desired", str(tmp_path / "other"))
+    assert done.exit_code == 2 and "no state repository" in done.stderr and "--desired" in done.stderr
+    # a change that takes all away is one, and is shown
+    shutil.rmtree(state / "desired")
+    assert belay("--desired", str(state), "--base", "origin/main").exit_code == 0
 
 
 def test_the_review_fails_on_what_is_asked(state: Path, cluster: str) -> None:

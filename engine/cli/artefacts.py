@@ -114,6 +114,11 @@ def layer_of(layout: Path, digest: str | None) -> bytes:
             raise InputError("is not what its name says", where=f"{layout}/blobs/sha256/{value}")
         return data
 
+    if not (layout / "index.json").is_file():
+        raise InputError(
+            "is a folder without index.json, so no OCI image layout", where=str(layout),
+            hint="Give the archive itself, or a folder that oras copy --to-oci-layout or skopeo copy … oci:DIR wrote.",
+        )  # fmt: skip
     index = described(_read(layout / "index.json"), f"{layout}/index.json")
     name = only(index.get("manifests"), "manifests in index.json")
     if digest and digest != name:
@@ -128,10 +133,17 @@ def committed(files: Mapping[str, bytes], repository: Path, branch: str, message
         The commit, and whether it is a new one.
 
     Raises:
-        InputError: git refused.
+        InputError: git refused, or something else than a repository is there.
     """
-    if not repository.exists():
+    from engine.errors import InputError
+
+    if not repository.exists() or (repository.is_dir() and not any(repository.iterdir())):
         _git(None, {}, "init", "-q", "--bare", f"--initial-branch={branch}", str(repository))
+    elif not _is_bare(repository):
+        raise InputError(
+            "is no bare Git repository, and nothing is written to it", where=str(repository),
+            hint="Name a path that does not exist yet or an empty folder; the repository is made there.",
+        )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="belay-import-") as scratch:
         tree = Path(scratch) / "tree"
         for path, data in files.items():
@@ -169,11 +181,23 @@ def _archive(file: Path, digest: str | None) -> bytes:
 def _read(file: Path) -> bytes:
     from engine.errors import InputError
 
-    with file.open("rb") as stream:
-        data = stream.read(MOST_PACKED + 1)
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MOST_PACKED + 1)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(file)) from error
     if len(data) > MOST_PACKED:
         raise InputError(f"is larger than {MOST_PACKED >> 20} MiB", where=str(file))
     return data
+
+
+def _is_bare(repository: Path) -> bool:
+    from engine.errors import InputError
+
+    try:
+        return _git(repository, {}, "rev-parse", "--is-bare-repository") == "true"
+    except InputError:
+        return False
 
 
 def _git(repository: Path | None, more: Mapping[str, str], *words: str, folder: Path | None = None) -> str:

@@ -131,6 +131,11 @@ def _reviewed(
                 notes.append(f"compared with nothing: {error}")
         else:
             notes.append("compared with nothing: --base names no revision, and this is no CI job of a request")
+        if Path(desired).is_dir() and not _documents(desired) and not (before and _documents(before)):
+            raise InputError(
+                "holds neither desired/ nor policies/, so it is no state repository", where=desired,
+                hint="Name its root with --desired (or the input desired of the action).",
+            )  # fmt: skip
         return compared(
             desired,
             before,
@@ -142,6 +147,11 @@ def _reviewed(
             against=against,
             notes=notes,
         )
+
+
+def _documents(folder: str) -> bool:
+    """Whether there may be documents at all; a change that removes the last one leaves the folder out, not its base."""
+    return any((Path(folder) / name).is_dir() for name in ("desired", "policies"))
 
 
 def _has(found: Review, word: str) -> bool:
