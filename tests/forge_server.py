@@ -2,6 +2,8 @@
 what they document as refused: other paths, headers or fields, long bodies, and updates of other people's comments.
 
 GitHub: docs.github.com/rest/issues/comments; GitLab: docs.gitlab.com/api/notes; Gitea: its swagger, issue comments.
+Names, statuses and headers of answers were held against published exchanges and schemas (docs/review.md, "What it was
+tried with"): recorded ones of api.github.com, GitLab's own schema of notes, Gitea's swagger.
 """
 
 from __future__ import annotations
@@ -39,12 +41,24 @@ class ForgeServer:
     def add(self, body: str, by: str, **more: Any) -> dict[str, Any]:
         """A comment that is there."""
         number = 1000 + len(self.comments)
-        user = {"id": 7, "username": by} if self.forge == GITLAB else {"id": 7, "login": by}
-        made = {"id": number, "body": body, "created_at": "2026-09-01T08:00:00Z", "updated_at": "2026-09-01T08:00:00Z"}
+        people, own = f"{self.address}/{by}", f"{self.address}{self.prefix}"
+        made: dict[str, Any] = {
+            "id": number, "body": body, "created_at": "2026-09-01T08:00:00Z", "updated_at": "2026-09-01T08:00:00Z",
+        }  # fmt: skip
         if self.forge == GITLAB:
-            made |= {"author": user, "system": False, "noteable_iid": NUMBER, "resolvable": False}
+            author = {"id": 7, "username": by, "name": by.title(), "state": "active"}
+            author |= {"avatar_url": f"{people}.png", "web_url": people}
+            made |= {"type": None, "attachment": None, "author": author, "system": False, "noteable_id": 301}
+            made |= {"noteable_type": "MergeRequest", "noteable_iid": NUMBER, "resolvable": False}
+            made |= {"confidential": False, "internal": False, "commands_changes": {}}
         else:
+            user = {"id": 7, "login": by, "avatar_url": f"{people}.png"}
             made |= {"user": user, "html_url": f"{self.address}/ops/state/pull/{NUMBER}#issuecomment-{number}"}
+            made |= {"issue_url": f"{own}/repos/ops/state/issues/{NUMBER}"}
+        if self.forge == GITHUB:
+            made["url"] = f"{own}/repos/ops/state/issues/comments/{number}"
+        if self.forge == GITEA:
+            made |= {"assets": [], "original_author": "", "original_author_id": 0, "pull_request_url": made["html_url"]}
         made |= more
         self.comments.append(made)
         return made
@@ -103,7 +117,8 @@ class ForgeServer:
         if not self.may_write:
             return web.json_response({"message": "Resource not accessible by integration"}, status=403)
         if path == listed and request.method == "POST":
-            return web.json_response(self.add(text, self.own), status=201)
+            new = self.add(text, self.own)
+            return web.json_response(new, status=201, headers={"Location": new["url"]} if "url" in new else {})
         if path.startswith(f"{single}/") and request.method == ("PUT" if self.forge == GITLAB else "PATCH"):
             for one in self.comments:
                 if str(one["id"]) == path.removeprefix(f"{single}/"):
@@ -141,7 +156,8 @@ class ForgeServer:
         text = str(body["body"])
         if self.forge == GITHUB and len(text) > GITHUB_MOST:
             message = f"body is too long (maximum is {GITHUB_MOST} characters)"
-            return web.json_response({"message": "Validation Failed", "errors": [message]}, status=422)
+            error = {"resource": "IssueComment", "code": "unprocessable", "field": "data", "message": message}
+            return web.json_response({"message": "Validation Failed", "errors": [error]}, status=422)
         return text
 
 

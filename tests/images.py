@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 from tests.ports import free_port
+from tests.walking import Heard
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "deploy" / "image" / "Containerfile"
@@ -129,18 +130,19 @@ class Pod:
         # its network is this machine's, so that it can be asked
         spec["linux"]["namespaces"] = [one for one in spec["linux"]["namespaces"] if one["type"] != "network"]
         (folder / "config.json").write_text(json.dumps(spec))
-        self.log = folder / "log"
-        with self.log.open("wb") as output:
-            self._process = subprocess.Popen(
-                ["runc", "run", "--bundle", str(folder), self._name],
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-            )
+        self._process = subprocess.Popen(
+            ["runc", "run", "--bundle", str(folder), self._name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        )
+        self.heard = Heard(self._process)
 
     def ended(self, seconds: float = 60) -> tuple[int, str]:
         """(exit status, what it printed)."""
-        return self._process.wait(seconds), self.log.read_text(errors="replace")
+        return self._process.wait(seconds), self.heard.whole(10)
 
     @property
     def runs(self) -> bool:
@@ -222,15 +224,16 @@ def served(root: Path) -> None:
             "BELAY_GRPC_LISTEN": "off", "BELAY_GRPC_HEALTH_PORT": "0",
         }  # fmt: skip
         with pod(root, "server", "--listen", f"127.0.0.1:{port}", bind=folder, **environment) as running:
-            ends = time.monotonic() + 60
+            ends, lines = time.monotonic() + 60, 0
             while True:
                 url = f"http://127.0.0.1:{port}/healthz"
                 with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
                     if answer.status == 200:
                         return
                 if not running.runs or time.monotonic() > ends:
-                    sys.exit(f"server: it does not answer:\n{running.log.read_text(errors='replace')[-3000:]}")
-                time.sleep(0.2)
+                    sys.exit(f"server: it does not answer:\n{running.heard.text[-3000:]}")
+                # it says each thing that it begins: ask again after the next one
+                lines = running.heard.more(lines, ends - time.monotonic())
 
 
 def repeated(under: str) -> None:

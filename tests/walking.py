@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.needs import lacking
@@ -76,3 +80,59 @@ def person(home: Path) -> dict[str, str]:
 
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Heard:
+    """What a process prints, read all the time, so that a test waits for words and not for a time."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process, self._lines, self._ended = process, list[str](), False
+        self._news = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def text(self) -> str:
+        with self._news:
+            return "".join(self._lines)
+
+    def until(self, words: str, seconds: float) -> str:
+        """Everything up to now, once the words are in it. Fails when the process ends or the time is over before."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or words in "".join(self._lines), seconds)
+            text = "".join(self._lines)
+        assert words in text, f"{words!r} was not printed: {text[-3000:]}"
+        return text
+
+    def whole(self, seconds: float) -> str:
+        """Everything that was printed, once the process has closed its output."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended, seconds)
+            return "".join(self._lines)
+
+    def more(self, seen: int, seconds: float) -> int:
+        """Wait until more than ``seen`` lines were printed or the process has ended; how many there are."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or len(self._lines) > seen, seconds)
+            return len(self._lines)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self._lines.append(line)
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+
+def gone(pids: Sequence[int], seconds: float) -> None:
+    """Wait until these processes have ended, children of others too; the time is shared."""
+    ends = time.monotonic() + seconds
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            try:
+                select.select([handle], [], [], max(0.0, ends - time.monotonic()))
+            finally:
+                os.close(handle)

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from engine.sandbox.reader import ApiReader
 from tests.e2e.test_readme import checked
 from tests.e2e.test_up import MARK, marked
 from tests.needs import lacking
-from tests.walking import ROOT, blocks, folder, person, shell
+from tests.walking import ROOT, Heard, blocks, folder, gone, person, shell
 
 pytestmark = pytest.mark.e2e
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -30,18 +29,14 @@ def test_the_tutorial_goes_as_written(tmp_path: Path) -> None:
     (first,) = sections.pop("Start the cluster")
     copy, home = folder(tmp_path), tmp_path / "home"
     environment = person(home) | {MARK: str(tmp_path), "BELAY_TIME_SCALE": "0.05", "TMPDIR": str(tmp_path)}
-    log = tmp_path / "up.log"
-    with log.open("wb") as output:
-        up = subprocess.Popen(
-            ["bash", "--norc", "-c", first], cwd=copy, env=environment, stdout=output, stderr=output,
-            start_new_session=True,
-        )  # fmt: skip
+    up = subprocess.Popen(
+        ["bash", "--norc", "-c", first], cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    heard = Heard(up)
     try:
-        ends = time.monotonic() + 60
-        while "Ctrl-C ends everything" not in log.read_text():
-            assert up.poll() is None and time.monotonic() < ends, log.read_text()
-            time.sleep(0.05)
-        said = log.read_text().partition("In another terminal:\n")[2].partition("\n\n")[0]
+        printed = heard.until("Ctrl-C ends everything", 60)
+        said = printed.partition("In another terminal:\n")[2].partition("\n\n")[0]
         typed = [said]
         for section, texts in sections.items():
             typed += [f"echo '## {section}'", *(checked(text) for text in texts)]
@@ -67,7 +62,5 @@ def test_the_tutorial_goes_as_written(tmp_path: Path) -> None:
     finally:
         os.killpg(up.pid, signal.SIGINT)
         up.wait(60)
-    ends = time.monotonic() + 30
-    while marked(tmp_path) and time.monotonic() < ends:
-        time.sleep(0.05)
+    gone(list(marked(tmp_path)), 30)
     assert marked(tmp_path) == {}
