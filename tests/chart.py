@@ -32,20 +32,23 @@ def components() -> list[str]:
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 7) of values.yaml; settings and components come from the code and the folders."""
     text, truth, names = {"type": "string"}, {"type": "boolean"}, {"type": "string", "enum": components()}
+    name, tag = "[A-Za-z0-9][A-Za-z0-9._:/-]*", "[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
     image = closed(
         {
-            "repository": text,
-            "tag": {"type": ["string", "number"]},
+            "repository": {"type": "string", "pattern": f"^(|{name})$"},
+            # a number would lose its zeros: 0.20 is 0.2
+            "tag": {"type": "string", "pattern": f"^(|{tag})$"},
             "digest": {"type": "string", "pattern": "^(|sha256:[0-9a-f]{64})$"},
             "pullPolicy": {"enum": ["", "Always", "IfNotPresent", "Never"]},
         }
     )
     strings = {"type": "object", "additionalProperties": text}
     objects = {"type": "array", "items": {"type": "object"}}
+    quantities = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
     role = {
         "replicas": {"type": "integer", "minimum": 0, "maximum": 1000},
         "image": image,
-        "resources": {"type": "object"},
+        "resources": closed({"requests": quantities, "limits": quantities, "claims": objects}),
         "nodeSelector": strings,
         "tolerations": objects,
         "affinity": {"type": "object"},
@@ -79,7 +82,7 @@ def schema() -> dict[str, Any]:
         "title": "Values of the chart belay",
         **closed(
             {
-                "image": image,
+                "image": closed({**image["properties"], "repository": {"type": "string", "pattern": f"^{name}$"}}),
                 "imagePullSecrets": {"type": "array", "items": closed({"name": text})},
                 "settings": closed(
                     {
@@ -94,7 +97,8 @@ def schema() -> dict[str, Any]:
                 "networkPolicies": create,
                 **{name: closed(role) for name in ("controller", "worker", "server", "admission")},
                 "redis": redis,
-                "agents": closed({**no_replicas, "mode": modes, "sets": {"type": "array", "items": agent_set}}),
+                "agents": closed({**no_replicas, "mode": modes, "sets": {"type": "array", "items": agent_set}})
+                | {"required": ["mode"]},
                 "exporter": closed({**no_replicas, "enabled": truth}),
                 "monitoring": closed({"rules": truth, "labels": strings}),
                 "extraObjects": objects,

@@ -285,12 +285,31 @@ def test_the_schema_is_the_one_of_the_code() -> None:
         ({"worker": {"replicas": -1}}, "replicas"),
         ({"redis": {"url": "redis://:secret@host:6379/0"}}, "url"),
         ({"image": {"digest": "latest"}}, "digest"),
+        ({"image": {"tag": 0.2}}, "tag"),
+        ({"image": {"repository": ""}}, "repository"),
+        ({"image": {"repository": "a b"}}, "repository"),
+        ({"agents": {"mode": None}}, "mode"),
+        ({"worker": {"resources": {"requests": {"cpu": ["1"]}}}}, "cpu"),
+        ({"worker": {"resources": {"request": {}}}}, "request"),
     ],
 )
 def test_a_wrong_value_is_named(values: dict[str, Any], said: str) -> None:
     helm = library()
     with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmError, match=said):
         chart.validate_schema(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"agents": {"mode": "npu", "sets": [{"name": "a"}, {"name": "a"}]}}, "two are named a"),
+        ({"components": ["git-token", "git-ssh"]}, "exclude each other"),
+    ],
+    ids=["sets", "git"],
+)
+def test_values_that_cannot_go_together_are_named(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(library().HelmError, match=said):
+        render(values)
 
 
 def test_helm_lints_the_chart_and_packs_all_it_needs(tmp_path: Path) -> None:
