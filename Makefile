@@ -12,7 +12,7 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels
+.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels job-images nfs
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -147,6 +147,13 @@ images-packages: # buildah, runc and mmdebstrap of Debian
 
 images: venv images-packages ## build every image without a daemon and start it as a pod; BASE=, ROLES=, REPEAT=1, OPTIONS= are read
 	@$(BIN)/python -m tests.images
+
+job-images: venv images-packages ## build the images for jobs with stand-ins for CANN and frameworks, and start them; TARGETS=, PYTHON_SOURCE= are read
+	@$(BIN)/python -m tests.job_images
+
+nfs: venv ## belay check storage on real NFS exports of NFS-Ganesha; needs root and /dev/fuse
+	@./deploy/debian-packages.sh ganesha.nfsd:nfs-ganesha nfs-ganesha-vfs libnfs13 rpcbind:rpcbind python3-fusepy
+	@$(BIN)/python -m tests.nfs
 
 image-wheels: venv ## that every package of an image has wheels with locked hashes for x86-64 and arm64 (asks the package index)
 	@for machine in x86_64 aarch64; do for role in engine agent build; do \

@@ -73,7 +73,7 @@ def located(folder: Path, table: str) -> Path:
             continue
         step = path / part
         mount = mount_of(step, table)
-        if mount is not None and mount.kind in _SHARED:
+        if mount is not None and (mount.kind in _SHARED or mount.kind.startswith("fuse")):
             return Path(os.path.normpath(step.joinpath(*reversed(waiting))))
         try:
             target = os.readlink(step)
@@ -110,6 +110,14 @@ def check_mount(mount: Mount) -> Iterator[Finding]:
             "it is the container's own layer and goes with it",
             "no volume is mounted there",
             "Mount one (volumeMounts).",
+        )
+    elif mount.kind.startswith("fuse") and mount.kind not in _SHARED:
+        yield Finding(
+            "mount",
+            "note",
+            "whether other hosts see it is up to what stands behind FUSE",
+            f"type {mount.kind}",
+            "Look from two hosts. File systems behind FUSE often lack locks or atomic renames: see those findings.",
         )
     elif mount.kind not in _SHARED:
         yield Finding(

@@ -70,7 +70,11 @@ _WHY = {
 
 def explained(check: str, error: OSError, what: str) -> Finding:
     """The finding for an error of the system."""
-    cause, step = _WHY.get(error.errno or 0, ("", "See the log of the kernel (dmesg) on this host, and of the server."))
+    name = errno.errorcode.get(error.errno or 0, "an unknown error")
+    cause, step = _WHY.get(
+        error.errno or 0,
+        (f"the system says {name}", "See the log of the kernel (dmesg) on this host, and of the server."),
+    )
     return Finding(check, "error", f"{what}: {error.strerror or error}", cause, step)
 
 
@@ -86,7 +90,7 @@ def rights(folder: Path) -> Probing:
             "owner",
             "warning",
             f"a file of root belongs to user {state.st_uid}",
-            "root_squash (the default of exports), or all_squash",
+            "root_squash (the default of exports), all_squash, or NFS 4 maps users by names and the domains differ",
             "Run pods as the folder's owner (runAsUser, runAsGroup); chown and private folders fail for root.",
         )
     else:
