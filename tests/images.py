@@ -183,10 +183,10 @@ def check(role: str, image: str) -> str:
         listed = {(one["name"], one["version"]) for one in bill["components"]}
         if len([one for one in bill["components"] if one["purl"].startswith("pkg:pypi")]) != len(packages) - 1:
             sys.exit(f"{role}: the bill of materials lists {len(listed)} packages, {len(packages)} are installed")
-        status = (root / "var/lib/dpkg/status").read_text(errors="replace")
+        packed = (root / "var/lib/dpkg/status").read_text(errors="replace")
         held = {
             re.findall(r"(?m)^Package: (.+)$", part)[0]
-            for part in status.split("\n\n")
+            for part in packed.split("\n\n")
             if "\nStatus: install ok installed\n" in part
         }
         if (named := {one["name"] for one in bill["components"] if one["purl"].startswith("pkg:deb/")}) != held:
