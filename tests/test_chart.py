@@ -338,8 +338,8 @@ def test_a_real_api_server_takes_it_upgrades_it_and_goes_back(own_kubeconfig: st
 
     subprocess.run([*kubectl, "create", "namespace", "belay-system"], capture_output=True, timeout=60)
     # every object with every component that Kubernetes 1.20 serves, as kubectl sends it
-    everything = render({**first, "components": [*first["components"], "redis-tls", "super-pod", "admission-webhook",
-                                                 "host-agents", "git-ca", "git-token"]})  # fmt: skip
+    more = ["redis-tls", "super-pod", "admission-webhook", "host-agents", "git-ca", "git-token"]
+    everything = render({**first, "components": ["disruption-budgets", "metrics", *more]})
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(
         [one | {"apiVersion": "policy/v1beta1"} if one["kind"] == "PodDisruptionBudget" else one for one in everything
          if one["kind"] not in ("Namespace", "CustomResourceDefinition")]
