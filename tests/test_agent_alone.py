@@ -296,10 +296,57 @@ def test_while_engines_come_and_go_no_ring_is_reset_by_two(seed: int) -> None:
         history(Path(folder), random.Random(seed))
 
 
-def test_a_history_in_which_both_decide(tmp_path: Path) -> None:
-    """The histories above are not empty: in these both the agent and the engine have reset."""
+def test_in_one_history_the_agent_and_the_engine_both_decide(tmp_path: Path) -> None:
+    """The histories above are not empty: here the agent resets on its own, and the engine by orders."""
     whose = [own for seed in (4, 7) for own in history(tmp_path / str(seed), random.Random(seed))]
-    assert True in whose and False in whose
+    by_agent, by_engine = sum(whose), len(whose) - sum(whose)
+    assert by_agent >= 1, "no reset was the agent's own"
+    assert by_engine >= 1, "no reset was ordered"
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.floats(0.0, 12.0), st.booleans(), st.booleans())
+def test_an_order_at_any_moment_around_an_own_reset_resets_the_group_once(delay: float, lag: bool, sync: bool) -> None:
+    """The order of an engine that comes before, during or after the agent's own reset: the fault is reset once, by one
+    of them, also when no watch has shown the order yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        begun: list[tuple[float, bool]] = []
+
+        async def story(world: World) -> None:
+            running: list[bool] = []
+            real = world.driver.reset
+
+            async def watched(chips: Any, **how: Any) -> None:
+                line = [line for line in journal_lines(world) if line["kind"] == "begin"][-1]
+                assert not running, "two resets at once"
+                begun.append((world.clock.mono, line["epoch"] == 50))
+                running.append(True)
+                try:
+                    await real(chips, **how)
+                    await world.clock.sleep(2)
+                finally:
+                    running.pop()
+
+            world.driver.reset = watched  # type: ignore[method-assign]
+            await alone(world)
+            world.driver.inject(2, FAULT)
+            await world.run(delay)
+            if lag:
+                world.cluster.stale = {"maps"}
+            if sync:
+                world.cluster.set_map(PRESENT)
+            world.order({2: 50})
+            came = world.clock.mono
+            await world.run(30)
+            world.cluster.stale = set()
+            world.cluster.notify()
+            await world.run(200)
+            assert len(begun) == 1, begun
+            moment, ordered = begun[0]
+            assert ordered or moment <= came + 1, "it decided although the order was there"
+            assert world.device.unhealthy == 0
+
+        scenario(Path(folder), story, settings=ALONE)
 
 
 def history(folder: Path, chance: random.Random) -> list[bool]:

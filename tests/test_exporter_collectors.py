@@ -132,10 +132,31 @@ def test_a_collector_that_hangs_is_not_started_again_and_counts_once_it_ends(mon
     asyncio.run(go())
 
 
-def test_a_failure_of_start_or_collect_is_no_failure_of_the_exporter() -> None:
-    found = load(Entry("one", collector(fails=RuntimeError("sensor is gone"))))
-    asyncio.run(found.collect("one", None))  # type: ignore[arg-type]
-    assert not found.metrics
+@pytest.mark.parametrize("error", [RuntimeError("sensor is gone " * 500), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_collector_raises_is_logged_in_bounds_and_costs_its_own_metrics_only(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Foreign code may raise anything; the exporter's own metrics, and other collectors, must not end with it."""
+
+    class Broken:
+        def collect(self) -> list[CustomMetric]:
+            raise error
+
+    class Unloadable:
+        def __init__(self) -> None:
+            raise error if isinstance(error, SystemExit) else RuntimeError("no such device " * 500)
+
+    found = load(Entry("broken", Broken), Entry("never", Unloadable), Entry("one", collector(metric())))
+    assert found.names == ("broken", "one"), "what cannot be loaded is left out"
+    for name in found.names:
+        asyncio.run(found.collect(name, None))  # type: ignore[arg-type]
+    assert [one.name for one in found.metrics] == [metric().name]
+    said = [(line.getMessage(), vars(line)["belay_fields"]) for line in caplog.records]
+    assert [(message, fields["collector"]) for message, fields in said] == [
+        ("a collector cannot be loaded", "never"), ("a collector failed", "broken"),
+    ]  # fmt: skip
+    assert all(len(fields["error"]) <= 300 for _, fields in said)
+    assert type(error).__name__ in said[1][1]["error"]
 
 
 def test_the_page_shows_collectors_as_the_file_switches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

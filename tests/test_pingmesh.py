@@ -284,3 +284,32 @@ def test_each_source_may_have_48_destinations() -> None:
     rows = [(0, f"{s:032x}", f"{d:032x}") for s in range(40) for d in range(50)]
     found = pinglist.listed(ping_list(*rows), per_source=True)[0][0]
     assert len(found) == 32 * 48 and {len(d) for d in pinglist.by_source(found).values()} == {48}
+
+
+def test_chips_with_eids_follow_the_servers_list_where_no_folder_is_shared(tmp_path: Path, library: Path) -> None:
+    eids = [f"{n:032x}" for n in range(0xA0, 0xA6)]
+    seen: list[tuple[Config, Any, Any]] = []
+
+    async def story(w: World) -> None:
+        w.mesh = PingMesh(
+            "n0", 2, 5, range(4), Nothing(), w.driver.calls.ask, w.clock, w.files, by_eid=True,
+            rounds=lambda *round_: seen.append(round_),
+        )  # fmt: skip
+        w.says("super-pod-2", devices(n0=SDIDS))
+        w.configure()
+        await w.mesh.step()
+        assert await w.running() == [], "no list, no pings"
+        w.says("super-pod-2-pings-5", {"pingList": ping_list((0, eids[0], eids[2]), (1, eids[1], eids[3]))})
+        await w.after(5)
+        assert await w.running() == [(0, 0), (1, 0)]
+        await w.after(10)
+        chosen, tasks, results = seen[-1]
+        assert chosen == Config(True, 1) and set(tasks) == set(results) == {0, 1}
+        w.says("super-pod-2-pings-5", {"pingList": "{"})
+        await w.after(5)
+        assert await w.running() == [(0, 0), (1, 0)], "the last good list stays"
+        w.says("super-pod-2-pings-5", {"pingList": ping_list((2, eids[4], eids[5]))})
+        await w.after(5)
+        assert await w.running() == [(2, 0)]
+
+    lives(World(tmp_path, library, by_eid=True), story)

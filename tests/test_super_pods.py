@@ -10,9 +10,11 @@ import pytest
 
 from agents.node.hardware import pinglist
 from engine.kube import CONFIGMAP, POD
+from engine.observe.observed import observe
 from engine.serve.grpc import super_pods
-from engine.wire import superpods
+from engine.wire import deviceinfo, superpods
 from tests.grpc_world import World, play, until
+from tests.worlds import NOW
 
 
 async def config(world: World, activate: str) -> None:
@@ -89,3 +91,59 @@ def test_beside_a_clusterd_nothing_is_written(tmp_path: Path) -> None:
 )
 def test_pings_are_wanted_where_any_super_pod_activates_them(data: dict[str, str], wanted: bool) -> None:
     assert superpods.pings_wanted({"data": data}) is wanted
+
+
+def eid(rack: int, node: int, chip: int, plane: int, layer: int = 1) -> str:
+    return f"{rack:04x}{node:04x}{chip:04x}{plane:04x}{layer:016x}"
+
+
+def server950(rack: int, node: int, chips: int = 2) -> list[dict[str, Any]]:
+    """A node of Ascend950 with its report."""
+    name = f"r{rack}-n{node}"
+    devices = {}
+    for chip in range(chips):
+        rows = [
+            {"addr_type": "EID", "addr": eid(rack, node, chip, plane), "ports": ["0/1"], "plane_id": str(plane)}
+            for plane in range(2)
+        ]
+        near = [{"addr_type": "EID", "addr": eid(rack, node, chip, 0, 0), "ports": ["1/1"], "plane_id": "1"}]
+        devices[f"npu-{chip}"] = {
+            "SuperDeviceID": rack << 22 | node << 8 | chip,
+            "levelList": [
+                {"level": 0, "info": {"UB": {"net_layer": 0, "rank_addr_list": near}}},
+                {"level": 1, "info": {"UB": {"net_layer": 1, "rank_addr_list": rows}}},
+            ],
+        }
+    notes = {"baseDeviceInfos": json.dumps(devices), "rackID": str(rack), "serverType": "npu"}
+    labels = {"accelerator": "huawei-npu", "accelerator-type": "950-SuperPod-Atlas-8"}
+    lists = {"huawei.com/npu": ",".join(devices), "huawei.com/npu-Fault": "[]", "huawei.com/npu-Unhealthy": "",
+             "huawei.com/npu-NetworkUnhealthy": "", "huawei.com/npu-Recovering": ""}  # fmt: skip
+    number = 10 * rack + node
+    report = deviceinfo.build(name, device_list=lists, update_time=int(NOW), super_pod_id=7, server_index=number)
+    node_body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels, "annotations": notes}}
+    return [node_body, report]
+
+
+def test_servers_of_ascend950_get_their_super_pod_and_a_ping_list_each() -> None:
+    seen = observe([one for rack in range(3) for node in range(4) for one in server950(rack, node)])
+    (body,) = super_pods.super_pod_maps(seen)
+    found = json.loads(body["data"]["superPodDevice"])
+    assert (found["Version"], found["SuperPodID"], found["AcceleratorType"]) == ("npu", "7", "950-SuperPod-Atlas-8")
+    own = found["NodeDeviceMap"]["r1-n2"]
+    assert (own["ServerID"], own["RackID"], set(own["DeviceMap"])) == ("12", "1", {"0", "1"})
+    lists = {one["metadata"]["name"]: one["data"]["pingList"] for one in super_pods.ping_list_maps(seen)}
+    assert set(lists) == {f"super-pod-7-pings-{10 * rack + node}" for rack in range(3) for node in range(4)}
+    tasks = pinglist.listed(lists["super-pod-7-pings-12"], per_source=True)
+    pairs = {(row.src, row.dst) for task in tasks.values() for row in task[0]}
+    assert set(tasks) == {0, 1} and {row.src_type for task in tasks.values() for row in task[0]} == {2}
+    for chip in range(2):
+        for plane in range(2):
+            targets = {dst for src, dst in pairs if src == eid(1, 2, chip, plane)}
+            near = {eid(1, node, chip, plane) for node in (0, 1, 3)}
+            assert targets == near | {eid(rack, 2, chip, plane) for rack in (0, 2)}, "its plane, near and far"
+
+
+def test_servers_that_form_no_super_pod_are_left_out() -> None:
+    node, report = server950(0, 0)
+    node["metadata"]["labels"]["accelerator-type"] = "850-Atlas-8p-8"
+    assert super_pods.super_pod_maps(observe([node, report])) == []

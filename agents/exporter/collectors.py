@@ -69,7 +69,7 @@ class Collectors:
             try:
                 # third-party code may raise anything; the exporter's own metrics must not end with it
                 self._loaded.setdefault(entry.name, entry.load()())
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 _log.error(
                     "a collector cannot be loaded", collector=entry.name, source=entry.value, error=repr(error)[:300]
                 )
@@ -110,7 +110,7 @@ class Collectors:
             return
         try:
             self._last[name] = tuple(self._checked(name, ended.result()))
-        except Exception as error:
+        except Exception as error:  # third-party code may raise anything, also from what it returned
             _log.warning("a collector failed", collector=name, error=repr(error)[:300])
 
     def _checked(self, collector: str, found: Any) -> Iterable[TextMetric]:

@@ -7,7 +7,7 @@ fields and their order); docs/zh/scheduling (pingmesh).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from engine.wire.gojson import go_json
@@ -15,31 +15,58 @@ from engine.wire.gojson import go_json
 NAMESPACE: Final = "cluster-system"
 PREFIX: Final = "super-pod-"
 KEY: Final = "superPodDevice"
+LIST_KEY: Final = "pingList"
 CONFIG: Final = "pingmesh-config"
 LABELS: Final = {"app": "pingmesh"}
 
 
 class SuperPodServer(NamedTuple):
-    """A node of a super pod: its number there, and the super device id of each chip by physical id."""
+    """A node of a super pod: its number there, and the super device id of each chip by physical id.
+
+    On Ascend950 also its rack (-1 without one) and the kind of super pod (label ``accelerator-type``).
+    """
 
     place: int
     devices: Mapping[int, str]
+    rack: int = -1
+    kind: str = ""
 
 
 def super_pod_map(super_pod: int, version: str, servers: Mapping[str, SuperPodServer]) -> dict[str, Any]:
     """The ConfigMap of one super pod; ``version`` is the product of its nodes, as their annotation ``serverType``."""
-    nodes = {
-        name: {
-            "NodeName": name,
-            "ServerID": str(server.place),
-            # Go sorts the keys of maps as text
-            "DeviceMap": {chip: server.devices[int(chip)] for chip in sorted(map(str, server.devices))},
-        }
-        for name, server in sorted(servers.items())
-    }
-    text = go_json({"Version": version, "SuperPodID": str(super_pod), "NodeDeviceMap": nodes})
+    nodes = {name: _node(name, server) for name, server in sorted(servers.items())}
+    body: dict[str, Any] = {"Version": version, "SuperPodID": str(super_pod), "NodeDeviceMap": nodes}
+    if kind := next((server.kind for _, server in sorted(servers.items()) if server.kind), ""):
+        body["AcceleratorType"] = kind
+    text = go_json(body)
     metadata = {"name": f"{PREFIX}{super_pod}", "namespace": NAMESPACE, "labels": dict(LABELS)}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}}
+
+
+def _node(name: str, server: SuperPodServer) -> dict[str, Any]:
+    # Go sorts the keys of maps as text, and leaves out what is empty
+    body: dict[str, Any] = {
+        "NodeName": name,
+        "ServerID": str(server.place),
+        "DeviceMap": {chip: server.devices[int(chip)] for chip in sorted(map(str, server.devices))},
+    }
+    if server.rack >= 0:
+        body["RackID"] = str(server.rack)
+    if server.kind:
+        body["AcceleratorType"] = server.kind
+    return body
+
+
+def ping_list_map(super_pod: int, place: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The ConfigMap with one server's ping list (Ascend950), for agents without a folder that all share."""
+    metadata = {"name": list_name(super_pod, place), "namespace": NAMESPACE, "labels": dict(LABELS)}
+    text = go_json([{"pingList": list(rows)}])
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {LIST_KEY: text}}
+
+
+def list_name(super_pod: int, place: int) -> str:
+    """The name of a server's ping list."""
+    return f"{PREFIX}{super_pod}-pings-{place}"
 
 
 def addresses(device: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
@@ -78,4 +105,7 @@ def pings_wanted(config_map: Mapping[str, Any] | None) -> bool:
     return False
 
 
-__all__ = ["CONFIG", "NAMESPACE", "SuperPodServer", "addresses", "pings_wanted", "super_pod_map"]
+__all__ = [
+    "CONFIG", "LIST_KEY", "NAMESPACE", "SuperPodServer", "addresses", "list_name", "ping_list_map", "pings_wanted",
+    "super_pod_map",
+]  # fmt: skip

@@ -21,6 +21,7 @@ from agents.node.hardware.settings import HardwareSettings
 from agents.node.hardware.snapshots import Snapshots
 from agents.node.hardware.storage import Clients
 from agents.node.hardware.superpod import SuperPod
+from agents.node.hardware.topology import TopologyFile
 from agents.node.settings import Settings
 from agents.node.state import NodeState
 from engine.wire.policy import NodePolicy
@@ -43,7 +44,7 @@ def hardware_part(
     pods = _SuperPodWorks(node, client, hardware, driver, state, clock, folder)
     beside: list[Callable[[], Awaitable[None]]] = []
     if hardware.super_pod and isinstance(driver, DcmiDriver):
-        beside += [pods.pings, pods.windows.run, pods.marks, pods.cards]
+        beside += [pods.pings, pods.windows.run, pods.marks, pods.cards, pods.topology]
     if hardware.snapshots:
         beside.append(Snapshots(node, client, clock).run)
     around = NodeSurroundings(
@@ -116,6 +117,13 @@ class _SuperPodWorks:
             folder,
             rounds=self.windows.add,
         ).run()
+
+    async def topology(self) -> None:
+        """Write the server's topology into the shared folder (Ascend950)."""
+        state, shared = self._state(), self._hardware.ras_root
+        if state is None or state.machine.super_pod_id < 0 or not shared or not state.machine.generation.unified_bus:
+            return
+        await TopologyFile(state.machine, Path(shared), self._clock).run()
 
     async def marks(self) -> None:
         """Mark the chips that faulty jobs hold."""

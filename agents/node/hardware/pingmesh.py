@@ -32,6 +32,9 @@ from agents.node.hardware.pings import (
 from agents.node.log import Log
 
 SUPER_POD_MAP: Final = "super-pod-{}"
+#: The ping list of a server of Ascend950, which `belay server` writes.
+LIST_MAP: Final = "super-pod-{}-pings-{}"
+LIST_KEY: Final = "pingList"
 LOG_FOLDER: Final = Path("/user/mind-cluster/pingmesh")
 LOOK_EVERY: Final = 5.0
 LIST_TRIES: Final = 24
@@ -46,7 +49,8 @@ Ask = Callable[..., Awaitable[Any]]
 
 
 class PingMesh:
-    """``folder`` holds the super pod's ping lists and tables; without it (None) all chips ping each other."""
+    """``folder`` holds the super pod's ping lists and tables; without it (None) all chips ping each other, those of
+    Ascend950 by the list that `belay server` writes."""
 
     def __init__(
         self,
@@ -94,7 +98,10 @@ class PingMesh:
                 await self._stop(chip, task)
         try:
             async with asyncio.TaskGroup() as group:
-                for name in (CONFIG_MAP, SUPER_POD_MAP.format(self._super_pod)):
+                names = [CONFIG_MAP, SUPER_POD_MAP.format(self._super_pod)]
+                if self._by_eid and self._folder is None:
+                    names.append(LIST_MAP.format(self._super_pod, self._index))
+                for name in names:
                     group.create_task(self._follow(name))
                 while True:
                     await self.step()
@@ -159,9 +166,10 @@ class PingMesh:
 
     async def _destinations(self, nodes: Mapping[str, Mapping[int, str]]) -> tuple[str, Tasks] | None:
         """The hash and content of the ping list; None while it cannot be read."""
+        if self._folder is None and not self._by_eid:
+            return "", pinglist.full_mesh(self._node, nodes)
         if self._folder is None:
-            # pings by EID are defined only in a list
-            return "", {} if self._by_eid else pinglist.full_mesh(self._node, nodes)
+            return self._given_list()
         if self._list is not None and self._clock.monotonic() < self._list_due:
             return self._list
         if self._list is None and self._list_failures >= LIST_TRIES and self._clock.monotonic() < self._list_due:
@@ -177,6 +185,18 @@ class PingMesh:
                 # retried in the next round, five seconds later
                 return self._list
         self._list_due = self._clock.monotonic() + LIST_EVERY
+        return self._list
+
+    def _given_list(self) -> tuple[str, Tasks] | None:
+        """The hash and content of the list that `belay server` writes; the last good one while it cannot be read."""
+        given = settings(self._bodies.get(LIST_MAP.format(self._super_pod, self._index))) or {}
+        text = str(given.get(LIST_KEY) or "")
+        try:
+            # pings by EID are defined only in a list
+            tasks = pinglist.listed(text, per_source=True) if text else {}
+            self._list = (hashlib.sha256(text.encode()).hexdigest() if text else "", tasks)
+        except PingError as error:
+            self._notes.problem(f"the ping list cannot be used: {error}")
         return self._list
 
     async def collect(self) -> None:

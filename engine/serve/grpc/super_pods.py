@@ -1,8 +1,9 @@
 """Writes ``cluster-system/super-pod-<id>``, without which the chips of a super pod do not ping each other.
 
 Only the server that leads writes, only while ``pingmesh-config`` activates pings, and not beside a ClusterD. A node
-that leaves its super pod is taken out; the ConfigMap of a super pod without nodes is left as it is. Not for Ascend950,
-whose pings follow lists of their own. Source: component/clusterd/pkg/application/pingmesh/publisher.go.
+that leaves its super pod is taken out; the ConfigMap of a super pod without nodes is left as it is. Chips of Ascend950
+follow lists, one a server: ``super-pod-<id>-pings-<server>``, which agents read where no folder is shared
+(`ping_lists.py`). Source: component/clusterd/pkg/application/pingmesh/publisher.go, collector_v2.go.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from engine.log import get
 from engine.model.cluster import Observed
 from engine.plan import resolve_roles
 from engine.serve.grpc.observed_cluster import ObservedCluster
+from engine.serve.grpc.ping_lists import ping_lists
+from engine.serve.grpc.slow_networks import ends_by_address
 from engine.wire import superpods
 from engine.wire.superpods import SuperPodServer
 
@@ -27,7 +30,10 @@ PERIOD: Final = 15.0
 MAX_WRITES: Final = 64
 """ConfigMaps that one look writes; the next one goes on."""
 MAX_SERVERS: Final = 384
+MAX_SERVERS_950: Final = 1024
 _UNIFIED_BUS: Final = "huawei.com/npu"
+KINDS: Final = ("950-SuperPod-Atlas-8", "850-SuperPod-Atlas-8")
+"""Labels ``accelerator-type`` of the servers of Ascend950 that form super pods."""
 
 
 @functools.cache
@@ -64,7 +70,7 @@ class SuperPods:
             self._written.clear()
             return
         writes = 0
-        for body in super_pod_maps(observed):
+        for body in [*super_pod_maps(observed), *ping_list_maps(observed)]:
             name = body["metadata"]["name"]
             if self._written.get(name) == body["data"]:
                 continue
@@ -88,7 +94,10 @@ def super_pod_maps(observed: Observed) -> list[dict[str, Any]]:
     versions: dict[int, str] = {}
     for name, report in sorted(observed.reports.items()):
         node = observed.nodes.get(name)
-        if node is None or report.super_pod_id < 0 or report.resource == _UNIFIED_BUS:
+        if node is None or report.super_pod_id < 0:
+            continue
+        bus, kind = report.resource == _UNIFIED_BUS, node.labels.get("accelerator-type", "")
+        if bus and kind not in KINDS:
             continue
         devices = {
             int(chip): str(device.get("SuperDeviceID", ""))
@@ -96,8 +105,12 @@ def super_pod_maps(observed: Observed) -> list[dict[str, Any]]:
             if (chip := full.rpartition("-")[2]).isascii() and chip.isdecimal()
         }
         servers = pods.setdefault(report.super_pod_id, {})
-        if len(servers) < MAX_SERVERS and devices and all(number.isdecimal() for number in devices.values()):
-            servers[name] = SuperPodServer(max(0, report.server_index), devices)
+        most = MAX_SERVERS_950 if bus else MAX_SERVERS
+        if len(servers) < most and devices and all(number.isdecimal() for number in devices.values()):
+            rack = node.annotations.get("rackID", "") if bus else ""
+            known = rack.isascii() and rack.isdecimal() and len(rack) < 7
+            place = max(0, report.server_index)
+            servers[name] = SuperPodServer(place, devices, int(rack) if known else -1, kind if bus else "")
             versions.setdefault(report.super_pod_id, node.annotations.get("serverType", "").strip())
     return [
         superpods.super_pod_map(number, versions.get(number, ""), servers)
@@ -106,4 +119,14 @@ def super_pod_maps(observed: Observed) -> list[dict[str, Any]]:
     ]
 
 
-__all__ = ["SuperPods", "super_pod_maps"]
+def ping_list_maps(observed: Observed) -> list[dict[str, Any]]:
+    """The ping lists of all servers of Ascend950, by super pod and server."""
+    ends = [end for end in ends_by_address(observed).values() if end.super_pod >= 0]
+    found = []
+    for node, rows in sorted(ping_lists(ends).items()):
+        report = observed.reports[node]
+        found.append(superpods.ping_list_map(report.super_pod_id, max(0, report.server_index), rows))
+    return found
+
+
+__all__ = ["SuperPods", "ping_list_maps", "super_pod_maps"]

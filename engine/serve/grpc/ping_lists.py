@@ -1,0 +1,54 @@
+"""Which addresses of Ascend950 chips ping each other: every one a few others on its plane, near and far.
+
+Each address pings the same chip of the next nodes of its rack (through the switch of the rack), and of as many next
+racks (through that of the super pod), so that each part of the network is crossed by many paths with different ends.
+Source: component/ascend-faultdiag-online/pkg/algo_src/netfault/algo/gen_pinglist.go (rings of racks and boards by
+plane). The mesh inside a server or rack (level 0) is left out: which of its ports are joined only the driver's own
+topology files say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from engine.model.pings import End
+
+REACH: Final = 3
+"""Nodes of the rack, and other racks, that each address pings."""
+PLANES: Final = 1
+"""The level of the network whose addresses lead through switches."""
+_EID: Final = 2
+_SIZE: Final = 28
+
+
+def ping_lists(ends: Iterable[End]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each node's ping list, as ``ping_list_<server>.json`` has them."""
+    racks: dict[tuple[int, int, int], dict[int, dict[str, End]]] = defaultdict(lambda: defaultdict(dict))
+    for end in sorted(ends):
+        if end.layer == PLANES and end.super_pod >= 0:
+            racks[(end.super_pod, end.plane, end.chip)][end.rack].setdefault(end.node, end)
+    lists: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for key in sorted(racks):
+        by_rack = {rack: [nodes[name] for name in sorted(nodes)] for rack, nodes in sorted(racks[key].items())}
+        order = list(by_rack)
+        for at, rack in enumerate(order):
+            own = by_rack[rack]
+            for place, source in enumerate(own):
+                near = [own[(place + step) % len(own)] for step in range(1, REACH + 1)]
+                others = [by_rack[order[(at + step) % len(order)]] for step in range(1, REACH + 1)]
+                far = [nodes[place % len(nodes)] for nodes in others]
+                for target in sorted({*near, *far} - {source}):
+                    lists[source.node].append(_row(source, target))
+    return dict(lists)
+
+
+def _row(source: End, target: End) -> dict[str, Any]:
+    return {
+        "srcType": _EID, "dstType": _EID, "pktSize": _SIZE, "srcCardPhyId": source.chip, "srcAddr": source.address,
+        "dstAddr": target.address, "dstCardPhyId": target.chip,
+    }  # fmt: skip
+
+
+__all__ = ["ping_lists"]
