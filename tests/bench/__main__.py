@@ -41,6 +41,7 @@ SECTIONS = {
     "tft-ends": ("MindIO TFT's functions: the end of a job", "training_tft", "run_ends"),
     "tft-many": ("Fault tolerance of 10,000 ranks", "training_tft", "run_many"),
     "checkpoint": ("Checkpoints", "checkpoint", "run"),
+    "checkpoint-reading": ("Checkpoints, loaded and proven", "checkpoint", "run_reading"),
     "checkpoint-device": ("Checkpoints of a device's memory", "checkpoint_device", "run"),
     "training-kill": ("Training, from a fault to the next step", "training_recovery", "run"),
     "training-cases": ("Training, other faults", "training_recovery", "run_cases"),

@@ -2,7 +2,8 @@
 
 Everything in one run, alternating, so that a busy machine disturbs both sides. The floor is one copy of the same
 tensors to other warm memory by as many threads; "the disk's own write" is the same bytes with O_DIRECT from an aligned
-buffer, fsync included; caches of files are dropped before reads. `python -m tests.bench checkpoint`; SIZE_MB= smaller.
+buffer, fsync included; caches of files are dropped before reads. `python -m tests.bench checkpoint
+checkpoint-reading`; SIZE_MB= smaller.
 """
 
 from __future__ import annotations
@@ -25,13 +26,23 @@ STEP = 16 << 20
 
 
 def run() -> list[Result]:
+    """Saving, alone and beside training."""
+    return _run(lambda bench: [*bench.saving(), *bench.overlap()])
+
+
+def run_reading() -> list[Result]:
+    """Loading and proving: a section of its own, so that neither takes more than a few minutes."""
+    return _run(lambda bench: bench.reading())
+
+
+def _run(rows: Callable[[_Bench], list[Result]]) -> list[Result]:
     try:
         import torch
     except ImportError as error:
         raise Skipped("PyTorch is not installed (requirements-training.lock)") from error
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0))))
     with tempfile.TemporaryDirectory(prefix="belay-bench-", dir=os.environ.get("BENCH_DISK")) as folder:
-        return _Bench(torch, Path(folder)).run()
+        return _Bench(torch, Path(folder)).run(rows)
 
 
 def _timed(work: Callable[[], Any]) -> float:
@@ -52,15 +63,15 @@ class _Bench:
         self.state = {f"layer.{n}": torch.randn(SIZE // TENSORS // 4) for n in range(TENSORS)}
         self.spare = [torch.empty_like(tensor).copy_(tensor) for tensor in self.state.values()]
 
-    def run(self) -> list[Result]:
+    def run(self, rows: Callable[[_Bench], list[Result]]) -> list[Result]:
         try:
             self.saver.reserve(self.state)
-            return [*self._saving(), *self._overlap(), *self._reading()]
+            return rows(self)
         finally:
             with suppress(Exception):
                 self.client.ask({"do": "stop"})
 
-    def _saving(self) -> list[Result]:
+    def saving(self) -> list[Result]:
         from agents.training.checkpoint import blocks
 
         pairs = list(zip(self.spare, self.state.values(), strict=True))
@@ -128,13 +139,13 @@ class _Bench:
         _copy_state_dict(self.state, kept)
         return _seconds([_timed(lambda: _copy_state_dict(self.state, kept)) for _ in range(RUNS)])
 
-    def _overlap(self) -> list[Result]:
+    def overlap(self) -> list[Result]:
         torch = self.torch
         model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8)))
         data = torch.randn(2048, 1024)
 
         def passes() -> None:
-            for _ in range(4):
+            for _ in range(2):
                 model(data).square().mean().backward()
 
         passes()
@@ -156,10 +167,12 @@ class _Bench:
             ),
         ]
 
-    def _reading(self) -> list[Result]:
+    def reading(self) -> list[Result]:
         from agents.training.checkpoint import reading, verifying
 
         path, zipped = self.folder / "a.pt", self.folder / "t.pt"
+        self.saver.save(self.state, path).durable()
+        self.torch.save(self.state, zipped)
         loads, proven, mapped, torchs, disk, verify, memory = [], [], [], [], [], [], []
         for _ in range(RUNS):
             disk.append(self._cold(path, lambda: self._read(path)))
