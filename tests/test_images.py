@@ -255,6 +255,24 @@ mkdir -p "$ROOT/usr/local/Ascend/ascend-toolkit" && touch "$ROOT/usr/local/Ascen
     assert "say which CANN" in script("install-cann.sh", str(made), "", "910b", folder=tmp_path).stderr
 
 
+def test_wheels_whose_sums_are_named_go_before_those_of_an_index(tmp_path: Path) -> None:
+    names = ("torch-2.7.1+cpu-cp311-cp311-linux_x86_64.whl", "torch_npu-2.7.1-py3-none-any.whl",
+             "two-1-cp311-cp311-linux_x86_64.whl", "two-1-cp311-cp311-linux_aarch64.whl")  # fmt: skip
+    made = packages(tmp_path, **dict.fromkeys(names, b"wheel"))
+    (tmp_path / "bin").mkdir()
+    stand_in = tmp_path / "bin" / "python3"
+    stand_in.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    stand_in.chmod(0o755)
+    done = script("pip-install.sh", str(made), "torch==2.7.1", "torch-npu==2.7.1", "numpy", "two", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    asked = done.stdout.splitlines()
+    assert asked[asked.index(str(made)) + 1 :] == [
+        f"{made}/{names[0]}", "torch==2.7.1", f"{made}/{names[1]}", "torch-npu==2.7.1", "numpy", "two",
+    ]  # fmt: skip
+    done = script("pip-install.sh", str(made), "--optional", "apex", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), "what is not in the folder is left out"
+
+
 def test_torchrun_is_patched_once_before_its_import(tmp_path: Path) -> None:
     (tmp_path / "taskd").mkdir()
     (tmp_path / "taskd" / "__init__.py").touch()

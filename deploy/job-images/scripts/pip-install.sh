@@ -12,6 +12,8 @@ for requirement in "$@"; do
   name=$(printf '%s' "${requirement%%[=<>]*}" | tr '.-' '__' | tr '[:upper:]' '[:lower:]')
   found=$(cd "$folder" && for file in *.whl; do
     [ -f "$file" ] && [ "$(printf '%s' "${file%%-*}" | tr '.-' '__' | tr '[:upper:]' '[:lower:]')" = "$name" ] && echo "$file"; done || true)
+  # the file itself beside what is asked of it: for the same version pip would as well take the index's, which no sum names
+  case $found in ''|*$'\n'*) ;; *) wanted+=("$folder/$found") ;; esac
   if [ -n "$found" ] || [ -z "$optional" ]; then wanted+=("$requirement"); fi
 done
 [ ${#wanted[@]} -eq 0 ] && exit 0
