@@ -23,6 +23,7 @@ import torch
 from agents.training.frames import FrameDecoder, FrameError, pack
 from agents.training.tolerance.rendezvous import Rendezvous
 from agents.training.values import join, split
+from agents.training.worker.buckets import agreed
 from agents.training.worker.encoding import decode, encode
 from agents.training.worker.protected import Protected
 from agents.training.worker.randomness import Randomness
@@ -184,3 +185,12 @@ def test_one_rank_alone_trains_without_a_launcher(tmp_path: Path, monkeypatch: p
     assert train(3) == "trained"
     assert seen == [0, 1, 2]
     assert not torch.distributed.is_initialized()
+
+
+def test_ranks_whose_peers_are_all_gone_use_the_same_buckets_or_none() -> None:
+    first: list[list[int] | None] = [[2, 0, 1]]
+    other: list[list[int] | None] = [[0, 1, 2]]
+    assert agreed([first, other], 1) == other
+    assert agreed([[], first, first], 0) == first
+    assert agreed([[], first, other], 1) == []
+    assert agreed([[], []], 0) == []

@@ -94,6 +94,8 @@ class NodeAgent:
         self._firsts: dict[int, int] = {}
         """Pid → generation whose first step was reported."""
         self._terminated: float | None = None
+        self._orders: dict[int, bytes] = {}
+        """Rank → orders of DDP's buckets, as it sent them: for its successor, when no other rank can give them."""
         self._states: dict[int, Message] = {}
         """Rank → its state, sent when this node joins (again)."""
         self._return_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -288,7 +290,9 @@ class NodeAgent:
         for event in self.ranks.handle(ready):
             match event:
                 case RankMessage(process, message, payload):
-                    if process.rank is not None:
+                    if process.rank is not None and message["t"] == "orders":
+                        self._orders[process.rank] = payload
+                    elif process.rank is not None:
                         self._record(process.rank, process.incarnation, message)
                         up.append(
                             ({"t": "rank", "rank": process.rank, "inc": process.incarnation, "m": message}, payload)
@@ -393,7 +397,9 @@ class NodeAgent:
             "address": self.address,
             "env": env,
         }
-        self.ranks.start(rank, incarnation, assignment)
+        process = self.ranks.start(rank, incarnation, assignment)
+        if rank in self._orders:
+            self.ranks.send(process, {"t": "orders"}, self._orders[rank])
 
     def _progress(self) -> None:
         steps, firsts, median, working, advanced = [], [], 0, False, False

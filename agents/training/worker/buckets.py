@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,22 @@ from torch.nn.parallel import DistributedDataParallel
 Order = list[int]
 
 
+def agreed(found: Sequence[list[Order | None]], rank: int) -> list[Order | None]:
+    """The orders that ``rank`` uses, of those that all have (empty: none): its own when every rank has some, those
+    of the others when these are equal, otherwise none. Ranks with different buckets would add up different gradients,
+    unnoticed."""
+    known = [orders for orders in found if orders]
+    if len(known) == len(found):
+        return found[rank]
+    return known[0] if known and all(orders == known[0] for orders in known) else []
+
+
 class Buckets:
     """Replaces ``torch.distributed.Reducer`` while training functions run."""
 
-    def __init__(self) -> None:
+    def __init__(self, learned: Callable[[], object] = lambda: None) -> None:
+        self._learned = learned
+        """Called when an order has become known."""
         self.orders: list[Order | None] = []
         """For each DDP of an entry, in order of creation: parameters in the order in which their gradients become
         ready."""
@@ -103,6 +115,7 @@ class Buckets:
                 order.append(at)
                 if len(order) == len(parameters):
                     self.orders[index] = order
+                    self._learned()
                     for one in hooks:
                         one.remove()
 

@@ -4,6 +4,7 @@ whatever the main thread does.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -48,6 +49,10 @@ class Control:
         self.assignment: Message | None = None
         self.plan: Message | None = None
         self.leave = False
+        self.orders = b""
+        """Orders of DDP's buckets that the predecessor of this rank left with the agent."""
+        self._left_orders = b""
+        """The message with which this rank left its own."""
         self.freeing: list[Callable[[], object]] = []
         """Called in the listening thread when a generation ends; must not block."""
         self.called: list[Callable[[int], object]] = []
@@ -66,6 +71,8 @@ class Control:
             self.finished = True
         elif kind == "ready":
             self.entered = 0
+        elif kind == "orders":
+            self._left_orders = frame
         self.done = fields.get("done", self.done)
         with self._sending:
             try:
@@ -178,6 +185,8 @@ class Control:
             with self._sending:
                 self._sock.close()
                 self._sock = sock
+                with contextlib.suppress(OSError):
+                    sock.sendall(self._left_orders)
             with self._changed:
                 # requests to the former agent will not be answered
                 for number, answer in self._answers.items():
@@ -212,6 +221,8 @@ class Control:
                 self.plan = message
             elif kind == "leave":
                 self.leave = True
+            elif kind == "orders":
+                self.orders = payload
             elif kind == "answer" and message.get("id") in self._answers:
                 self._answers[message["id"]] = (message, payload)
             self._changed.notify_all()

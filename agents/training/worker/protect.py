@@ -17,7 +17,7 @@ from agents.training.checkpoint.errors import CheckpointError
 from agents.training.frames import Message
 from agents.training.notices import say
 from agents.training.worker import repair
-from agents.training.worker.buckets import Buckets
+from agents.training.worker.buckets import Buckets, agreed
 from agents.training.worker.groups import Groups, devices
 from agents.training.worker.interruption import Interrupted, TrainingError
 from agents.training.worker.periodic import PeriodicCheckpoints
@@ -117,7 +117,7 @@ class _Session:
         self.control = member.control
         self.backend = backend or devices(protected.device() if protected else _accelerator())
         self.randomness = Randomness(keep_random)
-        self.buckets = Buckets()
+        self.buckets = Buckets(self._keep_orders)
         if member.groups is None:
             member.groups = Groups(self.control, member.rank, member.world, member.address, timeout)
         self.groups = member.groups
@@ -219,6 +219,11 @@ class _Session:
     def _restore(self, plan: Message, protected: Protected, step: int, generation: int) -> None:
         donors = {int(receiver): int(donor) for receiver, donor in plan["donors"].items()}
         me = self.member.rank
+        if plan.get("checkpoint") and step:
+            left = json.loads(self.control.orders) if self.control.orders else []
+            found: list[Any] = [None] * self.member.world
+            dist.all_gather_object(found, self.buckets.orders or left)
+            self.buckets.orders = agreed(found, me)
         if plan.get("checkpoint") and me not in donors:
             protected.whole = False
             self._load(step)
@@ -237,6 +242,10 @@ class _Session:
         if me in donors:
             self.buckets.orders = json.loads(self.groups.form(generation).store.get("belay/orders"))
         protected.done, protected.whole = step, True
+
+    def _keep_orders(self) -> None:
+        """Leave the orders with the node agent, for the case that no rank is left to give them."""
+        self.control.send("orders", json.dumps(self.buckets.orders).encode())
 
     def _load(self, step: int) -> None:
         """Load a checkpoint. One that is damaged ends this generation; the next does without it."""
