@@ -24,6 +24,8 @@ from agents.training.tolerance.members import Limits, Recovery, RunningRank
 from agents.training.tolerance.rendezvous import Answer, Rendezvous
 from agents.training.values import join, split
 
+NAMED = 20
+"""Number of messages that are named when they cannot be read."""
 Outgoing = tuple[int, Message, bytes]
 """Node, message and payload."""
 
@@ -48,6 +50,7 @@ class CoordinatorHost:
         self._report, self._keep = report, keep
         self._generation = 0
         self._stepping: Recovery | None = None
+        self._unreadable = 0
         self._firsts: dict[int, tuple[int, float]] = {}
         """Rank → generation and time of its first finished step; it may be reported before all ranks have entered."""
 
@@ -80,18 +83,22 @@ class CoordinatorHost:
         return self._carry_out(self.coordinator.tick(now))
 
     def take(self, messages: list[tuple[Message, bytes]], now: float) -> list[Outgoing]:
-        """Messages that arrived together: ranks that died together are one fault."""
+        """Messages that arrived together: ranks that died together are one fault. One that cannot be read is named and
+        ignored: a node of another version, or a script that writes to its connection, must not end the job."""
         out: list[Outgoing] = []
-        lost = [
-            (int(message["rank"]), int(message["inc"]), str(message["why"]))
-            for message, _ in messages
-            if message["t"] == "lost"
-        ]
+        lost: list[tuple[int, int, str]] = []
         for message, payload in messages:
-            if message["t"] == "rank":
-                out += self._of_rank(int(message["rank"]), int(message["inc"]), message["m"], payload, now)
-            elif message["t"] == "progress":
-                out += self._progress(message, now)
+            try:
+                if message["t"] == "rank":
+                    out += self._of_rank(int(message["rank"]), int(message["inc"]), message["m"], payload, now)
+                elif message["t"] == "progress":
+                    out += self._progress(message, now)
+                elif message["t"] == "lost" and int(message["rank"]) in self.coordinator.members:
+                    lost.append((int(message["rank"]), int(message["inc"]), str(message["why"])[:500]))
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+                self._unreadable += 1
+                if self._unreadable <= NAMED:
+                    say(f"a message {message['t']!r:.40} cannot be read and is ignored: {error!r:.200}")
         if lost:
             out += self._carry_out(self.coordinator.ranks_lost(lost, now))
         return out
