@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from agents.training.native import devices as native
 from agents.training.native.gloo import Sockets
 from agents.training.worker.control import Control
 from agents.training.worker.interruption import Interrupted
@@ -39,6 +40,10 @@ class Groups:
         c10d.ProcessGroupGloo = _stand_in(self._made, self._gloo)
         c10d._new_process_group_helper = self._watched(c10d._new_process_group_helper)
         control.freeing.append(self.sockets.shut)
+        self.device = native.of(accelerator())
+        """What stops and restarts this rank's accelerator; None on CPU."""
+        if self.device is not None:
+            control.freeing.append(self.device.free)
         control.called.append(self.form)
 
     def form(self, generation: int) -> _Forming:
@@ -52,6 +57,8 @@ class Groups:
 
     def install(self, generation: int, backend: str | None) -> None:
         """Install the group of ``generation`` as the default group. Raises ``Interrupted`` when the generation ends."""
+        if self.device is not None:
+            self.device.leave()
         self.retire()
         forming = self.form(generation)
         forming.wait()
@@ -69,6 +76,13 @@ class Groups:
             )
         finally:
             self._ready = None
+        if self.device is not None:
+            self.device.made()
+
+    def settle(self) -> None:
+        """Wait until the collectives of this step have ended, on devices where the host does not wait for them."""
+        if self.device is not None:
+            self.device.settle()
 
     def retire(self) -> None:
         """Drop the default group and all others without waiting for them."""
@@ -167,6 +181,7 @@ def devices(model_device: str) -> str | None:
     return {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}.get(model_device)
 
 
-def any_accelerator() -> bool:
-    """Whether an accelerator is available."""
-    return bool(torch.accelerator.is_available())
+def accelerator() -> str:
+    """The kind of accelerator of this machine; cpu without one."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found.type if found is not None else "cpu"

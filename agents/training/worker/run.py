@@ -39,12 +39,15 @@ class Run:
         page: Page | None,
         adopt: Callable[[Protected], None] = lambda _: None,
         checkpoints: PeriodicCheckpoints | None = None,
+        settle: Callable[[], None] = lambda: None,
+        finished: Callable[[], None] = lambda: None,
     ) -> None:
         self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
         self.generation = generation
         self.resumed = generation > 1
         self._given, self._randomness, self._check, self._page = protected, randomness, check, page
         self._adopt, self._checkpoints = adopt, checkpoints
+        self._settle, self._finished = settle, finished
         self._durations: deque[int] = deque(maxlen=KEPT_STEPS)
         self._began = self._first = 0
         self._step: int | None = None
@@ -108,6 +111,7 @@ class Run:
     def _finish(self, step: int) -> None:
         self._protected.done = step + 1
         self._updated = True
+        self._finished()
         if self._checkpoints is not None:
             self._checkpoints.stepped(step + 1)
         if self._page is not None:
@@ -125,6 +129,8 @@ class Updating:
         self._run, self._step = run, step
 
     def __enter__(self) -> None:
+        # on an accelerator a collective that was stopped may have left half a sum in the gradients
+        self._run._settle()
         self._run._check()
         if self._run._checkpoints is not None:
             self._run._checkpoints.copied()
