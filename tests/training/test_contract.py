@@ -23,7 +23,7 @@ import torch
 from agents.training.frames import FrameDecoder, FrameError, pack
 from agents.training.tolerance.rendezvous import Rendezvous
 from agents.training.values import join, split
-from agents.training.worker.buckets import agreed
+from agents.training.worker.buckets import Buckets, agreed
 from agents.training.worker.encoding import decode, encode
 from agents.training.worker.protected import Protected
 from agents.training.worker.randomness import Randomness
@@ -194,3 +194,21 @@ def test_ranks_whose_peers_are_all_gone_use_the_same_buckets_or_none() -> None:
     assert agreed([[], first, first], 0) == first
     assert agreed([[], first, other], 1) == []
     assert agreed([[], []], 0) == []
+
+
+def test_an_order_of_buckets_counts_only_with_a_finished_step() -> None:
+    heard: list[list[list[int] | None]] = []
+    buckets = Buckets.__new__(Buckets)
+    buckets.__dict__.update(orders=[], _pending={}, _made=[], _hooks=[], _learned=lambda: heard.append(buckets.orders))
+    model = torch.nn.Linear(2, 1)
+    buckets._learn(1, list(model.parameters()))
+    model(torch.ones(1, 2)).sum().backward()
+    assert buckets.orders == []
+    # the step is done again by all ranks, some of which had not come so far
+    buckets.enter(7)
+    buckets.finished()
+    assert (buckets.orders, heard) == ([], [])
+    buckets._learn(1, list(model.parameters()))
+    model(torch.ones(1, 2)).sum().backward()
+    buckets.finished()
+    assert heard == [[None, buckets.orders[1]]] and sorted(buckets.orders[1] or ()) == [0, 1]

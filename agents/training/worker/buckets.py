@@ -24,13 +24,13 @@ Order = list[int]
 
 
 def agreed(found: Sequence[list[Order | None]], rank: int) -> list[Order | None]:
-    """The orders that ``rank`` uses, of those that all have (empty: none): its own when every rank has some, those
-    of the others when these are equal, otherwise none. Ranks with different buckets would add up different gradients,
-    unnoticed."""
-    known = [orders for orders in found if orders]
-    if len(known) == len(found):
+    """The orders that ``rank`` uses, of those that all ranks have (empty: none): its own when every rank has some,
+    those of the others when these are equal, otherwise none. Ranks with different buckets would add up different
+    gradients, unnoticed."""
+    complete = [orders for orders in found if orders and None not in orders]
+    if len(complete) == len(found):
         return found[rank]
-    return known[0] if known and all(orders == known[0] for orders in known) else []
+    return complete[0] if complete and all(orders == complete[0] for orders in complete) else []
 
 
 class Buckets:
@@ -38,10 +38,12 @@ class Buckets:
 
     def __init__(self, learned: Callable[[], object] = lambda: None) -> None:
         self._learned = learned
-        """Called when an order has become known."""
+        """Called when orders have become known."""
         self.orders: list[Order | None] = []
         """For each DDP of an entry, in order of creation: parameters in the order in which their gradients become
-        ready."""
+        ready. Known to every rank that holds a step after it was learned, or to none of them."""
+        self._pending: dict[int, Order] = {}
+        """Learned in a step that is not finished: other ranks may not have learned it, and it may be done again."""
         self._made: list[weakref.ref[Any]] = []
         self._hooks: list[Any] = []
         self._count = 0
@@ -59,7 +61,7 @@ class Buckets:
                 reducer._remove_autograd_hooks()
         for hook in self._hooks:
             hook.remove()
-        self._made, self._hooks, self._count = [], [], 0
+        self._made, self._hooks, self._count, self._pending = [], [], 0, {}
         self._known, self._equal = step > 0, frozenset()
         if step == 0:
             self.orders = []
@@ -81,6 +83,15 @@ class Buckets:
 
         return functools.wraps(self._init)(init)
 
+    def finished(self) -> None:
+        """A step was finished with what was learned in it."""
+        if self._pending:
+            for index, order in sorted(self._pending.items()):
+                self.orders += [None] * (index + 1 - len(self.orders))
+                self.orders[index] = order
+            self._pending = {}
+            self._learned()
+
     def _make(self, parameters: list[torch.Tensor], buckets: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         index, self._count = self._count, self._count + 1
         order = self.orders[index] if index < len(self.orders) else None
@@ -98,8 +109,6 @@ class Buckets:
             )
             args = (per_bucket, *args[1:])
         elif order is None:
-            while len(self.orders) <= index:
-                self.orders.append(None)
             self._learn(index, parameters)
         reducer = self._reducer(parameters, buckets, *args, **kwargs)
         self._made.append(weakref.ref(reducer))
@@ -114,8 +123,7 @@ class Buckets:
             def hook(_: torch.Tensor) -> None:
                 order.append(at)
                 if len(order) == len(parameters):
-                    self.orders[index] = order
-                    self._learned()
+                    self._pending[index] = order
                     for one in hooks:
                         one.remove()
 

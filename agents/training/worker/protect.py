@@ -18,7 +18,7 @@ from agents.training.frames import Message
 from agents.training.notices import say
 from agents.training.worker import repair
 from agents.training.worker.buckets import Buckets, agreed
-from agents.training.worker.groups import Groups, devices
+from agents.training.worker.groups import Groups, accelerator, devices
 from agents.training.worker.interruption import Interrupted, TrainingError
 from agents.training.worker.periodic import PeriodicCheckpoints
 from agents.training.worker.process import CurrentRank, current
@@ -115,7 +115,7 @@ class _Session:
         self.member, self.checkpoint = member, checkpoint
         self.periodic = checkpoint if isinstance(checkpoint, PeriodicCheckpoints) else None
         self.control = member.control
-        self.backend = backend or devices(protected.device() if protected else _accelerator())
+        self.backend = backend or devices(protected.device() if protected else accelerator())
         self.randomness = Randomness(keep_random)
         self.buckets = Buckets(self._keep_orders)
         if member.groups is None:
@@ -143,6 +143,8 @@ class _Session:
                     self.member.page,
                     functools.partial(self._adopt, plan, generation),
                     self.periodic,
+                    self.groups.settle,
+                    self.buckets.finished,
                 )
                 self.control.send("entered", gen=generation)
                 result = body(run)
@@ -227,8 +229,8 @@ class _Session:
         if plan.get("checkpoint") and me not in donors:
             protected.whole = False
             self._load(step)
-        if donors and me == min(set(donors.values())):
-            self._store_set(generation, "orders", json.dumps(self.buckets.orders).encode())
+        if me in donors.values():
+            self._store_set(generation, f"orders/{me}", json.dumps(self.buckets.orders).encode())
         for receiver, donor in sorted(donors.items()):
             try:
                 if donor == me:
@@ -240,7 +242,7 @@ class _Session:
                     raise
                 raise
         if me in donors:
-            self.buckets.orders = json.loads(self.groups.form(generation).store.get("belay/orders"))
+            self.buckets.orders = json.loads(self.groups.form(generation).store.get(f"belay/orders/{donors[me]}"))
         protected.done, protected.whole = step, True
 
     def _keep_orders(self) -> None:
@@ -292,6 +294,7 @@ def _is_link_failure(error: BaseException) -> bool:
             "Application timeout caused pair closure",
             "NCCL",
             "HCCL",
+            "FORCE STOP",
             "Interrupted",
         )
     )
@@ -305,12 +308,6 @@ def _steps(checkpoint: Checkpoint | None) -> list[int]:
         return [int(step) for step in several()]
     newest = checkpoint.latest()
     return [] if newest is None else [int(newest)]
-
-
-def _accelerator() -> str:
-    """The kind of device on which a function will make its model."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found.type if found is not None else "cpu"
 
 
 def _run_unprotected(
@@ -328,7 +325,7 @@ def _run_unprotected(
         protected.done = 0
     mine = not dist.is_initialized()
     if mine:
-        kind = backend or devices(protected.device() if protected is not None else _accelerator())
+        kind = backend or devices(protected.device() if protected is not None else accelerator())
         if world > 1:
             say("faults are not repaired: the script was not started by belay train", "belay_training: ")
             dist.init_process_group(kind)

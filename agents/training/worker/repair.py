@@ -68,8 +68,8 @@ def send_state(protected: Protected, receiver: int, step: int) -> None:
 
 
 def receive_state(protected: Protected, donor: int, step: int) -> int:
-    """Receive the state of ``donor`` and restore it; the number of bytes. Until it is complete, this rank holds
-    none."""
+    """Receive the state of ``donor`` and restore it; the number of bytes. This rank holds none until the caller has all
+    that belongs to it and marks it as whole."""
     protected.whole = False
     text, rest = _receive_first(donor)
     message: dict[str, Any] = json.loads(text)
@@ -88,7 +88,6 @@ def receive_state(protected: Protected, donor: int, step: int) -> int:
         whole = flat.view(dtype).view(shape)
         tensors.append(whole if device == "cpu" else whole.to(device))
     protected.restore(message["meta"], tensors)
-    protected.done, protected.whole = step, True
     return sum(flat.numel() for flat in flats)
 
 
