@@ -124,6 +124,9 @@ class Ranks:
         """Send to a rank; a rank whose connection is broken is ended."""
         try:
             process.line.send(message, payload)
+        except (BrokenPipeError, ConnectionResetError):
+            # usually it has just ended, which its pidfd reports
+            process.silent = True
         except (OSError, FrameError):
             self.stop(process, "did not read its messages")
 
@@ -366,8 +369,11 @@ class Ranks:
                     found.append(RankMessage(process, message, payload))
             if messages is None:
                 process.silent = True
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             self.stop(process, f"sent an unreadable message ({error})")
+        except OSError:
+            # it ended with messages unread
+            process.silent = True
         return found
 
     def _ended(self, process: RankProcess, why: str = "") -> ProcessLost:
