@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import types
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ import torch
 from agents.training.frames import FrameDecoder, FrameError, pack
 from agents.training.tolerance.rendezvous import Rendezvous
 from agents.training.values import join, split
+from agents.training.worker import repair
 from agents.training.worker.buckets import Buckets, agreed
 from agents.training.worker.encoding import decode, encode
+from agents.training.worker.protect import _Session
 from agents.training.worker.protected import Protected
 from agents.training.worker.randomness import Randomness
 from agents.training.worker.run import Run
@@ -212,3 +215,38 @@ def test_an_order_of_buckets_counts_only_with_a_finished_step() -> None:
     model(torch.ones(1, 2)).sum().backward()
     buckets.finished()
     assert heard == [[None, buckets.orders[1]]] and sorted(buckets.orders[1] or ()) == [0, 1]
+
+
+def test_a_rank_that_lacks_the_order_of_buckets_holds_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer, schedule = parts()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    donor = Protected(model, optimizer, schedule, None, 0)
+    sent: list[torch.Tensor] = []
+
+    def taken(tensor: torch.Tensor, _: int) -> None:
+        tensor.copy_(sent.pop(0))
+
+    monkeypatch.setattr(repair.dist, "send", lambda tensor, _: sent.append(tensor.clone()))
+    monkeypatch.setattr(repair.dist, "recv", taken)
+    repair.send_state(donor, 1, 5)
+    fresh = Protected(*parts(), None, 1)
+
+    def interrupted(key: str) -> bytes:
+        raise bt.Interrupted(f"generation 2 is over before {key} is there")
+
+    session = _Session.__new__(_Session)
+    session.member = types.SimpleNamespace(rank=1, world=2)  # type: ignore[assignment]
+    store = types.SimpleNamespace(get=interrupted)
+    session.groups = types.SimpleNamespace(form=lambda generation: types.SimpleNamespace(store=store))  # type: ignore[assignment]
+    session.buckets = types.SimpleNamespace(orders=[])  # type: ignore[assignment]
+    plan = {"donors": {"1": 0}}
+    with pytest.raises(bt.Interrupted, match="orders/0"):
+        session._restore(plan, fresh, 5, 2)
+    assert torch.equal(next(iter(fresh.models.values())).weight, model.weight)
+    assert not fresh.whole
+
+    monkeypatch.setattr(store, "get", lambda key: b"[[1, 0]]")
+    repair.send_state(donor, 1, 5)
+    session._restore(plan, fresh, 5, 3)
+    assert (fresh.whole, fresh.done, session.buckets.orders) == (True, 5, [[1, 0]])
