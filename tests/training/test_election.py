@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import random
+import re
 from dataclasses import dataclass, field
 
 import pytest
 
+from agents.training.agent import launcher
 from agents.training.agent.peers import claim_message, read_claim
 from agents.training.tolerance.election import WAIT, Claim, Election, Follow, Lead, Role
 
@@ -178,3 +181,42 @@ def test_whatever_is_cut_and_killed_all_nodes_are_with_one_leader_soon_after_it_
         assert len(leaders) == 1, (
             f"seed {seed}: {[(n, x.election.role, x.election.leader) for n, x in world.nodes.items()]}"
         )
+
+
+def options(*words: str) -> argparse.Namespace:
+    given = launcher.parser().parse_args([*words, "script.py"])
+    launcher.complete(given)
+    return given
+
+
+def test_the_hosts_give_number_and_rank_of_nodes() -> None:
+    found = options("--nodes", "203.0.113.1,host-b:29501,[2001:db8::2]:7000,2001:db8::1", "--node-rank", "3")
+    assert found.addresses == {
+        0: ("203.0.113.1", 29500),
+        1: ("host-b", 29501),
+        2: ("2001:db8::2", 7000),
+        3: ("2001:db8::1", 29500),
+    }
+    assert (found.nnodes, found.master_addr) == (4, "203.0.113.1")
+    assert options("--nodes", "203.0.113.1,203.0.113.2", "--node-rank", "1").node_rank == 1
+    alone = options()
+    assert (alone.nnodes, alone.node_rank, alone.addresses) == (1, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--nodes", "a,,b"), "'' is not HOST"),
+        (("--nodes", "a:x,b"), "'a:x' is not HOST"),
+        (("--nodes", "a:70000,b"), "'a:70000' is not HOST"),
+        (("--nodes", "[::1]x,b"), "is not HOST"),
+        (("--nodes", "a,a"), "'a' stands twice"),
+        (("--nodes", "a,b", "--nnodes", "3"), "names 2 hosts"),
+        (("--nodes", "a,b", "--master-addr", "a"), "leave --master-addr out"),
+        (("--nodes", "203.0.113.1,203.0.113.2"), "give --node-rank"),
+        (("--nodes", "127.0.0.1,127.0.0.1:2"), "nodes [0, 1] of --nodes are this machine"),
+    ],
+)
+def test_hosts_that_cannot_be_meant_are_named(words: tuple[str, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        options(*words)
