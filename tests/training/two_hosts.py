@@ -43,6 +43,14 @@ class Cable:
         """The command that runs another one in a namespace."""
         return ("ip", "netns", "exec", name)
 
+    def holds(self, pid: int) -> bool:
+        """Whether a process runs in one of the namespaces."""
+        try:
+            found = os.stat(f"/proc/{pid}/ns/net").st_ino
+        except OSError:
+            return False
+        return found in {os.stat(f"/run/netns/{name}").st_ino for name in self.names}
+
     def unplug(self, side: int) -> None:
         """Take the interface of one side down: the other one loses its carrier too."""
         netns.run("ip", "-n", self.names[side], "link", "set", "eth0", "down")
@@ -122,9 +130,10 @@ class TwoHosts:
         return None
 
     def kill(self, *ranks: int, number: int = signal.SIGKILL) -> None:
-        """Signal the processes of ranks, those that still run."""
+        """Signal the processes of ranks, those that still run: the number of an ended one may be another's by now."""
         for pid in [steps[-1].pid for rank in ranks if (steps := self.steps(rank))]:
-            signalled(pid, number)
+            if self.cable.holds(pid):
+                signalled(pid, number)
 
     def kill_helpers(self, node: int) -> None:
         """Kill spares and warm processes of a host."""
