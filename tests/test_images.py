@@ -327,6 +327,10 @@ def test_an_image_is_checked_when_it_is_built(tmp_path: Path) -> None:
     assert done.returncode == 1 and "files of a driver" in done.stderr
     shutil.rmtree(root / "usr/local/Ascend/driver")
     assert script("check.sh", "image", "pytorch", folder=tmp_path, ROOT=str(root)).returncode == 0
+    (root / "packages").mkdir()
+    (root / "packages" / "toolkit.run").touch()
+    done = script("check.sh", "image", "pytorch", folder=tmp_path, ROOT=str(root))
+    assert done.returncode == 1 and "installers are left" in done.stderr
     assert "is no framework" in script("check.sh", "image", "jax", folder=tmp_path, ROOT=str(root)).stderr
 
 
