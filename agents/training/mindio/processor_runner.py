@@ -23,7 +23,8 @@ from agents.training.tolerance.processor import Processor
 from agents.training.tolerance.steplock import UpdatePermission
 
 CONNECT_LIMIT = 5.0
-LEAVE_LIMIT = 0.5
+LEAVE_LIMIT = 1.5
+"""Seconds for which a process that ends waits until its farewell is sent: a connection that ends without is a fault."""
 T = TypeVar("T")
 
 
@@ -159,7 +160,7 @@ class ProcessorRunner:
                 raise StoppedError("FORCE STOP: a fault came while training was paused")
 
     def leave(self) -> None:
-        """Leave after training: inform the controller and close, within half a second."""
+        """Leave after training: inform the controller and close, within LEAVE_LIMIT."""
         with self.changed:
             if self._over:
                 return
