@@ -7,10 +7,11 @@ random calls, so that the port cannot drift away.
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
+from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _NEXT, _READY
 from engine.store import snapshot
 
 Gate = Callable[[str, Callable[[], Any]], Any]
@@ -236,6 +237,13 @@ def _ready(memory: Memory, keys: list[str], args: list[Any]) -> list[bytes]:
     return out
 
 
+def _next(memory: Memory, keys: list[str], args: list[Any]) -> int:
+    now = memory.now_ms()
+    later = memory.zrangebyscore(keys[0], f"({now}", "+inf")
+    score = memory.zscore(keys[0], later[0]) if later else None
+    return math.ceil(score - now) if score is not None else -1
+
+
 def _claim(memory: Memory, keys: list[str], args: list[Any]) -> int | None:
     shard, owner, ttl = args[0], raw(args[1]).decode(), int(args[2])
     if _recover(memory, keys, shard) or not _due(memory, keys, shard):
@@ -320,6 +328,7 @@ def _put(memory: Memory, keys: list[str], args: list[Any]) -> int:
 SCRIPTS: dict[str, Callable[[Memory, list[str], list[Any]], Any]] = {
     _HEAD + _MARK: _mark,
     _HEAD + _READY: _ready,
+    _HEAD + _NEXT: _next,
     _HEAD + _CLAIM: _claim,
     _HEAD + _EXTEND: _extend,
     _HEAD + _DONE: _done,

@@ -74,7 +74,7 @@ def copied(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], hurt: int = 
     finally:
         thread.join(10)
     assert taken == sum(t.numel() * t.element_size() for t in donor.tensors.values())
-    assert receiver.whole and receiver.done == 7
+    assert not receiver.whole  # until the caller has the order of buckets, too
     for name, tensor in donor.tensors.items():
         assert torch.equal(receiver.tensors[name], tensor), name
     return wire

@@ -52,7 +52,7 @@ class TopologyFile:
         try:
             self._write()
             self._problem = ""
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             if str(error) != self._problem:
                 self._problem = str(error)
                 _log.warning("the topology is not written, tried again", file=self._file, error=error)

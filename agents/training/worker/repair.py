@@ -122,7 +122,7 @@ def _inlined(text: bytes) -> int:
     """Bytes of tensors that follow this text in the first message."""
     try:
         kinds = described(json.loads(text)["meta"], [])
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise Interrupted(f"the description of the state from another rank cannot be read: {error}") from error
     first, _ = _inline(len(text), _pieces([_size(dtype, shape) for dtype, shape, _ in kinds]))
     return sum(size for _, _, size in first)

@@ -35,6 +35,7 @@ REASONS: Final = {
     "engine/serve/grpc/jobs.py": "rank tables that rankfile accepted, in their parts; see the harness rankfile",
     "engine/serve/grpc/profiling.py": "data-trace ConfigMaps: one msgspec decode to a map of text, every error caught",
     "engine/serve/grpc/recovery/operations.py": "decodes the request that the same file encoded when it was accepted",
+    "agents/node/hardware/topology.py": "the driver's own file, which is only passed on: whether it is JSON at all",
     "agents/datadist/caches.py": "copies memory of this process for a local cache; no outside text",
     "agents/datadist/peer.py": "TCP_INFO of the kernel; the frames of peers are read by datadist-frames",
     "agents/drivers/dcmi/child.py": _OWN,
