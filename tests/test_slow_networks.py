@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +25,11 @@ from engine.plan import NetworkDetector, plan
 from engine.plan.slowness.blame import Element, crossed
 from engine.plan.slowness.paths import PingSample
 from engine.serve.grpc import slow_networks
-from engine.wire import pings, slownetwork, slownode
+from engine.wire import deviceinfo, pings, slownetwork, slownode
 from engine.wire.errors import WireError
 from engine.wire.superpods import addresses
 from tests.agent_world import VirtualClock
-from tests.grpc_world import World, play, until
+from tests.grpc_world import Time, World, play, until
 from tests.ping_fleet import Injected, a3, rack950, windows
 from tests.worlds import A2_LABELS, NOW, device_report
 
@@ -113,6 +115,21 @@ def test_another_server_goes_on_with_what_stands_while_it_learns() -> None:
     rows = slownetwork.faults(before, {"node-1"})
     after = judged(A3, bad, detector=NetworkDetector(standing=slownetwork.standing(rows)))[-1]
     assert [one.key for one in after] == [one.key for one in before]
+
+
+@pytest.mark.parametrize("missing", [range(3, 5), range(4), range(1, 8, 2)], ids=["away", "late", "in-turns"])
+def test_windows_with_few_paths_alike_teach_nothing(missing: range) -> None:
+    few = a3(3, 1)  # six paths between nodes, and two without node-2
+    link = Element(Part.LINK, "node-0/0 - node-1/0")
+    detector, found = NetworkDetector(), []
+    for number, samples in enumerate(windows(few, 34, 5, [Injected(link, 26, delay=0.2)], differ=0.02)):
+        gone = "node-2" if number in missing else ""
+        detector.add("all", number, [one for one in samples if gone not in (one.source.node, one.target.node)])
+        detector.judge(1)
+        found.append(detector.findings)
+    assert not any(found[:26]), "a healthy link is no fault"
+    assert [(one.part, one.name) for one in found[-1]] == [link], "and is judged"
+    assert 10 < found[-1][0].usual < 20, "microseconds"
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -317,7 +334,7 @@ def test_the_server_reports_a_slow_chip_and_ends_it(tmp_path: Path, monkeypatch:
 
 def test_an_agent_speaks_for_its_own_chips_and_for_the_past_only() -> None:
     own, other = End("1", "n0", 0, 3), End("2", "n1", 0, 3)
-    ends = {"1": own, "2": other}
+    ends = {(3, "1"): own, (3, "2"): other}
     detector = NetworkDetector()
     lies = (
         PathWindow(0, "2", "1", 5, 10, 9_999_999, 100, 0),
@@ -328,3 +345,86 @@ def test_an_agent_speaks_for_its_own_chips_and_for_the_past_only() -> None:
     assert detector.newest == -1
     slow_networks._judge(detector, [NodePings("n0", 100, (PathWindow(0, "1", "2", 5, 10, 9, 100, 0),))], ends, 10)
     assert detector.newest == 5
+
+
+def test_super_pods_with_equal_device_ids_are_judged_each() -> None:
+    def in_super_pod(end: End, super_pod: int) -> End:
+        return End(end.address, f"{end.node}-of-{super_pod}", end.chip, super_pod)
+
+    paths = [(in_super_pod(one, pod), in_super_pod(other, pod)) for pod in (3, 4) for one, other in A3]
+    ends = {(end.super_pod, end.address): end for path in paths for end in path}
+    assert len(ends) == 32 and len({address for _, address in ends}) == 16
+    bad = Injected(Element(Part.CHIP, "node-1-of-4/2"), BEGIN, delay=0.1)
+    detector = NetworkDetector()
+    for number, samples in enumerate(windows(paths, BEGIN + 8, 5, [bad])):
+        slow_networks._judge(detector, list(_reports([samples], number).values()), ends, number)
+        assert detector.newest == number, "no node is waited for"
+    assert [(one.part, one.name) for one in detector.findings] == [bad.element]
+
+
+def test_addresses_are_those_of_their_super_pod() -> None:
+    objects: list[dict[str, Any]] = []
+    for name, super_pod in (("a", 1), ("b", 2)):
+        notes = {"baseDeviceInfos": json.dumps({"Ascend910-0": {"IP": "", "SuperDeviceID": 7}})}
+        objects.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": notes}})
+        lists = {f"huawei.com/Ascend910{kind}": "" for kind in ("-Unhealthy", "-NetworkUnhealthy", "-Recovering")}
+        lists |= {"huawei.com/Ascend910": "Ascend910-0", "huawei.com/Ascend910-Fault": "[]"}
+        objects.append(deviceinfo.build(name, device_list=lists, update_time=int(NOW), super_pod_id=super_pod))
+    found = slow_networks.ends_by_address(observe(objects))
+    assert {key: end.node for key, end in found.items()} == {(1, "7"): "a", (2, "7"): "b"}
+
+
+def test_a_node_whose_rows_are_left_out_is_not_waited_for() -> None:
+    detector = NetworkDetector()
+    good = NodePings("n0", 100, (PathWindow(0, "1", "2", 5, 10, 9, 100, 0),))
+    other = NodePings("n1", 100, (PathWindow(0, "unknown", "2", 5, 10, 9, 100, 0),))
+    slow_networks._judge(detector, [good, other], {(3, "1"): End("1", "n0", 0, 3)}, 10)
+    assert detector.newest == 5
+
+
+class Kept:
+    """What is reported as standing."""
+
+    async def load(self) -> dict[str, Any]:
+        return {}
+
+    async def report(self, wanted: Any, unjudged: Any) -> None:
+        """Take it."""
+
+
+def test_the_server_judges_on_after_the_clock_was_set_back() -> None:
+    clock = Time()
+    notes = {"baseDeviceInfos": json.dumps({"Ascend910-0": {"IP": "", "SuperDeviceID": 7}})}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "annotations": notes}}
+    cluster = SimpleNamespace(observed=observe([node, device_report("n0", 1, {}, int(NOW))]), synced=True)
+    server = slow_networks.SlowNetworks(None, cluster, None, lambda: True, clock=clock)  # type: ignore[arg-type]
+    server._faults = Kept()  # type: ignore[assignment]
+
+    async def scenario() -> None:
+        for step in (0, 100, -7200, 100, 100):
+            clock.pass_by(step)
+            number = clock.now // 100_000
+            report = NodePings("n0", 100, (PathWindow(0, "7", "8", number, 10, 9_000, 100, 0),))
+            server._reports["belay-pings-n0"] = (clock.now, report)
+            await server.step()
+            assert server.newest == number
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_publishes_the_windows_of_now_after_its_clock_was_set_back() -> None:
+    clock = VirtualClock()
+    node = PingWindows("n0", Nothing(), clock)  # type: ignore[arg-type]
+    tasks = {3: {1: (Target(0, "12", 0, "90"),)}}
+    answer = {"target": "192.0.2.109", "ok": 10, "lost": 0, "average": 20}
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            node.add(Config(True, 1), tasks, {3: {1: [answer]}})
+            clock._move(10)
+
+    rounds(45)
+    clock._move(-7200)
+    begin = clock.now_ms() // 100_000
+    rounds(35)
+    assert {one.number - begin for one in node.pings().windows} <= {0, 1, 2, 3} and node.pings().windows

@@ -59,11 +59,14 @@ class PingWindows:
                 await self._clock.sleep(LOOK_EVERY)
 
     def add(self, chosen: Config, tasks: Tasks, results: Results) -> None:
-        """Take a round's results; a round of another length begins everything again."""
+        """Take a round's results; a round of another length, or of an earlier window, begins everything again."""
         seconds = WINDOW_ROUNDS * ROUND_FACTOR * chosen.interval
         if seconds != self._seconds:
             self._seconds, self._rounds, self._done, self._number = seconds, {}, {}, 0
         number = self._clock.now_ms() // (seconds * 1000)
+        if number < self._number:
+            # the clock was set back: windows of the time that has not come yet would push out those of now
+            self._rounds, self._done, self._number = {}, {}, number
         if number != self._number:
             self._close()
             self._number = number

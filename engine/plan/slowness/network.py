@@ -10,7 +10,7 @@ from typing import Final
 
 from engine.model.pings import DISCONNECTED, End, NetworkFinding, NetworkSettings, Part, Trouble, finding_key
 from engine.plan.slowness.blame import Blame, Element, Weight, blame, concerns, crossed
-from engine.plan.slowness.paths import LEARNING, PathExcess, PathHistory, PingSample, loss_limit
+from engine.plan.slowness.paths import LEARNING, PathExcess, PathHistory, PathKey, PingSample, loss_limit
 
 KEPT_WINDOWS: Final = 3
 """Windows that are collected at the same time; older ones are judged with what was reported."""
@@ -55,7 +55,7 @@ class NetworkDetector:
     def judge(self, nodes: int) -> bool:
         """Judge the windows that are complete: ``nodes`` have reported, or newer ones are long there. Whether one was.
 
-        When even the newest is far below what was judged (clocks were set back), the newest windows begin again.
+        Windows below ``newest`` are late and are not judged; after clocks were set back, `restart` makes them count.
         """
         judged = False
         for number in sorted(self._pending):
@@ -68,7 +68,7 @@ class NetworkDetector:
         return judged
 
     def restart(self) -> None:
-        """Begin the newest windows again, with numbers from anywhere."""
+        """Begin the newest windows again, with numbers from anywhere: clocks were set back. What is usual stays."""
         self._pending.clear()
         self._history.forget()
         self._judged = -1
@@ -121,7 +121,7 @@ class NetworkDetector:
             len(paths), since, tuple(chips[:MAX_CHIPS]), tuple(ends[:2]) if part is Part.LINK else (),
         )  # fmt: skip
 
-    def _remembered(self, samples: Sequence[PingSample]) -> dict[tuple[str, str], float]:
+    def _remembered(self, samples: Sequence[PingSample]) -> dict[PathKey, float]:
         """The excess of paths through what was found before this detector began, while it learns what is usual."""
         if not self._standing or self.settled:
             self._standing = {}

@@ -16,7 +16,7 @@ import msgspec
 from engine.model.pings import End, NetworkSettings
 
 LEARNING: Final = 5
-"""Windows after which a path's usual delay is known."""
+"""Windows, in each of which enough paths alike answered, after which a path's usual delay is known."""
 FOLLOWING: Final = 0.01
 """Part of a sound window's deviation that the usual delay follows, once it is known well."""
 LEAST_ALIKE: Final = 5
@@ -32,6 +32,10 @@ _MAD: Final = 1.4826
 """Median absolute deviation → standard deviation of a normal distribution."""
 
 
+PathKey = tuple[int, str, int, str]
+"""Super pod and address of both ends."""
+
+
 class PingSample(NamedTuple):
     """One path in one window: nanoseconds (0: no packet came back), packets."""
 
@@ -42,9 +46,10 @@ class PingSample(NamedTuple):
     lost: int
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Names the path."""
-        return (self.source.address, self.target.address)
+    def key(self) -> PathKey:
+        """Names the path: super device ids are equal in every super pod."""
+        source, target = self.source, self.target
+        return (source.super_pod, source.address, target.super_pod, target.address)
 
 
 class PathExcess(NamedTuple):
@@ -68,7 +73,7 @@ class _Path(msgspec.Struct):
     source: End
     target: End
     kind: tuple[bool, bool, int]
-    first: list[float] = []
+    first: list[float] = []  # as shares of what paths alike took then
     usual: float = 0.0
     known: int = 0
     newest: list[float | None] = []
@@ -81,7 +86,7 @@ class PathHistory:
 
     def __init__(self, settings: NetworkSettings) -> None:
         self._settings = settings
-        self._paths: dict[tuple[str, str], _Path] = {}
+        self._paths: dict[PathKey, _Path] = {}
         self._low: dict[tuple[bool, bool, int], float] = {}
         self._spreads: dict[tuple[bool, bool, int], float] = {}
         self._losses: dict[tuple[bool, bool, int], float] = {}
@@ -91,7 +96,7 @@ class PathHistory:
         for path in self._paths.values():
             path.newest, path.packets = [], []
 
-    def add(self, samples: Sequence[PingSample], remembered: Mapping[tuple[str, str], float]) -> list[PathExcess]:
+    def add(self, samples: Sequence[PingSample], remembered: Mapping[PathKey, float]) -> list[PathExcess]:
         """Take one window and give the excess of every path in it that has enough windows.
 
         ``remembered``: excess of paths that were found slow before this history began, by path; what is measured of
@@ -117,7 +122,7 @@ class PathHistory:
         self,
         kind: tuple[bool, bool, int],
         rows: Sequence[tuple[_Path, PingSample]],
-        remembered: Mapping[tuple[str, str], float],
+        remembered: Mapping[PathKey, float],
     ) -> list[PathExcess]:
         settings = self._settings
         answered = [sample.delay for _, sample in rows if sample.delay > 0]
@@ -152,10 +157,12 @@ class PathHistory:
         """Take a delay while the usual one is not known, and give its excess over paths alike: gross ones only."""
         slow = max(remembered, delay / middle - 1 if middle else 0.0)
         gross = slow > self._settings.unknown
-        # as a share of what paths alike take now: what slows all of them meanwhile is not learnt
-        path.first.append(delay / (1 + remembered) / (middle or 1.0))
+        if middle:
+            # as a share of what paths alike take now: what slows all of them meanwhile is not learnt. Where too few
+            # paths alike answered there is no such share, and nothing is judged either: such a window teaches nothing
+            path.first.append(delay / (1 + remembered) / middle)
         if len(path.first) >= LEARNING:
-            path.usual, path.first = median(path.first) * (middle or 1.0), []
+            path.usual, path.first = median(path.first) * middle, []
             if gross and not remembered:
                 path.usual = middle  # slow for as long as it is known: what paths alike take is usual
         return slow if gross or remembered else 0.0
@@ -210,4 +217,4 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(numbers) if len(numbers) == len(values) else None
 
 
-__all__ = ["PathExcess", "PathHistory", "PingSample", "loss_limit"]
+__all__ = ["PathExcess", "PathHistory", "PathKey", "PingSample", "loss_limit"]

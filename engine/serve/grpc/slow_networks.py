@@ -87,8 +87,11 @@ class SlowNetworks:
         wanted: dict[str, dict[str, Any]] = {}
         for seconds, reports in sorted(fresh.items()):
             detector = self._detectors.setdefault(seconds, NetworkDetector(standing=known))
+            window = now // (seconds * 1000)
+            if window < detector.newest:
+                detector.restart()  # the clock was set back: all new windows would be late
             # thousands of paths take a good part of a second, in which calls are answered
-            await asyncio.to_thread(_judge, detector, reports, ends, now // (seconds * 1000))
+            await asyncio.to_thread(_judge, detector, reports, ends, window)
             wanted |= slownetwork.faults(detector.findings, observed.nodes.keys())
         for key in wanted.keys() - self._said:
             _log.warning("slow network", what=wanted[key]["text"])
@@ -110,24 +113,31 @@ class SlowNetworks:
             _log.warning("pings ignored, the last good ones stay", reason=str(error))
 
 
-def _judge(detector: NetworkDetector, reports: Sequence[NodePings], ends: Mapping[str, End], newest: int) -> None:
+def _judge(
+    detector: NetworkDetector, reports: Sequence[NodePings], ends: Mapping[tuple[int, str], End], newest: int
+) -> None:
     """``newest``: the window that the clock is in; what claims to be later is not believed."""
+    super_pods = {end.node: end.super_pod for end in ends.values()}
+    nodes = 0
     for report in reports:
         rows: dict[int, list[PingSample]] = {}
+        super_pod = super_pods.get(report.node, -1)
         for one in report.windows:
-            source = ends.get(one.source)
+            source = ends.get((super_pod, one.source))
             if one.number > newest or source is None or source.node != report.node:
                 continue  # an agent speaks for the chips of its node only
-            target = ends.get(one.target) or End(one.target)
+            target = ends.get((super_pod, one.target)) or End(one.target)
             rows.setdefault(one.number, []).append(PingSample(source, target, one.delay, one.sent, one.lost))
         for number, samples in sorted(rows.items()):
             detector.add(report.node, number, samples)
-    detector.judge(len(reports))
+        nodes += bool(rows)
+    # a window is complete without the nodes whose rows all were left out
+    detector.judge(nodes)
 
 
-def ends_by_address(observed: Observed) -> dict[str, End]:
-    """The chip behind each address that nodes publish for their chips."""
-    found: dict[str, End] = {}
+def ends_by_address(observed: Observed) -> dict[tuple[int, str], End]:
+    """The chip behind each address that nodes publish for their chips, by super pod: another one has the same ids."""
+    found: dict[tuple[int, str], End] = {}
     for name, node in sorted(observed.nodes.items()):
         report = observed.reports.get(name)
         super_pod = report.super_pod_id if report is not None else -1
@@ -137,7 +147,8 @@ def ends_by_address(observed: Observed) -> dict[str, End]:
             chip = full.rpartition("-")[2]
             if chip.isascii() and chip.isdecimal() and len(chip) < 4:
                 for address, layer, plane in addresses(device):
-                    found.setdefault(address, End(address, name, int(chip), super_pod, rack_id, plane, layer))
+                    end = End(address, name, int(chip), super_pod, rack_id, plane, layer)
+                    found.setdefault((super_pod, address), end)
     return found
 
 
