@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agents.node.hardware import pinglist
-from engine.kube import CONFIGMAP, POD
+from engine.kube import CONFIGMAP, POD, Conflict
 from engine.observe.observed import observe
 from engine.serve.grpc import super_pods
+from engine.serve.grpc.ping_lists import ping_lists
+from engine.serve.grpc.super_pods import SuperPods
 from engine.wire import deviceinfo, superpods
 from tests.grpc_world import World, play, until
 from tests.worlds import NOW
@@ -97,8 +102,8 @@ def eid(rack: int, node: int, chip: int, plane: int, layer: int = 1) -> str:
     return f"{rack:04x}{node:04x}{chip:04x}{plane:04x}{layer:016x}"
 
 
-def server950(rack: int, node: int, chips: int = 2) -> list[dict[str, Any]]:
-    """A node of Ascend950 with its report."""
+def server950(rack: int, node: int, chips: int = 2, index: int | None = None) -> list[dict[str, Any]]:
+    """A node of Ascend950 with its report; ``index`` is its number in the super pod."""
     name = f"r{rack}-n{node}"
     devices = {}
     for chip in range(chips):
@@ -118,7 +123,7 @@ def server950(rack: int, node: int, chips: int = 2) -> list[dict[str, Any]]:
     labels = {"accelerator": "huawei-npu", "accelerator-type": "950-SuperPod-Atlas-8"}
     lists = {"huawei.com/npu": ",".join(devices), "huawei.com/npu-Fault": "[]", "huawei.com/npu-Unhealthy": "",
              "huawei.com/npu-NetworkUnhealthy": "", "huawei.com/npu-Recovering": ""}  # fmt: skip
-    number = 10 * rack + node
+    number = 10 * rack + node if index is None else index
     report = deviceinfo.build(name, device_list=lists, update_time=int(NOW), super_pod_id=7, server_index=number)
     node_body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels, "annotations": notes}}
     return [node_body, report]
@@ -147,3 +152,69 @@ def test_servers_that_form_no_super_pod_are_left_out() -> None:
     node, report = server950(0, 0)
     node["metadata"]["labels"]["accelerator-type"] = "850-Atlas-8p-8"
     assert super_pods.super_pod_maps(observe([node, report])) == []
+
+
+def test_a_server_of_unknown_number_has_no_ping_list() -> None:
+    rows = [*server950(0, 0), *server950(0, 1, index=-1), *server950(0, 2, index=-2), *server950(0, 3)]
+    names = [one["metadata"]["name"] for one in super_pods.ping_list_maps(observe(rows))]
+    assert names == ["super-pod-7-pings-0", "super-pod-7-pings-3"]
+
+
+class Maps:
+    """The ConfigMaps of an API server. ``refused`` is a name whose next write is in conflict."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Any] = {"pingmesh-config": {"data": {"global": '{"activate": "on"}'}}}
+        self.refused = ""
+        self.written: list[str] = []
+
+    async def get(self, resource: Any, name: str, namespace: str) -> Any:
+        return self.held.get(name)
+
+    async def create(self, resource: Any, body: Any) -> None:
+        name = body["metadata"]["name"]
+        if name == self.refused:
+            self.refused = ""
+            raise Conflict("changed meanwhile")
+        self.written.append(name)
+        self.held[name] = body
+
+    async def replace(self, resource: Any, body: Any) -> None:
+        await self.create(resource, body)
+
+
+def test_ping_lists_are_made_beside_the_loop_and_only_when_addresses_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube, made = Maps(), []
+
+    def counted(ends: Any) -> Any:
+        for node, rows in ping_lists(ends):
+            made.append((node, threading.current_thread() is threading.main_thread()))
+            yield node, rows
+
+    monkeypatch.setattr(super_pods, "ping_lists", counted)
+    nodes = ["r0-n0", "r0-n1", "r0-n2"]
+    cluster = SimpleNamespace(observed=observe([one for at in range(3) for one in server950(0, at)]), synced=True)
+    writer = SuperPods(kube, cluster, lambda: True)  # type: ignore[arg-type]
+
+    async def scenario() -> None:
+        kube.refused = "super-pod-7-pings-1"
+        await writer.step()
+        assert made == [(name, False) for name in nodes]
+        assert kube.written == ["super-pod-7", "super-pod-7-pings-0", "super-pod-7-pings-2"]
+        await writer.step()
+        assert kube.written[3:] == ["super-pod-7-pings-1"], "what was refused is written by the next look"
+        made.clear()
+        await writer.step()
+        assert not made and len(kube.written) == 4, "nothing has changed"
+        assert sum(map(len, writer._written.values())) <= 64, "the lists themselves are not kept"
+        cluster.observed = observe([one for at in range(4) for one in server950(0, at)])
+        await writer.step()
+        assert len(made) == 4 and "super-pod-7-pings-3" in kube.held
+        made.clear()
+        kube.held["pingmesh-config"] = None
+        await writer.step()
+        kube.held = {"pingmesh-config": {"data": {"global": '{"activate": "on"}'}}}
+        await writer.step()
+        assert len(kube.held) == 6, "written once more when pings are wanted again"
+
+    asyncio.run(scenario())

@@ -10,7 +10,7 @@ topology files say.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from engine.model.pings import End
@@ -23,25 +23,37 @@ _EID: Final = 2
 _SIZE: Final = 28
 
 
-def ping_lists(ends: Iterable[End]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each node's ping list, as ``ping_list_<server>.json`` has them."""
+def ping_lists(ends: Iterable[End]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The rows of each node's ping list, as ``ping_list_<server>.json`` has them: node by node, in order.
+
+    Rows are made when their node is asked for: those of a thousand nodes together fill tens of megabytes.
+    """
     racks: dict[tuple[int, int, int], dict[int, dict[str, End]]] = defaultdict(lambda: defaultdict(dict))
     for end in sorted(ends):
         if end.layer == PLANES and end.super_pod >= 0:
             racks[(end.super_pod, end.plane, end.chip)][end.rack].setdefault(end.node, end)
-    lists: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for key in sorted(racks):
-        by_rack = {rack: [nodes[name] for name in sorted(nodes)] for rack, nodes in sorted(racks[key].items())}
-        order = list(by_rack)
-        for at, rack in enumerate(order):
-            own = by_rack[rack]
+    ordered = {
+        key: [[nodes[name] for name in sorted(nodes)] for _, nodes in sorted(by_rack.items())]
+        for key, by_rack in sorted(racks.items())
+    }
+    places: dict[str, list[tuple[list[list[End]], int, int]]] = defaultdict(list)
+    for rings in ordered.values():
+        for at, own in enumerate(rings):
             for place, source in enumerate(own):
-                near = [own[(place + step) % len(own)] for step in range(1, REACH + 1)]
-                others = [by_rack[order[(at + step) % len(order)]] for step in range(1, REACH + 1)]
-                far = [nodes[place % len(nodes)] for nodes in others]
-                for target in sorted({*near, *far} - {source}):
-                    lists[source.node].append(_row(source, target))
-    return dict(lists)
+                places[source.node].append((rings, at, place))
+    for node in sorted(places):
+        yield node, [row for rings, at, place in places[node] for row in _rows(rings, at, place)]
+
+
+def _rows(rings: Sequence[Sequence[End]], at: int, place: int) -> Iterator[dict[str, Any]]:
+    """The rows of the address at ``place`` of rack ``at``."""
+    own = rings[at]
+    source = own[place]
+    near = [own[(place + step) % len(own)] for step in range(1, REACH + 1)]
+    others = [rings[(at + step) % len(rings)] for step in range(1, REACH + 1)]
+    far = [nodes[place % len(nodes)] for nodes in others]
+    for target in sorted({*near, *far} - {source}):
+        yield _row(source, target)
 
 
 def _row(source: End, target: End) -> dict[str, Any]:
@@ -51,4 +63,4 @@ def _row(source: End, target: End) -> dict[str, Any]:
     }  # fmt: skip
 
 
-__all__ = ["ping_lists"]
+__all__ = ["PLANES", "ping_lists"]

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from engine.documents import Desired
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError
 from engine.load import load
 from engine.log import get
 from engine.model.cluster import Observed
+from engine.model.pings import End
 from engine.plan import resolve_roles
 from engine.serve.grpc.observed_cluster import ObservedCluster
-from engine.serve.grpc.ping_lists import ping_lists
+from engine.serve.grpc.ping_lists import PLANES, ping_lists
 from engine.serve.grpc.slow_networks import ends_by_address
 from engine.wire import superpods
 from engine.wire.superpods import SuperPodServer
@@ -46,14 +51,17 @@ class SuperPods:
 
     def __init__(self, kube: Kube, cluster: ObservedCluster, leads: Callable[[], bool]) -> None:
         self._kube, self._cluster, self._leads = kube, cluster, leads
-        self._written: dict[str, dict[str, str]] = {}
+        self._written: dict[str, bytes] = {}
+        """Digests of what each ConfigMap holds: the lists of a thousand servers fill tens of megabytes."""
+        self._listed = b""
+        """Digest of the ends whose ping lists are all written."""
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
             if not self._leads():
-                self._written.clear()
+                self._forget()
             elif self._cluster.synced:
                 try:
                     await self.step()
@@ -64,15 +72,20 @@ class SuperPods:
         """Write what has changed. Raises KubeError."""
         observed = self._cluster.observed
         if not superpods.pings_wanted(await self._kube.get(CONFIGMAP, superpods.CONFIG, superpods.NAMESPACE)):
-            self._written.clear()
+            self._forget()
             return
         if resolve_roles(_shipped(), observed)["aggregate"] != "on":
-            self._written.clear()
+            self._forget()
             return
-        writes = 0
-        for body in [*super_pod_maps(observed), *ping_list_maps(observed)]:
-            name = body["metadata"]["name"]
-            if self._written.get(name) == body["data"]:
+        # lists of a thousand servers take a good part of a second, in which calls are answered; one is held at a time
+        bodies: Iterator[dict[str, Any]] = iter(await asyncio.to_thread(super_pod_maps, observed))
+        ends, digest = await asyncio.to_thread(_ends, observed)
+        if digest != self._listed:
+            bodies = itertools.chain(bodies, _maps(observed, ends))
+        writes, whole = 0, True
+        while (body := await asyncio.to_thread(next, bodies, None)) is not None:
+            name, held = body["metadata"]["name"], _digest(body["data"])
+            if self._written.get(name) == held:
                 continue
             if writes >= MAX_WRITES:
                 return
@@ -84,8 +97,26 @@ class SuperPods:
                 elif live.get("data") != body["data"]:
                     await self._kube.replace(CONFIGMAP, {**live, "data": body["data"]})
             except Conflict:
+                whole = False
                 continue  # the next look reads it again
-            self._written[name] = body["data"]
+            self._written[name] = held
+        if whole:
+            self._listed = digest
+
+    def _forget(self) -> None:
+        self._written.clear()
+        self._listed = b""
+
+
+def _digest(value: Any) -> bytes:
+    return hashlib.blake2b(msgspec.json.encode(value), digest_size=16).digest()
+
+
+def _ends(observed: Observed) -> tuple[list[End], bytes]:
+    """What ping lists are made of, and its digest."""
+    ends = [end for end in ends_by_address(observed).values() if end.super_pod >= 0 and end.layer == PLANES]
+    indexes = {node: observed.reports[node].server_index for node in sorted({end.node for end in ends})}
+    return ends, _digest((ends, indexes))
 
 
 def super_pod_maps(observed: Observed) -> list[dict[str, Any]]:
@@ -119,14 +150,19 @@ def super_pod_maps(observed: Observed) -> list[dict[str, Any]]:
     ]
 
 
-def ping_list_maps(observed: Observed) -> list[dict[str, Any]]:
-    """The ping lists of all servers of Ascend950, by super pod and server."""
-    ends = [end for end in ends_by_address(observed).values() if end.super_pod >= 0]
-    found = []
-    for node, rows in sorted(ping_lists(ends).items()):
+def ping_list_maps(observed: Observed) -> Iterator[dict[str, Any]]:
+    """The ping lists of all servers of Ascend950, by super pod and server, one after the other.
+
+    A server whose number in its super pod is not known has none: lists go by that number.
+    """
+    yield from _maps(observed, _ends(observed)[0])
+
+
+def _maps(observed: Observed, ends: Sequence[End]) -> Iterator[dict[str, Any]]:
+    for node, rows in ping_lists(ends):
         report = observed.reports[node]
-        found.append(superpods.ping_list_map(report.super_pod_id, max(0, report.server_index), rows))
-    return found
+        if report.server_index >= 0:
+            yield superpods.ping_list_map(report.super_pod_id, report.server_index, rows)
 
 
 __all__ = ["SuperPods", "ping_list_maps", "super_pod_maps"]
