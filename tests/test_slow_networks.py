@@ -356,7 +356,7 @@ def test_super_pods_with_equal_device_ids_are_judged_each() -> None:
     assert len(ends) == 32 and len({address for _, address in ends}) == 16
     bad = Injected(Element(Part.CHIP, "node-1-of-4/2"), BEGIN, delay=0.1)
     detector = NetworkDetector()
-    for number, samples in enumerate(windows(paths, BEGIN + 8, 5, [bad])):
+    for number, samples in enumerate(windows(paths, BEGIN + 8, 5, [bad], differ=0.1)):
         slow_networks._judge(detector, list(_reports([samples], number).values()), ends, number)
         assert detector.newest == number, "no node is waited for"
     assert [(one.part, one.name) for one in detector.findings] == [bad.element]
