@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from engine.cli.console_answers import Cut
 from engine.cli.console_answers import answer as answered
 from engine.cli.console_moments import Moments
 from engine.model.plan import Plan
@@ -42,9 +44,10 @@ class SameProcess(Answers):
 
     def __init__(self) -> None:
         super().__init__([])
-        self.moments = Moments()
+        self.moments, self.asked = Moments(), 0
 
     async def ask(self, request: Any, seconds: float, topic: str = "") -> bytes:
+        self.asked += 1
         head, body = answered(msgspec.json.encode(request), self.moments)
         if head.status != 200:
             raise Unanswered(head.status, head.error, head.hint)
@@ -221,11 +224,44 @@ def test_a_what_if_that_takes_too_long_says_what_it_played_until_then(tmp_path: 
         "source": {"kind": "cluster", "path": str(tmp_path / "cluster.json")},
     }  # fmt: skip
     whole, cut = [
-        json.loads(answered(msgspec.json.encode({**question, "seconds": seconds}), Moments())[1])
-        for seconds in (0.0, 1e-9)
+        json.loads(answered(msgspec.json.encode({**question, "ends": ends}), Moments())[1])
+        for ends in (0.0, time.monotonic())
     ]
     assert (whole["ended"], cut["ended"]) == ("passes", "time")
     assert cut["frames"] == whole["frames"][: len(cut["frames"])] and cut["end"] < whole["end"]
+
+
+def test_a_what_if_is_cut_so_that_its_answer_comes_before_it_is_due() -> None:
+    now = 50.0  # 60 s are left of 110: the rest went by waiting
+
+    def played(*passes: float) -> list[bool]:
+        nonlocal now
+        now = 50.0
+        cut = Cut(110.0, lambda: now)
+        said = []
+        for seconds in passes:
+            now += seconds
+            said.append(cut())
+        return said
+
+    # half of what is left, the reading of the cluster included
+    assert played(25.0, 1.0, 3.0, 1.5) == [False, False, False, True]
+    # no pass begins that is as long as those before and leaves no time for the answer
+    assert played(6.0, 6.0, 6.0) == [False, False, False]
+    assert played(2.0, 16.0) == [False, True]
+
+
+def test_a_document_that_was_derived_meanwhile_is_not_derived_and_counted_twice(passes: Path) -> None:
+    async def work() -> None:
+        past, answers = PastMoments(passes), SameProcess()
+        questions = Questions(ChangeStream(), past, AskedCluster(), answers)
+        identity = past.moments()[0].id
+        first = await questions._derive(identity)
+        # a second caller saw nothing kept, and comes here after the first derivation has ended
+        assert await questions._derive(identity) == first and answers.asked == 1
+        assert questions._kept_bytes == len(questions._kept[identity])
+
+    run(work())
 
 
 @pytest.mark.parametrize(

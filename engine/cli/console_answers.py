@@ -28,13 +28,15 @@ from engine.serve.console.texts import cleaned, line, name
 MAX_REQUEST: Final = 2 * 1024 * 1024
 MOST_LINES: Final = 2_000
 PLAYED: Final = 0.5
-"""Share of an answer's time in which a what-if begins passes; a large cluster's last pass and its document follow."""
+"""Share of the time left to an answer in which a what-if begins passes, the reading of the cluster included."""
+AFTER: Final = 3
+"""Times the longest pass so far that must be left: for one pass more, its document, and the answer of them all."""
 _KINDS: Final = ("chip", "node", "job", "pod")
 
 
 class Question(msgspec.Struct, frozen=True, rename="camel"):
     """One request: what is asked about which moment. ``repository``, ``path`` and ``data`` say where Git is,
-    ``seconds`` how long the answer may take (0: without limit).
+    ``ends`` when the answer is due, on the clock of `time.monotonic` (0: without limit).
     """
 
     ask: str
@@ -45,10 +47,30 @@ class Question(msgspec.Struct, frozen=True, rename="camel"):
     base: str = ""
     changes: list[dict[str, Any]] = []
     horizon: float = 600.0
-    seconds: float = 0.0
+    ends: float = 0.0
     repository: str = ""
     path: str = ""
     data: str = ""
+
+
+class Cut:
+    """Says before each pass of a what-if whether it must end now, so that its answer comes in time.
+
+    ``ends`` is when the answer is due, on ``clock``. The time until then begins here: before the cluster is read.
+    """
+
+    def __init__(self, ends: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ends, self._clock = ends, clock
+        self._played = clock() + PLAYED * (ends - clock())
+        self._last: float | None = None
+        self._longest = 0.0
+
+    def __call__(self) -> bool:
+        now = self._clock()
+        if self._last is not None:
+            self._longest = max(self._longest, now - self._last)
+        self._last = now
+        return now > self._played or now + AFTER * self._longest > self._ends
 
 
 class NotFoundError(BelayError):
@@ -161,14 +183,10 @@ def _plan(question: Question, moments: Moments) -> bytes:
 def _what_if(question: Question, moments: Moments) -> bytes:
     from engine.cli.console_what_if import what_if
 
-    ends = time.monotonic() + PLAYED * question.seconds
+    cut = Cut(question.ends) if question.ends else None
     moment = moments.read(question.source)
     place = (question.repository, question.path, question.data)
-
-    def over() -> bool:
-        return bool(question.seconds) and time.monotonic() > ends
-
-    return msgspec.json.encode(what_if(moment, question.changes, question.horizon, *place, over))
+    return msgspec.json.encode(what_if(moment, question.changes, question.horizon, *place, cut))
 
 
 _ASKED: Final[dict[str, Callable[[Question, Moments], bytes]]] = {

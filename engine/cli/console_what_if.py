@@ -121,6 +121,8 @@ def what_if(
         events += _change(world, one, f"change {number}", said)
     check(events, world, "what-if")
     player.events = [line(text) for text in [*said, *map(str, events)][:MOST_ACTIONS]]
+    if over is not None:
+        over()  # from here on passes are played; the first one is in any case
     story = simulate(world, due(events, world), duration=horizon, most=MOST_PASSES, watch=player, over=over)
     player.watcher.refresh(world)
     final = player._shown(story.last, world)

@@ -92,20 +92,22 @@ class Answers:
         self._command, self._memory, self._clock = list(command), memory or each, clock
         self._free: list[_Child] = []
         self._all: set[_Child] = set()
-        self._ending: set[asyncio.Future[tuple[bytes, bytes]]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._gate = asyncio.Semaphore(children)
         self._waiting = 0
 
     async def ask(self, request: Mapping[str, Any], seconds: float, topic: str = "") -> bytes:
         """The answer's JSON within ``seconds``, waiting included. ``topic`` names what the question is about: a child
-        that knows it is preferred.
+        that knows it is preferred. The child reads in the question's ``ends`` when its time is over: on the clock that
+        all processes of a machine have in common.
 
         Raises:
             Unanswered: too many wait, it took too long, or the child says why not.
         """
         if self._gate.locked() and self._waiting >= WAITING:
             raise Unanswered(429, "too many questions wait", "Try again in a moment.")
-        ends = asyncio.get_running_loop().time() + seconds
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + seconds
         self._waiting += 1
         try:
             async with asyncio.timeout_at(ends):
@@ -119,7 +121,8 @@ class Answers:
         try:
             child = await self._take(topic)
             async with asyncio.timeout_at(ends):
-                return await self._exchange(child, request)
+                due = time.monotonic() + ends - loop.time()
+                return await self._exchange(child, {**request, "ends": due})
         except TimeoutError:
             self._end(child)
             raise Unanswered(504, f"no answer within {seconds:.0f} s", "Ask about less, or a shorter time.") from None
@@ -194,9 +197,13 @@ class Answers:
         if child is None:
             return
         self._all.discard(child)
+        searched = None
         if child.process.returncode is None:
-            kill_whole(child.process.pid)
-        ending = asyncio.ensure_future(child.process.communicate())  # to the end of its pipes, so that they close
+            with contextlib.suppress(ProcessLookupError):
+                child.process.send_signal(signal.SIGSTOP)
+            # begun at once: it ends the child also where the loop ends before a task of it has a turn
+            searched = asyncio.get_running_loop().run_in_executor(None, kill_whole, child.process.pid)
+        ending = asyncio.create_task(_ended(child.process, searched))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
@@ -208,6 +215,8 @@ MEMORY_VARIABLE: Final = "BELAY_ANSWER_MEMORY"
 def kill_whole(pid: int, proc: Path = Path("/proc")) -> None:
     """Kill a process with all that it started and that these started, whatever session they made for themselves.
 
+    Reads every process of the machine a few times, so an event loop runs it in a thread.
+
     Source: proc(5), field 4 (ppid) of /proc/PID/stat; signal(7): SIGSTOP cannot be ignored.
     """
     with contextlib.suppress(ProcessLookupError):
@@ -215,6 +224,13 @@ def kill_whole(pid: int, proc: Path = Path("/proc")) -> None:
     for one in [*_descendants(pid, proc), pid]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(one, signal.SIGKILL)
+
+
+async def _ended(process: asyncio.subprocess.Process, searched: asyncio.Future[None] | None) -> None:
+    """Wait until a process is killed, and read to the end of its pipes, so that they close."""
+    if searched is not None:
+        await searched
+    await process.communicate()
 
 
 def _descendants(pid: int, proc: Path) -> list[int]:

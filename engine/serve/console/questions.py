@@ -221,7 +221,7 @@ class Questions:
             return failure(429, "one of your questions is being answered", "Wait for it.", {"Retry-After": "5"})
         self._asking[who] = asyncio.Event()
         try:
-            question = {"ask": "whatIf", "changes": body.changes, "horizon": body.horizon, "seconds": WHAT_IF_SECONDS}
+            question = {"ask": "whatIf", "changes": body.changes, "horizon": body.horizon}
             return await self._put(request, question, WHAT_IF_SECONDS, body.at)
         finally:
             # a viewer who leaves or stops it comes here too: the handler is cancelled, and with it the child
@@ -276,10 +276,7 @@ class Questions:
         document = self._changes.document
         if document is not None and document.id == identity:
             return document.encoded()
-        if (kept := self._kept.get(identity)) is not None:
-            self._kept.move_to_end(identity)
-            return await asyncio.to_thread(zlib.decompress, kept)
-        if (seen := await asyncio.to_thread(self._past.seen, identity)) is not None:
+        if identity not in self._kept and (seen := await asyncio.to_thread(self._past.seen, identity)) is not None:
             return seen
         return await self._derive(identity)
 
@@ -287,6 +284,9 @@ class Questions:
         """The document of a recorded moment, kept compressed; raises Unanswered. Several who ask at once wait for one
         derivation, which goes on without them.
         """
+        if (kept := self._kept.get(identity)) is not None:  # another derivation ended since the caller looked
+            self._kept.move_to_end(identity)
+            return await asyncio.to_thread(zlib.decompress, kept)
         running = self._deriving.get(identity)
         if running is None:
             running = self._deriving[identity] = asyncio.create_task(self._derived(identity))
