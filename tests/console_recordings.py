@@ -12,7 +12,7 @@ from pathlib import Path
 from engine import versions
 from engine.load import load
 from engine.load.cluster import foreign_documents
-from engine.observe.observed import observe
+from engine.observe.observed import Observer
 from engine.plan import plan
 from engine.replay import recording
 from engine.replay.summary import write_digest
@@ -30,14 +30,18 @@ def write(nodes: int, moments: int, folder: Path, jobs: int = 0) -> list[Path]:
     items = large(nodes, jobs=jobs)
     places = {item["metadata"]["name"]: place for place, item in enumerate(items)}
     desired = load({}, revision="0" * 40, foreign=foreign_documents(items)).desired
+    observer = Observer()
+    for item in items:
+        observer.put(item)
     files = []
     for turn in range(moments):
         if turn:
             number = ((turn - 1) * 40 + 3) % nodes
             report = device(f"node-{number:05d}", 8, 2, super_pod_id=number // 24, server_index=number % 24)
             items[places[f"mindx-dl-deviceinfo-node-{number:05d}"]] = report
+            observer.put(report)
         now = NOW + STEP * turn
-        found = plan(desired, observe(items, "main"), now, shard="main")
+        found = plan(desired, observer.observed("main"), now, shard="main")
         file = recording.write(
             folder,
             version=versions.version(),

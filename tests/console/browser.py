@@ -23,7 +23,7 @@ FLAGS = (
     # no name is looked up and no other machine reached
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-PATIENCE = 8_000
+PATIENCE = 60_000
 """Milliseconds for which a page may lack what a test waits for."""
 SIZES = {"wide": {"width": 1440, "height": 900}, "narrow": {"width": 390, "height": 844}}
 

@@ -48,7 +48,6 @@ def address(tmp_path: Path, browser: Browser) -> Iterator[str]:
 
 def test_the_slider_goes_through_a_recording_of_ten_thousand_nodes(browser: Browser, address: str) -> None:
     context = context_of(browser)
-    context.set_default_timeout(60_000)
     problems = Problems(context, address)
     page = opened(context.new_page(), address, "/map?select=chip/node-00003/2")
     aside = page.get_by_role("complementary", name="Selected: chip/node-00003/2").or_(page.locator("aside.inspector"))

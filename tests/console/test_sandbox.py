@@ -59,7 +59,6 @@ def sandbox(tmp_path: Path, browser: Browser) -> Iterator[tuple[str, dict[str, s
 def test_a_fault_in_a_chip_shows(browser: Browser, sandbox: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     address, environment = sandbox
     context = context_of(browser)
-    context.set_default_timeout(30_000)
     problems = Problems(context, address)
     page = opened(context.new_page(), address, "/faults")
     page.get_by_text("live", exact=True).wait_for()
