@@ -23,7 +23,7 @@ import msgspec
 from engine.model import quantities
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.plan.claims.cel import Amount, CelError, Domains, holds, parse, version
+from engine.plan.claims.cel import Amount, CelError, Domains, Expression, holds, parse, version
 from engine.wire.dra import DRIVER, PHYSICAL_ID, TAINT_RULE_VERSIONS, TYPE, VERSIONS, VNPU
 
 APIS: Final = tuple(f"resource.k8s.io/{version}" for version in VERSIONS)
@@ -31,6 +31,8 @@ _TAINT_RULES: Final = tuple(f"resource.k8s.io/{version}" for version in TAINT_RU
 _MAX_CHIP: Final = 255
 #: Effects of taints that keep claims off; others only inform.
 _KEEPING_OFF: Final = ("NoSchedule", "NoExecute")
+#: Devices of nodes with the taints of rules, while both stay what they are.
+_TAINTED: Final = CacheKey("devices with the taints of rules", Memo[tuple["ClaimDevice", ...]], limit=32768)
 #: Devices and counters of slices, while the slices stay what they are.
 _SLICES: Final = CacheKey("devices of resource slices", Memo["_Slice"], limit=32768)
 
@@ -106,47 +108,68 @@ def devices(objects: Mapping[ObjectKey, Mapping[str, Any]], cache: PlanCache) ->
         if shared:
             counters.setdefault(node, {}).update(shared)
     offered = {node: found[0] if len(found) == 1 else _in_order(chain(*found)) for node, found in out.items()}
-    rules = list(_taint_rules(objects))
+    rules = tuple(_taint_rules(objects))
     if rules:
-        offered = {node: tuple(_tainted(one, rules) for one in found) for node, found in offered.items()}
+        with_taints = cache[_TAINTED]
+        offered = {
+            node: with_taints.of(node, (rules, found), partial(_with_taints, found, rules))
+            for node, found in offered.items()
+        }
     return Offer(offered, counters)
 
 
-def _taint_rules(
-    objects: Mapping[ObjectKey, Mapping[str, Any]],
-) -> Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Selector and taint of the rules that keep claims off devices of the driver; one that also names a DeviceClass
+class _TaintRule(NamedTuple):
+    """A DeviceTaintRule: the pool and device it names (None: any), its selectors (None: cannot be read), its taint."""
+
+    pool: object
+    device: object
+    selectors: tuple[Expression | None, ...]
+    taint: Mapping[str, Any]
+
+
+def _taint_rules(objects: Mapping[ObjectKey, Mapping[str, Any]]) -> Iterable[_TaintRule]:
+    """The rules that keep claims off devices of the driver; one that also names a DeviceClass
     (v1alpha3) counts as if it did not.
     """
     for raw in newest(objects, "DeviceTaintRule", _TAINT_RULES).values():
         taint = part(part(raw, "spec"), "taint")
         selector = part(part(raw, "spec"), "deviceSelector")
         if taint.get("effect") in _KEEPING_OFF and selector.get("driver") in (None, DRIVER):
-            yield selector, taint
+            texts = (str(part(row, "cel").get("expression") or "") for row in rows(selector, "selectors"))
+            yield _TaintRule(selector.get("pool"), selector.get("device"), tuple(map(_expression, texts)), taint)
 
 
-def _tainted(device: ClaimDevice, rules: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> ClaimDevice:
+def _expression(text: str) -> Expression | None:
+    try:
+        return parse(text)
+    except CelError:
+        return None
+
+
+def _with_taints(found: Sequence[ClaimDevice], rules: Sequence[_TaintRule]) -> tuple[ClaimDevice, ...]:
+    return tuple(_tainted(one, rules) for one in found)
+
+
+def _tainted(device: ClaimDevice, rules: Sequence[_TaintRule]) -> ClaimDevice:
     """The device with the taints of the rules that select it; those without a selector select every device."""
     found = tuple(
-        taint
-        for selector, taint in rules
-        if selector.get("pool") in (None, device.pool)
-        and selector.get("device") in (None, device.name)
-        and all(_selected(device, row) for row in rows(selector, "selectors"))
+        rule.taint
+        for rule in rules
+        if rule.pool in (None, device.pool)
+        and rule.device in (None, device.name)
+        and all(_selected(device, selector) for selector in rule.selectors)
     )
     return msgspec.structs.replace(device, taints=(*device.taints, *found)) if found else device
 
 
-def _selected(device: ClaimDevice, row: Mapping[str, Any]) -> bool:
+def _selected(device: ClaimDevice, selector: Expression | None) -> bool:
     """Whether a selector of a rule takes a device (v1alpha3 only). One that cannot be read takes every device: a rule
     that is not understood must not put a chip into use.
     """
-    try:
-        expression = parse(str(part(row, "cel").get("expression") or ""))
-    except CelError:
+    if selector is None:
         return True
     try:
-        return holds(expression, {"device": device.seen})
+        return holds(selector, {"device": device.seen})
     except CelError:
         return False
 
