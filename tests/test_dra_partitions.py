@@ -14,9 +14,15 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from engine.model.diagnostics import ObjectKey
+from engine.model.plan_cache import PlanCache
+from engine.plan.claims import alternatives, matching
+from engine.plan.claims import devices as offered
+from engine.plan.claims.alternatives import NodeOffer, first_available
+from engine.plan.claims.bounds import Ask
 from engine.plan.claims.cel import parse
 from engine.plan.claims.devices import ClaimDevice, Counter
-from engine.plan.claims.matching import Ask, Given, match
+from engine.plan.claims.matching import Given, match
 from engine.plan.claims.requests import ALL, MAX_DEVICES, Constraint, Request
 from tests import listing
 from tests.listing import Item
@@ -326,3 +332,116 @@ def test_a_claim_has_at_most_32_devices() -> None:
     apart = [ask._replace(claim=i) for i, ask in enumerate(asks)]
     found = match(apart, devices, lambda _: everything, ())
     assert found is not None and len(found) == 40
+
+
+@settings(max_examples=150, deadline=None)
+@drawn(shapes())
+def test_bounds_change_no_assignment(shape: Shape) -> None:
+    devices, asks, taken, left = shape
+    names = {ask.request: frozenset(one.name for one in devices if ask.request.takes(one)) for ask in asks}
+    found = match(asks, devices, names.__getitem__, taken, None, left)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matching, "narrowed", lambda wanted, _: wanted)
+        assert match(asks, devices, names.__getitem__, taken, None, left) == found
+
+
+def chips(number: int = 16, **more: Any) -> list[ClaimDevice]:
+    return [
+        ClaimDevice(f"d{i:02}", "p", i, False, {"d/ring": i // 4, "d/slot": i % 4}, {}, (), **more)
+        for i in range(number)
+    ]
+
+
+def halves() -> list[ClaimDevice]:
+    """Four parts of each of four chips, of which counters allow two."""
+    return [
+        ClaimDevice(f"d{i:02}", "p", i // 4, True, {}, {}, (), ((Counter("p", str(i // 4), "cores"), Fraction(4)),))
+        for i in range(16)
+    ]
+
+
+def asks_for(*counts: int, rules: tuple[Constraint, ...] = ()) -> list[Ask]:
+    return [Ask(0, Request(f"r{i}", count, False, (), ()), rules) for i, count in enumerate(counts)]
+
+
+ANY = frozenset[str]()
+SAME, APART = Constraint("d/ring", ANY, False), Constraint("d/ring", ANY, True)
+
+
+@pytest.mark.parametrize(
+    ("asks", "devices", "fits"),
+    [
+        pytest.param(asks_for(16), chips(15), False, id="one-chip-busy"),
+        pytest.param(asks_for(16), chips(16), True, id="whole-node"),
+        pytest.param(asks_for(8, 8), chips(15), False, id="together"),
+        pytest.param(asks_for(5, rules=(SAME,)), chips(16), False, id="no-value-has-five"),
+        pytest.param(asks_for(2, 3, rules=(SAME,)), chips(16), False, id="no-value-has-five-together"),
+        pytest.param(asks_for(4, rules=(SAME,)), chips(16)[1:], True, id="the-second-value-has-four"),
+        pytest.param(asks_for(5, rules=(APART,)), chips(16), False, id="four-values"),
+        pytest.param(asks_for(2, rules=(SAME, Constraint("d/slot", ANY, False))), chips(16), False, id="two-values"),
+        pytest.param(asks_for(9), halves(), False, id="counters"),
+    ],
+)
+def test_an_impossible_wish_is_refused_without_a_search(
+    asks: list[Ask], devices: list[ClaimDevice], fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+    clashes = matching._Search._clashes
+    monkeypatch.setattr(matching._Search, "_clashes", lambda *args: steps.append(1) or clashes(*args))
+    everything = frozenset(one.name for one in devices)
+    left = {Counter("p", str(i), "cores"): Fraction(8) for i in range(4)}
+    assert (match(asks, devices, lambda _: everything, (), None, left) is not None) is fits
+    assert len(steps) == (sum(ask.request.count for ask in asks) if fits else 0)
+
+
+def test_equal_nodes_and_equal_combinations_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    real = alternatives.match
+    monkeypatch.setattr(alternatives, "match", lambda *args: tried.append(1) or real(*args))
+
+    def offer(host: int, taken: frozenset[str]) -> NodeOffer:
+        return NodeOffer(f"n{host}", chips(), taken, {})
+
+    everything = frozenset(one.name for one in chips())
+    forms = [Request(f"r/of-{n}", n, False, (), (), (), "any") for n in (10, 9)]
+    # two requests of ten or nine chips of one ring: four combinations of three kinds, all too many
+    wishes = [[Ask(0, one, (SAME,)), Ask(0, other, (SAME,))] for one, other in product(forms, forms)]
+    busy, free = frozenset({"d00"}), ANY
+    nodes = [offer(i, free if i % 2 else busy) for i in range(500)]
+    assert first_available(wishes, nodes, lambda *_: everything) == 0
+    assert len(tried) == 6, "three combinations on two kinds of nodes"
+    tried.clear()
+    whole = [[Ask(0, Request("r/a", 16, False, (), (), (), "any"), ())], [Ask(0, forms[0], ())]]
+    assert first_available(whole, [offer(i, busy) for i in range(500)], lambda *_: everything) == 1
+    assert len(tried) == 1, "sixteen of fifteen are refused by their number"
+    assert first_available(list(reversed(whole)), nodes, lambda *_: everything) == 0
+    assert first_available(whole, nodes, lambda *_: everything) == 0, "every other node is free"
+
+
+def test_taint_rules_are_read_once_while_they_and_the_devices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed, computed = [], []
+    parse_text, evaluate = offered.parse, offered.holds
+    monkeypatch.setattr(offered, "parse", lambda text: parsed.append(text) or parse_text(text))
+    monkeypatch.setattr(offered, "holds", lambda *args: computed.append(1) or evaluate(*args))
+    objects = {
+        ObjectKey(one["apiVersion"], one["kind"], "", one["metadata"]["name"]): one
+        for host in ("n1", "n2")
+        for one in slices(host, 0, 1)
+    }
+    key = ObjectKey("resource.k8s.io/v1beta2", "DeviceTaintRule", "", "out")
+
+    def rule(kind: str) -> Item:
+        selector = {"selectors": [{"cel": {"expression": f'{OWN}.type == "{kind}"'}}]}
+        return {"spec": {"deviceSelector": selector, "taint": {"key": "example.com/out", "effect": "NoSchedule"}}}
+
+    def tainted(kind: str) -> int:
+        found = offered.devices({**objects, key: rule(kind)}, cache)
+        return sum(bool(one.taints) for some in found.devices.values() for one in some)
+
+    cache = PlanCache()
+    assert tainted("npu") == 4
+    assert len(parsed) == 1 and len(computed) == 28, "one rule; each of 28 devices"
+    assert tainted("npu") == 4
+    assert len(parsed) == 2 and len(computed) == 28, "nothing has changed"
+    assert tainted("vnpu") == 24
+    assert len(parsed) == 3 and len(computed) == 56

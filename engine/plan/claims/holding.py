@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from itertools import islice, product
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import msgspec
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
+from engine.plan.claims.alternatives import NodeOffer, first_available
 from engine.plan.claims.cel import Expression
 from engine.plan.claims.devices import Amounts, ClaimDevice, Counter, devices, newest, part, rows
 from engine.plan.claims.matching import Ask, Given, match
@@ -341,13 +341,10 @@ def _first_available(
         if node is None or not node.ready or node.unschedulable:
             continue
         if all(node.labels.get(key) == value for key, value in pod.node_selector.items()):
-            usable.append((name, {*found.taken(name), *found._used.get(name, ())}))
-    for number, asks in enumerate(islice(_combinations(waiting), MAX_COMBINATIONS)):
-        for name, taken in usable:
-            suiting = partial(found.suiting, node=name)
-            if match(asks, found.by_node.get(name, ()), suiting, taken, None, found._left(name, {})) is not None:
-                return number
-    return 0
+            taken = frozenset((*found.taken(name), *found._used.get(name, ())))
+            usable.append(NodeOffer(name, found.by_node.get(name, ()), taken, found._left(name, {})))
+    combinations = list(islice(_combinations(waiting), MAX_COMBINATIONS))
+    return first_available(combinations, usable, found.suiting)
 
 
 def _size(found: DeviceClaims, observed: Observed, chosen: Sequence[Request], nodes: Sequence[str]) -> tuple[str, int]:

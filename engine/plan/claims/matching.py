@@ -13,19 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from engine.plan.claims.bounds import Ask, Wanted, equal, narrowed
 from engine.plan.claims.devices import Amounts, ClaimDevice, Counter
-from engine.plan.claims.requests import ALL, MAX_DEVICES, Constraint, Request
+from engine.plan.claims.requests import ALL, MAX_DEVICES, Request
 
 #: Most steps of one search; real claims ask for equal chips, which takes as many steps as chips.
 MAX_STEPS: Final = 4096
-
-
-class Ask(NamedTuple):
-    """One request of one claim (by its number among a pod's claims), with the constraints of the claim."""
-
-    claim: int
-    request: Request
-    constraints: tuple[Constraint, ...]
 
 
 class Given(NamedTuple):
@@ -54,22 +47,29 @@ def match(
     free = [one for one in devices if one.name not in taken]
     if within is not None:
         free = [one for one in free if one.part or one.chip in within]
-    slots: list[tuple[Ask, list[ClaimDevice]]] = []
+    wanted: list[Wanted] = []
     for ask in asks:
         request = ask.request
         names = suiting(request)
         fitting = [one for one in (devices if request.admin else free) if one.name in names]
         count = request.count
         if count == ALL:
-            count = sum(request.selects(one) for one in devices)
+            # those that suit are selected; only the others are asked for their selectors again
+            count = sum(one.name in names or request.selects(one) for one in devices)
             if not count or len(fitting) < count:
                 return None
-        slots += [(ask, fitting)] * count
-    if any(number > MAX_DEVICES for number in Count(ask.claim for ask, _ in slots).values()):
+        wanted.append(Wanted(ask, fitting, count))
+    sizes: Count[int] = Count()
+    for one in wanted:
+        sizes[one.ask.claim] += one.number
+    if any(number > MAX_DEVICES for number in sizes.values()):
         return None
     # the request with the fewest devices first, equal ones side by side; watchers take what the others left
-    slots.sort(key=lambda slot: (slot[0].request.admin, len(slot[1]), slot[0].claim, slot[0].request.name))
-    found = _Search(slots, left or {}).run()
+    wanted.sort(key=lambda one: (one.ask.request.admin, len(one.fitting), one.ask.claim, one.ask.request.name))
+    usable = narrowed(wanted, left or {})
+    if usable is None:
+        return None
+    found = _Search([(one.ask, one.fitting) for one in usable for _ in range(one.number)], left or {}).run()
     if found is None:
         return None
     own = {one.device.chip for one in found if not one.device.part and not one.ask.request.admin}
@@ -92,8 +92,11 @@ class _Search:
         if number == len(self._slots):
             return True
         ask, fitting = self._slots[number]
-        same_next = number + 1 < len(self._slots) and self._slots[number + 1][0] is ask
-        for at in range(start, len(fitting)):
+        run = 1  # equal slots from here on: they take one device each of those that follow
+        while number + run < len(self._slots) and self._slots[number + run][0] is ask:
+            run += 1
+        same_next = run > 1
+        for at in range(start, len(fitting) - run + 1):
             self._steps += 1
             if self._steps > MAX_STEPS:
                 return False
@@ -139,15 +142,10 @@ class _Search:
                 return False
             for one in self._given:
                 if one.ask.claim == ask.claim and constraint.concerns(one.ask.request):
-                    same = _equal(one.device.values.get(constraint.attribute), value)
+                    same = equal(one.device.values.get(constraint.attribute), value)
                     if same is constraint.distinct:
                         return False
         return True
-
-
-def _equal(one: object, other: object) -> bool:
-    """Whether attributes have one value; 1 is not true."""
-    return type(one) is type(other) and one == other
 
 
 __all__ = ["MAX_STEPS", "Ask", "Given", "match"]
