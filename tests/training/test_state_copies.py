@@ -153,3 +153,43 @@ def test_a_repaired_model_is_not_sent_again_and_another_one_is(monkeypatch: pyte
         assert sent == [model, model, other]
     finally:
         dist.destroy_process_group()
+
+
+class Memory(bytearray):
+    """Host memory of a tensor, counted while it lives."""
+
+    now = most = 0
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        Memory.now += 1
+        Memory.most = max(Memory.most, Memory.now)
+
+    def __del__(self) -> None:
+        Memory.now -= 1
+
+
+def counted(size: int) -> torch.Tensor:
+    return torch.frombuffer(Memory(size), dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+
+
+def test_few_tensors_of_a_device_lie_in_host_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair, "PIECE", 2048)
+    monkeypatch.setattr(repair, "SMALL", 1024)
+    monkeypatch.setattr(repair, "FIRST", 1024)
+    monkeypatch.setattr(Memory, "now", 0)
+    # the device is played by other host memory
+    flat, placed = repair._bytes, repair._placed
+    monkeypatch.setattr(repair, "_bytes", lambda tensor: counted(tensor.nbytes).copy_(flat(tensor)))
+    monkeypatch.setattr(repair, "_placed", lambda found, kind: placed(found, kind).clone())
+    monkeypatch.setattr(repair, "_host", counted)
+    sizes = [1000] * 40
+    wire, donor, receiver = Wire(), protected(1, *sizes), protected(2, *sizes)
+    monkeypatch.setattr(repair, "dist", wire)
+    for way in (lambda: repair.send_state(donor, 1, 7), lambda: repair.receive_state(receiver, 0, 7)):
+        monkeypatch.setattr(Memory, "most", 0)
+        way()
+        # those in flight, one before and one after, and the small ones, which share a piece
+        assert 0 < Memory.most <= repair.FLYING + 2 + 3
+        assert not Memory.now
+    assert all(torch.equal(receiver.tensors[name], tensor) for name, tensor in donor.tensors.items())

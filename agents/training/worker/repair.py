@@ -3,7 +3,8 @@
 The first message has a fixed size, so that a small state needs no other one. Large tensors are sent from where they
 lie, in pieces; small ones share a piece. Pieces are in flight while checksums of others are computed, and every piece
 has one, so that a wrong weight is never taken over silently. A receiver takes pieces into memory of its own and copies
-them afterwards: an abandoned group may still write into the memory that it was given.
+them afterwards: an abandoned group may still write into the memory that it was given. Of tensors on a device only those
+whose pieces are under way lie in host memory.
 """
 
 from __future__ import annotations
@@ -38,23 +39,24 @@ _HEAD = struct.Struct("!QI")
 
 Parts = list[tuple[int, int, int]]
 """What a piece holds, in order: index of a tensor, first byte, number of bytes."""
+Kind = tuple[torch.dtype, list[int], str]
+"""Element type, shape and kind of device of a tensor."""
 
 
 def send_state(protected: Protected, receiver: int, step: int) -> None:
     """Send this rank's state to ``receiver``."""
     meta, tensors = protected.capture()
     text = json.dumps({"step": step, "meta": meta}).encode()
-    flats = [_bytes(tensor) for tensor in tensors]
-    pieces = _pieces([flat.numel() for flat in flats])
-    first, pieces = _inline(len(text), pieces)
-    packed = text + b"".join(_raw(flats[index], at, size) for index, at, size in first)
+    outgoing = _Outgoing(tensors)
+    first, pieces = _inline(len(text), _pieces([tensor.numel() * tensor.element_size() for tensor in tensors]))
+    packed = text + b"".join(_raw(view, 0, view.numel()) for view in outgoing.views(first))
     dist.send(_first(len(text), packed), receiver)
     if len(text) > FIRST - _HEAD.size:
         dist.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), receiver)
     sums: list[int] = []
     flying: deque[tuple[Any, torch.Tensor]] = deque()
     for parts in pieces:
-        views = [flats[index][at : at + size] for index, at, size in parts]
+        views = outgoing.views(parts)
         data = views[0] if len(views) == 1 else torch.cat(views)
         # the buffer stays referenced until it is sent
         flying.append((dist.isend(data, receiver), data))
@@ -76,19 +78,68 @@ def receive_state(protected: Protected, donor: int, step: int) -> int:
     if message["step"] != step:
         raise Interrupted(f"rank {donor} sends step {message['step']}, step {step} was planned")
     kinds = described(message["meta"], [])
-    flats = [torch.empty(_size(dtype, shape), dtype=torch.uint8) for dtype, shape, _ in kinds]
-    first, pieces = _inline(len(text), _pieces([flat.numel() for flat in flats]))
-    at = 0
-    for index, begin, size in first:
-        flats[index][begin : begin + size] = torch.frombuffer(rest, dtype=torch.uint8, count=size, offset=at)
-        at += size
-    _receive_pieces(flats, pieces, donor)
-    tensors = []
-    for flat, (dtype, shape, device) in zip(flats, kinds, strict=True):
-        whole = flat.view(dtype).view(shape)
-        tensors.append(whole if device == "cpu" else whole.to(device))
-    protected.restore(message["meta"], tensors)
-    return sum(flat.numel() for flat in flats)
+    incoming = _Incoming(kinds)
+    first, pieces = _inline(len(text), _pieces(incoming.sizes))
+    if first:
+        incoming.put(first, torch.frombuffer(rest, dtype=torch.uint8))
+    _receive_pieces(incoming, pieces, donor)
+    protected.restore(message["meta"], incoming.tensors())
+    return sum(incoming.sizes)
+
+
+class _Outgoing:
+    """The bytes of tensors in host memory, from the first piece of each to its last. Those on the host are not
+    copied."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._flats: dict[int, torch.Tensor] = {}
+
+    def views(self, parts: Parts) -> list[torch.Tensor]:
+        """The bytes of each part; the pieces of a tensor are asked for in order."""
+        found = []
+        for index, at, size in parts:
+            flat = _bytes(self._tensors[index]) if at == 0 else self._flats.pop(index)
+            found.append(flat[at : at + size])
+            if at + size < flat.numel():
+                self._flats[index] = flat
+        return found
+
+
+class _Incoming:
+    """Memory for tensors of these kinds: on the host from the first piece of each, on its device after its last."""
+
+    def __init__(self, kinds: list[Kind]) -> None:
+        self._kinds = kinds
+        self.sizes = [_size(dtype, shape) for dtype, shape, _ in kinds]
+        self._flats: dict[int, torch.Tensor] = {}
+        self._whole: dict[int, torch.Tensor] = {}
+
+    def room(self, index: int, begin: int, size: int) -> torch.Tensor:
+        """Where a part belongs."""
+        if index not in self._flats:
+            self._flats[index] = _host(self.sizes[index])
+        return self._flats[index][begin : begin + size]
+
+    def put(self, parts: Parts, data: torch.Tensor) -> None:
+        """Take the bytes of a piece that holds several parts."""
+        at = 0
+        for index, begin, size in parts:
+            self.room(index, begin, size)[:] = data[at : at + size]
+            self.arrived(index, begin + size)
+            at += size
+
+    def arrived(self, index: int, end: int) -> None:
+        """All bytes of a tensor up to ``end`` are there."""
+        if end == self.sizes[index]:
+            self._whole[index] = _placed(self._flats.pop(index), self._kinds[index])
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors; empty ones come in no piece."""
+        return [
+            self._whole[index] if size else _placed(_host(0), self._kinds[index])
+            for index, size in enumerate(self.sizes)
+        ]
 
 
 def _first(length: int, packed: bytes) -> torch.Tensor:
@@ -128,8 +179,8 @@ def _inlined(text: bytes) -> int:
     return sum(size for _, _, size in first)
 
 
-def _receive_pieces(flats: list[torch.Tensor], pieces: list[Parts], donor: int) -> None:
-    """Receive pieces into ``flats``; their checksums are computed while the next ones arrive."""
+def _receive_pieces(incoming: _Incoming, pieces: list[Parts], donor: int) -> None:
+    """Receive pieces; their checksums are computed while the next ones arrive."""
     flying: deque[tuple[Any, torch.Tensor, Parts]] = deque()
     sums: list[int] = []
 
@@ -138,15 +189,15 @@ def _receive_pieces(flats: list[torch.Tensor], pieces: list[Parts], donor: int) 
         work.wait()
         sums.append(_checksum(data))
         if len(parts) > 1:
-            at = 0
-            for index, begin, size in parts:
-                flats[index][begin : begin + size] = data[at : at + size]
-                at += size
+            incoming.put(parts, data)
+        else:
+            index, begin, size = parts[0]
+            incoming.arrived(index, begin + size)
 
     for parts in pieces:
         index, begin, size = parts[0]
         if len(parts) == 1:
-            data = flats[index][begin : begin + size]
+            data = incoming.room(index, begin, size)
         else:
             data = torch.empty(sum(part[2] for part in parts), dtype=torch.uint8)
         flying.append((dist.irecv(data, donor), data, parts))
@@ -191,6 +242,16 @@ def _inline(length: int, pieces: list[Parts]) -> tuple[Parts, list[Parts]]:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _host(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def _placed(flat: torch.Tensor, kind: Kind) -> torch.Tensor:
+    dtype, shape, device = kind
+    whole = flat.view(dtype).view(shape)
+    return whole if device == "cpu" else whole.to(device)
 
 
 def _raw(flat: torch.Tensor, at: int, size: int) -> bytes:
