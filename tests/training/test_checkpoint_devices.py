@@ -263,3 +263,30 @@ def test_cuda_registers_memory_and_falls_back_when_it_may_not(monkeypatch: pytes
 def test_copies_of_nothing_end_at_once():
     devices.Copies([], {}, True).finish()
     assert DeviceCopy(0, None, 0).size == 0
+
+
+@pytest.mark.parametrize("where", ["host", "begin"])
+def test_a_device_has_ended_its_copies_when_a_fill_fails(ours: Ours, monkeypatch: pytest.MonkeyPatch, where: str):
+    found, _ = of_device(2500, 2500)
+    memory = slots.create(found.size)
+    begin = ours.copy
+
+    def full(*_: object) -> None:
+        raise MemoryError("no memory")
+
+    def second(storage: Storage, start: int, size: int, target: int, after: int) -> int:
+        if len(ours.queue) > 1:
+            full()
+        return begin(storage, start, size, target, after)
+
+    if where == "host":
+        monkeypatch.setattr("agents.training.checkpoint.blocks.copy", full)
+    else:
+        monkeypatch.setattr(ours, "copy", second)
+    if where == "begin":
+        ours.compute(lambda: None)
+    with pytest.raises(MemoryError, match="no memory"):
+        found.fill(memory.address, 1, pinned=devices.pin(memory, found.kinds))
+    assert ours.done == len(ours.queue), "the device still writes to memory that is given back"
+    assert ours.can_register or where == "host" or ours.done == 2
+    memory.close()

@@ -300,3 +300,18 @@ def test_a_rank_that_forgets_a_slot_keeps_none_of_its_memory(tmp_path: Path):
         del memory
     gc.collect()
     assert held() == before
+
+
+def test_folders_are_made_below_one_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    synced, sync = [], sums.sync_folder
+
+    def denied(folder: Path) -> None:
+        # mode 1733, as anyone but the superuser sees it
+        if folder == tmp_path:
+            raise PermissionError(13, "Permission denied", str(folder))
+        synced.append(folder)
+        sync(folder)
+
+    monkeypatch.setattr(sums, "sync_folder", denied)
+    durable.folder(tmp_path / "job" / "iter")
+    assert (tmp_path / "job" / "iter").is_dir() and synced == [tmp_path / "job"]

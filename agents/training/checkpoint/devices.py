@@ -163,8 +163,12 @@ class Copies:
         self._staged = [] if pinned else list(pieces)
         self.after = after or marks(piece.storage for piece in pieces)
         if pinned:
-            for piece in pieces:
-                self._begin(piece)
+            try:
+                for piece in pieces:
+                    self._begin(piece)
+            except BaseException:
+                self.settle()
+                raise
 
     def _begin(self, piece: DeviceCopy) -> None:
         if piece.size:
@@ -178,6 +182,19 @@ class Copies:
             _through_buffers(kind, [piece for piece in self._staged if piece.storage.device.type == kind], self.after)
         for one, event in self._events:
             one.wait(event)
+
+    def settle(self) -> None:
+        """Wait for the copies that have begun, after an error: their target may be given back then."""
+        for one, event in self._events:
+            _settled(one, event)
+
+
+def _settled(one: DeviceBackend, event: Any) -> None:
+    try:
+        one.wait(event)
+    except Exception as error:
+        # the error that came first is raised; the other copies are waited for too
+        log.warning("a copy from a device, begun before an error, failed too: %s", str(error)[:300])
 
 
 _buffers: dict[str, list[tuple[int, Any]]] = {}
@@ -195,14 +212,20 @@ def _through_buffers(kind: str, pieces: Sequence[DeviceCopy], after: dict[Any, A
         ctypes.memmove(target, buffer[0], size)
         free.append(buffer)
 
-    for piece in pieces:
-        for start in range(0, piece.size, BUFFER):
-            if not free:
-                empty()
-            buffer, size = free.pop(), min(BUFFER, piece.size - start)
-            event = one.copy(piece.storage, start, size, buffer[0], after[piece.storage.device])
-            filled.append((event, buffer, piece.target + start, size))
-    while filled:
-        empty()
+    try:
+        for piece in pieces:
+            for start in range(0, piece.size, BUFFER):
+                if not free:
+                    empty()
+                buffer, size = free.pop(), min(BUFFER, piece.size - start)
+                event = one.copy(piece.storage, start, size, buffer[0], after[piece.storage.device])
+                filled.append((event, buffer, piece.target + start, size))
+        while filled:
+            empty()
+    except BaseException:
+        # the buffers are let go
+        for event, *_ in filled:
+            _settled(one, event)
+        raise
     # kept for the next save: pinning costs more than copying
     _buffers[kind] = free

@@ -158,7 +158,9 @@ def folder(path: Path) -> None:
         return
     folder(path.parent)
     path.mkdir(exist_ok=True)
-    sums.sync_folder(path.parent)
+    # a folder that may be written to but not read (mode 1733) cannot be opened, hence not synced
+    with contextlib.suppress(PermissionError):
+        sums.sync_folder(path.parent)
 
 
 def abandoned(stage: Path) -> bool:

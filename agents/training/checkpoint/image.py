@@ -55,6 +55,7 @@ class Image:
 
         Host memory is copied by parallel threads, while devices copy in streams of their own, after what :meth:`marks`
         returned (default: now). ``pinned``: devices may write to this memory themselves (:func:`devices.pin`).
+        When this raises, no device writes to that memory any more.
         """
         copies, away = [], []
         for piece in self.pieces:
@@ -63,10 +64,14 @@ class Image:
             else:
                 away.append(DeviceCopy(address + piece.start, piece.storage, piece.size))
         begun = Copies(away, after or {}, pinned)
-        for position, text in ((0, self.structure), (self.size - len(self.trailer), self.trailer)):
-            _bytes_at(address + position, len(text))[:] = text
-        blocks.copy(copies, threads or blocks.workers())
-        begun.finish()
+        try:
+            for position, text in ((0, self.structure), (self.size - len(self.trailer), self.trailer)):
+                _bytes_at(address + position, len(text))[:] = text
+            blocks.copy(copies, threads or blocks.workers())
+            begun.finish()
+        except BaseException:
+            begun.settle()
+            raise
 
     def chunks(self) -> list[memoryview]:
         """The bytes of the file in order, without copies of storages in host memory."""
