@@ -19,6 +19,7 @@ from agents.training.agent.node import Candidacy, NodeAgent, NodeSettings, appen
 from agents.training.agent.peers import Peers
 from agents.training.agent.ranks import Ranks
 from agents.training.agent.supervisor import RESTARTS, RETURN_SOCKET, WORKED, supervise
+from agents.training.agent.work import LOOK
 from agents.training.notices import say
 from agents.training.reporting import Reporter, of_environment
 from agents.training.tolerance.election import CANDIDATES, Election
@@ -178,6 +179,7 @@ def _agent(options: argparse.Namespace) -> int:
         supervisor=os.getppid(),
         returning=restarts > 0,
         worked=worked,
+        look=min(LOOK, options.quiet_limit / 4),
     )
     reporters: list[Reporter] = []
 
@@ -198,10 +200,9 @@ def _agent(options: argparse.Namespace) -> int:
     coordinator = listener = link = candidacy = None
     hosts = options.addresses
     if hosts or (options.nnodes > 1 and options.node_rank == 0):
-        host, port = hosts.get(options.node_rank, ("0.0.0.0", options.master_port))
+        _, port = hosts.get(options.node_rank, ("", options.master_port))
         try:
-            any_address = "::" if ":" in host else "0.0.0.0"
-            listener = NodeListener(any_address, port, settings.job, options.nnodes, options.nproc, options.node_rank)
+            listener = NodeListener("", port, settings.job, options.nnodes, options.nproc, options.node_rank)
         except OSError as error:
             other = "another port in --nodes" if hosts else "another --master-port"
             say(f"cannot listen on port {port}: {error.strerror}; give {other}")

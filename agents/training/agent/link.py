@@ -7,6 +7,7 @@ with it, until it connects again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,7 +42,8 @@ class NodeListener:
     """Accepts connections of the nodes of one job.
 
     Where the coordinator is elected every node listens: ``claim`` says whether this one leads, ``heard`` takes what
-    other nodes say of themselves, and nodes that want to join one that does not lead are sent ``away``.
+    other nodes say of themselves, and nodes that want to join one that does not lead are sent ``away``. ``host`` empty:
+    every address of this machine.
     """
 
     host: str
@@ -55,13 +57,9 @@ class NodeListener:
     connections: list[NodeConnection] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        self._sock = socket.socket(family, socket.SOCK_STREAM)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._sock.bind((self.host, self.port))
-        self._sock.listen(1024)
-        self._sock.setblocking(False)
+        self._sock = _listening(self.host, self.port)
         self._pinged = 0.0
+        self._said: set[str] = set()
 
     def descriptors(self) -> list[tuple[int, bool]]:
         """Descriptors to poll: (descriptor, also for writing)."""
@@ -186,14 +184,47 @@ class NodeListener:
             if message.get(name) != value:
                 given = repr(message.get(name))[:100]
                 text = f"this job has {name} {value!r}, node {str(message.get('node'))[:20]} has {given}"
-                say(f"a node was refused: {text}"[:300])
-                connection.line.send({"t": "refused", "text": text[:500]})
+                if text not in self._said and len(self._said) < STRANGERS:
+                    # a node of another job asks again until this one has ended
+                    self._said.add(text)
+                    say(f"a node was refused: {text}"[:300])
+                connection.line.send({"t": "refused", "text": text[:500], "field": name})
                 return False
         return True
 
     def _drop(self, connection: NodeConnection) -> None:
         self.connections.remove(connection)
         connection.line.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens at ``host``; without one at every address of this machine, of IPv4 and of IPv6. Raises
+    ``OSError``."""
+    if not host:
+        try:
+            return _bound(socket.AF_INET6, "::", port)
+        except OSError as error:
+            # kernels without IPv6, and those where it is switched off
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT):
+                raise
+            host = "0.0.0.0"
+    return _bound(socket.AF_INET6 if ":" in host else socket.AF_INET, host, port)
+
+
+def _bound(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if host == "::":
+            # a name of two families is mostly resolved to its IPv6 address first
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind((host, port))
+        sock.listen(1024)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class CoordinatorLink:

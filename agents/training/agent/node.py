@@ -17,6 +17,7 @@ from agents.training.agent.coordinator_host import CoordinatorHost, Outgoing, ti
 from agents.training.agent.link import SILENT, VERSION, CoordinatorLink, NodeListener
 from agents.training.agent.peers import Peers
 from agents.training.agent.ranks import ProcessLost, RankMessage, Ranks, StartFailed
+from agents.training.agent.work import LOOK, Work
 from agents.training.frames import Message
 from agents.training.notices import say
 from agents.training.tolerance.coordinator_commands import EndJob
@@ -42,7 +43,7 @@ class NodeSettings:
     """The job as a node sees it. ``local``: rank → local rank of this node's ranks; ``return_socket``: name of the
     abstract Unix socket at which ranks connect to a new agent; ``supervisor``: pid of the process that starts agents;
     ``returning``: whether ranks of a former agent may connect; ``worked``: a descriptor to write to once a step is
-    finished, which is closed then."""
+    finished, which is closed then; ``look``: seconds between looks at whether ranks work."""
 
     node: int
     nodes: int
@@ -55,6 +56,7 @@ class NodeSettings:
     supervisor: int
     returning: bool
     worked: int = -1
+    look: float = LOOK
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class NodeAgent:
         self.address = settings.address or "127.0.0.1"
         self.ended: EndJob | None = None
         self._started_at = time.monotonic()
-        self._work: dict[int, tuple[int, int]] = {}
+        self._work = Work(settings.look)
         self._dones: dict[int, int] = {}
         self._median = 0.0
         self._worked = settings.worked
@@ -198,7 +200,12 @@ class NodeAgent:
             self._leader_at = now
         elif now - self._leader_at > JOIN:
             missing = sorted(set(range(self.settings.nodes)) - joined - {self.node})[:20]
-            self.ended = EndJob(1, f"not all nodes came together for {JOIN:g} s; not seen from here: nodes {missing}")
+            text = f"not all nodes came together for {JOIN:g} s; not seen from here: nodes {missing}"
+            if peers.others:
+                # the agent of a former job ends sooner
+                self.ended = EndJob(2, f"{text}; refused by {next(iter(peers.others.values()))}")
+            else:
+                self.ended = EndJob(1, text)
 
     def claim(self) -> Claim:
         """What this node says when another one asks who leads."""
@@ -402,10 +409,9 @@ class NodeAgent:
             self.ranks.send(process, {"t": "orders"}, self._orders[rank])
 
     def _progress(self) -> None:
-        steps, firsts, median, working, advanced = [], [], 0, False, False
-        for process in self.ranks.processes.values():
-            if process.rank is None or not process.pid:
-                continue
+        steps, firsts, median, advanced = [], [], 0, False
+        processes = [one for one in self.ranks.processes.values() if one.rank is not None and one.pid]
+        for process in processes:
             done, _, length = process.page.read()
             median = max(median, length)
             if done >= 0 and self._dones.get(process.pid) != done:
@@ -419,18 +425,14 @@ class NodeAgent:
                     self._firsts[process.pid] = generation
                     age = max(0.0, time.monotonic() - first / 1e9)
                     firsts.append([process.rank, process.incarnation, generation, age])
-            work = _work(process.pid)
-            before = self._work.get(process.pid, (0, 0))
-            # more than 5 % of a processor, or bytes read or written
-            working = working or work[0] - before[0] > 100 * PROGRESS / 20 or work[1] != before[1]
-            self._work[process.pid] = work
         self._median = median / 1e9
         if advanced and self._worked >= 0:
             os.write(self._worked, b"+")
             os.close(self._worked)
             self._worked = -1
         message: Message = {"t": "progress", "steps": steps, "firsts": firsts, "median": self._median}
-        message["working"] = working and not steps
+        # a finished step says more
+        message["working"] = not steps and self._work.since((one.pid for one in processes), time.monotonic())
         self._send_up([(message, b"")])
 
     def _terminate(self, number: int, _: Any) -> None:
@@ -483,27 +485,6 @@ def append_timeline(recovery: Recovery, file: Path | None) -> None:
     if file is not None:
         with file.open("a") as lines:
             lines.write(timeline(recovery) + "\n")
-
-
-def _work(pid: int) -> tuple[int, int]:
-    """Clock ticks of processor time, and bytes read and written, of a process.
-
-    The threads in which gloo moves bytes do not count: that of an ended group may spin on sockets that were shut down,
-    and would make a hang look like work. The sums of a reduction are made in other threads.
-    """
-    ticks = 0
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
-                name, _, rest = file.read().partition(b"(")[2].rpartition(b") ")
-            if name != b"gloo_tcp_loop":
-                fields = rest.split()
-                ticks += int(fields[11]) + int(fields[12])
-        with open(f"/proc/{pid}/io", "rb") as file:
-            counted = sum(int(line.split()[1]) for line in file.read().splitlines() if b"_bytes:" in line)
-        return ticks, counted
-    except (OSError, IndexError, ValueError):
-        return 0, 0
 
 
 def _drain(descriptor: int) -> None:

@@ -46,12 +46,15 @@ class Peers:
     def __init__(self, addresses: dict[int, tuple[str, int]], own: Message) -> None:
         self.addresses, self._own = addresses, own
         self._nodes = len(addresses)
-        self._resolved: dict[str, tuple[int, str]] = {}
+        self._resolved: dict[str, list[tuple[int, str]]] = {}
+        """Host → families and addresses, of which the first one is used."""
         self._resolving: set[str] = set()
         self._open: dict[int, _Question] = {}
         self._asked: dict[int, float] = {}
         self.refused = ""
-        """Why a node did not answer: it is of another job, or of another version."""
+        """Why a node did not answer: it has another version or number of processes, or the rank of this one."""
+        self.others: dict[int, str] = {}
+        """Node → what one of another job said in its place: mostly one that has not ended yet."""
 
     def ask(self, nodes: list[int], claim: Claim, now: float) -> None:
         """Ask these nodes, unless they were asked a moment ago."""
@@ -75,24 +78,32 @@ class Peers:
         """Answers that have come."""
         found: list[Claim] = []
         for node, question in list(self._open.items()):
+            host, port = self.addresses[node]
+            answered = False
             over = now - question.asked > ANSWER
             if question.line.fileno() in ready:
                 try:
                     question.line.flush()
                     messages = question.line.receive()
                     for message, _ in messages or []:
-                        over = True
+                        over = answered = True
                         if message["t"] == "claim":
                             found.append(read_claim(message, self._nodes))
+                            self.others.pop(node, None)
                         elif message["t"] == "refused":
-                            host, port = self.addresses[node]
-                            self.refused = f"node {node} at {host}:{port}: {str(message.get('text', ''))[:500]}"
+                            text = f"node {node} at {host}:{port}: {str(message.get('text', ''))[:500]}"
+                            if message.get("field") == "job":
+                                self.others[node] = text
+                            else:
+                                self.refused = text
                     over = over or messages is None
                 except (OSError, FrameError, ValueError):
                     over = True
             if over:
                 del self._open[node]
                 question.line.close()
+                if not answered:
+                    self._turn(host)
         return found
 
     def close(self) -> None:
@@ -106,36 +117,51 @@ class Peers:
         resolved = self._resolve(host)
         if resolved is None:
             return
-        sock = socket.socket(resolved[0], socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(resolved[0], socket.SOCK_STREAM)
+        except OSError:
+            # no descriptor is free, or this machine lacks the family: again with the next question
+            self._turn(host)
+            return
         sock.setblocking(False)
         if sock.connect_ex((resolved[1], port)) not in (0, errno.EINPROGRESS):
-            # the name may belong to another address now
-            self._resolved.pop(host, None)
+            if not self._turn(host):
+                # the name may belong to another address now
+                self._resolved.pop(host, None)
             sock.close()
             return
         line = Connection(sock)
         try:
             line.send({"t": "who", **self._own, **claim_message(claim)})
         except (OSError, FrameError):
+            self._turn(host)
             line.close()
             return
         self._open[node] = _Question(line, now)
+
+    def _turn(self, host: str) -> bool:
+        """Use the next address of a host; False where it has no other one."""
+        found = self._resolved.get(host, [])
+        if len(found) > 1:
+            found.append(found.pop(0))
+        return len(found) > 1
 
     def _resolve(self, host: str) -> tuple[int, str] | None:
         """Family and address of a host; a name is looked up in a thread, since that can take seconds."""
         if host not in self._resolved:
             with contextlib.suppress(ValueError):
                 version = ipaddress.ip_address(host).version
-                self._resolved[host] = (socket.AF_INET6 if version == 6 else socket.AF_INET), host
+                self._resolved[host] = [(socket.AF_INET6 if version == 6 else socket.AF_INET, host)]
         if host not in self._resolved and host not in self._resolving:
             self._resolving.add(host)
             threading.Thread(target=self._look_up, args=(host,), name="belay-resolve", daemon=True).start()
-        return self._resolved.get(host)
+        found = self._resolved.get(host)
+        return found[0] if found else None
 
     def _look_up(self, host: str) -> None:
         try:
-            family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
-            self._resolved[host] = int(family), str(address[0])
+            known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            self._resolved[host] = list(dict.fromkeys((int(family), str(address[0])) for family, *_, address in known))
         except (OSError, UnicodeError):
             # tried again with the next question
             pass
