@@ -123,12 +123,14 @@ def setting() -> str:
 
 
 def write(heading: str, texts: Sequence[str], results: Sequence[Result], order: Sequence[str]) -> None:
-    """Renew one section of RESULTS.md: paragraphs and a table; the others are kept, in the given order of headings."""
+    """Renew one section of RESULTS.md: paragraphs and a table; the others are kept, in the given order of headings,
+    and those that soaks wrote by hand after them.
+    """
     kept = _sections(RESULTS.read_text()) if RESULTS.exists() else {}
     table = ["| work | goal | measured | spread | beside it |", "|---|---|---|---|---|"]
     paragraphs = [part for text in texts if text for part in (text, "")]
     kept[heading] = "\n".join([*paragraphs, *table, *(result.row() for result in results)])
-    known = [name for name in order if name in kept]
+    known = [name for name in order if name in kept] + [name for name in kept if name not in order]
     RESULTS.write_text(_HEAD + "".join(f"\n## {name}\n\n{kept[name].strip()}\n" for name in known))
 
 
