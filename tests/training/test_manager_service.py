@@ -104,6 +104,8 @@ def world(tmp_path: Path) -> Iterator[tuple[Operations, World]]:
         found = World(stack, port, tmp_path)
         found.say(codes.REGISTER, codes.WORKER_REGISTERED)
         until(lambda: server.streams, "the job is followed")
+        # the bus acknowledges a message before the manager has handled it; without workers it refuses operations
+        until(lambda: found.service.core.state.workers, "the worker is known")
         yield server, found  # type: ignore[misc]
 
 
