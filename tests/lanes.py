@@ -42,9 +42,6 @@ def on_real_time(item: pytest.Item) -> bool:
 def group(items: list[pytest.Item]) -> None:
     """Tests on real time run in the order of their module, on one worker; a group of their own is kept."""
     for item in items:
-        again = item.get_closest_marker("flaky_under_load")
-        if again is not None and not (on_real_time(item) and again.args):
-            raise pytest.UsageError(f"{item.nodeid}: only a test on real time is run again, and its mark says why")
         if on_real_time(item) and item.get_closest_marker("xdist_group") is None:
             module = item.nodeid.partition("::")[0].rpartition("/")[2].removesuffix(".py")
             item.add_marker(pytest.mark.xdist_group(SHARED if SHARED in _fixtures(item) else module))

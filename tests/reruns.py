@@ -1,20 +1,24 @@
-"""A second try for the few tests that a busy machine can fail: marked, counted, and named at the end of the run.
+"""A second try for tests that a busy machine can fail: counted, and named at the end of the run.
 
-``@pytest.mark.flaky_under_load("why")`` is for end-to-end tests of real processes in real time, whose result no bound
-makes independent of the machine. Such a test that fails is run once more. Both failures are a failure; one is a line
-of the summary, with the first failure's last words. The same holds for any test that a time limit ended
-(``TimeoutError``, ``subprocess.TimeoutExpired``): limits keep a run from hanging and are no results. A worker runs no
-more than `MOST` tests again: more is no bad luck.
+A test on real time (tests/lanes.py), or of a module that starts processes or threads or opens sockets, depends on when
+the machine runs what. Such a test that fails is run once more. Both failures are a failure; one is a line of the
+summary, with the first failure's last words. The same holds for any test that a time limit ended (``TimeoutError``,
+``subprocess.TimeoutExpired``): limits keep a run from hanging and are no results. All others compute and fail at once.
+A worker runs no more than `MOST` tests again: more is no bad luck.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 
-MARK = "flaky_under_load"
+from tests.lanes import on_real_time
+
+SCHEDULED = ("grpc", "multiprocessing", "signal", "socket", "subprocess", "threading")
+"""A test module that imports one of these waits for what the machine runs beside it."""
 MOST = 3
 """Of one worker in one run."""
 NOTE = "run again after"
@@ -34,12 +38,11 @@ _notes: list[str] = []
 
 @pytest.hookimpl
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test; a marked one that failed, and any that a time limit ended, once more."""
+    """Run a test; one that depends on the machine and failed, and any that a time limit ended, once more."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
     failed = next((report for report in reports if report.failed), None)
-    marked = item.get_closest_marker(MARK) is not None
-    if failed is not None and len(_again) < MOST and (marked or last_words(failed).startswith(LIMITS)):
+    if failed is not None and len(_again) < MOST and (scheduled(item) or last_words(failed).startswith(LIMITS)):
         _again.append(item.nodeid)
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         reports[-1].user_properties.append((NOTE, f"{failed.when}: {last_words(failed)}"))
@@ -47,6 +50,18 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def scheduled(item: pytest.Item) -> bool:
+    """Whether a test's result depends on when the machine runs its processes and threads."""
+    return on_real_time(item) or imports_any(getattr(item, "module", None))
+
+
+def imports_any(module: object) -> bool:
+    """Whether a module has one of `SCHEDULED` under its own name."""
+    return any(
+        isinstance(found := getattr(module, name, None), ModuleType) and found.__name__ == name for name in SCHEDULED
+    )
 
 
 def last_words(report: pytest.TestReport) -> str:
@@ -65,6 +80,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Name what was run again: a test that is named often needs mending."""
     if _notes:
-        terminalreporter.section(f"tests that failed once and were run again ({MARK}, time limits)", yellow=True)
+        terminalreporter.section("tests that failed once and were run again", yellow=True)
         for note in _notes:
             terminalreporter.line(note, yellow=True)

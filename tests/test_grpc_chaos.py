@@ -23,7 +23,6 @@ from tests.ports import free_port
 pytestmark = [
     pytest.mark.real_time,
     pytest.mark.timeout(600),
-    pytest.mark.flaky_under_load("Leases of real seconds decide which server answers"),
 ]
 
 

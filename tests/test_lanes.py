@@ -123,9 +123,6 @@ def test_tests_on_real_time_are_grouped_by_module(request: pytest.FixtureRequest
     assert not on_real_time(item)
     group([item])
     assert item.get_closest_marker("xdist_group") is None
-    item.add_marker(pytest.mark.flaky_under_load("a reason"))
-    with pytest.raises(pytest.UsageError, match="only a test on real time"):
-        group([item])
     item.add_marker(pytest.mark.e2e)
     group([item])
     (found,) = item.iter_markers("xdist_group")

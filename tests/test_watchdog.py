@@ -250,7 +250,6 @@ def processes(cluster: Cluster, redis_url: str, tmp_path: Path) -> Iterator[Proc
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-@pytest.mark.flaky_under_load("the watchdog's patience is real seconds")
 @pytest.mark.parametrize("kind", ["deaf", "hangs", "dies"])
 def test_a_worker_in_trouble_starts_again_in_place_and_works(
     cluster: Cluster,  # noqa: F811

@@ -34,7 +34,6 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.xdist_group("real-node"),
     pytest.mark.timeout(840),
-    pytest.mark.flaky_under_load("a whole node with Kubernetes and Belay on two processors"),
     pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
 ]
 

@@ -18,7 +18,7 @@ from engine.sandbox.up import Sandbox
 from tests.kube_server import real_cluster, stores_custom_objects
 from tests.needs import assets
 
-pytestmark = [pytest.mark.e2e, pytest.mark.flaky_under_load("all of Belay as processes on two processors")]
+pytestmark = [pytest.mark.e2e]
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -20,7 +20,7 @@ from tests.e2e.test_up import MARK, marked
 from tests.needs import lacking
 from tests.walking import ROOT, blocks, folder, person, shell
 
-pytestmark = [pytest.mark.e2e, pytest.mark.flaky_under_load("all of Belay as processes on two processors")]
+pytestmark = [pytest.mark.e2e]
 #: Commands that end with 1 to say that there are differences.
 TELL = ("belay diff", "belay policy test", "belay simulate", "belay validate")
 

@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.xdist_group("training"),
     pytest.mark.timeout(600),
-    pytest.mark.flaky_under_load("ranks and their launchers share two processors"),
 ]
 
 STEPS = 60

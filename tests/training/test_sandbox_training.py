@@ -18,7 +18,7 @@ from engine.wire import names
 from tests import needs
 from tests.e2e.test_up import ROOT, Up, marked
 
-pytestmark = [pytest.mark.e2e, pytest.mark.flaky_under_load("a sandbox and its ranks share two processors")]
+pytestmark = [pytest.mark.e2e]
 STEPS, PAUSE = 900, 0.02
 
 

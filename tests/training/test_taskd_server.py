@@ -15,7 +15,7 @@ from tests.grpc_world import World, play, until
 from tests.needs import lacking
 from tests.training.taskd_world import ROOT, Job
 
-pytestmark = [pytest.mark.real_time, pytest.mark.flaky_under_load("ranks and their launchers share two processors")]
+pytestmark = [pytest.mark.real_time]
 
 SECONDS = 90.0
 

@@ -21,7 +21,6 @@ from tests.training.taskd_world import JOB, PATIENCE, ClusterD, Job, clusterd, t
 pytestmark = [
     pytest.mark.real_time,
     pytest.mark.timeout(600),
-    pytest.mark.flaky_under_load("ranks and their launchers share two processors"),
 ]
 
 
