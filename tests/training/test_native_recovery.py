@@ -77,6 +77,15 @@ def test_a_second_death_in_the_middle_of_a_recovery_starts_it_again(
     equal(job, undisturbed)
 
 
+def test_ranks_that_compute_for_long_join_the_new_group_without_breaking_it(launch: Launch) -> None:
+    # they leave their step long after they have been freed for the last time
+    job = launch("ddp.py", 8, 0.8, 32, options=FOUR)
+    job.reached(1, RANKS)
+    job.next_step_of_all(job.kill(1), RANKS)
+    assert job.end() == 0, job.errors()
+    assert [one["generation"] for one in job.recoveries()] == [2], job.errors()
+
+
 def test_a_stopped_rank_is_ended_and_replaced(
     launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
 ) -> None:

@@ -4,15 +4,34 @@ PyTorch 2.13's ``ProcessGroupGloo.abort`` and ``shutdown`` return and free nothi
 neighbours only (``torch/csrc/distributed/c10d/ProcessGroupGloo.cpp``; measured). ``shutdown(2)`` of the group's
 connected TCP sockets by another thread frees every rank in a few milliseconds. The listening socket stays open:
 shutting it down ends the process.
+
+Gloo does not close every socket that was shut down: of one whose message has lost its buffer it neither reads the end
+nor takes the error of a write, so epoll_wait returns at once, for ever, and the thread of the ended group uses a whole
+processor. Such a socket is made edge-triggered, which epoll reports once; it stays registered, for gloo ends the
+process when it cannot remove it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import platform
+import select
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+EPOLL_CTL_MOD = 3
+
+
+class _Event(ctypes.Structure):
+    """``struct epoll_event``, which is packed on x86-64 only."""
+
+    if platform.machine() == "x86_64":
+        _pack_ = 1
+    _fields_ = (("events", ctypes.c_uint32), ("data", ctypes.c_uint64))
 
 
 def connected() -> dict[int, int]:
@@ -35,34 +54,44 @@ def connected() -> dict[int, int]:
 
 
 class Sockets:
-    """The sockets of process groups: those opened while groups were made."""
+    """The sockets of process groups: those opened while groups were made, with the generation of their group."""
 
     def __init__(self) -> None:
-        self._of_groups: dict[int, int] = {}
-        self._watched: list[dict[int, int]] = []
+        self._of_groups: dict[int, tuple[int, int]] = {}
+        """Descriptor → inode, generation."""
+        self._watched: list[tuple[int, dict[int, int]]] = []
+        self._shut: dict[int, int] = {}
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self, generation: int) -> Iterator[None]:
         """Record the sockets that are opened while a group is made."""
-        before = connected()
-        self._watched.append(before)
+        watched = generation, connected()
+        self._watched.append(watched)
         try:
             yield
         finally:
-            self._watched.remove(before)
-            self._of_groups.update(_new(before))
+            self._watched.remove(watched)
+            for descriptor, inode in _new(watched[1]).items():
+                if self._of_groups.get(descriptor, (0, 0))[0] != inode:
+                    self._of_groups[descriptor] = inode, generation
 
-    def shut(self) -> int:
-        """Shut down the sockets of the groups; their number. A descriptor that now belongs to another socket is left
-        alone."""
-        # sockets of groups that are being made
-        for before in list(self._watched):
-            self._of_groups.update(_new(before))
+    def shut(self, generation: int) -> int:
+        """Shut down the sockets of groups of generations before this one, those of the next group may be connected
+        already; their number. A descriptor that now belongs to another socket is left alone."""
+        for number, before in list(self._watched):
+            if number < generation:
+                # a group that is being made
+                self._of_groups.update({descriptor: (inode, number) for descriptor, inode in _new(before).items()})
         count = 0
-        for descriptor, inode in list(self._of_groups.items()):
+        for descriptor, (inode, number) in list(self._of_groups.items()):
+            if number >= generation:
+                continue
             try:
                 if os.fstat(descriptor).st_ino != inode:
+                    # closed by the group itself
+                    self._of_groups.pop(descriptor, None)
                     continue
+                self._shut[descriptor] = inode
                 with _borrowed(descriptor) as sock:
                     sock.shutdown(socket.SHUT_RDWR)
                 count += 1
@@ -71,9 +100,46 @@ class Sockets:
                 continue
         return count
 
-    def forget(self) -> None:
-        """Forget the sockets of ended groups."""
-        self._of_groups.clear()
+    def quiet(self) -> int:
+        """Let no thread spin on sockets that were shut down and that their group has not closed; their number. Called
+        when this rank has left the collectives of that group."""
+        shut, self._shut = self._shut, {}
+        return quiet({fd: inode for fd, inode in shut.items() if _inode(fd) == inode})
+
+
+def quiet(sockets: Mapping[int, int]) -> int:
+    """Make these sockets (descriptor → inode) edge-triggered in every epoll of this process that holds them; how many
+    changes that were."""
+    count = 0
+    for name in os.listdir("/proc/self/fd") if sockets else ():
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") != "anon_inode:[eventpoll]":
+                continue
+            lines = Path(f"/proc/self/fdinfo/{name}").read_text().splitlines()
+        except OSError:
+            # closed meanwhile
+            continue
+        for line in lines:
+            # tfd:       11 events:       1d data:     7f3f70005c50  pos:0 ino:451dc sdev:9
+            found = dict(zip(*[iter(line.replace(":", ": ").split())] * 2, strict=False))
+            descriptor = int(found.get("tfd:", -1))
+            if descriptor in sockets and int(found.get("ino:", "0"), 16) == sockets[descriptor]:
+                events = int(found["events:"], 16) | select.EPOLLET
+                count += _modify(int(name), descriptor, events, int(found["data:"], 16))
+    return count
+
+
+def _modify(epoll: int, descriptor: int, events: int, data: int) -> bool:
+    """epoll_ctl(2) that keeps the data of an entry, which Python's does not. False when there is no such entry now."""
+    event = _Event(events, data)
+    return bool(ctypes.CDLL(None).epoll_ctl(epoll, EPOLL_CTL_MOD, descriptor, ctypes.byref(event)) == 0)
+
+
+def _inode(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        return -1
 
 
 def _new(before: dict[int, int]) -> dict[int, int]:

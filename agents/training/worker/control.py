@@ -53,8 +53,11 @@ class Control:
         """Orders of DDP's buckets that the predecessor of this rank left with the agent."""
         self._left_orders = b""
         """The message with which this rank left its own."""
-        self.freeing: list[Callable[[], object]] = []
-        """Called in the listening thread when a generation ends; must not block."""
+        self.freeing: list[Callable[[int], object]] = []
+        """Called with the next generation when one ends, in the listening thread; must not block. Called again while
+        this rank has not left the former one."""
+        self.left: list[Callable[[], object]] = []
+        """Called in a thread of its own once this rank has left the groups of an ended generation."""
         self.called: list[Callable[[int], object]] = []
         """Called in the listening thread when a generation begins."""
 
@@ -208,7 +211,7 @@ class Control:
                     self.assignment = message
                 self._changed.notify_all()
             for free in self.freeing:
-                free()
+                free(generation)
             for call in self.called:
                 call(self.generation)
             for delay in FREE_AGAIN:
@@ -230,7 +233,10 @@ class Control:
     def _free_again(self, generation: int) -> None:
         if self.joined < generation <= self.generation:
             for free in self.freeing:
-                free()
+                free(generation)
+        elif generation == self.generation:
+            for call in self.left:
+                call()
 
 
 def _alive(pid: int) -> bool:

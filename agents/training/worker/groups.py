@@ -40,10 +40,12 @@ class Groups:
         c10d.ProcessGroupGloo = _stand_in(self._made, self._gloo)
         c10d._new_process_group_helper = self._watched(c10d._new_process_group_helper)
         control.freeing.append(self.sockets.shut)
+        control.left.append(self.sockets.quiet)
         self.device = native.of(accelerator())
         """What stops and restarts this rank's accelerator; None on CPU."""
         if self.device is not None:
-            control.freeing.append(self.device.free)
+            device = self.device
+            control.freeing.append(lambda _: device.free())
         control.called.append(self.form)
 
     def form(self, generation: int) -> _Forming:
@@ -122,7 +124,7 @@ class Groups:
 
     def _watched(self, helper: Any) -> Any:
         def new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
-            with self.sockets.watching():
+            with self.sockets.watching(self.control.joined):
                 return helper(*args, **kwargs)
 
         return new_process_group_helper
@@ -167,7 +169,7 @@ class _Forming:
     def _make(self) -> None:
         groups = self._groups
         try:
-            with groups.sockets.watching():
+            with groups.sockets.watching(self._generation):
                 store = FormingStore(self._control, self._generation, groups.rank, groups.world)
                 self.group = groups.make(dist.PrefixStore(f"gloo/{self._generation}", store), groups.rank, groups.world)
         except BaseException as error:
