@@ -54,7 +54,7 @@ class _Link(asyncio.Protocol):
             log.warning("a connection is closed: %s", str(error)[:300])
             if self.transport is not None:
                 self.transport.abort()
-        self.server.pump()
+        self.server.pump_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server.closed(self.number)
@@ -75,6 +75,7 @@ class ControllerServer:
         self._encoded: tuple[Message | None, bytes] = None, b""
         self._reports: queue.Queue[o.Report | None] = queue.Queue(maxsize=1000)
         self._timer: asyncio.TimerHandle | None = None
+        self._pumping = False
         self._loop = asyncio.new_event_loop()
         self._ended = threading.Event()
         self._stop: asyncio.Event | None = None
@@ -159,14 +160,21 @@ class ControllerServer:
         """Remove a connection."""
         self._links.pop(number, None)
         self.machine.unlinked(number, time.monotonic())
-        self.pump()
+        self.pump_soon()
 
     def _order(self, order: o.Order) -> None:
         self.machine.order(order)
-        self.pump()
+        self.pump_soon()
+
+    def pump_soon(self) -> None:
+        """Run the state machine once the messages that have arrived are read: 10,000 ranks answer at once."""
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self.pump)
 
     def pump(self) -> None:
         """Run the state machine and carry out its commands."""
+        self._pumping = False
         for command in self.machine.handle(time.monotonic()):
             self._carry_out(command)
         if self._timer is not None:

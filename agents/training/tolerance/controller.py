@@ -121,6 +121,8 @@ class Controller:
         self._leaving: dict[int, tuple[float, Message]] = {}
         self.finished = 0
         self._next_look = 0.0
+        self._answering: ActionRequest | None = None
+        """The request whose answers the machine waits for: until the last one comes it need not look."""
         self._groups: tuple[ReplicaGroup, ...] | None = None
         """What `groups` answers, until a rank declares others or a process comes."""
         self._sn = 0
@@ -166,12 +168,20 @@ class Controller:
         if not self.ended:
             self._check_silence()
             self._resend()
-            try:
-                self._deadline = next(self._main)
-            except StopIteration:
-                self._deadline = None
+            if not self._only_answers():
+                try:
+                    self._deadline = next(self._main)
+                except StopIteration:
+                    self._deadline = None
         found, self._out = self._out, []
         return found
+
+    def _only_answers(self) -> bool:
+        """Whether nothing has happened but that one of several ranks answered."""
+        ask = self._answering
+        if ask is None or not ask.missing or self.fresh or self.orders:
+            return False
+        return self._deadline is None or self.now < self._deadline
 
     def deadline(self) -> float | None:
         """The time at which `handle` must be called without an event; None: never."""
@@ -191,27 +201,29 @@ class Controller:
 
     def received(self, link: int, message: Message, now: float) -> None:
         """A message of a processor."""
-        self.now = max(self.now, now)
+        if now > self.now:
+            self.now = now
         op = message["op"]
         if op == m.REGISTER:
-            self.regroup()
             self._register(self, link, message)
             return
         peer = self._peer(link)
         if peer is None:
             return
         peer.seen, peer.suspect = self.now, None
-        if op == m.REPLICAS:
+        if op == m.REPLY:
+            self._status(peer, message["status"])
+            if message["term"] == self.term:
+                self._reply(peer, message)
+        elif op == m.STATUS:
+            self._status(peer, message["status"])
+        elif op == m.REPLICAS:
             self._replicas(peer, message)
         elif op == m.BYE:
             self._status(peer, message["status"])
             self.finished += not peer.finished
             peer.finished, peer.state = True, TrainState.EXIT
             self.drop(peer.rank)
-        elif op in (m.STATUS, m.REPLY):
-            self._status(peer, message["status"])
-            if op == m.REPLY and message["term"] == self.term:
-                self._reply(peer, message)
 
     def unlinked(self, link: int, now: float) -> None:
         """A connection was closed: the process of its rank is dead unless it has left regularly."""
@@ -237,6 +249,17 @@ class Controller:
         (NewFaultError) unless ``absorb`` is set.
         """
         deadline = None if limit is None else self.now + limit
+        return (yield from self._wait(condition, deadline, absorb))
+
+    def answered(self, ask: ActionRequest, limit: float, absorb: bool = False) -> Steps:
+        """Wait for all answers to a request, as ``until`` does for a condition."""
+        self._answering = ask
+        try:
+            return (yield from self._wait(ask.done, self.now + limit, absorb))
+        finally:
+            self._answering = None
+
+    def _wait(self, condition: Callable[[], bool], deadline: float | None, absorb: bool) -> Steps:
         while True:
             if "destroy" in self.orders:
                 raise DestroyedError
@@ -262,17 +285,18 @@ class Controller:
 
     def _request(self, wanted: Mapping[int, Message]) -> ActionRequest:
         messages: dict[int, Message] = {}
+        peers, out = self.peers, self._out
         for rank, message in wanted.items():
-            peer = self.peers.get(rank)
+            peer = peers.get(rank)
             if peer is not None and peer.link is not None:
                 messages[rank] = message
-                self._out.append(SendTo(peer.link, message))
+                out.append(SendTo(peer.link, message))
         self.asked = ActionRequest(messages, set(messages), self.now + RESEND)
         return self.asked
 
     def settled(self, ask: ActionRequest, limit: float) -> Steps:
         """Wait for all answers; the ranks that failed. Ranks that do not answer are lost (a new generation starts)."""
-        done = yield from self.until(ask.done, limit)
+        done = yield from self.answered(ask, limit)
         if not done:
             for rank in sorted(ask.missing):
                 self.give_up(rank, f"no answer for {limit:g} s")
@@ -378,7 +402,10 @@ class Controller:
     # -- inner ---------------------------------------------------------------------------------------------------
 
     def _peer(self, link: int) -> Peer | None:
-        rank, session = self.links.get(link, (-1, ""))
+        known = self.links.get(link)
+        if known is None:
+            return None
+        rank, session = known
         peer = self.peers.get(rank)
         if peer is not None and peer.link == link and peer.session == session:
             return peer
@@ -417,7 +444,7 @@ class Controller:
             peer.step = RankStep(status["step"], status["backup"], DataStatus(status["data"]), self.s.local_copy)
         peer.parked, peer.loaded, peer.generation = status["parked"], status["loaded"], status["gen"]
         peer.pace = float(status.get("pace", 0.0))
-        if not status.get("freed") or status["gen"] != self.generation:
+        if peer.generation != self.generation or not status.get("freed"):
             peer.freed = None
         elif peer.freed is None:
             peer.freed = self.now
@@ -440,10 +467,13 @@ class Controller:
 
     def _reply(self, peer: Peer, message: Message) -> None:
         ask = self.asked
-        if ask is not None and peer.rank in ask.missing and message["sn"] == ask.messages[peer.rank]["sn"]:
+        if ask is None or peer.rank not in ask.missing:
+            return
+        asked = ask.messages[peer.rank]
+        if message["sn"] == asked["sn"]:
             ask.missing.discard(peer.rank)
             ask.results[peer.rank] = message
-            if ask.messages[peer.rank].get("resume") and message["result"] == Result.OK:
+            if "resume" in asked and message["result"] == Result.OK:
                 if peer.rank in self.faults:
                     self.resumed.add(peer.rank)
                 if peer.state in FAULTY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from agents.training.tolerance.messages import Message
 
@@ -34,9 +34,8 @@ class ControllerSettings:
     shifted: bool = False
 
 
-@dataclass(frozen=True)
-class SendTo:
-    """Send on ``link``."""
+class SendTo(NamedTuple):
+    """Send on ``link``. A tuple: an order to 10,000 ranks makes as many."""
 
     link: int
     message: Message

@@ -27,7 +27,7 @@ def step_finish(c: Controller) -> Steps:
         return _cancel(c)
     yield from hold_at_same_step(c, hot=True)
     asked = c.asked
-    paused = asked is not None and (yield from c.until(asked.done, c.s.action_limit))
+    paused = asked is not None and (yield from c.answered(asked, c.s.action_limit))
     faults = {rank: int(FaultType.PROCESS) for rank in sorted(c.hot)}
     c.report("report_strategies", faults, ["migration"] if paused else ["exit"])
     yield from c.until(lambda: "strategy" in c.orders, c.s.wait_clusterd)

@@ -31,7 +31,7 @@ def freeze(c: Controller) -> Steps:
     """Hold all ranks at one step: each reports its step and starts no new one, then ranks that are behind may catch
     up."""
     ask = c.ask(m.COLLECT, c.living())
-    yield from c.until(ask.done, c.s.collect_limit, absorb=True)
+    yield from c.answered(ask, c.s.collect_limit, absorb=True)
     for rank in sorted(ask.missing):
         c.give_up(rank, f"no answer to the collection for {c.s.collect_limit:g} s")
     reached = max((int(reply.get("limit", 0)) for reply in ask.results.values()), default=0)
@@ -42,7 +42,7 @@ def freeze(c: Controller) -> Steps:
     patience = min(c.s.lock_limit, max(SHORT, 3 * max(paces, default=0.0)))
     for _ in range(ROUNDS):
         lock = c.ask(m.LOCK, c.healthy(), step=reached)
-        yield from c.until(lock.done, patience, absorb=True)
+        yield from c.answered(lock, patience, absorb=True)
         beyond = [r for r, reply in lock.results.items() if reply["result"] == Result.NEED_RETRY]
         if not beyond:
             break
@@ -222,7 +222,7 @@ def env_clear(c: Controller) -> Steps:
     ranks = [rank for rank in c.living() if rank not in c.lost()]
     stop = c.ask(m.STOP, ranks, step=max([c.step, *(c.peers[r].step.step for r in ranks)]))
     started, grace = c.now, c.grace()
-    while not (yield from c.until(stop.done, grace / 8)):
+    while not (yield from c.answered(stop, grace / 8)):
         stuck = [r for r in sorted(stop.missing) if (freed := c.peers[r].freed) is not None and c.now - freed >= grace]
         if c.now - started >= c.s.action_limit:
             stuck = sorted(stop.missing)

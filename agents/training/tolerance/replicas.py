@@ -82,7 +82,8 @@ class RepairPlan:
 
 def groups_of(replicas: Mapping[int, Iterable[ReplicaGroup]]) -> tuple[ReplicaGroup, ...]:
     """The distinct groups that ranks declared, sorted."""
-    return tuple(sorted({group for groups in replicas.values() for group in groups}))
+    found = {group for groups in replicas.values() for group in groups}
+    return tuple(sorted(found, key=lambda group: (group.kind, group.ranks, group.copies, group.shift)))
 
 
 def holders(group: ReplicaGroup, shifted: bool = False) -> tuple[tuple[int, ...], ...]:
@@ -114,7 +115,10 @@ def save_plan(groups: Iterable[ReplicaGroup], healthy: Collection[int], shifted:
 
 def complete(groups: Iterable[ReplicaGroup], healthy: Collection[int], shifted: bool = False) -> bool:
     """Whether a healthy rank holds every shard."""
-    return not save_plan(groups, healthy, shifted).missing
+    held = frozenset(healthy)
+    # most groups have all their ranks
+    broken = [group for group in groups if not held.issuperset(group.ranks)]
+    return not save_plan(broken, held, shifted).missing
 
 
 def repair_plan(
@@ -123,7 +127,10 @@ def repair_plan(
     """Donors for every lost rank: at index i the first healthy one of i + d, i + 2d, …, modulo the ranks."""
     moves: list[Move] = []
     missing: list[Missing] = []
+    lost = frozenset(lost)
     for group in groups:
+        if lost.isdisjoint(group.ranks):
+            continue
         for shard, ranks in enumerate(holders(group, shifted)):
             for index, rank in enumerate(ranks):
                 if rank not in lost:

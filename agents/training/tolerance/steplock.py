@@ -37,10 +37,16 @@ class RankStep:
         }[self.data]
         return frozenset(step for step in steps if step > 0)
 
+    def holds(self, step: int) -> bool:
+        """Whether the state of ``step`` can be sent or saved."""
+        if self.local_copy:
+            return step in self.usable()
+        return step == self.step > 0 and self.data is DataStatus.UPDATED
+
 
 def holding(states: Mapping[int, RankStep], step: int) -> frozenset[int]:
     """The ranks that can send ``step``."""
-    return frozenset(rank for rank, state in states.items() if step in state.usable())
+    return frozenset([rank for rank, state in states.items() if state.holds(step)])
 
 
 def highest_complete_step(states: Mapping[int, RankStep], groups: Iterable[ReplicaGroup], shifted: bool = False) -> int:
@@ -50,7 +56,9 @@ def highest_complete_step(states: Mapping[int, RankStep], groups: Iterable[Repli
     listed = list(groups)
     if not listed:
         return 0
-    for step in sorted({step for state in states.values() for step in state.usable()}, reverse=True):
+    newest = {state.step for state in states.values() if state.holds(state.step)}
+    kept = {state.backup_step for state in states.values() if state.local_copy and state.holds(state.backup_step)}
+    for step in sorted(newest | kept, reverse=True):
         if complete(listed, holding(states, step), shifted):
             return step
     return 0
@@ -120,7 +128,7 @@ class StepLock:
 
     def at(self, step: int) -> bool:
         """Whether the state of ``step`` is complete."""
-        return step in self.state().usable()
+        return self.state().holds(step)
 
     def stop(self) -> None:
         """Stop a thread that is held or about to start an update."""

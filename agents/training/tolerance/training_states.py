@@ -94,7 +94,7 @@ def pause(c: Controller) -> Steps:
     order = c.orders.pop("pause")
     yield from hold_at_same_step(c, hot=False)
     asked = c.asked
-    done = asked is not None and (yield from c.until(asked.done, c.s.action_limit))
+    done = asked is not None and (yield from c.answered(asked, c.s.action_limit))
     fine = bool(done) and asked is not None and not asked.failed()
     c.report("report_stop_complete", Code.OK if fine else Code.FAILED, "" if fine else "not every rank paused", {})
     limit = order.limit if order.limit > 0 else 600.0
