@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RUNS = 5
-BUSY = 1.0
-"""Load average above which a section's times say little."""
+BUSY = 0.1
+"""Share of the processors in other work above which a section's times say little."""
+LOOK = 1.0
+"""Seconds in which other work is looked at."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROOT = Path(__file__).resolve().parents[2]
 _HEAD = """\
@@ -113,13 +115,30 @@ def timed(
     return result
 
 
-def setting() -> str:
-    """Commit, machine and load before a section begins."""
-    load = os.getloadavg()[0]
-    busy = f"load average {load:.1f} before"
-    if load > BUSY:
-        busy += " - measured beside other work, so times are no results and are to be measured again"
-    return f"Measured at commit {_commit()} on {_machine()}; {busy}."
+def others() -> float:
+    """The share of the processors that is in use while this process waits: what else the machine does. The load average
+    would still count what ended a minute ago."""
+    before = _ticks()
+    time.sleep(LOOK)
+    busy, whole = (after - one for after, one in zip(_ticks(), before, strict=True))
+    return busy / max(1, whole)
+
+
+def _ticks() -> tuple[int, int]:
+    """Busy and all clock ticks of all processors (proc_stat(5))."""
+    fields = [int(one) for one in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    # idle and waiting for disks
+    return sum(fields) - fields[3] - fields[4], sum(fields)
+
+
+def setting(other: float) -> str:
+    """Commit and machine of a section, beside which other work took this share of the processors."""
+    text = f"other work took {other:.0%} of the processors before or after"
+    if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
+        text += ", at a lower priority: the measurement ran in a real-time class (`chrt -r 1`)"
+    elif other > BUSY:
+        text += " - measured beside it, so times are no results and are to be measured again"
+    return f"Measured at commit {_commit()} on {_machine()}; {text}."
 
 
 def write(heading: str, texts: Sequence[str], results: Sequence[Result], order: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 Four gloo ranks of a small model (DDP, AdamW, step of 20 ms) under `belay train`; times run from the signal to the
 moment at which the last rank has finished the first step after it. torchrun runs the same script in the same
-measurement, unprotected.
+measurement, unprotected. After each job all ranks must have had the same weights after the same step, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from pathlib import Path
 
 from tests.bench import measure
 from tests.bench.measure import Result
-from tests.training.launched import SCRIPTS, Job, descendants
+from tests.training.launched import SCRIPTS, Job, agent_of, descendants
 
 RANKS = 4
 STEP = 0.02
 KILLS = 40
 OTHERS = 10
+REST = 1.5
+"""Seconds until the spare is back before the next fault."""
+MEANWHILE = 0.5
+"""Seconds between the death of a helper and the next fault."""
 LIMIT = 30.0
 """Seconds that torchrun gets."""
 
@@ -43,10 +47,11 @@ def run() -> list[Result]:
                 one.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
                 changed = [rank for rank, pid in before.items() if job.pid(rank) != pid and rank != number % RANKS]
                 replaced.runs.append(len(changed))
+            lost = _lost(job)
         finally:
             job.close()
         worst = Result("the same, worst", "ms", 1000, list(one.runs), percentile=100)
-        return [one, worst, replaced]
+        return [one, worst, replaced, lost]
 
 
 def run_cases() -> list[Result]:
@@ -65,6 +70,7 @@ def run_cases() -> list[Result]:
             for result, hurt in cases:
                 for number in range(OTHERS):
                     result.runs.append(_once(job, hurt, number))
+            lost = _lost(job)
         finally:
             job.close()
         job = _job(folder / "bare", "--spares", "0")
@@ -73,7 +79,76 @@ def run_cases() -> list[Result]:
                 bare.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
         finally:
             job.close()
-    return [*(result for result, _ in cases), bare]
+    return [*(result for result, _ in cases), bare, lost]
+
+
+def run_helpers() -> list[Result]:
+    """Processes that only help are killed; then a rank."""
+    found = []
+    with _folder() as folder:
+        job = _job(folder / "helpers")
+        try:
+            for who, helpers in (
+                ("spare", _spare),
+                ("warm process and its stand-by", _warm),
+                ("node agent, which runs the coordinator", lambda job: [agent_of(job)]),
+            ):
+                apart = Result(f"{who} killed: longest time between two steps of a rank", "ms")
+                then = Result(f"... then one of 4, {MEANWHILE:g} s after it → next step of all", "ms")
+                for number in range(measure.RUNS):
+                    at = time.monotonic()
+                    for pid in helpers(job):
+                        os.kill(pid, signal.SIGKILL)
+                    time.sleep(MEANWHILE)
+                    apart.runs.append(_longest(job, at) * 1000)
+                    then.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
+                    # helpers are whole again before the next run
+                    job.until(lambda: _spare(job) and len(_warm(job)) == 2)
+                found += [apart, then]
+            return [*found, _lost(job)]
+        finally:
+            job.close()
+
+
+def _spare(job: Job) -> list[int]:
+    """The processes that wait for a rank: they have a listening thread."""
+    return [pid for pid in _held(job) if _threads(pid) > 1]
+
+
+def _warm(job: Job) -> list[int]:
+    """The processes that fork others, which have one thread."""
+    return [pid for pid in _held(job) if _threads(pid) == 1]
+
+
+def _threads(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/task"))
+    return 0
+
+
+def _longest(job: Job, at: float) -> float:
+    """The longest time between two steps of a rank that ended after ``at``."""
+    return max(
+        after.at - before.at for rank in range(RANKS) for before, after in pairwise(job.steps(rank)) if after.at > at
+    )
+
+
+def _lost(job: Job) -> Result:
+    """Steps that a process did twice. Fails when ranks had other weights after the same step."""
+    weights: dict[int, set[str]] = {}
+    result = Result("steps that were done again, in all of these", "", 0)
+    twice = 0
+    for rank in range(RANKS):
+        seen: set[tuple[int, int]] = set()
+        for one in job.steps(rank):
+            weights.setdefault(one.step, set()).add(one.digest)
+            twice += (one.pid, one.step) in seen
+            seen.add((one.pid, one.step))
+    wrong = [step for step, found in weights.items() if len(found) > 1]
+    assert not wrong, f"ranks differ after steps {wrong[:20]}"
+    result.runs.append(twice)
+    result.remark = f"of {len(weights):,} steps; weights equal on all ranks"
+    return result
 
 
 def run_state() -> list[Result]:
@@ -102,7 +177,7 @@ def _once(job: Job, hurt: Callable[[Job, int], float], number: int) -> float:
     """Milliseconds of one recovery; the spare is back before the next one."""
     at = hurt(job, number)
     took = job.next_step_of_all(at, RANKS) * 1000
-    time.sleep(1.5)
+    time.sleep(REST)
     return took
 
 
@@ -175,14 +250,19 @@ def _spares(folder: Path) -> Result:
     job = _job(folder / "spares")
     try:
         for _ in range(measure.RUNS):
-            time.sleep(1.5)
-            ranks = {job.pid(rank) for rank in range(RANKS)}
-            held = [pid for pid in descendants(job.process.pid) if pid not in ranks and _forks(pid)]
+            time.sleep(REST)
+            held = _held(job)
             result.runs.append(sum(map(_memory, held)) / RANKS)
             result.remark = f"{len(held)} processes"
     finally:
         job.close()
     return result
+
+
+def _held(job: Job) -> list[int]:
+    """The warm processes and the spares."""
+    ranks = {job.pid(rank) for rank in range(RANKS)}
+    return [pid for pid in descendants(job.process.pid) if pid not in ranks and _forks(pid)]
 
 
 def _forks(pid: int) -> bool:
