@@ -93,6 +93,15 @@ def test_a_local_volume_decides_the_node_and_is_reserved_before_the_pod_is_bound
     assert done.nodes == {"j-0": "n3"}
 
 
+def test_a_file_may_leave_out_the_status_of_volumes(tmp_path: Path) -> None:
+    plain = volume("pv", "n2")
+    del plain["status"]
+    world = [*nodes(n1={}, n2={}), storage_class(provisioner="kubernetes.io/no-provisioner"), claim("data")]
+    assert [name for _, name, _ in patches(listing.plan([*world, plain, *pods("data")], tmp_path))] == ["pv"]
+    released = volume("pv", "n2") | {"status": {"phase": "Released"}}
+    assert not patches(listing.plan([*world, released, *pods("data")], tmp_path))
+
+
 def test_two_pods_never_get_one_volume(tmp_path: Path) -> None:
     base = [*nodes(n1={}, n2={}, n3={}), storage_class(provisioner="kubernetes.io/no-provisioner")]
     world = [*base, claim("a"), claim("b"), volume("v1", "n1"), volume("v2", "n3")]

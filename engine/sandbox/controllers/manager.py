@@ -49,6 +49,7 @@ class Controllers:
             "Job": self._job,
             "Node": self._node,
             "PersistentVolumeClaim": self._claim,
+            "PersistentVolume": self._volume,
             "PodGC": self._pod_gc,
         }
         if settings.owner_gc:
@@ -79,6 +80,9 @@ class Controllers:
         if kind in ("PersistentVolumeClaim", "PersistentVolume", "StorageClass"):
             for claim in [key] if kind == "PersistentVolumeClaim" else self._cache["PersistentVolumeClaim"].objects:
                 self._queues["PersistentVolumeClaim"].add(claim)
+        if kind == "PersistentVolume" or (kind == "PersistentVolumeClaim" and new is None):
+            for volume_key in [key] if kind == "PersistentVolume" else self._cache["PersistentVolume"].objects:
+                self._queues["PersistentVolume"].add(volume_key)
         if kind == "Lease" and key[0] == "kube-node-lease":
             self._heartbeat(key[1], new)
         if (kind == "Node" and new is None) or (kind == "Pod" and _unplaced_and_deleting(new)):
@@ -193,6 +197,10 @@ class Controllers:
         storage = self._cache["StorageClass"].objects.get(("", volume.class_of(claim)))
         volumes = self._cache["PersistentVolume"].objects
         return volume.reconcile(claim, storage, [volumes[name] for name in sorted(volumes)])
+
+    def _volume(self, key: Key) -> Step:
+        thing = self._cache["PersistentVolume"].objects.get(key)
+        return volume.offer(thing, self._cache["PersistentVolumeClaim"].objects) if thing else Step()
 
     def _job(self, key: Key) -> Step:
         thing = self._cache["Job"].objects.get(key)

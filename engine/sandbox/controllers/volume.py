@@ -1,20 +1,23 @@
-"""PersistentVolumes for claims: the binder of kube-controller-manager, and a provisioner that makes every volume.
+"""PersistentVolumes for claims: the binder of kube-controller-manager, and a provisioner that makes volumes.
 
-A claim whose class waits for its first consumer gets a volume once a scheduler has selected a node; any other claim
-gets one at once, and so does a claim without a class: the sandbox has storage everywhere.
+A claim gets an available volume that suits it, else a new one, as the sandbox has storage everywhere. Where its class
+waits for the first consumer, that is when a scheduler has chosen the volume or selected a node. A class of
+``kubernetes.io/no-provisioner`` has the volumes that people made only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
+from engine.model import quantities
 from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Step, Write, create, patch, patch_status
+from engine.sandbox.controllers.writes import Json, Step, Write, create, delete, patch, patch_status
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 _COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 _CLASS: Final = "volume.beta.kubernetes.io/storage-class"
+_BY_HAND: Final = "kubernetes.io/no-provisioner"
 
 
 def reconcile(claim: Json, storage: Json | None, volumes: Sequence[Json]) -> Step:
@@ -26,9 +29,13 @@ def reconcile(claim: Json, storage: Json | None, volumes: Sequence[Json]) -> Ste
     if volume is None and spec.get("volumeName"):
         volume = next((one for one in volumes if one["metadata"]["name"] == spec["volumeName"]), None)
         return Step() if volume is None or not _free(volume) else Step((_reserved(volume, claim),))
-    waits = (storage or {}).get("volumeBindingMode") == "WaitForFirstConsumer" and not notes.get(SELECTED_NODE)
+    kind = storage or {}
+    waits = kind.get("volumeBindingMode") == "WaitForFirstConsumer"
+    if volume is None and not waits and (suits := _suitable(claim, volumes)) is not None:
+        return Step((_reserved(suits, claim),))
     if volume is None:
-        return Step() if waits else Step((create(_volume(claim)),))
+        made = kind.get("provisioner") != _BY_HAND and not (waits and not notes.get(SELECTED_NODE))
+        return Step((create(_volume(claim)),) if made else ())
     name = volume["metadata"]["name"]
     bound = {"metadata": {"annotations": {_COMPLETED: "yes"}}, "spec": {"volumeName": name}}
     status = {"phase": "Bound", "capacity": (volume.get("spec") or {}).get("capacity") or {}}
@@ -37,6 +44,25 @@ def reconcile(claim: Json, storage: Json | None, volumes: Sequence[Json]) -> Ste
         patch_status(claim, "PersistentVolumeClaim", status | {"accessModes": spec.get("accessModes") or []}),
         patch(claim, "PersistentVolumeClaim", bound),
     ))  # fmt: skip
+
+
+def offer(volume: Json, claims: Container[tuple[str, str]]) -> Step:
+    """One step of a volume: available while it is free, released once its claim is gone.
+
+    ``claims``: namespaces and names of the claims that there are.
+    """
+    status, spec = volume.get("status") or {}, volume.get("spec") or {}
+    if o.deleting(volume):
+        return Step()
+    if _free(volume):
+        return Step() if status.get("phase") == "Available" else Step((_phase(volume, "Available"),))
+    reference = spec["claimRef"]
+    gone = (str(reference.get("namespace")), str(reference.get("name"))) not in claims
+    if status.get("phase") != "Bound" or not gone:
+        return Step()
+    if spec.get("persistentVolumeReclaimPolicy") == "Delete":
+        return Step((delete(volume, "PersistentVolume"),))
+    return Step((_phase(volume, "Released"),))
 
 
 def class_of(claim: Json) -> str:
@@ -58,6 +84,34 @@ def _names(volume: Json, claim: Json) -> bool:
     wanted = _reference(claim)
     same = all(reference.get(key) == wanted[key] for key in ("namespace", "name"))
     return same and reference.get("uid") in (None, "", wanted["uid"])
+
+
+def _suitable(claim: Json, volumes: Sequence[Json]) -> Json | None:
+    """The smallest available volume that a claim can have; one with a selector of labels is made."""
+    spec = claim.get("spec") or {}
+    if spec.get("selector"):
+        return None
+    wanted, modes = _size((spec.get("resources") or {}).get("requests")), set(spec.get("accessModes") or ())
+    found = []
+    for volume in volumes:
+        own = volume.get("spec") or {}
+        same = class_of(volume) == class_of(claim) and _mode(own) == _mode(spec)
+        large = (size := _size(own.get("capacity"))) >= wanted
+        if _free(volume) and same and large and modes <= set(own.get("accessModes") or ()) and not o.deleting(volume):
+            found.append((size, volume["metadata"]["name"], volume))
+    return min(found, key=lambda row: row[:2], default=(0, "", None))[2]
+
+
+def _size(amounts: Json | None) -> int:
+    return quantities.whole((amounts or {}).get("storage"))
+
+
+def _mode(spec: Json) -> str:
+    return str(spec.get("volumeMode") or "Filesystem")
+
+
+def _phase(volume: Json, phase: str) -> Write:
+    return patch_status(volume, "PersistentVolume", {"phase": phase})
 
 
 def _free(volume: Json) -> bool:

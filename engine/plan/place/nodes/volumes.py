@@ -237,10 +237,10 @@ class ClusterVolumes:
 
     @cached_property
     def _available(self) -> dict[str, list[dict[str, Any]]]:
-        """Volumes that no claim has, by class."""
+        """Volumes that no claim has, by class; a file may leave out their status."""
         out: dict[str, list[dict[str, Any]]] = {}
         for raw in self._volumes:
-            free = _part(raw, "status").get("phase") == "Available" and not _spec(raw).get("claimRef")
+            free = _part(raw, "status").get("phase", "Available") == "Available" and not _spec(raw).get("claimRef")
             if free and not _part(raw, "metadata").get("deletionTimestamp"):
                 out.setdefault(_class_name(raw), []).append(raw)
         return out
