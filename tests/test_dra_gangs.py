@@ -129,21 +129,94 @@ def test_a_block_that_fits_no_super_pod_gets_no_claim(sizes: tuple[int, ...], wh
     assert [entry.reason for entry in made.pending] == ["TopologyNotMet"]
 
 
-def test_switch_affinity_says_that_it_gets_no_claims() -> None:
-    items = [CLASS]
-    for slot in range(2):
-        name = f"n{slot}"
-        items += [node(name, address=f"10.0.0.{slot}"), report(name), devices(name)]
-    leaves = [
-        {"tor_id": tor, "tor_ip": f"1.0.0.{tor}", "server": [
-            {"server_ip": f"10.0.{tor}.{slot}", "npu_count": 8, "slice_id": slot} for slot in range(2)]}
-        for tor in range(2)
-    ]  # fmt: skip
-    config = {"tor_info": json.dumps({"version": "1.0", "tor_count": 2, "server_list": leaves})}
-    gang = listing.job("j", 2, 0, policy="chip8-node8", labels={"tor-affinity": "normal-schema"})
+def switched(*sizes: int, width: int = 4, **settings: str) -> list[Item]:
+    """Leaf switches with so many nodes of 8 chips; their names say switch and position."""
+    out: list[Item] = [CLASS]
+    servers = []
+    for tor, size in enumerate(sizes):
+        names = [f"t{tor}-{slot}" for slot in range(size)]
+        for slot, name in enumerate(names):
+            out += [node(name, address=f"10.0.{tor}.{slot}"), report(name), devices(name)]
+        rows = [{"server_ip": f"10.0.{tor}.{slot}", "npu_count": 8, "slice_id": slot} for slot in range(size)]
+        servers.append({"tor_id": tor, "tor_ip": f"1.0.0.{tor}", "server": rows})
+    info = {"version": "1.0", "tor_count": width, "server_list": servers}
+    out.append(listing.config_map("kube-system", "basic-tor-node-cm", {"tor_info": json.dumps(info)}))
+    return [*out, listing.params(**settings)] if settings else out
+
+
+def switched_job(name: str, count: int, schema: str, created: str = listing.STAMP) -> list[Item]:
+    gang = listing.job(name, count, 0, policy="chip8-node8", labels={"tor-affinity": schema})
     for rank, item in enumerate(gang[1:]):
-        item["spec"]["resourceClaims"] = [{"name": "npus", "resourceClaimName": f"c{rank}"}]
-    claims = [claim(f"c{rank}", asking(8)) for rank in range(2)]
-    cluster = Passes(*items, listing.config_map("kube-system", "basic-tor-node-cm", config), *gang, *claims)
-    (entry,) = cluster.step().pending
-    assert "get no chips by resource claims: ask by resource" in entry.message
+        item["spec"]["resourceClaims"] = [{"name": "npus", "resourceClaimName": f"{name}-c{rank}"}]
+    for item in gang:
+        item["metadata"]["creationTimestamp"] = created
+    return [*gang, *(claim(f"{name}-c{rank}", asking(8)) for rank in range(count))]
+
+
+def by_chips(name: str, count: int, schema: str) -> list[Item]:
+    return listing.job(name, count, 8, policy="chip8-node8", labels={"tor-affinity": schema})
+
+
+VERSION_2 = {"nslb_version": "2.0", "shared_tor_num": "2"}
+
+
+@pytest.mark.parametrize("settings", [{}, VERSION_2], ids=["version 1", "version 2"])
+@pytest.mark.parametrize(("count", "schema"), [(2, "normal-schema"), (6, "large-model-schema"), (5, "normal-schema")])
+def test_switch_affinity_gives_claims_the_nodes_and_annotations_of_jobs_that_ask_by_resource(
+    settings: dict[str, str], count: int, schema: str
+) -> None:
+    cluster = Passes(*switched(4, 4, 3, **settings), *switched_job("j", count, schema))
+    assert not bound(cluster.step()), "nothing is bound before all claims are allocated"
+    cluster.step()
+    found = bound(cluster.last) if cluster.last else {}
+    plain = [item for item in switched(4, 4, 3, **settings) if item["kind"] not in ("ResourceSlice", "DeviceClass")]
+    wanted = bound(Passes(*plain, *by_chips("j", count, schema)).step())
+    assert {pod: act.node for pod, act in found.items()} == {pod: act.node for pod, act in wanted.items()}
+    for pod, act in found.items():
+        own = {key: act.annotations.get(key) for key in ("isSharedTor", "isHealthy", "sharedTorIp")}
+        assert own == {key: wanted[pod].annotations.get(key) for key in own}
+        assert act.node == cluster.claims()[f"j-c{pod.removeprefix('j-')}"]
+    third = cluster.last
+    assert third is not None and not third.history.jobs["train/PodGroup/j"].switches, "forgotten once bound"
+
+
+def test_other_jobs_find_the_switches_of_claims_taken_before_the_pods_are_bound() -> None:
+    """A more important job comes between: it may share the switch of which the first one has a node, not own it."""
+    cluster = Passes(*switched(4, 4, 4, **VERSION_2), *switched_job("j", 5, "large-model-schema"))
+    cluster.step()
+    mine = set(cluster.claims().values())
+    cluster.items += by_chips("k", 7, "large-model-schema")
+    group = next(item for item in cluster.items if item["kind"] == "PodGroup" and item["metadata"]["name"] == "k")
+    group["spec"]["priorityClassName"] = "high"
+    cluster.items.append({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"},
+                          "value": 1000})  # fmt: skip
+    found = bound(cluster.step())
+    assert [pod[0] for pod in found] == ["k"] * 7 + ["j"] * 5
+    assert {act.node for pod, act in found.items() if pod.startswith("j")} == mine
+    kinds: dict[str, set[str]] = {}
+    for act in found.values():
+        kinds.setdefault(act.node.partition("-")[0], set()).add(act.annotations["isSharedTor"])
+    assert sorted(map(sorted, kinds.values())) == [["1"], ["2"], ["2"]], kinds
+
+
+def test_without_memory_claims_under_switches_are_taken_back_and_chosen_again() -> None:
+    cluster = Passes(*switched(4, 4, **VERSION_2), *switched_job("j", 5, "large-model-schema"))
+    cluster.step()
+    cluster.last = None
+    assert not bound(cluster.step()) and not cluster.claims(), "taken back"
+    for _ in range(3):
+        if len(bound(cluster.step())) == 5:
+            break
+    assert cluster.last is not None and len(bound(cluster.last)) == 5
+
+
+def test_a_replaced_pod_under_switches_gets_a_claim_beside_the_others() -> None:
+    job = switched_job("j", 2, "normal-schema")
+    first = next(item for item in job if item["metadata"]["name"] == "j-0")
+    running = listing.pod("j-0", on="t0-0", chips=range(8), group="j", labels=first["metadata"]["labels"],
+                          notes=first["metadata"]["annotations"])  # fmt: skip
+    job = [running if item is first else item for item in job if item["metadata"]["name"] != "j-c0"]
+    cluster = Passes(*switched(3, 3, **VERSION_2), *job)
+    cluster.step()
+    found = bound(cluster.step())
+    assert list(found) == ["j-1"] and found["j-1"].node.startswith("t0-")

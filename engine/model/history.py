@@ -224,7 +224,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``size`` is the number of pods, or of chips of its one pod, of an elastic Volcano Job (0: as declared), ``roomy``
     since when there has been room for its declared size (ms, 0: there is none), ``grown`` how often it grew back to it.
     ``restarts`` is how many retries an inference set's instances have left. ``commanded`` is the UID of the Command of
-    Volcano that was carried out last.
+    Volcano that was carried out last. ``switches`` holds the annotations of its pods under switch affinity by node,
+    while their resource claims are being allocated there.
     """
 
     uid: str = ""
@@ -262,6 +263,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     restarts: dict[str, int] = {}
     commanded: str = ""
     healing: Healing | None = None
+    switches: dict[str, dict[str, str]] = {}
 
 
 class HeldPrune(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

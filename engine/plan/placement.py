@@ -152,7 +152,7 @@ class _GangPlacement:
             return
         if self._queue_exhausted(self.waiting, self.waiting[: self._needed()] or self.waiting[:1]):
             return
-        refused = self._enqueue_refusal(found) or self._claims_refusal(found)
+        refused = self._enqueue_refusal(found)
         if refused is not None:
             self._add_pending(PlacementFailure(self.waiting, gang_refusal=refused))
             return
@@ -173,7 +173,7 @@ class _GangPlacement:
                 bindings.append_actions(placed)
             # the pass that binds pods of a gang rule to their claims' nodes must find the same blocks
             if not volumes_wait and (not claims_wait or found.topology):
-                bindings.record(placed)
+                bindings.record(placed, bound=not claims_wait)
             self.queues.add(self.gang.queue, [item.pod for item in placed])
         if not placed and self._needed():
             self.scope.actions.extend(self.state.claims.release(self.waiting, self.scope.desired.revision))
@@ -197,16 +197,6 @@ class _GangPlacement:
         entry = enqueue.pending_entry(self.gang, pods, volume_choices.WAITING, text, nodes={}, unblock=unblock)
         self.scope.pending.append(entry)
         return True
-
-    def _claims_refusal(self, job: SchedulerJob) -> Refusal | None:
-        """Why pods with claims cannot be placed under switch affinity: switches are chosen with the bindings, after the
-        claims have their nodes.
-        """
-        if job.topology == switch_config.RULE and any(self.scope.claims.claims_chips(pod) for pod in self.waiting):
-            return Refusal(
-                NOT_SUPPORTED, f"jobs under the {job.topology} rule get no chips by resource claims: ask by resource"
-            )
-        return None
 
     def _waits_for_claims(self, placed: Sequence[Assignment]) -> bool:
         """Whether resource claims of the placed pods must be allocated first; asks for that meanwhile."""

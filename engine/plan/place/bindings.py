@@ -20,7 +20,7 @@ from engine.model.jobs import Gang
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.reasons import ActionReason
 from engine.plan.node_view import NodeView
-from engine.plan.place import part_bindings
+from engine.plan.place import part_bindings, switch_config
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.part_requests import DynamicVNPU
 from engine.plan.place.state import Assignment, PlacementState
@@ -148,8 +148,11 @@ class Bindings:
             return None
         return self.ranks.get(pod.key)
 
-    def record(self, placed: Sequence[Assignment]) -> None:
-        """Record in the job memory where each rank runs now; bare pods and jobs without NPU never return."""
+    def record(self, placed: Sequence[Assignment], *, bound: bool = True) -> None:
+        """Record in the job memory where each rank runs now; bare pods and jobs without NPU never return.
+
+        ``bound``: the pods are bound in this pass; else what they get under switches is kept until they are.
+        """
         if not self.job.resource or self.gang.kind == "Pod":
             return
         old = self.memory or JobMemory(uid=self.gang.uid)
@@ -161,7 +164,13 @@ class Bindings:
             nodes=dict(sorted(nodes.items())),
             super_pods=self._super_pods(placed, old),
             away=0,
+            switches={} if bound or self.job.topology != switch_config.RULE else self._switches(placed),
         )
+
+    def _switches(self, placed: Sequence[Assignment]) -> dict[str, dict[str, str]]:
+        notes = self.state.pod_annotations
+        return {item.node: dict(notes.get(item.pod.key, {})) for item in sorted(placed, key=lambda one: one.node)
+                if item.pod.count}  # fmt: skip
 
     def _super_pods(self, placed: Sequence[Assignment], old: JobMemory) -> dict[str, tuple[str, ...]]:
         if self.job.topology not in ("superpod", "rack"):

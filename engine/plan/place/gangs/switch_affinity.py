@@ -116,8 +116,9 @@ class _SwitchPlanner:
         self._request = SwitchRequest(len(waiting), job.request.labels[LABEL], job.request.pods)
         if state.switch_occupancy is None:
             state.switch_occupancy = SwitchOccupancy(
-                state.views, switches, state.scope.gang_of, state.pod_annotations, state.changed_nodes
-            )
+                state.views, switches, state.scope.gang_of, state.pod_annotations, state.changed_nodes,
+                _promised(state),
+            )  # fmt: skip
         self._occupancy = state.switch_occupancy
         self._occupancy.refresh()
         self._position_of = self._occupancy.position_of
@@ -162,12 +163,13 @@ class _SwitchPlanner:
             schema = self._state.scope.gangs[gang].labels.get(LABEL, "")
             for switch in at if len(at) > 1 else ():
                 crossing.setdefault(switch, set()).add(schema)
-        terminating = {pod.key for pod in self._job.pods if pod.node} - {pod.key for pod in self._running}
+        chosen_before = self._memory is not None and self._memory.switches
+        own = {pod.key for pod in self._job.pods if pod.node or chosen_before} - {pod.key for pod in self._running}
         for leaf in leaves.values():
             schemas = crossing.get(leaf.id, set())
             leaf.large = LARGE in schemas
             if self._version_2:
-                leaf.kind, leaf.unhealthy = self._occupancy.state(leaf.id, terminating)
+                leaf.kind, leaf.unhealthy = self._occupancy.state(leaf.id, own)
             elif schemas and self._request.pods > leaf.room and not self._running:
                 normal = self._request.schema == NORMAL and schemas == {NORMAL}
                 leaf.nodes = leaf.nodes if normal else {}
@@ -236,3 +238,16 @@ class _SwitchPlanner:
                 counts[position] = counts.get(position, 0) + 1
         least = min(counts.values(), default=0)
         return {position for position, count in counts.items() if count == least}
+
+
+def _promised(state: PlacementState) -> dict[str, list[tuple[Pod, Mapping[str, str]]]]:
+    """Pods that are bound once their claims name them, with the annotations that they get, by the claims' node."""
+    found: dict[str, list[tuple[Pod, Mapping[str, str]]]] = {}
+    for key, memory in state.scope.memory.jobs.items():
+        gang = state.scope.gangs.get(key) if memory.switches else None
+        for name in gang.pods if gang is not None else ():
+            pod = state.scope.observed.pods.get(name)
+            node = state.scope.claims.node_of(pod) if pod is not None and not pod.node and pod.count else ""
+            if pod is not None and node in memory.switches:
+                found.setdefault(node, []).append((pod, memory.switches[node]))
+    return found

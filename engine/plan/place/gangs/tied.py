@@ -2,7 +2,8 @@
 
 The pass that allocated the claims chose the nodes of the whole gang together. Choosing again could come to other
 blocks, so the nodes stand, and only what the rule demands of them is checked once more: a block is in one super pod, a
-part of it in one rack. Where that or a node no longer holds, the gang gets a new choice, and its claims are taken back.
+part of it in one rack; under switch affinity the memory has what each node gets, and other jobs find the switches
+taken. Where that or a node no longer holds, the gang gets a new choice, and its claims are taken back.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from engine.gangs.forming import in_rank_order
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
+from engine.plan.place import switch_config
 from engine.plan.place.families.rack950 import RackBlocks
 from engine.plan.place.gangs.slots import RankSlot, running_pods
 from engine.plan.place.job import SchedulerJob
@@ -36,6 +38,8 @@ def place(
             return None
         item = Assignment(pod, slot.node, table.chips(slot.node), slot.logical, slot.super_pod)
         state.assign(item)
+        if job.topology == switch_config.RULE and memory is not None:
+            state.pod_annotations[pod.key] = memory.switches[slot.node]
         placed.append(item)
     return placed or None
 
@@ -50,6 +54,9 @@ def _slots(
         if not node or node not in state.views or pod.key not in ranks:
             return None
         nodes[pod.key] = node
+    if job.topology == switch_config.RULE:
+        known = memory.switches if memory is not None else {}
+        return {key: RankSlot(node) for key, node in nodes.items()} if known.keys() >= set(nodes.values()) else None
     if job.topology == "multilevel":
         return {key: RankSlot(node) for key, node in nodes.items()}
     cut = job.blocks

@@ -1,5 +1,5 @@
 """The leaf switch of every node, and the gangs that run under every switch: counted once a pass, then kept up to
-date.
+date. A gang whose resource claims are allocated there counts before its pods are bound.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from engine.model.cluster import Pod
 from engine.model.switches import Switches
 from engine.plan.node_view import NodeView
 from engine.wire import switches as wire
@@ -26,6 +27,7 @@ class SwitchOccupancy:
         gang_of: the gang's key of each pod's key.
         pod_annotations: annotations that pods placed in this pass get, by pod key.
         changed_nodes: the nodes that changed since a mark, and the next mark; the first mark is 0.
+        promised: pods that wait for their binding to a node, with the annotations that they get there, by node.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class SwitchOccupancy:
         gang_of: Mapping[str, str],
         pod_annotations: Mapping[str, Mapping[str, str]],
         changed_nodes: Callable[[int], tuple[list[str], int]],
+        promised: Mapping[str, list[tuple[Pod, Mapping[str, str]]]],
     ) -> None:
         self.switches_of: dict[str, Counter[int]] = {}
         self._views = views
         self._gang_of = gang_of
         self._pod_annotations = pod_annotations
         self._changed_nodes = changed_nodes
+        self._promised = promised
         self._mark = 0
         self._counted: dict[str, list[str]] = {}
         self._states: dict[int, tuple[int, bool]] = {}
@@ -65,20 +69,24 @@ class SwitchOccupancy:
         names, self._mark = self._changed_nodes(self._mark)
         self._count(names)
 
-    def state(self, switch: int, terminating: Collection[str]) -> tuple[int, bool]:
-        """(kind, unhealthy) of a switch by its running pods; pods in ``terminating`` do not count."""
-        if terminating:
-            return wire.state(self._annotations(switch, terminating))
+    def state(self, switch: int, without: Collection[str]) -> tuple[int, bool]:
+        """(kind, unhealthy) of a switch by its pods; those in ``without`` do not count."""
+        if without:
+            return wire.state(self._annotations(switch, without))
         found = self._states.get(switch)
         if found is None:
-            found = self._states[switch] = wire.state(self._annotations(switch, terminating))
+            found = self._states[switch] = wire.state(self._annotations(switch, without))
         return found
 
-    def _annotations(self, switch: int, terminating: Collection[str]) -> list[Mapping[str, str]]:
+    def _annotations(self, switch: int, without: Collection[str]) -> list[Mapping[str, str]]:
         """The annotations of the pods with chips under a switch, sorted by pod key."""
-        pods = [pod for name in self.nodes_of.get(switch, ()) for pod in self._views[name].pods if pod.count]
-        pods.sort(key=lambda pod: pod.key)
-        return [self._pod_annotations.get(pod.key) or pod.annotations for pod in pods if pod.key not in terminating]
+        found: dict[str, Mapping[str, str]] = {}
+        for name in self.nodes_of.get(switch, ()):
+            found.update((pod.key, notes) for pod, notes in self._promised.get(name, ()))
+            for pod in self._views[name].pods:
+                if pod.count:
+                    found[pod.key] = self._pod_annotations.get(pod.key) or pod.annotations
+        return [found[key] for key in sorted(found) if key not in without]
 
     def _count(self, names: Iterable[str]) -> None:
         for name in names:
@@ -89,7 +97,8 @@ class SwitchOccupancy:
                 at[switch] -= 1
                 if not at[switch]:
                     del at[switch]
-            found = [self._gang_of.get(pod.key, "") for pod in self._views[name].pods if pod.count]
-            self._counted[name] = [gang for gang in found if gang]
+            pods = {pod.key for pod in self._views[name].pods if pod.count}
+            pods.update(pod.key for pod, _ in self._promised.get(name, ()))
+            self._counted[name] = [gang for key in sorted(pods) if (gang := self._gang_of.get(key, ""))]
             for gang in self._counted[name]:
                 self.switches_of.setdefault(gang, Counter())[switch] += 1
