@@ -22,6 +22,7 @@ from agents.dra.devices import devices, slices
 from agents.dra.driver import DraDriver
 from agents.dra.settings import DraSettings
 from agents.drivers.base import VNPU, Chip, Machine
+from agents.drivers.simulated import ServerModel
 from agents.node.client import ApiError
 from tests.agent_world import NODE
 from tests.kubelet_world import OPTIONS, Node
@@ -30,10 +31,14 @@ SLICES = "/apis/resource.k8s.io/{}/resourceslices"
 
 
 class ResourceApi:
-    """An API server for resource.k8s.io. ``versions``: those served; ``keeps_taints``: whether it has that feature."""
+    """An API server for resource.k8s.io. ``versions``: those served; ``keeps_taints``: whether it has that feature;
+    ``counters``: where it takes shared counters (of Kubernetes 1.34 ``beside``, of 1.35 ``apart``; empty: nowhere).
+    """
 
-    def __init__(self, versions: Sequence[str] = ("v1", "v1beta1"), *, keeps_taints: bool = True) -> None:
-        self.versions, self.keeps_taints = list(versions), keeps_taints
+    def __init__(
+        self, versions: Sequence[str] = ("v1", "v1beta1"), *, keeps_taints: bool = True, counters: str = ""
+    ) -> None:
+        self.versions, self.keeps_taints, self.counters = list(versions), keeps_taints, counters
         self.slices: dict[str, dict[str, Any]] = {}
         self.claims: dict[tuple[str, str], dict[str, Any]] = {}
         self.offline = False
@@ -56,6 +61,7 @@ class ResourceApi:
 
     async def write_object(self, method: str, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         self._online()
+        path, _, query = path.partition("?")
         self.writes += 1
         name = path.rsplit("/", 1)[1] if method != "POST" else body["metadata"]["name"]
         if method == "DELETE":
@@ -66,15 +72,35 @@ class ResourceApi:
         kept["metadata"]["resourceVersion"] = str(self.writes)
         for device in () if self.keeps_taints else kept["spec"]["devices"]:
             (device.get("basic") or device).pop("taints", None)
-        self.slices[name] = kept
+        self._check_counters(kept["spec"])
+        if query != "dryRun=All":
+            self.slices[name] = kept
         return kept
+
+    def _check_counters(self, spec: dict[str, Any]) -> None:
+        """As resource.k8s.io/v1 validates partitionable devices; without the feature the fields are dropped."""
+        devices = [device.get("basic") or device for device in spec.get("devices") or ()]
+        if not self.counters:
+            spec.pop("sharedCounters", None)
+            for device in devices:
+                device.pop("consumesCounters", None)
+            return
+        sets = {row["name"] for row in spec.get("sharedCounters") or ()}
+        used = {row["counterSet"] for device in devices for row in device.get("consumesCounters") or ()}
+        total = sum(len(row["counters"]) for row in spec.get("sharedCounters") or ())
+        if self.counters == "apart" and sets and "devices" in spec:
+            raise ApiError(422, "spec: Invalid value: only one of sharedCounters and devices may be set")
+        if self.counters == "beside" and (used - sets or total > 32):
+            raise ApiError(422, "spec: Invalid value: counters")
+        if len(devices) > 64 or len(sets) > (8 if self.counters == "apart" else 32):
+            raise ApiError(422, "spec: Too many")
 
     def _online(self) -> None:
         if self.offline:
             raise ApiError(0, "no route")
 
     def names(self) -> list[str]:
-        return [device["name"] for body in self.slices.values() for device in body["spec"]["devices"]]
+        return [device["name"] for body in self.slices.values() for device in body["spec"].get("devices") or ()]
 
     def allocate(self, name: str, *given: str, pool: str = NODE, **more: Any) -> None:
         rows = [{"request": "npus", "driver": "npu.huawei.com", "pool": pool, "device": one, **more} for one in given]
@@ -87,8 +113,8 @@ class ResourceApi:
 class DraNode(Node):
     """A node with agent, device plugin, DRA driver, and the half of kubelet that calls the latter."""
 
-    def __init__(self, api: ResourceApi) -> None:
-        super().__init__()
+    def __init__(self, api: ResourceApi, row: ServerModel | None = None, **settings: Any) -> None:
+        super().__init__(row, **settings)
         self.api = api
         for folder in ("dev", "host/usr/local/Ascend/driver/lib64/driver", "host/usr/local/dcmi"):
             (self.root / folder).mkdir(parents=True)
@@ -102,7 +128,8 @@ class DraNode(Node):
 
     async def boot(self, *, wait: bool = True) -> None:
         clock = self.clock
-        self.dra = DraDriver(NODE, self.api, self.root / "state", self.files, clock, lambda: self.agent.state)
+        cuts = self.driver if self.settings.dynamic else None
+        self.dra = DraDriver(NODE, self.api, self.root / "state", self.files, clock, lambda: self.agent.state, cuts)
         self.claimed = self.dra.claims.held
         await super().boot(wait=wait)
         self.tasks.append(asyncio.create_task(self.dra.run()))

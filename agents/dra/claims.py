@@ -17,6 +17,7 @@ from agents import hostfiles
 from agents.dra import cdi
 from agents.dra.devices import Device
 from agents.dra.settings import DraSettings
+from agents.drivers.base import VNPU
 from agents.node.log import Log
 from agents.node.state import NodeState
 from engine.wire.dra import DRIVER
@@ -30,9 +31,9 @@ class ClaimError(Exception):
     """The claim cannot be prepared; kubelet shows the text in the pod's events and asks again."""
 
 
-class PreparedDevice(msgspec.Struct, frozen=True):
+class PreparedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     """One device of a claim: its name, its requests, chip (physical id) and vNPU (0: the whole chip). ``admin``: it was
-    given for watching and belongs to others.
+    given for watching and belongs to others. ``template``: the chip is cut for this claim; before that ``vnpu`` is 0.
     """
 
     name: str
@@ -40,6 +41,12 @@ class PreparedDevice(msgspec.Struct, frozen=True):
     chip: int
     vnpu: int = 0
     admin: bool = False
+    template: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole chip."""
+        return not self.vnpu and not self.template
 
 
 class PreparedClaim(msgspec.Struct, frozen=True):
@@ -84,10 +91,13 @@ class Claims:
         """The prepared claims by UID."""
         return self._claims
 
-    def prepare(
+    def hold(
         self, uid: str, body: Mapping[str, Any] | None, devices: Iterable[Device], state: NodeState
     ) -> PreparedClaim:
-        """Prepare a claim as the API server has it (None: it has none). Raises ClaimError and OSError."""
+        """Hold the devices of a claim as the API server has it (None: it has none), unless it holds them already.
+
+        Raises ClaimError and OSError.
+        """
         if self.problem:
             raise ClaimError(self.problem)
         known = {device.name: device for device in devices}
@@ -104,8 +114,20 @@ class Claims:
                 del self._claims[uid]
                 self._settle()
                 raise
-        self._describe(uid, found, known, state)
         return found
+
+    def record(self, uid: str, claim: PreparedClaim) -> None:
+        """Write down which vNPUs a claim has got. Raises OSError."""
+        before, self._claims[uid] = self._claims[uid], claim
+        try:
+            self._write()
+        except OSError:
+            self._claims[uid] = before
+            raise
+
+    def describe(self, uid: str, devices: Iterable[Device], state: NodeState) -> None:
+        """Write the CDI file of a claim that is held. Raises ClaimError and OSError."""
+        self._describe(uid, self._claims[uid], {device.name: device for device in devices}, state)
 
     def unprepare(self, uid: str) -> None:
         """Take a claim's devices back; succeed when it was not prepared. Raises ClaimError and OSError."""
@@ -163,7 +185,9 @@ class Claims:
             if there is None:
                 raise ClaimError(f"ResourceClaim {name} was allocated device {device}, which this node does not have")
             vnpu = there.vnpu.id if there.vnpu is not None else 0
-            one = PreparedDevice(device, tuple(requests), there.chip, vnpu, admin[device])
+            one = PreparedDevice(device, tuple(requests), there.chip, vnpu, admin[device], there.template)
+            if one.admin and one.template:
+                raise ClaimError(f"ResourceClaim {name}: {device} is cut for one user and cannot be watched by another")
             if not one.admin and (why := self._refusal(one, state)):
                 raise ClaimError(f"ResourceClaim {name}: device {device} is not given: {why}")
             given.append(one)
@@ -173,7 +197,8 @@ class Claims:
         """Why a device cannot be given; empty when it can."""
         for claim in self._claims.values():
             for other in claim.devices:
-                same = other.chip == one.chip and (not other.vnpu or not one.vnpu or other.vnpu == one.vnpu)
+                alike = other.name == one.name or bool(one.vnpu and other.vnpu == one.vnpu)
+                same = other.chip == one.chip and (other.whole or one.whole or alike)
                 if same and not other.admin:
                     return f"ResourceClaim {claim.namespace}/{claim.name} holds it"
         pod = state.users.vnpus.get(one.vnpu) if one.vnpu else next(iter(state.users.of([one.chip])), None)
@@ -192,9 +217,11 @@ class Claims:
         missing = next((one.name for one in claim.devices if one.name not in known), None)
         if missing is not None:
             raise ClaimError(f"device {missing} of ResourceClaim {claim.namespace}/{claim.name} is gone from this node")
+        if uncut := next((one.name for one in claim.devices if one.template and not one.vnpu), None):
+            raise ClaimError(f"device {uncut} of ResourceClaim {claim.namespace}/{claim.name} is not cut yet")
         family = state.machine.server_type.rsplit("-", 1)[0]
         try:
-            body = cdi.describe(uid, [known[one.name] for one in claim.devices], family, self._settings)
+            body = cdi.describe(uid, [_as_cut(known[one.name], one) for one in claim.devices], family, self._settings)
             cdi.write(self._settings.cdi, uid, body)
         except ValueError as error:
             raise ClaimError(str(error)) from error
@@ -230,6 +257,13 @@ class Claims:
             hostfiles.replace(handle, FILE, msgspec.json.encode(self._claims, order="sorted"))
         finally:
             os.close(handle)
+
+
+def _as_cut(device: Device, one: PreparedDevice) -> Device:
+    """A part of a chip as the vNPU that it has become."""
+    if not one.template:
+        return device
+    return msgspec.structs.replace(device, vnpu=VNPU(one.vnpu, one.chip, one.template))
 
 
 def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

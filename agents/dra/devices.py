@@ -1,30 +1,46 @@
-"""The node's chips and vNPUs as devices of ResourceSlices. Pure.
+"""The node's chips, vNPUs, and the parts that chips can be cut into, as devices of ResourceSlices. Pure.
 
-Driver, pool and the attributes ``deviceType`` and ``physicId`` are those of MindCluster's driver
+A chip and its parts share counters (partitionable devices, KEP-4815): the whole chip takes all of them. Driver, pool
+and the attributes ``deviceType`` and ``physicId`` are those of MindCluster's driver
 (component/ascend-dynamic-resource-allocation); the others let claims ask for size and place. Names of devices are DNS
 labels, so they are in lower case. Formats: resource.k8s.io/v1, v1beta2 and v1beta1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
+from agents.dra.parts import ChipParts, Part
 from agents.drivers.base import VNPU, Chip, Machine
 from engine.model.generations import Generation
 from engine.wire.dra import DRIVER, TAINT_UNHEALTHY
 
 #: Devices of one slice: the API's limit for slices with taints (resource.k8s.io/v1, ResourceSliceMaxDevicesWithTaints).
 MAX_DEVICES: Final = 64
+#: Counter sets of one slice that holds nothing else (ResourceSliceMaxCounterSets).
+MAX_COUNTER_SETS: Final = 8
 _MAX_STRING: Final = 64
+
+
+class CounterForm(StrEnum):
+    """Where an API server takes shared counters: nowhere, beside the devices that consume them (Kubernetes 1.33 and
+    1.34), or in slices of their own (since 1.35).
+    """
+
+    NOWHERE = "nowhere"
+    BESIDE = "beside"
+    APART = "apart"
 
 
 class Device(msgspec.Struct, frozen=True):
     """One device: its name in the pool, its chip (physical id), its vNPU where it is one, whether it takes no new work.
 
-    ``values`` are its attributes, ``capacity`` its quantities as text.
+    ``values`` are its attributes, ``capacity`` its quantities as text. ``template``: of a part that is cut when a claim
+    gets it; ``consumes`` what it takes of its chip's counters, nothing for a device that shares none.
     """
 
     name: str
@@ -33,30 +49,45 @@ class Device(msgspec.Struct, frozen=True):
     withheld: bool
     values: Mapping[str, str | int]
     capacity: Mapping[str, str]
+    template: str = ""
+    consumes: Mapping[str, str] = {}
 
 
-def devices(machine: Machine, chips: Sequence[Chip], vnpus: Sequence[VNPU], withheld: Collection[int]) -> list[Device]:
+def devices(
+    machine: Machine,
+    chips: Sequence[Chip],
+    vnpus: Sequence[VNPU],
+    withheld: Collection[int],
+    parts: ChipParts | None = None,
+) -> list[Device]:
     """The devices of a node, ascending by chip: a chip that is cut is offered as its vNPUs, any other whole.
 
-    ``withheld`` are chips that take no new work.
+    ``withheld`` are chips that take no new work. With ``parts`` every chip is offered whole and as all of its parts:
+    vNPUs come and go with those who use them.
     """
     cut: dict[int, list[VNPU]] = {}
-    for vnpu in sorted(vnpus):
+    for vnpu in sorted(vnpus) if parts is None else ():
         cut.setdefault(vnpu.chip, []).append(vnpu)
     found = []
     for chip in sorted(chips, key=lambda one: one.id):
         kept_back = chip.id in withheld
-        parts = cut.get(chip.id)
-        if not parts:
-            found.append(
-                Device(
-                    chip_name(machine, chip.id), chip.id, None, kept_back, _values(machine, chip, None), _sizes(machine)
-                )
-            )
-        for vnpu in parts or ():
+        name, fixed = chip_name(machine, chip.id), cut.get(chip.id)
+        if not fixed:
+            all_of_it = parts.totals if parts is not None else {}
+            values = _values(machine, chip, None)
+            found.append(Device(name, chip.id, None, kept_back, values, _sizes(machine), "", all_of_it))
+        for part in parts.parts if parts is not None else ():
+            found.append(_part_of(machine, chip, part, kept_back))
+        for vnpu in fixed or ():
             name = f"{chip_name(machine, chip.id)}-vnpu-{vnpu.id}"
             found.append(Device(name, chip.id, vnpu, kept_back, _values(machine, chip, vnpu), {}))
     return found
+
+
+def _part_of(machine: Machine, chip: Chip, part: Part, withheld: bool) -> Device:
+    name = f"{chip_name(machine, chip.id)}-vnpu-{part.name}"
+    values = _values(machine, chip, None) | {"type": "vnpu", "template": part.template}
+    return Device(name, chip.id, None, withheld, values, part.capacity, part.template, part.consumes)
 
 
 def chip_name(machine: Machine, chip: int) -> str:
@@ -65,16 +96,34 @@ def chip_name(machine: Machine, chip: int) -> str:
 
 
 def slices(
-    node: str, owner: Mapping[str, Any] | None, found: Sequence[Device], generation: int, version: str, *, taints: bool
+    node: str,
+    owner: Mapping[str, Any] | None,
+    found: Sequence[Device],
+    generation: int,
+    version: str,
+    *,
+    taints: bool,
+    counters: CounterForm = CounterForm.NOWHERE,
 ) -> list[dict[str, Any]]:
     """The ResourceSlices of a node for one API version; without devices one empty slice, which says so.
 
-    Without ``taints``, which older API servers do not keep, a device that takes no new work is left out.
+    Without ``taints``, which older API servers do not keep, a device that takes no new work is left out; where
+    ``counters`` are taken nowhere, so are parts of chips.
     """
-    offered = [one for one in found if taints or not one.withheld]
-    parts = [offered[at : at + MAX_DEVICES] for at in range(0, len(offered), MAX_DEVICES)] or [[]]
+    shared = counters is not CounterForm.NOWHERE
+    offered = [one for one in found if (taints or not one.withheld) and (shared or not one.template)]
+    # those that share counters stand together: such a server takes these from the same slice only
+    groups = [list(_by_chip(offered, one)) for one in dict.fromkeys(one.chip for one in offered)]
+    contents: list[tuple[list[Device], list[dict[str, Any]]]] = []
+    for group in groups if counters is CounterForm.BESIDE and any(one.consumes for one in offered) else [offered]:
+        rows = _counter_sets(group) if counters is CounterForm.BESIDE else []
+        contents += [(group[at : at + MAX_DEVICES], rows) for at in range(0, len(group), MAX_DEVICES)]
+    if counters is CounterForm.APART:
+        sets = _counter_sets(offered)
+        contents += [([], sets[at : at + MAX_COUNTER_SETS]) for at in range(0, len(sets), MAX_COUNTER_SETS)]
+    contents = contents or [([], [])]
     bodies = []
-    for number, part in enumerate(parts):
+    for number, (part, rows) in enumerate(contents):
         metadata: dict[str, Any] = {"name": slice_name(node, number)}
         if owner:
             metadata["ownerReferences"] = [dict(owner)]
@@ -86,8 +135,9 @@ def slices(
                 "spec": {
                     "driver": DRIVER,
                     "nodeName": node,
-                    "pool": {"name": node, "generation": generation, "resourceSliceCount": len(parts)},
-                    "devices": [_body(one, version, taints=taints) for one in part],
+                    "pool": {"name": node, "generation": generation, "resourceSliceCount": len(contents)},
+                    **({"sharedCounters": rows} if rows else {}),
+                    **({} if rows and not part else {"devices": [_body(one, version, taints, shared) for one in part]}),
                 },
             }
         )
@@ -97,6 +147,27 @@ def slices(
 def slice_name(node: str, number: int) -> str:
     """The name of the node's slice of that number."""
     return f"{node[:230]}-{DRIVER}-{number}"
+
+
+def _by_chip(found: Iterable[Device], chip: int) -> Iterable[Device]:
+    return (one for one in found if one.chip == chip)
+
+
+def _counter_sets(found: Iterable[Device]) -> list[dict[str, Any]]:
+    """The counters of the chips of these devices: what the whole chip takes."""
+    return [
+        {"name": _counter_set(one.chip), "counters": _amounts(one.consumes)}
+        for one in found
+        if one.consumes and not one.template
+    ]
+
+
+def _counter_set(chip: int) -> str:
+    return f"chip-{chip}"
+
+
+def _amounts(found: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    return {name: {"value": value} for name, value in found.items()}
 
 
 def _values(machine: Machine, chip: Chip, vnpu: VNPU | None) -> dict[str, str | int]:
@@ -139,7 +210,7 @@ def _sizes(machine: Machine) -> dict[str, str]:
     return sizes
 
 
-def _body(device: Device, version: str, *, taints: bool) -> dict[str, Any]:
+def _body(device: Device, version: str, taints: bool, counters: bool) -> dict[str, Any]:
     basic: dict[str, Any] = {
         "attributes": {
             name: {"int": value} if isinstance(value, int) else {"string": value}
@@ -149,6 +220,8 @@ def _body(device: Device, version: str, *, taints: bool) -> dict[str, Any]:
     }
     if device.capacity:
         basic["capacity"] = {name: {"value": value} for name, value in device.capacity.items()}
+    if counters and device.consumes:
+        basic["consumesCounters"] = [{"counterSet": _counter_set(device.chip), "counters": _amounts(device.consumes)}]
     if taints and device.withheld:
         basic["taints"] = [{"key": TAINT_UNHEALTHY, "value": "true", "effect": "NoSchedule"}]
     return {"name": device.name, **({"basic": basic} if version == "v1beta1" else basic)}

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from agents.dra.claims import ClaimError, Claims, PreparedClaim
+from agents.dra.cutting import ClaimCutter
 from agents.dra.devices import Device, devices
+from agents.dra.parts import ChipParts, parts_of
 from agents.dra.publisher import GROUP, SliceApi, SlicePublisher
 from agents.dra.server import DraServer
 from agents.dra.settings import DraSettings
+from agents.drivers.base import Driver
 from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.log import Log
@@ -29,7 +32,8 @@ _log = Log("dra")
 
 class DraDriver:
     """Publish the node's devices and prepare claims until cancelled. ``state`` returns the agent's state, None until
-    the driver of the chips has answered. ``claims.held`` is what the agent must count as used.
+    the driver of the chips has answered. ``claims.held`` is what the agent must count as used. With ``cuts``, the
+    driver of the chips, they are offered in parts, too, and cut when a claim gets one.
     """
 
     def __init__(
@@ -40,9 +44,12 @@ class DraDriver:
         settings: DraSettings,
         clock: Clock,
         state: Callable[[], NodeState | None],
+        cuts: Driver | None = None,
     ) -> None:
         self._node, self._api, self._settings, self._clock, self._state_of = node, api, settings, clock, state
         self.claims = Claims(folder, node, settings)
+        self._cutter = ClaimCutter(cuts, self.claims, clock) if cuts is not None else None
+        self._parts: ChipParts | None = None
         self.publisher = SlicePublisher(node, api)
         self._server = DraServer(node, settings, clock, self._prepare, self._unprepare, self._health)
         self._busy = asyncio.Lock()
@@ -53,6 +60,8 @@ class DraDriver:
         """Serve kubelet and keep the slices."""
         while (state := self._state_of()) is None or not state.polled:
             await self._clock.sleep(0.05)
+        if self._cutter is not None:
+            self._parts = parts_of(state.machine)
         async with self._busy:
             await asyncio.to_thread(self.claims.describe_again, self._devices(state), state)
         self._sweep_due = self._clock.monotonic() + SWEEP
@@ -90,7 +99,7 @@ class DraDriver:
 
     def _devices(self, state: NodeState) -> list[Device]:
         withheld = {chip for chip in state.ids if self.claims.problem or state.out_of_service(chip)}
-        return devices(state.machine, state.chips, state.vnpus, withheld)
+        return devices(state.machine, state.chips, state.vnpus, withheld, self._parts)
 
     def _health(self) -> dict[str, bool]:
         state = self._state_of()
@@ -114,10 +123,16 @@ class DraDriver:
                     body = await self._api.read_object(path)
                 except ApiError as error:
                     raise ClaimError(f"ResourceClaim {namespace}/{name} cannot be read: {error}") from error
-            return await asyncio.to_thread(self.claims.prepare, uid, body, self._devices(state), state)
+            await asyncio.to_thread(self.claims.hold, uid, body, self._devices(state), state)
+            if self._cutter is not None:
+                await self._cutter.cut(uid, state)
+            await asyncio.to_thread(self.claims.describe, uid, self._devices(state), state)
+            return self.claims.prepared[uid]
 
     async def _unprepare(self, uid: str) -> None:
         async with self._busy:
+            if self._cutter is not None:
+                await self._cutter.give_back(uid, self._state_of())
             await asyncio.to_thread(self.claims.unprepare, uid)
 
     async def _sweep(self) -> None:

@@ -1,7 +1,8 @@
 """The node's ResourceSlices at the API server: written when the devices change, looked after once a minute.
 
 The pool's generation grows with every change, so that a scheduler which reads while several slices are written takes
-no mixture of them (resource.k8s.io/v1, ResourcePool).
+no mixture of them (resource.k8s.io/v1, ResourcePool). Whether the API server keeps shared counters, and where, is tried
+without writing anything: parts of chips without them would be given beside the whole chip.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from agents.dra.devices import Device, slices
+from agents.dra.devices import CounterForm, Device, slices
 from agents.node.client import ApiError
 from agents.node.log import Log
 from engine.wire.dra import DRIVER, VERSIONS
@@ -18,6 +19,7 @@ from engine.wire.dra import DRIVER, VERSIONS
 GROUP: Final = "/apis/resource.k8s.io"
 RESYNC: Final = 60.0
 _BACKOFF: Final = (1.0, 60.0)
+_INVALID: Final = 422
 _log = Log("dra")
 
 
@@ -46,6 +48,7 @@ class SlicePublisher:
         self._published: list[Device] | None = None
         self._generation = 0
         self._taints = True
+        self._counters: tuple[str, CounterForm] | None = None
         self._due = 0.0
         self._failures = 0
         self.version = ""
@@ -73,6 +76,7 @@ class SlicePublisher:
     async def _publish(self, devices: list[Device], changed: bool) -> None:
         if not self.version or not changed:
             self.version = await self._served()
+        await self._try_counters(devices)
         live = await self._live()
         if not changed and self._same(live, devices):
             return
@@ -99,6 +103,36 @@ class SlicePublisher:
             raise ApiError(404, f"the API server serves none of resource.k8s.io/{', '.join(VERSIONS)}")
         return found
 
+    async def _try_counters(self, devices: Sequence[Device]) -> None:
+        """Learn once for each version of the API which form of shared counters it keeps, by dry runs."""
+        if not any(one.template for one in devices) or (self._counters and self._counters[0] == self.version):
+            return
+        for form in (CounterForm.BESIDE, CounterForm.APART):
+            bodies = slices(self._node, None, devices, 1, self.version, taints=False, counters=form)
+            sample = next((body for body in bodies if "sharedCounters" in body["spec"]), None)
+            if sample is None:
+                return  # no chip can be offered now
+            sample["metadata"]["name"] = f"{sample['metadata']['name']}-try"
+            path = f"{GROUP}/{self.version}/resourceslices?dryRun=All"
+            try:
+                answer = await self._api.write_object("POST", path, sample)
+            except ApiError as error:
+                if error.status != _INVALID:
+                    raise
+                continue
+            kept = bool((answer.get("spec") or {}).get("sharedCounters"))
+            self._counters = (self.version, form if kept else CounterForm.NOWHERE)
+            break
+        else:
+            self._counters = (self.version, CounterForm.NOWHERE)
+        _log.info("shared counters", node=self._node, version=self.version, kept=self._counters[1])
+
+    @property
+    def counters(self) -> CounterForm:
+        """Where the API server takes shared counters; nowhere while it has not been tried."""
+        known = self._counters
+        return known[1] if known is not None and known[0] == self.version else CounterForm.NOWHERE
+
     async def _live(self) -> dict[str, Mapping[str, Any]]:
         """The slices of this node and driver, by name: Belay's, and those that another driver of that name left."""
         selector = {"fieldSelector": f"spec.nodeName={self._node},spec.driver={DRIVER}"}
@@ -116,7 +150,9 @@ class SlicePublisher:
         owner = (
             {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True} if uid else None
         )
-        return slices(self._node, owner, devices, self._generation, self.version, taints=self._taints)
+        return slices(
+            self._node, owner, devices, self._generation, self.version, taints=self._taints, counters=self.counters
+        )
 
     async def _write(self, wanted: Sequence[Mapping[str, Any]], live: Mapping[str, Mapping[str, Any]]) -> bool:
         """Write the slices. Returns whether the server kept the taints of all devices."""
@@ -143,12 +179,15 @@ class SlicePublisher:
 
     def _same(self, live: Mapping[str, Mapping[str, Any]], devices: Sequence[Device]) -> bool:
         """Whether the slices are still those that were written."""
-        wanted = slices(self._node, None, devices, self._generation, self.version, taints=self._taints)
+        wanted = slices(
+            self._node, None, devices, self._generation, self.version, taints=self._taints, counters=self.counters
+        )
         if live.keys() != {body["metadata"]["name"] for body in wanted}:
             return False
         return all(
             _pool(live[body["metadata"]["name"]]) == body["spec"]["pool"]
             and _names(live[body["metadata"]["name"]]) == _names(body)
+            and _sets(live[body["metadata"]["name"]]) == _sets(body)
             for body in wanted
         )
 
@@ -160,6 +199,10 @@ def _pool(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _names(body: Mapping[str, Any]) -> list[str]:
     return [str(device.get("name")) for device in (body.get("spec") or {}).get("devices") or ()]
+
+
+def _sets(body: Mapping[str, Any]) -> list[str]:
+    return [str(one.get("name")) for one in (body.get("spec") or {}).get("sharedCounters") or ()]
 
 
 def _tainted(body: Mapping[str, Any]) -> set[str]:

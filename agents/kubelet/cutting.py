@@ -51,9 +51,12 @@ class Cutter:
         return names.realised(kind, spec, vnpu.id, vnpu.chip, vnpu.vgroup) if spec else ""
 
     async def clear(self, used: set[int]) -> int:
-        """Destroy every unused vNPU and return their number. Raises DriverError and TimeoutError."""
+        """Destroy every unused vNPU and return their number; chips of resource claims are not the plugin's.
+
+        Raises DriverError and TimeoutError.
+        """
         found = await self._clock.limit(self._driver.vnpus(), SECONDS)
-        idle = [vnpu for vnpu in found if vnpu.id not in used]
+        idle = [vnpu for vnpu in found if vnpu.id not in used and vnpu.chip not in self._state.claimed]
         for vnpu in idle:
             await self._clock.limit(self._driver.destroy_vnpu(vnpu.id), SECONDS)
             _log.info("unused vNPU is destroyed", vnpu=vnpu.id, chip=self._state.name(vnpu.chip))

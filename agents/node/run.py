@@ -106,7 +106,8 @@ async def run_agent(
             return
         sharing = None
         if dra is not None:
-            sharing = DraDriver(node_name, api, journal_dir, dra, Clock(), lambda: agent.state)
+            cuts = chosen if plugin is not None and plugin.dynamic else None
+            sharing = DraDriver(node_name, api, journal_dir, dra, Clock(), lambda: agent.state, cuts)
         claimed = sharing.claims.held if sharing is not None else None
         if plugin is None:
             agent = NodeAgent(
