@@ -353,3 +353,20 @@ def test_what_volcanos_admission_refuses_gets_no_pods(change: dict[str, Any], wo
     world.step()
     assert world.pods() == []
     assert words in world.job("vc")["status"]["state"]["message"]
+
+
+def test_constraints_of_another_topology_are_findings_and_the_job_runs() -> None:
+    job = volcano_job(networkTopology={"mode": "hard", "highestTierAllowed": 1})
+    job["spec"]["tasks"][0] |= {"topologyPolicy": "single-numa-node", "networkTopology": {"mode": "soft"}}
+    world = World(job)
+    world.settle()
+    assert world.pods()
+    world.plan()
+    for field in ("spec.networkTopology", "spec.tasks[0].networkTopology", "spec.tasks[0].topologyPolicy"):
+        assert any(field in line and "is not kept" in line for line in world.diagnostics), field
+    plain = volcano_job()
+    plain["spec"]["tasks"][0]["topologyPolicy"] = "none"
+    world = World(plain)
+    world.settle()
+    world.plan()
+    assert not [line for line in world.diagnostics if "is not kept" in line]

@@ -107,6 +107,8 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
         context.warn(job, "spec", f"{spec.problem}; the job gets no pods until it is valid")
         write(context, job, spec, expansion.memory.version, [], VolcanoJobPhase.PENDING, "InvalidJob", spec.problem)
         return False
+    for where, text in spec.ignored:
+        context.warn(job, f"spec.{where}", text)
     _resize(expansion)
     _refresh_memory(expansion)
     asked = _pod_group_spec(expansion.spec)

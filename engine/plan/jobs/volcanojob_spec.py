@@ -5,15 +5,19 @@ Sources: github.com/volcano-sh/volcano/pkg/webhooks/admission/jobs/{mutate,valid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from engine.plan.jobs.lifecycle import JobObject, part
 from engine.plan.jobs.pod_template import containers, misshapen, npu_of, pod_spec
 
 DEFAULT_RETRIES: Final = 3
-#: Plugins that Volcano knows; Belay implements the first three.
+#: Plugins that Volcano knows.
 PLUGINS: Final = ("env", "svc", "ssh", "pytorch", "tensorflow", "mpi", "ray", "hcclrank")
+_NOT_KEPT: Final = (
+    "is not kept: HyperNodes are not read, topology comes from nodes; annotations huawei.com/schedule_policy, sp-block "
+    "and huawei.com/affinity-config keep pods close"
+)
 #: Volcano uses pod names as label values.
 _MAX_POD_NAME: Final = 63
 
@@ -50,7 +54,8 @@ _NETWORKED: Final = frozenset({"tensorflow", "mpi", "pytorch", "ray"})
 class VolcanoSpec(NamedTuple):
     """A checked Volcano Job.
 
-    ``expected`` are its pods: name, position in ``tasks``, and index. ``problem`` is set when it is invalid.
+    ``expected`` are its pods: name, position in ``tasks``, and index. ``problem`` is set when it is invalid;
+    ``ignored`` are fields that are valid and that nothing reads, with what to write instead.
     """
 
     tasks: tuple[TaskSpec, ...]
@@ -68,6 +73,7 @@ class VolcanoSpec(NamedTuple):
     expected: tuple[tuple[str, int, int], ...]
     wants_npu: bool
     problem: str
+    ignored: tuple[tuple[str, str], ...] = ()
 
     @property
     def total(self) -> int:
@@ -115,9 +121,22 @@ def read(job: JobObject) -> VolcanoSpec:
         ),
         wants_npu=any(npu_of(task.template)[1] for task in tasks),
         problem="",
+        ignored=tuple(_ignored(spec, rows)),
     )
     problem = _problem(out, total) or _topology_problem(part(spec, "networkTopology")) or _partition_problem(rows)
     return out._replace(problem=problem, expected=() if problem else out.expected)
+
+
+def _ignored(spec: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Constraints of Volcano's other topology: a job that states one must not believe that it is kept."""
+    rows = [("networkTopology", spec)] + [(f"tasks[{at}].networkTopology", row) for at, row in enumerate(tasks)]
+    for where, row in rows:
+        if row.get("networkTopology"):
+            yield where, _NOT_KEPT
+    for at, row in enumerate(tasks):
+        if row.get("topologyPolicy") not in (None, "", "none"):
+            text = "is not kept: NumaTopology is not read, kubelet's topology manager places CPUs beside chips"
+            yield f"tasks[{at}].topologyPolicy", text
 
 
 def _plugins(listed: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
