@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import os
+import subprocess
 import sys
 import threading
 import types
@@ -146,8 +148,10 @@ def test_preloaded_files_come_from_memory(tmp_path: Path, acp: Any):
     acp.save(STATE, str(path), open_way="fopen")
     assert acp.preload(str(path)) == 0 and acp.preload(str(tmp_path / "none")) == 1 and acp.preload() == 1
     client = api.saver_of_process().client
-    world.until(lambda: client.listed(tmp_path))
-    assert same(acp.load(str(path)))
+    with client.resident(path) as content:
+        # a file that is being read into memory is waited for
+        assert content is not None and len(content) == path.stat().st_size
+    assert client.listed(tmp_path) and same(acp.load(str(path)))
 
 
 def test_checkers_count_whole_files_only(tmp_path: Path, acp: Any):
@@ -186,8 +190,13 @@ def test_files_of_other_formats_go_through_memory_too(tmp_path: Path, acp: Any):
         file.write(b"half")
         raise ZeroDivisionError
     assert acp.flush() == 0 and Path(path).read_bytes() == b"abcdef"
-    with pytest.raises(FileNotFoundError), acp.open_file(str(tmp_path / "none")):
-        pass
+    with pytest.raises(FileNotFoundError):
+        acp.open_file(str(tmp_path / "none"))
+    file = acp.open_file(path)
+    assert file.read(3) == b"def"
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.read()
 
 
 def test_the_helper_overlaps_saves_and_writes_the_tracker_last(tmp_path: Path, acp: Any):
@@ -209,17 +218,74 @@ def test_the_helper_overlaps_saves_and_writes_the_tracker_last(tmp_path: Path, a
     one.wait_d2h_finished()
     model["w"].zero_()
     tracker = tmp_path / sets.TRACKER
-    assert one.async_write_tracker_file(7, str(folder), 3, str(tracker)) == 1
+    told: list[tuple[int, int]] = []
+    assert one.async_write_tracker_file(
+        iteration=7, iteration_dir=str(folder), total_file_count=3, tracker_filename=str(tracker),
+        callback=lambda iteration, result: told.append((iteration, result)),
+    ) == 1  # fmt: skip
     assert one.async_checkpoint_count() == 1 and not tracker.exists()
     freed.set()
     world.until(tracker.exists)
     assert tracker.read_text() == "7"
     assert all(same(reading.load(folder / name)) for name in ("m.pt", "n.pt", "o.pt"))
-    assert same(one.load_model_checkpoint(names[0], 0))
+    world.until(lambda: told == [(7, 0)])
+    assert same(one.load_model_checkpoint(checkpoint_name=names[0], load_rank=0, process_group=None))
+    for wrong in (lambda: one.load_model_checkpoint("/" + "x" * 1100, 0), lambda: one.load_model_checkpoint("/x", -1),
+                  lambda: one.async_write_tracker_file(7, str(tmp_path / "none"), 1, str(tracker)),
+                  lambda: one.async_write_tracker_file(7, str(folder), 1, "/" + "x" * 1100)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"1024|negative|directory"):
+            wrong()
     with pytest.raises(ValueError, match="notify_callback"):
         one.save_optimizer_checkpoint(names[0], lambda a, b: None)
     with pytest.raises(ValueError, match="1024"):
         one.save_model_checkpoint("/" + "x" * 1100, {})
+
+
+def test_the_helper_takes_the_documented_keywords(tmp_path: Path, acp: Any):
+    one = acp.CheckpointHelper(0)
+    one.save_model_checkpoint(checkpoint_name=str(tmp_path / "m.pt"), model=STATE)
+    names = [str(tmp_path / "o.pt"), str(tmp_path / "p.pt")]
+    one.save_optimizer_checkpoint(checkpoint_name=names, get_parameter_state_func=lambda: STATE)
+    seen: list[Any] = []
+    one.async_save_checkpoint(thread_func=lambda given: seen.append(given), kwargs={"step": 5})
+    one.async_save_checkpoint(lambda step: seen.append(step), {"step": 6})
+    one.async_save_checkpoint(lambda step: 1 / 0, {"step": 7})
+    one.async_save_checkpoint(lambda: seen.append("last"), {})
+    world.until(lambda: seen == [{"step": 5}, 6, "last"])
+    one.wait_d2h_finished()
+    assert acp.flush() == 0 and all(same(reading.load(tmp_path / name)) for name in ("m.pt", "o.pt", "p.pt"))
+
+
+GROUPED = """
+import sys, torch, torch.distributed as dist
+from agents.training.checkpoint.dropin import api, helper
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+one, state = helper.CheckpointHelper(rank), {"w": torch.arange(10.0)}
+if rank == 0:
+    one.save_model_checkpoint(f"{folder}/m.pt", state)
+one.wait_d2h_finished()  # rank 1 saved nothing
+torch.save({"w": torch.full((3,), float(rank))}, f"{folder}/{rank}.pt")
+own = one.load_model_checkpoint(f"{folder}/{rank}.pt", rank)
+if rank == 0:
+    assert api.flush() == 0
+theirs = one.load_model_checkpoint(f"{folder}/m.pt", 0, dist.group.WORLD)
+try:
+    one.load_model_checkpoint(f"{folder}/none.pt", 0, dist.group.WORLD)
+except Exception as error:
+    print(rank, own["w"].tolist(), theirs["w"].sum().item(), str(error).startswith("rank 0 could not read"))
+"""
+
+
+@pytest.mark.timeout(300)
+def test_ranks_that_save_nothing_take_part_in_waiting_and_loading(tmp_path: Path, acp: Any):
+    """Only the first data-parallel rank saves; without a group each rank reads a file of its own."""
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", GROUPED, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=240)[0].strip() for rank in ranks]
+    assert said == ["0 [0.0, 0.0, 0.0] 45.0 True", "1 [1.0, 1.0, 1.0] 45.0 True"]
 
 
 CHECKPOINTING = """
@@ -238,12 +304,26 @@ def load_checkpoint(folder):
 """
 
 
-def test_megatrons_own_flow_goes_through_the_pool(tmp_path: Path, acp: Any, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "checkpointing.py").write_text(CHECKPOINTING)
-    spec = importlib.util.spec_from_file_location("megatron.training.checkpointing", tmp_path / "checkpointing.py")
+SHARDS = """
+import torch
+def save_parameter_state(name, state):
+    torch.save(state, name)
+"""
+
+
+def loaded(folder: Path, name: str, text: str) -> Any:
+    """A module of this text."""
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_megatrons_own_flow_goes_through_the_pool(tmp_path: Path, acp: Any, monkeypatch: pytest.MonkeyPatch):
+    module = loaded(tmp_path, "megatron.training.checkpointing", CHECKPOINTING)
     waited: list[bool] = []
 
     class FP32Optimizer:
@@ -252,11 +332,17 @@ def test_megatrons_own_flow_goes_through_the_pool(tmp_path: Path, acp: Any, monk
             return True
 
     optimizers = types.SimpleNamespace(FP32Optimizer=FP32Optimizer)
-    found = {module.__name__: module, "megatron.core.optimizer.optimizer": optimizers}
+    shards = loaded(tmp_path, "megatron.core.optimizer.distrib_optimizer", SHARDS)
+    found = {one.__name__: one for one in (module, shards)} | {"megatron.core.optimizer.optimizer": optimizers}
     monkeypatch.setattr(megatron, "_module", found.get)
     monkeypatch.setenv("MINDIO_AUTO_PATCH_MEGATRON", "true")
-    assert megatron.wanted() and megatron.patch() == ["megatron.training.checkpointing", "FP32Optimizer"]
+    optimizer = "megatron.core.optimizer.optimizer.FP32Optimizer.step"
+    assert megatron.wanted() and megatron.patch() == [module.__name__, shards.__name__, optimizer]
     assert megatron.patch() == []
+    # the optimizer's shards are saved by another module of Megatron's
+    (tmp_path / "iter_0000007" / "mp_rank_00").mkdir(parents=True)
+    shards.save_parameter_state(str(tmp_path / "iter_0000007" / "mp_rank_00" / "distrib_optim.pt"), STATE)
+    assert helper.CheckpointHelper(0)._copies
     model = {"w": torch.arange(1000.0), "step": 5}
     module.save_checkpoint(str(tmp_path), 7, model)
     assert FP32Optimizer().step() and waited == [True]
@@ -264,4 +350,52 @@ def test_megatrons_own_flow_goes_through_the_pool(tmp_path: Path, acp: Any, monk
     world.until((tmp_path / sets.TRACKER).exists)
     assert sets.scan(tmp_path)[0].complete and same(module.load_checkpoint(str(tmp_path)))
     name = tmp_path / "iter_0000007" / "mp_rank_00" / "model_optim_rng.pt"
-    assert same(reading.load(name))
+    assert same(reading.load(name)) and same(reading.load(name.with_name("distrib_optim.pt")))
+
+
+def test_megatron_gets_its_option_and_reads_ahead_while_the_model_is_built(
+    tmp_path: Path, acp: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def parse_args(extra_args_provider: Any = None, ignore_unknown_args: bool = False) -> Any:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--load")
+        if extra_args_provider is not None:
+            parser = extra_args_provider(parser)
+        return parser.parse_args(["--load", str(tmp_path), "--replica-count", "2"])
+
+    set_up: list[bool] = []
+    initialize = types.SimpleNamespace(parse_args=parse_args, setup_logging=lambda: set_up.append(True))
+    variables = types.SimpleNamespace()
+    found = {"megatron.training.initialize": initialize, "megatron.training.global_vars": variables}
+    monkeypatch.setattr(megatron, "_module", found.get)
+    assert megatron.patch() == ["megatron.training.initialize.parse_args", "megatron.training.initialize.setup_logging"]
+    args = initialize.parse_args(lambda parser: parser)
+    assert args.replica_count == 2 and initialize.parse_args().replica_count == 2
+    # rank 5 of 8: tensor 2, pipeline 2
+    args.rank, args.world_size, args.tensor_model_parallel_size, args.pipeline_model_parallel_size = 5, 8, 2, 2
+    variables.get_args = lambda: args
+    initialize.setup_logging()
+    folder = tmp_path / "iter_0000030" / "mp_rank_01_001"
+    folder.mkdir(parents=True)
+    (tmp_path / sets.TRACKER).write_text("30")
+    for name in ("model_optim_rng.pt", "distrib_optim.pt"):
+        acp.save(STATE, str(folder / name), open_way="fopen")
+    initialize.setup_logging()
+    client = api.saver_of_process().client
+    assert set_up == [True, True] and same(acp.load(str(folder / "model_optim_rng.pt")))
+    world.until(lambda: len(client.listed(folder)) == 2)
+
+
+def test_a_damaged_file_is_not_taken_into_memory(tmp_path: Path, acp: Any):
+    path = tmp_path / "a.pt"
+    acp.save(STATE, str(path), open_way="fopen")
+    with open(path, "r+b") as file:
+        file.seek(900)
+        file.write(b"\xff\xee")
+    assert acp.preload(str(path)) == 0
+    with pytest.raises(api.CheckpointError, match="damaged"):
+        acp.load(str(path))
+    os.truncate(path, 2000)
+    assert acp.preload(str(path)) == 0
+    with pytest.raises(api.CheckpointError, match="truncated"):
+        acp.load(str(path))

@@ -33,6 +33,8 @@ START_WAIT_S = 60.0
 DEATH_WAIT_S = 2.0
 DIRECT_WAIT_S = 600.0
 RESTORE_WAIT_S = 3600.0
+PRELOAD_WAIT_S = 600.0
+"""Seconds for which a file that is being taken into memory is awaited, before it is read a second time."""
 REQUEST_WAIT_S = 30.0
 """Limit of one answer; the writing process itself waits at most 5 s."""
 
@@ -344,7 +346,11 @@ class WriterClient:
         """A context with the content of ``path`` in memory, or ``None`` when it is not there."""
         try:
             self.connect(start=False)
-            answer, handle = self.ask({"do": "open", "path": str(path)})
+            until = time.monotonic() + PRELOAD_WAIT_S
+            while True:
+                answer, handle = self.ask({"do": "open", "path": str(path), "wait": 1.0})
+                if "loading" not in answer or time.monotonic() > until:
+                    break
         except (CheckpointError, OSError):
             yield None
             return

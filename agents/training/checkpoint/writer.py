@@ -18,8 +18,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import blocks, durable, peers, wire
-from agents.training.checkpoint.errors import CheckpointError
+from agents.training.checkpoint import blocks, durable, peers, sources, sums, wire
+from agents.training.checkpoint.errors import CheckpointError, Damaged
 from agents.training.checkpoint.jobs import WriteJob, WriteQueue
 from agents.training.checkpoint.peers import SentContent
 from agents.training.checkpoint.pool import Pool, Slot
@@ -55,6 +55,7 @@ class Writer:
         self.ring = Ring(self.pool, self.changed, settings.peer_listen, settings.peer, key)
         self.failures: OrderedDict[int, tuple[str, str]] = OrderedDict()
         self.durable: dict[str, tuple[int, int, int, int]] = {}
+        self.preloading: set[str] = set()
         self.clients: dict[int, socket.socket] = {}
         self._numbers = itertools.count(1)
         self._last = time.monotonic()
@@ -227,6 +228,10 @@ class Writer:
     def _do_open(self, client: int, request: dict[str, Any]) -> dict[str, Any] | tuple[dict[str, Any], int]:
         path = _path(request["path"])
         with self.changed:
+            if str(path) in self.preloading and not self.changed.wait_for(
+                lambda: str(path) not in self.preloading, min(float(request.get("wait", 0)), WAIT_LIMIT_S)
+            ):
+                return {"loading": True}
             slot = self.pool.resident(str(path))
             if slot is None or (slot.state is SlotState.DURABLE and self.durable.get(str(path)) != _identity(path)):
                 # never in memory, or another program replaced or removed the file
@@ -274,6 +279,10 @@ class Writer:
         missing = [str(path) for path in paths if not path.is_file()]
         if missing:
             raise ValueError(f"not a file: {', '.join(missing)[:400]}")
+        with self.changed:
+            # ranks of one host ask for the same files
+            paths = [path for path in dict.fromkeys(paths) if str(path) not in self.preloading]
+            self.preloading.update(map(str, paths))
         threading.Thread(target=self._preload, args=(paths,), daemon=True, name="preload").start()
         return {}
 
@@ -283,6 +292,10 @@ class Writer:
                 self._preload_one(path)
             except Exception as error:
                 log.warning("%s was not taken into memory: %s", path, error)
+            finally:
+                with self.changed:
+                    self.preloading.discard(str(path))
+                    self.changed.notify_all()
 
     def _preload_one(self, path: Path) -> None:
         identity, source = _identity(path), FileSource(path)
@@ -294,7 +307,7 @@ class Writer:
             if slot is None:
                 raise OSError("no room in the pool")
             try:
-                source.into(0, slot.memory.content(source.size))
+                self._fill(slot, source, path)
             except BaseException:
                 with self.changed:
                     self.pool.release(slot)
@@ -306,6 +319,14 @@ class Writer:
                 self.changed.notify_all()
         finally:
             source.close()
+
+    def _fill(self, slot: Slot, source: FileSource, path: Path) -> None:
+        """Read a whole file, verified: what comes from memory later is not verified again."""
+        content = slot.memory.content(source.size)
+        known: list[sums.Sums | None] = [*sums.read(path)]
+        fitting = [entry for entry in known if entry and entry.size == source.size] if known else [None]
+        if not any(not sources.gather(source, [(0, content)], entry, blocks.workers()) for entry in fitting):
+            raise Damaged(f"{path} does not match the checksums kept beside it")
 
     def _do_status(self, client: int, request: dict[str, Any]) -> dict[str, Any]:
         with self.changed:

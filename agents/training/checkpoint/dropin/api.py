@@ -113,7 +113,7 @@ def multi_save(obj: object, path_list: list[str]) -> int | None:
         return 0
     if not all(_writable(path) for path in paths):
         return int(Way.FAILED)
-    if not _running():
+    if not running():
         results = [_save(obj, path, (), "fopen") for path in paths]
         return int(Way.FAILED) if int(Way.FAILED) in results else 0
     return _save(obj, paths[0], tuple(paths[1:]), "memfs")
@@ -210,7 +210,8 @@ def flush() -> int:
         return 1
 
 
-def _running() -> bool:
+def running() -> bool:
+    """Whether there is a writing process; starts it if need be."""
     client = saver_of_process().client
     try:
         if client is not None:

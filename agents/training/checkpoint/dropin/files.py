@@ -12,27 +12,31 @@ from agents.training.checkpoint.errors import CheckpointError
 
 
 class Readable:
-    """A file opened by :func:`open_file`."""
+    """A file opened by :func:`open_file`, until :meth:`close`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = api.path_of(path)
         self._data: bytes | None = None
         self._file: sources.FileSource | None = None
-
-    def __enter__(self) -> Self:
         client = api.saver_of_process().client
         if client is not None:
             with client.resident(self.path) as content:
                 if content is not None:
                     # a copy, since the slot may be reused while the file is open
                     self._data = bytes(content)
-                    return self
+                    return
         self._file = sources.FileSource(self.path)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing."""
         self._data = None
         if self._file is not None:
             self._file.close()
@@ -45,7 +49,7 @@ class Readable:
         if self._data is not None:
             return self._data[offset:] if count < 0 else self._data[offset : offset + count]
         if self._file is None:
-            raise ValueError(f"{self.path} is not open: use it in a with statement")
+            raise ValueError(f"{self.path} is closed")
         left = max(0, self._file.size - offset)
         return sources.read(self._file, offset, left if count < 0 else min(count, left))
 
@@ -111,7 +115,7 @@ class Writable:
 
 
 def open_file(path: str | os.PathLike[str]) -> Readable:
-    """``with open_file(path) as file: file.read(offset, count)``. Raises ``FileNotFoundError`` on entering."""
+    """``with open_file(path) as file: file.read(offset, count)``. Raises ``FileNotFoundError``."""
     return Readable(path)
 
 

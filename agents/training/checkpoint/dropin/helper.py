@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 
 from agents.training.checkpoint import durable
-from agents.training.checkpoint.dropin import api, checker
+from agents.training.checkpoint.dropin import api
 from agents.training.checkpoint.errors import CheckpointError
 from agents.training.checkpoint.saver import Pending
 
@@ -44,37 +44,35 @@ class CheckpointHelper:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-helper")
         self._stream: Any = None
 
-    def save_model_checkpoint(self, name: str | list[str], state: Mapping[str, Any]) -> None:
+    def save_model_checkpoint(self, checkpoint_name: str | list[str], model: Mapping[str, Any]) -> None:
         """Save under one or several names, while the caller continues; see :meth:`wait_d2h_finished`.
 
         Raises ``ValueError`` for names over 1024 characters, ``TypeError`` for anything else.
         """
-        paths = [api.path_of(one) for one in (name if isinstance(name, list) else [name])]
-        if not paths or any(len(str(path)) > api.PATH_LIMIT for path in paths):
-            raise ValueError(f"between one name and names of at most {api.PATH_LIMIT} characters are needed")
-        pending = api.saver_of_process().save_async(state, paths[0], paths[1:])
+        paths = _names(checkpoint_name)
+        pending = api.saver_of_process().save_async(model, paths[0], paths[1:])
         with self._guard:
             self._copies.append(pending)
 
-    def save_optimizer_checkpoint(self, name: str, get_parameter_state: Callable[..., Any]) -> None:
-        """Save what ``get_parameter_state`` returns, called by another thread. A parameter ``notify_callback``
-        is to be called as soon as the device's memory may change again.
+    def save_optimizer_checkpoint(
+        self, checkpoint_name: str | list[str], get_parameter_state_func: Callable[..., Any]
+    ) -> None:
+        """Save what ``get_parameter_state_func`` returns, called by another thread; nothing when that is ``None``. A
+        parameter ``notify_callback`` is to be called as soon as the device's memory may change again.
 
-        Raises ``ValueError`` for a function with other parameters.
+        Raises ``ValueError`` for a function with other parameters, and for names over 1024 characters.
         """
-        target = api.path_of(name)
-        if len(str(target)) > api.PATH_LIMIT:
-            raise ValueError(f"the name has {len(str(target))} characters; {api.PATH_LIMIT} are allowed")
-        names = list(inspect.signature(get_parameter_state).parameters)
+        paths = _names(checkpoint_name)
+        names = list(inspect.signature(get_parameter_state_func).parameters)
         if names not in ([], [_NOTIFY]):
             raise ValueError(f"the function takes {names}; it may take nothing, or {_NOTIFY}")
         freed = threading.Event()
 
         def work() -> None:
             try:
-                state = get_parameter_state(notify_callback=freed.set) if names else get_parameter_state()
-                if state is not None:
-                    api.saver_of_process().save(state, target)
+                given = {_NOTIFY: freed.set} if names else {}
+                if (state := get_parameter_state_func(**given)) is not None:
+                    api.saver_of_process().save(state, paths[0], paths[1:])
             finally:
                 freed.set()
 
@@ -83,15 +81,17 @@ class CheckpointHelper:
             self._works.append(self._thread.submit(work))
 
     def wait_d2h_finished(self) -> None:
-        """Wait until everything queued has been copied, then for all ranks; call it before the optimizer's next step.
+        """Wait until everything queued has been copied, then for all ranks; call it before the optimizer's next step,
+        in every rank: also those that saved nothing take part.
 
         A failed save is logged; training continues.
         """
-        if self.wait_copied():
-            _barrier()
+        self.wait_copied()
+        if _distributed():
+            torch.distributed.barrier()
 
-    def wait_copied(self) -> bool:
-        """Wait for this rank's copies only; whether there were any."""
+    def wait_copied(self) -> None:
+        """Wait for this rank's copies only, which is all that it needs before it changes its own memory."""
         with self._guard:
             copies, self._copies = self._copies, []
             freed, self._told = self._told, []
@@ -107,55 +107,76 @@ class CheckpointHelper:
         for work in done:
             if reason := work.exception():
                 log.error("an optimizer checkpoint of rank %s was not saved: %s", self.rank, reason)
-        return bool(copies or freed)
 
     def async_write_tracker_file(
         self,
         iteration: int,
-        folder: str,
-        count: int,
-        tracker: str,
-        callback: Callable[[int, Any], object] | None = None,
+        iteration_dir: str,
+        total_file_count: int,
+        tracker_filename: str,
+        callback: Callable[[int, int], object] | None = None,
     ) -> int | None:
-        """Write ``iteration`` to the file ``tracker`` once ``folder`` holds ``count`` complete files, within 300 s.
+        """Write ``iteration`` to the file ``tracker_filename`` once ``iteration_dir`` holds ``total_file_count``
+        complete files, within 300 s; ``callback(iteration, result)`` is called in either case, 0 being success.
 
-        ``callback(result, iteration)`` is called in either case. ``None`` for wrong arguments, else 1.
+        ``None`` for a count below 1, else 1. Raises ``ValueError`` for paths over 1024 characters and for what is no
+        folder.
         """
+        if len(iteration_dir) > api.PATH_LIMIT or len(tracker_filename) > api.PATH_LIMIT:
+            raise ValueError(f"a path exceeds {api.PATH_LIMIT} characters")
+        if not os.path.isdir(iteration_dir):
+            raise ValueError(f"{iteration_dir} is not a directory")
+        tracker = Path(os.path.realpath(tracker_filename))
 
-        def found(result: int, context: Any) -> None:
+        def found(result: int, _: Any) -> None:
             if result == 0:
-                durable.write(Path(tracker), memoryview(bytearray(str(iteration).encode())), mode=0o644)
+                durable.write(tracker, memoryview(bytearray(str(iteration).encode())), mode=0o644)
             else:
                 log.error("iteration %s is not written to %s: %s", iteration, tracker, os.strerror(-result))
             if callback:
-                callback(result, context)
+                callback(iteration, result)
 
-        if not checker.accepts(found, {folder: count}, TRACKER_S):
-            return None
-        checker.start(found, {Path(os.path.realpath(folder)): count}, iteration, TRACKER_S)
-        return 1
+        return api.register_checker(found, {iteration_dir: total_file_count}, iteration, TRACKER_S)
 
-    def load_model_checkpoint(self, name: str, load_rank: int, process_group: Any = None) -> Any:
-        """Rank ``load_rank`` of the group reads the file, the others get its content. Raises the errors of ``load``
-        at every rank.
+    def load_model_checkpoint(self, checkpoint_name: str, load_rank: int, process_group: Any = None) -> Any:
+        """With a group, its rank ``load_rank`` (a global one) reads the file and the others get its content; without
+        one, this rank reads the file itself.
+
+        Raises the errors of ``load`` at every rank, ``ValueError`` for a name over 1024 characters or a negative rank.
         """
-        if not _distributed():
-            return api.load(name)
+        if len(checkpoint_name) > api.PATH_LIMIT:
+            raise ValueError(f"the name has {len(checkpoint_name)} characters; {api.PATH_LIMIT} are allowed")
+        if load_rank < 0:
+            raise ValueError(f"load_rank is {load_rank}; it must not be negative")
+        if process_group is None or not _distributed():
+            return api.load(checkpoint_name)
         box: list[Any] = [None, None]
         if torch.distributed.get_rank() == load_rank:
             try:
-                box[0] = api.load(name)
+                box[0] = api.load(checkpoint_name)
             except Exception as error:
-                box[1] = f"rank {load_rank} could not read {name}: {type(error).__name__}: {error}"
+                box[1] = f"rank {load_rank} could not read {checkpoint_name}: {type(error).__name__}: {error}"
         torch.distributed.broadcast_object_list(box, src=load_rank, group=process_group)
         if box[1]:
             raise CheckpointError(box[1])
         return box[0]
 
-    def async_save_checkpoint(self, func: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-        """Call ``func(**kwargs)`` in the saving thread, after the queued saves."""
+    def async_save_checkpoint(self, thread_func: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+        """Call ``thread_func(kwargs)`` in the saving thread, after the queued saves; ``thread_func(**kwargs)`` when
+        its parameters have those names.
+        """
+
+        def work() -> None:
+            try:
+                if _takes(thread_func, kwargs):
+                    thread_func(**kwargs)
+                else:
+                    thread_func(kwargs)
+            except Exception as error:
+                log.error("saving in the background failed in rank %s: %s", self.rank, error)
+
         with self._guard:
-            self._works.append(self._thread.submit(func, **dict(kwargs)))
+            self._works.append(self._thread.submit(work))
 
     def async_checkpoint_count(self) -> int:
         """Number of saves that are queued or being copied."""
@@ -169,10 +190,22 @@ class CheckpointHelper:
         return self._stream
 
 
+def _names(given: str | list[str]) -> list[Path]:
+    """The paths of a save. Raises ``ValueError`` without one and for one that is too long."""
+    paths = [api.path_of(one) for one in (given if isinstance(given, list) else [given])]
+    if not paths or any(len(str(path)) > api.PATH_LIMIT for path in paths):
+        raise ValueError(f"between one name and names of at most {api.PATH_LIMIT} characters are needed")
+    return paths
+
+
+def _takes(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the parameters of ``func`` have the names in ``kwargs``."""
+    try:
+        inspect.signature(func).bind(**kwargs)
+    except TypeError:
+        return False
+    return True
+
+
 def _distributed() -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
-
-
-def _barrier() -> None:
-    if _distributed():
-        torch.distributed.barrier()

@@ -1,7 +1,9 @@
 """Megatron's checkpointing through the pool, switched on by ``MINDIO_AUTO_PATCH_MEGATRON=true``.
 
-``megatron.training.checkpointing`` keeps its own logic; inside it ``torch.save`` and ``torch.load`` are replaced, the
-tracker file is written once the iteration is on the storage, and optimizers wait for copies before they step.
+``megatron.training.checkpointing`` and the optimizers keep their own logic; inside them ``torch.save`` and
+``torch.load`` are replaced, the tracker file is written once the iteration is on the storage, and optimizers wait for
+copies before they step. While the model is built, the files of the rank are taken into memory; ``--replica-count`` of
+MindSpeed-LLM is accepted (replicas are Megatron's own business here: each file is written once).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +28,10 @@ log = logging.getLogger("belay.checkpoint")
 SWITCH = "MINDIO_AUTO_PATCH_MEGATRON"
 TRACKER_S = 300
 _OPTIMIZERS = ("MixedPrecisionOptimizer", "FP32Optimizer", "ChainedOptimizer")
+_CHECKPOINTING = ("megatron.training.checkpointing", "megatron.checkpointing")
+_STATES = ("megatron.core.optimizer.optimizer", "megatron.core.optimizer.distrib_optimizer")
+"""Modules in which optimizers save and load their sharded state (``distrib_optim.pt``)."""
+_PARSING = ("megatron.training.arguments", "megatron.training.initialize")
 
 
 def wanted() -> bool:
@@ -35,19 +42,37 @@ def wanted() -> bool:
 def patch() -> list[str]:
     """Patch the installed parts of Megatron; their names, for the log."""
     done = []
-    for name in ("megatron.training.checkpointing", "megatron.checkpointing"):
+    for name in (*_CHECKPOINTING, *_STATES):
         module = _module(name)
-        if module is not None and not isinstance(module.__dict__.get("torch"), _Torch):
-            module.__dict__["torch"] = _Torch(module.__dict__["torch"])
-            module.__dict__["open"] = _open
+        real = None if module is None else module.__dict__.get("torch")
+        if module is not None and real is not None and not isinstance(real, _Torch):
+            module.__dict__["torch"] = _Torch(real)
+            if name in _CHECKPOINTING:
+                module.__dict__["open"] = _open
             done.append(name)
-    module = _module("megatron.core.optimizer.optimizer")
-    for name in _OPTIMIZERS if module is not None else ():
-        kind = getattr(module, name, None)
-        if kind is not None and not hasattr(kind.step, "waits_for_copies"):
-            kind.step = _waiting(kind.step)
-            done.append(name)
+    for name, function, wrap in (
+        *((f"{_STATES[0]}.{kind}", "step", _waiting) for kind in _OPTIMIZERS),
+        *((name, "parse_args", _with_options) for name in _PARSING),
+        (_PARSING[1], "setup_logging", _preloading),
+    ):
+        if _wrap(name, function, wrap):
+            done.append(f"{name}.{function}")
     return done
+
+
+def _wrap(name: str, function: str, wrap: Callable[[Any], Any]) -> bool:
+    """Replace ``function`` of a module or of a class in it; False where it is missing or replaced already."""
+    place: Any = _module(name)
+    if place is None:
+        module, _, kind = name.rpartition(".")
+        place = getattr(_module(module), kind, None)
+    found = getattr(place, function, None)
+    if found is None or getattr(found, "of_the_pool", False):
+        return False
+    made = wrap(found)
+    made.of_the_pool = True
+    setattr(place, function, made)
+    return True
 
 
 def _module(name: str) -> ModuleType | None:
@@ -132,11 +157,63 @@ def _lacking(folder: Path, text: str) -> str:
 def _waiting(step: Any) -> Any:
     @functools.wraps(step)
     def waits(*args: Any, **kwargs: Any) -> Any:
-        helper.CheckpointHelper(_rank()).wait_d2h_finished()
+        # no barrier: ranks that save nothing would have to take part in every step
+        helper.CheckpointHelper(_rank()).wait_copied()
         return step(*args, **kwargs)
 
-    waits.waits_for_copies = True  # type: ignore[attr-defined]
     return waits
+
+
+def _with_options(parse_args: Any) -> Any:
+    """Megatron's ``parse_args`` with MindSpeed-LLM's options of checkpoints."""
+
+    @functools.wraps(parse_args)
+    def parses(extra_args_provider: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def provider(parser: Any) -> Any:
+            if extra_args_provider is not None:
+                parser = extra_args_provider(parser)
+            # frameworks above Megatron may define the same options
+            parser.conflict_handler = "resolve"
+            group = parser.add_argument_group(title="high_availability")
+            group.add_argument("--replica-count", type=int, default=1, help="copies of the optimizer's state")
+            return parser
+
+        return parse_args(provider, *args, **kwargs)
+
+    return parses
+
+
+def _preloading(setup_logging: Any) -> Any:
+    """``setup_logging``, which Megatron calls before it builds the model, with the start of reading."""
+
+    @functools.wraps(setup_logging)
+    def preloads(*args: Any, **kwargs: Any) -> Any:
+        if api.running():
+            variables = _module("megatron.training.global_vars")
+            names = [] if variables is None else _files_of(variables.get_args())
+            if names and api.preload(*names):
+                log.warning("rank %d reads its checkpoint when it is loaded, not before", _rank())
+        return setup_logging(*args, **kwargs)
+
+    return preloads
+
+
+def _files_of(args: Any) -> list[str]:
+    """The files of this rank in the iteration that the tracker file names; none without a checkpoint to load.
+
+    Parallel groups do not exist yet: names follow from Megatron's order of ranks (tensor, expert, data, pipeline).
+    """
+    if not getattr(args, "load", None) or (step := sets.tracker(Path(args.load))) is None:
+        return []
+    rank, world = args.rank, args.world_size
+    tensor, pipeline = args.tensor_model_parallel_size, args.pipeline_model_parallel_size
+    expert = getattr(args, "expert_model_parallel_size", 1)
+    name = f"mp_rank_{rank % tensor:02d}"
+    name += f"_{rank * pipeline // world:03d}" if pipeline > 1 else ""
+    name += f"_{rank // tensor % expert:03d}" if expert > 1 else ""
+    folder = Path(args.load) / f"iter_{step:07d}" / name
+    wanted = ["model_optim_rng.pt", *([] if getattr(args, "no_load_optim", False) else ["distrib_optim.pt"])]
+    return [str(folder / one) for one in wanted if (folder / one).is_file()]
 
 
 def _rank() -> int:
