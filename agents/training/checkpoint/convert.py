@@ -102,7 +102,9 @@ def to_safetensors(source: Path, target: Path) -> None:
     tensors: dict[str, Any] = {}
     for name, value in _flat(reading.load(source)):
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
-            kind = type(value).__name__ if not isinstance(value, torch.Tensor) else f"{value.layout} tensor"
+            kind = type(value).__name__
+            if isinstance(value, torch.Tensor):
+                kind = "quantized tensor" if value.is_quantized else f"{value.layout} tensor"
             raise Unsupported(f"{source}: {name or 'the whole'} is a {kind}; safetensors holds dense tensors only")
         if name in tensors:
             raise Unsupported(f"{source}: two tensors get the name {name}")

@@ -65,7 +65,7 @@ def _proven(
             old = "holds what the last save was to replace" if entry is not known[0] else ""
             return Verification(path, source.size, "proven", old)
     text = ", ".join(f"{start}..{end}" for start, end in damaged[:5])
-    raise Damaged(f"{path} is damaged: bytes {text} do not match ({len(damaged)} blocks of {fitting[0].block} bytes)")
+    raise Damaged(f"{path} is damaged: bytes {text} do not match ({len(damaged)} of {len(fitting[0].values)} blocks)")
 
 
 def _structure(path: Path, source: sources.FileSource) -> Verification:
