@@ -24,7 +24,7 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import durable, reading, sets
+from agents.training.checkpoint import blocks, durable, reading, sets
 from agents.training.checkpoint.dropin import api, checker, helper, megatron
 
 PACKAGES = Path(__file__).resolve().parents[2] / "agents" / "training" / "packages"
@@ -97,6 +97,25 @@ def test_a_code_in_a_file_runs_only_when_it_is_asked_for(tmp_path: Path, acp: An
 def test_unknown_settings_are_refused(acp: Any):
     assert acp.initialize({"memfs.colour": "blue"}) == -1
     assert acp.initialize({"background.backup.thread_num": "300"}) == -1
+
+
+def test_threads_and_slices_of_a_copy_are_those_that_were_set(
+    tmp_path: Path, acp: Any, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[tuple[int, int]] = []
+    real = blocks.copy
+
+    def copy(pieces: Any, threads: int, piece_bytes: int) -> None:
+        seen.append((threads, piece_bytes))
+        real(pieces, threads, piece_bytes)
+
+    monkeypatch.setattr(blocks, "copy", copy)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    chosen = {"memfs.write.parallel.thread_num": "3", "memfs.write.parallel.slice_in_mb": "2"}
+    assert acp.initialize(chosen) == 0 and acp.save(STATE, str(tmp_path / "a.pt")) == 1
+    assert acp.initialize({"memfs.write.parallel.enabled": "false"}) == 0
+    assert acp.save(STATE, str(tmp_path / "a.pt")) == 1
+    assert seen == [(3, 2 << 20), (1, 16 << 20)]
 
 
 def test_several_names_share_one_file(tmp_path: Path, acp: Any):

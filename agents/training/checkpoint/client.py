@@ -69,13 +69,17 @@ class WriterClient:
     def __init__(self, work: Path, settings: WriterSettings | None = None, owner: str = "") -> None:
         self.work, self.settings = work.absolute(), settings or WriterSettings()
         self.owner = owner or f"pid-{os.getpid()}"
-        self.threads = blocks.workers(self.settings.threads) if self.settings.parallel else 1
         self._guard = threading.RLock()
         self._end: socket.socket | None = None
         self._memories: dict[int, Memory] = {}
         self._pending: list[Ticket] = []
         self._epoch = 0
         self._dead: dict[int, threading.Event] = {}
+
+    @property
+    def threads(self) -> int:
+        """Threads that copy a save."""
+        return blocks.workers(self.settings.threads) if self.settings.parallel else 1
 
     def connect(self, start: bool = True) -> None:
         """Ensure a connection; with ``start``, start the writing process if there is none.

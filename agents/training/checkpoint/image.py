@@ -49,13 +49,14 @@ class Image:
         return devices.marks(piece.storage for piece in self.pieces)
 
     def fill(
-        self, address: int, threads: int = 0, *, after: dict[Any, Any] | None = None, pinned: bool = False
-    ) -> None:
+        self, address: int, threads: int = 0, *, after: dict[Any, Any] | None = None, pinned: bool = False,
+        slice_bytes: int = blocks.SLICE,
+    ) -> None:  # fmt: skip
         """Write the file's bytes to memory at ``address``, which has room for ``size`` of them.
 
-        Host memory is copied by parallel threads, while devices copy in streams of their own, after what :meth:`marks`
-        returned (default: now). ``pinned``: devices may write to this memory themselves (:func:`devices.pin`).
-        When this raises, no device writes to that memory any more.
+        Host memory is copied by parallel threads, ``slice_bytes`` at a time, while devices copy in streams of their
+        own, after what :meth:`marks` returned (default: now). ``pinned``: devices may write to this memory themselves
+        (:func:`devices.pin`). When this raises, no device writes to that memory any more.
         """
         copies, away = [], []
         for piece in self.pieces:
@@ -67,7 +68,7 @@ class Image:
         try:
             for position, text in ((0, self.structure), (self.size - len(self.trailer), self.trailer)):
                 _bytes_at(address + position, len(text))[:] = text
-            blocks.copy(copies, threads or blocks.workers())
+            blocks.copy(copies, threads or blocks.workers(), slice_bytes)
             begun.finish()
         except BaseException:
             begun.settle()

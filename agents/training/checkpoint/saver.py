@@ -143,7 +143,10 @@ class Saver:
             ticket = self.client.allocate(found.size, wait_s)
             try:
                 pinned = devices.pin(ticket.memory, found.kinds)
-                found.fill(ticket.memory.address, self.client.threads, after=after, pinned=pinned)
+                slice_bytes = self.client.settings.slice_mb << 20
+                found.fill(
+                    ticket.memory.address, self.client.threads, after=after, pinned=pinned, slice_bytes=slice_bytes
+                )
             except BaseException:
                 self.client.drop(ticket)
                 raise

@@ -50,7 +50,8 @@ KEYS: dict[str, tuple[str, int, int]] = {
     "memfs.write.parallel.slice_in_mb": ("slice_mb", 1, 1024),
     "background.backup.thread_num": ("writers", 1, 256),
 }
-"""Key → field, least and greatest value (MindIO ACP, ``initialize``)."""
+"""Key → field, least and greatest value (MindIO ACP, ``initialize``). The size of blocks decides nothing here: a save
+lies in one slot of its own size."""
 SWITCHES = {"memfs.write.parallel.enabled": "parallel"}
 
 
