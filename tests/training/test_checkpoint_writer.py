@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import itertools
 import json
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,17 @@ def test_a_save_goes_through_memory_and_becomes_durable(tmp_path: Path, client: 
     assert whole(tmp_path / "a.pt", 1) and whole(tmp_path / "b.pt", 1)
     assert (tmp_path / "a.pt").stat().st_ino == (tmp_path / "b.pt").stat().st_ino
     assert not list(tmp_path.glob("*.stg"))
+
+
+def test_threads_that_write_go_behind_training_and_answers_do_not(tmp_path: Path, client: WriterClient):
+    assert Saver(client).save(state(1, 16 * MIB), tmp_path / "a.pt").durable()
+    found = {}
+    for task in Path(f"/proc/{world.pid_of(tmp_path / 'work')}/task").iterdir():
+        with suppress(FileNotFoundError):
+            found[task.name] = int((task / "stat").read_text().rpartition(")")[2].split()[16])
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert found[str(world.pid_of(tmp_path / "work"))] == own
+    assert sorted(set(found.values())) == sorted({own, max(own, jobs.NICE)})
 
 
 def test_an_overlapped_save_holds_the_state_of_the_call(tmp_path: Path, client: WriterClient):
@@ -145,15 +158,17 @@ def test_saves_of_a_killed_rank_are_still_written(tmp_path: Path, client: Writer
 
 
 def test_the_pool_stays_bounded_and_reports_that_it_is_full(tmp_path: Path, client: WriterClient):
-    away, saver = tmp_path / "away", Saver(client)
-    for n in range(3):
-        saver.save(state(n, 300 * MIB), away / f"{n}.pt")
-    with pytest.raises(PoolFull, match="3 saves wait for the disk"):
-        client.allocate(300 * MIB, 0.1)
-    status = client.ask({"do": "status"})[0]
-    assert status["used"] <= status["capacity"] and status["committed"] == 3
-    away.mkdir()
-    saver.flush(60)
+    saver, paths = Saver(client), [tmp_path / f"{n}.pt" for n in range(3)]
+    with ExitStack() as others:
+        for n, path in enumerate(paths):
+            # another writer of the same name: a save waits for it, however slow this machine is
+            fcntl.flock(others.enter_context(open(durable.staging(path), "wb")), fcntl.LOCK_EX)
+            saver.save(state(n, 300 * MIB), path)
+        with pytest.raises(PoolFull, match="3 saves wait for the disk"):
+            client.allocate(300 * MIB, 0.1)
+        status = client.ask({"do": "status"})[0]
+        assert status["used"] <= status["capacity"] and status["committed"] == 3
+    saver.flush(240)
     assert client.allocate(300 * MIB, 1).size == 300 * MIB
     with pytest.raises(CheckpointError, match="never fit"):
         client.allocate(2000 * MIB)

@@ -9,9 +9,11 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from agents.training.checkpoint import peers, settings, wire
+from agents.training.checkpoint.jobs import NICE
 from agents.training.checkpoint.writer import Writer
 
 LOG_LIMIT = 10 << 20
@@ -54,6 +56,7 @@ def _start(work: Path, chosen: settings.WriterSettings) -> int:
         # the child holds the lock and the socket now
         os._exit(0)
     os.setsid()
+    _behind_training()
     os.ftruncate(pidfile, 0)
     os.pwrite(pidfile, f"{os.getpid()}\n".encode(), 0)
     os.chdir("/")
@@ -64,6 +67,14 @@ def _start(work: Path, chosen: settings.WriterSettings) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     writer.serve()
     return 0
+
+
+def _behind_training() -> None:
+    """Where the kernel shares cores among sessions first, a session of its own would get as much as all of training;
+    the threads that write are niced themselves.
+    """
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(f"{NICE}\n")
 
 
 def _quiet(work: Path) -> None:

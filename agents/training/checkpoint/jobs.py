@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ LONGEST_S = 10.0
 UNSERVICEABLE = 10
 """Consecutive failures after which no save is accepted."""
 ALARM = 0x1001001
+NICE = 10
+"""Of the threads that hash and write: training goes first, and they need little. Answers to ranks are not delayed."""
 SLOW_S = 60.0
 """Seconds after which a running write is reported: a hard-mounted network file system waits for its server for ever."""
 
@@ -142,6 +145,9 @@ class WriteQueue:
                 self._changed.notify_all()
 
     def _run(self) -> None:
+        # of this thread, and of those that it starts
+        own = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, own, max(NICE, os.getpriority(os.PRIO_PROCESS, own)))
         while True:
             with self._changed:
                 while (job := self.take()) is None and not self._stopped:
