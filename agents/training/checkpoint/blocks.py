@@ -11,10 +11,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 SLICE = 16 << 20
 """Bytes that a thread copies at a time."""
-HUGE = 2 << 20
-_HUGEPAGE = 14
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 _guard = threading.Lock()
 
@@ -62,15 +58,6 @@ def _pool(threads: int) -> ThreadPoolExecutor:
         if key not in _pools:
             _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="checkpoint")
         return _pools[key]
-
-
-def huge(address: int, size: int) -> None:
-    """Request huge pages for fresh memory: faulting single pages costs more than filling them."""
-    start = -(-address // HUGE) * HUGE
-    length = (address + size - start) // HUGE * HUGE
-    if length > 0:
-        # a kernel without huge pages refuses; single pages work too
-        _libc.madvise(start, length, _HUGEPAGE)
 
 
 def copy(pieces: Sequence[tuple[int, int, int]], threads: int, piece_bytes: int = SLICE) -> None:

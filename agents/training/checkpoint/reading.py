@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from agents.training.checkpoint import blocks, layout, sources, sums, unpickling
+from agents.training.checkpoint import blocks, layout, pages, sources, sums, unpickling
 from agents.training.checkpoint.errors import Damaged
 from agents.training.checkpoint.layout import Contents
 from agents.training.checkpoint.sources import FileSource, Source
@@ -71,7 +71,9 @@ def from_source(
     structure = sources.read(source, where, size)
     storages = _Storages(source.name, found)
     result = unpickling.load(source.name, structure, storages.make, weights_only)
-    _fetch(source, storages.targets(), known, threads)
+    targets = storages.targets()
+    with pages.Ahead([(sources.address(view), len(view)) for _, view in targets]):
+        _fetch(source, targets, known, threads)
     if known and structure != sources.read(source, where, size):
         raise Damaged(f"{source.name} was changed while it was read")
     return result
@@ -130,9 +132,7 @@ class _Storages:
 
     def _storage(self, start: int, size: int, element: int) -> Any:
         if self.memory is None:
-            storage = torch.UntypedStorage(size)
-            blocks.huge(storage.data_ptr(), size)
-            return storage
+            return torch.UntypedStorage(size)
         if not size:
             return torch.UntypedStorage(0)
         view = torch.frombuffer(self.memory, dtype=torch.uint8, count=size, offset=start)

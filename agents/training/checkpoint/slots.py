@@ -6,7 +6,6 @@ without a request whether its save is on the disk, and can write it when the wri
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import mmap
 import os
@@ -14,7 +13,7 @@ import struct
 import weakref
 from pathlib import Path
 
-from agents.training.checkpoint import blocks, sources
+from agents.training.checkpoint import blocks, pages, sources
 
 HEADER = 4096
 """Bytes before the content: a page, so that the content stays aligned for O_DIRECT."""
@@ -22,10 +21,6 @@ UNIT = 2 << 20
 """The size of a slot is a multiple of this: a huge page."""
 _FIELDS = struct.Struct("<8sQQQ")
 _MAGIC = b"belayck1"
-_POPULATE_WRITE = 23
-_HUGEPAGE = 14
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class SlotState(enum.IntEnum):
@@ -82,8 +77,7 @@ class Memory:
         count = -(-self.length // step)
 
         def work(number: int) -> None:
-            # an older kernel (before 5.14) answers EINVAL: pages are then taken while copying
-            _libc.madvise(start + number * step, min(step, self.length - number * step), _POPULATE_WRITE)
+            pages.advise(start + number * step, min(step, self.length - number * step), "populate")
 
         blocks.each(count, work, threads)
 
@@ -108,7 +102,7 @@ def create(size: int) -> Memory:
             # other processes took them in the meantime
             pass
     memory = _made(length, os.MFD_CLOEXEC)
-    _libc.madvise(sources.address(memory.view), length, _HUGEPAGE)
+    pages.advise(sources.address(memory.view), length, "huge")
     return memory
 
 
