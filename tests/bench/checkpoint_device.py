@@ -19,6 +19,7 @@ from tests.bench.measure import RUNS, Result, Skipped
 SIZE = int(os.environ.get("SIZE_MB", "16384")) << 20
 TENSORS = 64
 PASSES = 40
+WIDTH = 4096
 
 
 def run() -> list[Result]:
@@ -42,8 +43,8 @@ def _measure(torch: Any, folder: Path) -> list[Result]:
     module = torch.get_device_module(device)
     size = min(SIZE, module.mem_get_info()[0] // 2)
     state = {f"layer.{n}": torch.randn(size // TENSORS // 4, device=device) for n in range(TENSORS)}
-    model = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096) for _ in range(8))).to(device)
-    data = torch.randn(4096, 4096, device=device)
+    model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(8))).to(device)
+    data = torch.randn(WIDTH, WIDTH, device=device)
 
     def steps() -> float:
         module.synchronize()

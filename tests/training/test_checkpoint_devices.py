@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from agents.training.checkpoint import devices, image, slots
 from agents.training.checkpoint.devices import DeviceCopy
 from agents.training.checkpoint.image import Image, Piece
 from agents.training.checkpoint.saver import Saver
+from tests.bench import checkpoint_device
 from tests.training import checkpoint_world as world
 
 
@@ -290,3 +292,39 @@ def test_a_device_has_ended_its_copies_when_a_fill_fails(ours: Ours, monkeypatch
     assert ours.done == len(ours.queue), "the device still writes to memory that is given back"
     assert ours.can_register or where == "host" or ours.done == 2
     memory.close()
+
+
+def test_the_benchmark_measures_every_figure_of_the_device_that_it_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The host's memory in the place of a device's: what the section does where there is an accelerator."""
+    waited: list[bool] = []
+
+    class Module:
+        @staticmethod
+        def synchronize() -> None:
+            waited.append(True)
+
+        @staticmethod
+        def mem_get_info() -> tuple[int, int]:
+            return 8 << 20, 16 << 20
+
+    class Accelerated:
+        accelerator = SimpleNamespace(is_available=lambda: True, current_accelerator=lambda: torch.device("cpu"))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch, name)
+
+        def get_device_module(self, device: Any) -> type[Module]:
+            return Module
+
+        def empty_like(self, tensor: Any, *, device: str, pin_memory: bool) -> Any:
+            assert device == "cpu" and pin_memory
+            return torch.empty_like(tensor)
+
+    monkeypatch.setattr(checkpoint_device, "PASSES", 1)
+    monkeypatch.setattr(checkpoint_device, "WIDTH", 64)
+    rows = checkpoint_device._measure(Accelerated(), tmp_path)
+    assert [len(row.runs) for row in rows] == [5] * 4 and [row.limit for row in rows] == [20, 5, 1.02, 1.1]
+    assert rows[0].remark == "0.0 GiB" and all(run > 0 for row in rows for run in row.runs)
+    assert len(waited) > 20, "what a device does is timed to its end"
