@@ -151,8 +151,8 @@ images: venv images-packages ## build every image without a daemon and start it 
 job-images: venv images-packages ## build the images for jobs with stand-ins for CANN and frameworks, and start them; TARGETS=, PYTHON_SOURCE= are read
 	@$(BIN)/python -m tests.job_images
 
-nfs: venv ## belay check storage on real NFS exports of NFS-Ganesha; needs root and /dev/fuse
-	@./deploy/debian-packages.sh ganesha.nfsd:nfs-ganesha nfs-ganesha-vfs libnfs13 rpcbind:rpcbind python3-fusepy
+nfs: venv ## belay check storage, and checkpoints whose server is cut off, on real NFS exports; needs root and /dev/fuse
+	@./deploy/debian-packages.sh ganesha.nfsd:nfs-ganesha nfs-ganesha-vfs libnfs13 rpcbind:rpcbind python3-fusepy ip:iproute2 nft:nftables
 	@$(BIN)/python -m tests.nfs
 
 image-wheels: venv ## that every package of an image has wheels with locked hashes for x86-64 and arm64 (asks the package index)

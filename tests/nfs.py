@@ -1,12 +1,15 @@
-"""`belay check storage` on real NFS exports: ``make nfs``. NFS-Ganesha serves them on this machine, tests/nfs_bridge.py
-mounts them, since kernels of build machines often have no NFS client. Needs root, /dev/fuse and Debian's packages.
+"""`belay check storage` and checkpoints on real NFS exports: ``make nfs``. NFS-Ganesha serves them on this machine, and
+in a network namespace that is cut off. tests/nfs_bridge.py mounts them, since kernels of build machines often have no
+NFS client. Needs root, /dev/fuse and Debian's packages.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from agents.storage.check import check_folder
+from tests.netns import Host, Network, missing
 from tests.ports import free_port
+from tests.training.checkpoint_cuts import gone
 from tests.walking import ROOT, Heard
 
 #: Name of an export → its squashing, access, and the mode of its folder, which user 9000 owns.
@@ -49,8 +54,8 @@ def process(*command: str, words: str, seconds: float = 60.0) -> Iterator[subpro
 
 
 @contextlib.contextmanager
-def server(folder: Path) -> Iterator[tuple[int, int, subprocess.Popen[str]]]:
-    """NFS-Ganesha with every export; its ports for NFS and for mounts, and its process."""
+def server(folder: Path, host: Host | None = None) -> Iterator[tuple[int, int, subprocess.Popen[str]]]:
+    """NFS-Ganesha with every export, on this machine or on ``host``; its ports for NFS and for mounts, its process."""
     port, mounts = free_port(), free_port()
     text = f"""NFS_CORE_PARAM {{
   NFS_Port = {port}; MNT_Port = {mounts}; Protocols = 3; Enable_NLM = false; Enable_RQUOTA = false;
@@ -69,21 +74,23 @@ LOG {{ Default_Log_Level = EVENT; }}
         )
     (folder / "recovery").mkdir()
     (folder / "ganesha.conf").write_text(text)
+    command = ["ganesha.nfsd", "-F", "-f", str(folder / "ganesha.conf"), "-L", "/dev/stdout", "-p", str(folder / "pid")]
     with contextlib.ExitStack() as stack:
-        if subprocess.run(["rpcinfo", "-p", "127.0.0.1"], capture_output=True, timeout=20).returncode:
+        if host is not None:
+            # its rpcbind has sockets in /run of its own, and ends with it
+            script = "mount -t tmpfs tmpfs /run && mkdir /run/ganesha && rpcbind && exec " + shlex.join(command)
+            command = host.command("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script)
+        elif subprocess.run(["rpcinfo", "-p", "127.0.0.1"], capture_output=True, timeout=20).returncode:
             stack.enter_context(process("rpcbind", "-f", "-w", words=""))
-        running = stack.enter_context(
-            process("ganesha.nfsd", "-F", "-f", str(folder / "ganesha.conf"), "-L", "/dev/stdout", "-p",
-                    str(folder / "pid"), words="NFS SERVER INITIALIZED")
-        )  # fmt: skip
+        running = stack.enter_context(process(*command, words="NFS SERVER INITIALIZED"))
         yield port, mounts, running
 
 
 @contextlib.contextmanager
-def mounted(folder: Path, name: str, port: int, mounts: int) -> Iterator[Path]:
+def mounted(folder: Path, name: str, port: int, mounts: int, address: str = "127.0.0.1") -> Iterator[Path]:
     place = folder / "mounts" / name
     place.mkdir(parents=True)
-    url = f"nfs://127.0.0.1{folder}/exports/{name}?version=3&nfsport={port}&mountport={mounts}"
+    url = f"nfs://{address}{folder}/exports/{name}?version=3&nfsport={port}&mountport={mounts}"
     with process("/usr/bin/python3", str(ROOT / "tests" / "nfs_bridge.py"), url, str(place), words="mounted") as bridge:
         assert bridge.poll() is None
         try:
@@ -120,6 +127,28 @@ def says(title: str, found: Findings, check: str, state: str, words: str) -> Non
     sys.stdout.flush()
 
 
+class Export:
+    """An export for the torture of checkpoints: the packets of its host are dropped."""
+
+    def __init__(self, place: Path, host: Host) -> None:
+        self.place, self.host = place, host
+
+    def do(self, what: str, **_: int) -> dict[str, int]:
+        (self.host.drop if what == "hang" else self.host.pass_again)()
+        return {}
+
+
+def checkpoints(folder: Path) -> None:
+    """Saves go on while the server is gone from the network, and arrive when it is back."""
+    network = Network()
+    try:
+        host = network.host()
+        with server(folder, host) as (port, mounts, _), mounted(folder, "open", port, mounts, host.far) as place:
+            sys.stdout.write(f"a server cut off: {gone(place / 'job', Export(place, host), folder / 'work')}\n")
+    finally:
+        network.close()
+
+
 def main() -> None:
     if os.geteuid() or not os.access("/dev/fuse", os.W_OK):
         sys.exit("make nfs needs root and /dev/fuse")
@@ -137,6 +166,12 @@ def main() -> None:
         running.send_signal(signal.SIGSTOP)
         says("a server that does not answer", as_root(places["open"], 3.0), "write", "error", "does not answer")
         running.send_signal(signal.SIGCONT)
+        if why := missing():
+            sys.exit(f"no network namespaces: {why}")
+        logging.disable(logging.CRITICAL)
+        away = folder / "away"
+        away.mkdir(mode=0o755)
+        checkpoints(away)
 
 
 if __name__ == "__main__":
