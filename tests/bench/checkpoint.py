@@ -2,10 +2,9 @@
 
 Everything in one run, in pairs side by side, so that a busy machine disturbs both sides; what a save or a pass is
 compared with is measured before and after it. The floor is one copy of the same tensors to other warm memory by as many
-threads; "the disk's own write" is the same bytes with O_DIRECT from an aligned buffer, fsync included. Before each read
-caches of files are dropped, and as much memory as a load needs is touched and given back: the host of a virtual machine
-takes free memory away, and returns it more slowly than a disk reads. `python -m tests.bench checkpoint
-checkpoint-reading`; SIZE_MB= smaller.
+threads; "the disk's own write" is the same bytes with O_DIRECT from an aligned buffer, fsync included; caches of files
+are dropped before reads. The disk's own read needs no new memory; a load needs as much as the state, which the host of
+a virtual machine may first have to give back. `python -m tests.bench checkpoint checkpoint-reading`; SIZE_MB= smaller.
 """
 
 from __future__ import annotations
@@ -203,10 +202,6 @@ class _Bench:
         os.fsync(handle)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(handle)
-        with mmap.mmap(-1, SIZE + (256 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-            memory.madvise(mmap.MADV_HUGEPAGE)
-            for start in range(0, len(memory), mmap.PAGESIZE):
-                memory[start] = 1
         return _timed(work)
 
     def _read(self, path: Path) -> None:

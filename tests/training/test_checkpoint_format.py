@@ -289,6 +289,12 @@ def test_safetensors_are_written_and_read(tmp_path: Path):
     convert.convert(path, tmp_path / "x.safetensors", "safetensors")
     assert convert.convert(tmp_path / "x.safetensors", tmp_path / "y.pt") == "mindio"
     assert torch.equal(reading.load(tmp_path / "y.pt")["model.w"], BASE)
+    # what shares memory, is a part of it or lies otherwise is written on its own
+    shared = {"v": BASE, "again": BASE, "row": BASE[1], "turned": BASE.T, "none": torch.empty(0)}
+    convert.convert(saved(tmp_path / "s.pt", shared), tmp_path / "s.safetensors", "safetensors")
+    convert.convert(tmp_path / "s.safetensors", tmp_path / "t.pt")
+    found = reading.load(tmp_path / "t.pt")
+    assert all(torch.equal(found[name], tensor) for name, tensor in shared.items()) and len(found) == 5
     with pytest.raises(Unsupported, match=r"model\.step is a int"):
         convert.to_safetensors(saved(tmp_path / "z.pt", {"model": {"step": 1}}), tmp_path / "z.safetensors")
 
@@ -323,4 +329,12 @@ def test_a_zip_that_unpacks_to_more_than_it_holds_is_refused(tmp_path: Path):
     (tmp_path / "grown.pt").write_bytes(grown)
     with pytest.raises(NotThisFormat, match="claim"):
         convert.convert(tmp_path / "grown.pt", tmp_path / "x.mindio")
+    # as much as the file holds in all, but not from where the record begins
+    with zipfile.ZipFile(tmp_path / "good.pt") as file:
+        others = sum(record.file_size for record in file.infolist() if record.filename != "good/data/0")
+    entry = data.index(b"good/data/0", data.index(b"PK\x01\x02")) - 46
+    size = struct.pack("<II", len(data) - others, len(data) - others)
+    (tmp_path / "late.pt").write_bytes(data[: entry + 20] + size + data[entry + 28 :])
+    with pytest.raises(NotThisFormat, match=r"beyond|not a zip"):
+        convert.convert(tmp_path / "late.pt", tmp_path / "x.mindio")
     assert not (tmp_path / "x.mindio").exists()

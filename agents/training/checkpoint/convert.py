@@ -48,7 +48,7 @@ def to_zip(source: Path, target: Path) -> None:
 
 def from_zip(source: Path, target: Path) -> None:
     """Write torch's zip ``source`` as a ``.mindio`` file. Raises ``CheckpointError``, ``OSError``."""
-    _check_zip(source)
+    sizes = _check_zip(source)
     try:
         reader = torch._C.PyTorchFileReader(str(source))
         names = reader.get_all_records()
@@ -56,17 +56,24 @@ def from_zip(source: Path, target: Path) -> None:
         if order != b"little":
             raise Unsupported(f"{source} was written with byte order {order!r:.20}; only little-endian files convert")
         keys = sorted((name for name in names if name.startswith("data/")), key=_natural)
-        structure = bytes(reader.get_record(layout.STRUCTURE))
         _check_keys(source, keys)
-        parts = [structure, *(bytes(reader.get_record(key)) for key in keys)]
-    except RuntimeError as error:
+        places = [(reader.get_record_offset(key), sizes[key]) for key in (layout.STRUCTURE, *keys)]
+    except (RuntimeError, KeyError) as error:
         raise NotThisFormat(f"{source} is not a zip of torch.save: {str(error).splitlines()[0][:200]}") from error
-    trailer = layout.tensors_map(len(structure), [len(part) for part in parts[1:]])
-    _store(target, [*parts, trailer + layout.tail(sum(len(part) for part in parts), len(trailer))])
+    trailer = layout.tensors_map(places[0][1], [size for _, size in places[1:]])
+    trailer += layout.tail(sum(size for _, size in places), len(trailer))
+    with open(source, "rb") as file:
+        # not closed here: the traceback of an error may still refer to it
+        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    if any(start + size > len(view) for start, size in places):
+        raise NotThisFormat(f"{source} has {len(view)} bytes, its records go beyond them")
+    _store(target, [*(view[start : start + size] for start, size in places), trailer])
 
 
-def _check_zip(source: Path) -> None:
-    """Refuse what would unpack to more than the file has: ``torch.save`` stores records as they are."""
+def _check_zip(source: Path) -> dict[str, int]:
+    """Sizes of the records, by their names below the zip's one folder. Refuses what would unpack to more than the file
+    has: ``torch.save`` stores records as they are.
+    """
     try:
         with zipfile.ZipFile(source) as found:
             records = found.infolist()
@@ -80,6 +87,7 @@ def _check_zip(source: Path) -> None:
             )
     if (total := sum(record.file_size for record in records)) > size:
         raise NotThisFormat(f"{source} has {size} bytes, its records claim {total}")
+    return {record.filename.partition("/")[2]: record.file_size for record in records}
 
 
 def _check_keys(source: Path, keys: list[str]) -> None:
@@ -100,6 +108,7 @@ def to_safetensors(source: Path, target: Path) -> None:
     """
     library = _safetensors()
     tensors: dict[str, Any] = {}
+    taken: set[int] = set()
     for name, value in _flat(reading.load(source)):
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
             kind = type(value).__name__
@@ -108,7 +117,12 @@ def to_safetensors(source: Path, target: Path) -> None:
             raise Unsupported(f"{source}: {name or 'the whole'} is a {kind}; safetensors holds dense tensors only")
         if name in tensors:
             raise Unsupported(f"{source}: two tensors get the name {name}")
-        tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)
+        value, storage = value.detach(), value.untyped_storage()
+        if value.is_contiguous() and storage.nbytes() == value.nbytes and storage._cdata not in taken:
+            tensors[name] = value
+        else:
+            tensors[name] = value.clone(memory_format=torch.contiguous_format)
+        taken.add(storage._cdata)
     stage = durable.staging(target)
     try:
         library.save_file(tensors, str(stage))
