@@ -63,6 +63,21 @@ def test_a_lost_host_gets_its_newest_set_from_its_peers_memory(tmp_path: Path):
             assert sets.scan(job)[0].complete and client.restore(job) == 0
 
 
+def test_a_host_lost_in_the_middle_of_a_save_gets_the_set_before(tmp_path: Path):
+    key, job = secret(tmp_path / "key"), tmp_path / "ssd" / "job"
+    with world.writing(tmp_path / "b", peer_listen="127.0.0.1:0", peer_secret=key) as keeper:
+        to = f"127.0.0.1:{port(keeper)}"
+        with world.writing(tmp_path / "a", peer=to, peer_secret=key) as client:
+            for step, rank in ((4, 0), (4, 1), (5, 0)):
+                Checkpoints(job, rank, 2, through=Saver(client)).save({"step": step}, step).durable()
+            world.until(lambda: held(keeper) == 3)
+            world.kill(tmp_path / "a")
+        shutil.rmtree(job)
+        with world.writing(tmp_path / "new", peer=to, peer_secret=key) as client:
+            found, state = Tiers([("local", job)], Saver(client), peer=True).load_newest(1)
+            assert found.step == 4 and state["step"] == 4
+
+
 def test_a_peer_with_another_secret_is_disconnected_and_saving_continues(tmp_path: Path):
     ours, theirs = secret(tmp_path / "a-key"), secret(tmp_path / "b-key", "quite another secret")
     with world.writing(tmp_path / "b", peer_listen="127.0.0.1:0", peer_secret=theirs) as keeper:

@@ -181,7 +181,8 @@ class Ring:
     def fetch(
         self, folder: Path, take: Callable[[SentContent], Slot], give: Callable[[Slot, str], None]
     ) -> tuple[int, int]:
-        """Fetch the files of the newest set below ``folder`` that the peer keeps; number of files and bytes.
+        """Fetch the files of the newest set below ``folder`` that the peer keeps, and of older ones that have files
+        which the newer ones lack: this host may have been lost in the middle of a save. Number of files and bytes.
 
         ``take`` returns a slot for a content, ``give`` receives the filled slot. Raises ``OSError``,
         :class:`CheckpointError`.
@@ -189,8 +190,7 @@ class Ring:
         with peers.connect(self.to, self.key) as end:
             peers.send_header(end, {"do": "list", "folder": str(folder)})
             files = [str(path) for path in peers.receive_header(end).get("files", [])]
-        newest = max((Path(path).parent for path in files), default=None)
-        found = [path for path in files if Path(path).parent == newest and not Path(path).exists()]
+        found = [path for path in _wanted(files) if not Path(path).exists()]
         size = 0
         for path in found:
             with peers.connect(self.to, self.key) as end:
@@ -205,3 +205,15 @@ class Ring:
                 give(slot, path)
                 size += what.size
         return len(found), size
+
+
+def _wanted(files: list[str]) -> list[str]:
+    names: dict[Path, set[str]] = {}
+    for path in map(Path, files):
+        names.setdefault(path.parent, set()).add(path.name)
+    found, seen = [], set[str]()
+    for folder in sorted(names, reverse=True):
+        if names[folder] - seen:
+            found += [str(folder / name) for name in sorted(names[folder])]
+            seen |= names[folder]
+    return found
