@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from engine.act import Refused
@@ -11,6 +12,9 @@ from engine.log import get, in_pass
 
 _log = get("reconcile")
 WAIT_SECONDS = 0.1
+"""Seconds for which a pass waits in its turn for what the one before wrote; then it ends, and comes again as late."""
+LOOK_SECONDS = 0.02
+"""Seconds between two looks meanwhile; more where a look takes longer, so that looking is at most half of the time."""
 RETRY_SECONDS = 1.0
 
 
@@ -19,7 +23,7 @@ async def reconcile(shard: Shard) -> str:
     async with shard.turn() as ours:
         if not ours:
             return "nothing to do"
-        if waiting := shard.refresh():
+        if waiting := await _wait(shard):
             shard.requeue(WAIT_SECONDS)
             return f"waiting: {waiting}"
         try:
@@ -28,6 +32,23 @@ async def reconcile(shard: Shard) -> str:
             _log.warning("pass ended early", shard=shard.name, reason=str(error))
             shard.requeue(RETRY_SECONDS)
             return f"ended early: {error}"
+
+
+async def _wait(shard: Shard) -> str:
+    """Wait until a pass may start, a moment at most. Returns what it still waits for, empty when it may.
+
+    Nothing marks the shard when our own writes arrive in the snapshot. So one that ended at once would come again only
+    when the controller looks for what is due, and a fault that is reported just after a pass would wait for that.
+    """
+    clock = asyncio.get_running_loop().time
+    ends = clock() + WAIT_SECONDS
+    while True:
+        began = clock()
+        waiting = shard.refresh()
+        now = clock()
+        if not waiting or now >= ends:
+            return waiting
+        await asyncio.sleep(min(max(LOOK_SECONDS, now - began), ends - now))
 
 
 async def _pass(shard: Shard) -> str:
