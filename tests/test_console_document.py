@@ -241,6 +241,23 @@ def test_jobs_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(document.sections["chips"]["job"]) == 2
 
 
+def test_a_recovery_lasts_as_long_as_its_stages_show() -> None:
+    def recovered(*times: str, seconds: int | None) -> Any:
+        stages = [
+            {"stage": stage, "time": time} for stage, time in zip(("seen", "bound", "running"), times, strict=False)
+        ]
+        one = {"reason": "Fault", "codes": ["80C98001"], "stages": stages, "actual": {"seconds": seconds}}
+        status = {"recoveries": [one], "placement": {}}
+        shown = Builder().build({"belay-job-j": {"status.json": json.dumps(status)}}, time=NOW)
+        return shown.sections["recoveries"][0]["seconds"], shown.sections["fleet"]["mttr"]
+
+    times = ("2026-11-24T06:22:47.836Z", "2026-11-24T06:22:50.100Z", "2026-11-24T06:22:54.536Z")
+    assert recovered(*times, seconds=6) == (6.7, 6.7)
+    assert recovered(*times[:2], seconds=6) == (6, 6), "stages that say less than the status do not count"
+    assert recovered(*times, seconds=None) == (None, None), "it goes on"
+    assert recovered(times[0], "soon", seconds=6) == (6, 6)
+
+
 def test_a_hundred_thousand_findings_make_a_small_document() -> None:
     rows = [{"severity": "error", "file": f"desired/{n}.yaml", "line": n, "message": "m"} for n in range(100_000)]
     found = {**published(cluster(1, 0)), "belay-sync": {"diagnostics.json": json.dumps(rows)}}

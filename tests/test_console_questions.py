@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
@@ -24,12 +25,13 @@ from engine.model.plan import Plan
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.replay import recording
-from engine.replay.summary import read_digest, write_digest
+from engine.replay.summary import PassDigest, read_digest, write_digest
 from engine.serve.console import patches
 from engine.serve.console.answers import Answers, Unanswered
 from engine.serve.console.changes import ChangeStream
+from engine.serve.console.comparison import SeenDigest, heat
 from engine.serve.console.document import Builder
-from engine.serve.console.history import PastMoments
+from engine.serve.console.history import PRESENT, HistoryMoment, PastMoments, following
 from engine.serve.console.questions import AskedCluster, Questions
 from engine.serve.console.routes import Console, guarded
 from engine.serve.console.viewers import AccessRules, Viewers
@@ -159,8 +161,18 @@ def test_the_next_fault_and_eviction(passes: Path) -> None:
             assert (await got(http, f"/api/v1/next/{c}?of=eviction&direction=-1"))["id"] == b
             assert (await got(http, f"/api/v1/next/{b}?of=fault"))["id"] is None
             await got(http, f"/api/v1/next/{b}?of=weather", 400)
+            assert (await got(http, "/api/v1/next/present?of=eviction&direction=-1"))["id"] == b
+            assert (await got(http, "/api/v1/next/present?of=eviction"))["id"] is None
 
     run(work())
+
+
+def test_from_the_present_the_newest_moment_is_the_first_before_it() -> None:
+    rows = [("a", 0), ("b", 1), ("c", 1), ("d", 2)]
+    moments = [HistoryMoment(name, at, "", "main", "status", faults=count) for at, (name, count) in enumerate(rows)]
+    back = lambda name: following(moments, name, "fault", -1)  # noqa: E731
+    assert [found.id if (found := back(name)) else None for name in (PRESENT, "d", "b")] == ["d", "b", None]
+    assert following(moments, "gone", "fault", -1) is None
 
 
 def test_the_heat_map_counts_chips_by_code_and_time(passes: Path) -> None:
@@ -176,6 +188,36 @@ def test_the_heat_map_counts_chips_by_code_and_time(passes: Path) -> None:
     run(work())
 
 
+def digest(*faults: tuple[str, int, str]) -> PassDigest:
+    return PassDigest("", len(faults), 0, 0, 0, faults, ())
+
+
+def test_a_fault_stays_in_the_heat_map_until_a_moment_shows_that_it_went() -> None:
+    one, other = ("node-1", 3, "80C98001"), ("node-2", -1, "28000037")
+    seen = [
+        SeenDigest(at, "main", True, digest(*faults))
+        for at, faults in ((990.0, [one]), (1001.0, [one, other]), (1040.0, [other]), (1055.0, [one, other]))
+    ]
+    found = heat("code", seen, 1000.0, 1090.0)
+    assert (found["bucketSeconds"], len(found["buckets"])) == (1, 91)
+    rows = {row["name"]: row for row in found["rows"]}
+    # there from before the beginning, gone for 15 s, there to the end: it came twice
+    assert rows["80C98001"]["cells"] == [1] * 40 + [0] * 15 + [1] * 35 + [0]
+    assert (rows["80C98001"]["total"], rows["28000037"]["total"]) == (2, 1)
+    assert rows["28000037"]["cells"] == [0] + [1] * 89 + [0]
+    # recordings of the same cluster say the same: nothing counts twice, and the status says when a fault went
+    recorded = [SeenDigest(1010.0, "main", False, digest(one)), SeenDigest(1020.0, "other", False, digest())]
+    assert heat("code", [*seen, *recorded], 1000.0, 1090.0)["rows"] == found["rows"]
+    # without a status what was recorded last holds
+    assert heat("code", recorded, 1000.0, 1090.0)["rows"][0]["cells"] == [0] * 10 + [1] * 80 + [0]
+
+
+def test_of_each_source_the_last_moment_before_a_time_counts(passes: Path) -> None:
+    past = PastMoments(passes)
+    moments = past.moments()
+    assert [one.at for one in past.digests(moments[1].at + 0.5, moments[2].at)] == [moments[1].at, moments[2].at]
+
+
 def test_explanations_are_those_of_the_verb_then_and_now(passes: Path) -> None:
     async def work() -> None:
         past = PastMoments(passes)
@@ -187,6 +229,10 @@ def test_explanations_are_those_of_the_verb_then_and_now(passes: Path) -> None:
             now = await got(http, "/api/v1/explain/chip/node-00001/3")
             assert (then["facts"]["state"], now["facts"]["state"]) == ("isolated", "healthy")
             assert any("80C98001" in row for row in then["text"])
+            # with its columns, and with moments instead of ages: a page shows it for longer than an age is true
+            assert any(re.fullmatch(r"  CODE   +.*SINCE", row) for row in then["text"]), then["text"]
+            assert any(re.search(r"  80C98001 .* \d{4}-\d\d-\d\dT[\d:.]+Z", row) for row in then["text"])
+            assert not any("ago" in row for row in then["text"])
             job = await got(http, "/api/v1/explain/job/train/AscendJob/job-00000")
             assert job["facts"]["job"] == "train/job-00000"
             assert "unknown" in (await got(http, "/api/v1/explain/node/nowhere", 404))["error"]

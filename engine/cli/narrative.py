@@ -38,8 +38,11 @@ _ABSENT: Final[tuple[Any, ...]] = (None, "", [], {}, ())
 _NORMAL: Final = ("", FaultLevel.NORMAL.value, "NormalNode")
 
 
-def narrate(kind: str, body: Body, out: TextIO, now: float) -> None:
-    """Print the answer of `belay explain` about an object; times are distances from ``now`` (Unix seconds)."""
+def narrate(kind: str, body: Body, out: TextIO, now: float | None) -> None:
+    """Print the answer of `belay explain` about an object; times are distances from ``now`` (Unix seconds).
+
+    ``now`` None leaves them as they are.
+    """
     body = _in_one_language(body)
     sentence, used = _sentence(kind, body)
     show.text(sentence, out, now=now, hang=2)
@@ -87,7 +90,7 @@ def _level(body: Body) -> list[str]:
     return [f"level {level}{codes}"] if level not in _NORMAL or codes else []
 
 
-def _value(value: Any, out: TextIO, now: float, indent: str) -> None:
+def _value(value: Any, out: TextIO, now: float | None, indent: str) -> None:
     """A field that is more than one line."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -105,7 +108,7 @@ def _value(value: Any, out: TextIO, now: float, indent: str) -> None:
             show.text(f"{indent}{_plain_text(item)}", out, now=now, hang=4)
 
 
-def _rows(rows: Sequence[Body], out: TextIO, now: float, indent: str) -> None:
+def _rows(rows: Sequence[Body], out: TextIO, now: float | None, indent: str) -> None:
     """Objects of a list: sentences about actions, a table where they are flat, else one after the other."""
     if all("action" in row for row in rows):
         for row in rows:
@@ -133,7 +136,7 @@ def _action(row: Body) -> str:
     return f"{row['action']}: {message}{f' ({why})' if why else ''}"
 
 
-def _line(key: str, value: Any, out: TextIO, now: float, indent: str) -> None:
+def _line(key: str, value: Any, out: TextIO, now: float | None, indent: str) -> None:
     show.text(f"{indent}{_title(key)}: {_plain_text(value)}", out, now=now, hang=2)
 
 

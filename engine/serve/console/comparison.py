@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 from engine.model.times import rfc3339
 from engine.replay.summary import PassDigest
@@ -16,6 +19,15 @@ BUCKETS: Final = 96
 #: Seconds of a bucket from which the smallest that fits is taken.
 _STEPS: Final = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400, 604_800)
 HEAT: Final = ("code", "chip", "node", "link")
+
+
+class SeenDigest(NamedTuple):
+    """What a moment showed, at a time (Unix seconds): a recorded pass, or what this server saw (``status``)."""
+
+    at: float
+    shard: str
+    status: bool
+    digest: PassDigest
 
 
 def between(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,20 +110,39 @@ def _sentences(lists: Mapping[str, Sequence[Mapping[str, Any]]], revisions: Sequ
     return found[:MOST_SENTENCES] or ["nothing differs"]
 
 
-def heat(by: str, seen: Sequence[tuple[float, PassDigest]], begin: float, end: float) -> dict[str, Any]:
-    """How many chips (links) showed each code, or each chip, node or link showed, over time."""
+def heat(by: str, seen: Sequence[SeenDigest], begin: float, end: float) -> dict[str, Any]:
+    """How many chips (links) showed each code, or each chip, node or link showed, over time.
+
+    What a moment shows holds until the next moment of the same source, a recorded one also until the status says it
+    anew, the last one until ``end``. ``total`` is how often something came: a fault that stays counts once.
+    """
     span = max(1.0, end - begin)
     step = next((one for one in _STEPS if span / one <= BUCKETS), _STEPS[-1])
     first = int(begin // step) * step
     count = min(10 * BUCKETS, int((end - first) // step) + 1)
     cells: dict[str, dict[int, set[Any]]] = {}
-    for at, digest in seen:
-        place = int((at - first) // step)
-        if not 0 <= place < count:
-            continue
-        for name, what in _HEAT[by](digest):
-            cells.setdefault(name, {}).setdefault(place, set()).add(what)
-    totals = {name: sum(map(len, row.values())) for name, row in cells.items()}
+    came: dict[str, dict[Any, int]] = {}
+    said = sorted(one.at for one in seen if one.status)
+    for (_, status), digests in _by_source(seen).items():
+        shown: set[tuple[str, Any]] = set()
+        times: Counter[tuple[str, Any]] = Counter()
+        for (at, digest), (until, _) in pairwise([*digests, (end, None)]):
+            now = set(_HEAT[by](digest)) if digest is not None else set()
+            times.update(now - shown)
+            shown = now
+            if not status and (later := bisect_right(said, at)) < len(said):
+                until = min(until, said[later])
+            # a moment at the edge of two buckets belongs to the later one
+            last = min(count - 1, max(int((at - first) // step), math.ceil((until - first) / step) - 1))
+            for name, what in now:
+                row = cells.setdefault(name, {})
+                for place in range(max(0, int((at - first) // step)), last + 1):
+                    row.setdefault(place, set()).add(what)
+        for (name, what), number in times.items():  # recordings and status show the same faults
+            row_of = came.setdefault(name, {})
+            row_of[what] = max(row_of.get(what, 0), number)
+    cells = {name: row for name, row in cells.items() if row}
+    totals = {name: sum(came[name].values()) for name in cells}
     names = sorted(cells, key=lambda name: (-totals[name], name))
     rows = [(name, [len(cells[name].get(place, ())) for place in range(count)]) for name in names[:MOST_HEAT]]
     return {
@@ -120,9 +151,17 @@ def heat(by: str, seen: Sequence[tuple[float, PassDigest]], begin: float, end: f
         "to": rfc3339(end),
         "bucketSeconds": step,
         "buckets": [rfc3339(float(first + place * step)) for place in range(count)],
-        "rows": [{"name": name, "total": sum(row), "cells": row} for name, row in rows],
+        "rows": [{"name": name, "total": totals[name], "cells": row} for name, row in rows],
         "leftOut": max(0, len(names) - MOST_HEAT),
     }
+
+
+def _by_source(seen: Sequence[SeenDigest]) -> dict[tuple[str, bool], list[tuple[float, PassDigest | None]]]:
+    """The moments of each source in order: those of another shard say nothing about when something went."""
+    found: dict[tuple[str, bool], list[tuple[float, PassDigest | None]]] = {}
+    for one in seen:
+        found.setdefault((one.shard, one.status), []).append((one.at, one.digest))
+    return found
 
 
 def _by_code(digest: PassDigest) -> Iterable[tuple[str, Any]]:

@@ -22,6 +22,7 @@ import msgspec
 from engine.model.times import rfc3339
 from engine.replay.recording import SUFFIX
 from engine.replay.summary import PassDigest, read_digest
+from engine.serve.console.comparison import SeenDigest
 from engine.serve.console.document import StateDocument
 
 MOST_RECORDINGS: Final = 2_000
@@ -30,6 +31,8 @@ SEEN_BYTES: Final = 64 * 1024 * 1024
 SEEN_EVERY: Final = 1.0
 """Least seconds between two documents that are kept."""
 LOOK_SECONDS: Final = 2.0
+PRESENT: Final = "present"
+"""In place of a moment's id: the present, which comes after all moments."""
 RECORDING: Final = "recording"
 STATUS: Final = "status"
 
@@ -107,13 +110,16 @@ class PastMoments:
             found = self._seen.get(identity)
         return zlib.decompress(found[1]) if found is not None else None
 
-    def digests(self, begin: float, end: float) -> list[tuple[float, PassDigest]]:
-        """What each moment of a time saw, in order."""
+    def digests(self, begin: float, end: float) -> list[SeenDigest]:
+        """What each moment of a time showed, in order; of each source also the last moment before."""
         self.moments()
         with self._lock:
-            found = [(row[1].at, row[2]) for row in self._recorded.values() if row[2] is not None]
-            found += [(row[0].at, row[2]) for row in self._seen.values()]
-        return sorted(((at, one) for at, one in found if begin <= at <= end), key=lambda row: row[0])
+            rows = [(row[1], row[2]) for row in self._recorded.values() if row[2] is not None]
+            rows += [(row[0], row[2]) for row in self._seen.values()]
+        every = [SeenDigest(row.at, row.shard, row.source == STATUS, one) for row, one in rows if one is not None]
+        every.sort(key=lambda one: one.at)
+        before = {(one.shard, one.status): one for one in every if one.at < begin}
+        return [*before.values(), *(one for one in every if begin <= one.at <= end)]
 
     def _read(self, folder: Path) -> None:
         try:
@@ -211,8 +217,12 @@ def _key(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def following(moments: Sequence[HistoryMoment], identity: str, of: str, direction: int) -> HistoryMoment | None:
-    """The next moment before (-1) or after (1) one, at which a fault came, pods were evicted, or a revision changed."""
-    place = next((at for at, moment in enumerate(moments) if moment.id == identity), None)
+    """The next moment before (-1) or after (1) one, at which a fault came, pods were evicted, or a revision changed.
+
+    ``identity``: that of a moment, or ``PRESENT``.
+    """
+    ids = (*(moment.id for moment in moments), PRESENT)
+    place = ids.index(identity) if identity in ids else None
     if place is None:
         return None
     span = range(place + 1, len(moments)) if direction > 0 else range(place - 1, -1, -1)

@@ -170,10 +170,18 @@ def _recovery(key: str, attempt: int, one: Mapping[str, Any], status: Mapping[st
             }
             for step in map(mapping, one["steps"] if isinstance(one.get("steps"), list) else ())
         ][:64],
-        "seconds": number(actual.get("seconds")),
+        "seconds": _taken(actual, one["stages"] if isinstance(one.get("stages"), list) else ()),
         "lostChipSeconds": number(lost.get("chipSeconds")),
         "budget": budget,
     }  # fmt: skip
+
+
+def _taken(actual: Mapping[str, Any], stages: Sequence[Any]) -> float | None:
+    """Seconds of an ended recovery: the status says whole ones, its stages what lies behind the point."""
+    whole = number(actual.get("seconds"))
+    times = [_seconds(mapping(stage).get("time")) for stage in stages]
+    span = max(times) - min(times) if times and all(times) else 0.0
+    return round(span, 3) if whole is not None and 0 <= span - whole < 1 else whole
 
 
 def recoveries(jobs: JobSlots) -> list[dict[str, Any]]:

@@ -18,7 +18,6 @@ import msgspec
 from aiohttp import web
 
 from engine.model.times import parse_rfc3339
-from engine.replay.summary import PassDigest
 from engine.serve.console import comparison, history
 from engine.serve.console.answers import Answers, Unanswered
 from engine.serve.console.changes import ChangeStream
@@ -163,7 +162,8 @@ class Questions:
         if by not in comparison.HEAT:
             return failure(400, f"by is one of {', '.join(comparison.HEAT)}")
         moments = await asyncio.to_thread(self._past.moments)
-        newest = moments[-1].at if moments else now
+        live = (self._asked.source or {}).get("kind") == "live"
+        newest = now if live or not moments else moments[-1].at  # nothing is recorded while nothing changes
         try:
             end = _time(request, "to", newest)
             begin = _time(request, "from", max(moments[0].at if moments else end - 3600, end - HEAT_SECONDS))
@@ -172,7 +172,7 @@ class Questions:
         if not 0 <= end - begin <= 10 * 366 * 86_400:
             return failure(400, "the time is no time", "from comes before to, at most ten years.")
         seen = await asyncio.to_thread(self._past.digests, begin, end)
-        body = await asyncio.to_thread(_heat, by, seen, begin, end)
+        body = await asyncio.to_thread(comparison.heat, by, seen, begin, end)
         document = self._changes.document
         body["offenders"] = document.sections["offenders"] if document is not None else []
         return await answer(request, msgspec.json.encode(body), self.packed)
@@ -327,10 +327,6 @@ class WhatIfBody(msgspec.Struct, frozen=True):
 
 def _compared(a: bytes, b: bytes) -> bytes:
     return msgspec.json.encode(comparison.between(msgspec.json.decode(a), msgspec.json.decode(b)))
-
-
-def _heat(by: str, seen: list[tuple[float, PassDigest]], begin: float, end: float) -> dict[str, Any]:
-    return comparison.heat(by, seen, begin, end)
 
 
 def _time(request: web.Request, name: str, default: float) -> float:

@@ -25,15 +25,14 @@ MOST_ROWS: Final = 2_000
 
 def line(value: object, limit: int = LONGEST, *, indented: bool = False) -> str:
     """A text on one line, cut to ``limit`` characters, without control characters and secrets of known forms.
-    ``indented`` keeps the spaces at its beginning.
+    ``indented`` keeps its spaces: those at its beginning, and between the columns of a table.
     """
     if value is None:
         return ""
     # cut before and after: redaction must not look at a megabyte, and what it puts in may be longer
     text = bounded(str(value), 4 * limit)
-    shown = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    room = text[: len(text) - len(text.lstrip(" "))] if indented else ""
-    return bounded(room + redact(shown), limit)
+    shown = "".join(char if char.isprintable() else " " for char in text)
+    return bounded(redact(shown.rstrip() if indented else " ".join(shown.split())), limit)
 
 
 def name(value: object) -> str:

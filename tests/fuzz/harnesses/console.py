@@ -44,7 +44,7 @@ def _digest(data: bytes) -> None:
     found = read_digest(file.with_name("a.belay.json.gz"))
     if found is not None:
         for by in ("code", "chip", "node", "link"):
-            comparison.heat(by, [(1.0, found)], 0.0, 2.0)
+            comparison.heat(by, [comparison.SeenDigest(1.0, "main", False, found)], 0.0, 2.0)
 
 
 @cache
