@@ -1,6 +1,9 @@
 // what tests use of Node
 declare module "node:test" {
-  export function test(name: string, run: () => void | Promise<void>): void;
+  interface Context {
+    mock: { timers: { enable(options: { apis: readonly ("setTimeout" | "Date")[] }): void; tick(ms: number): void } };
+  }
+  export function test(name: string, run: (context: Context) => void | Promise<void>): void;
 }
 declare module "node:assert/strict" {
   interface Assert {

@@ -142,10 +142,16 @@ def sample_answers() -> Mapping[str, Answer]:
     def explained(request: web.Request, name: str) -> Any:
         kind, _, about = name.partition("/")
         lines = [
-            f"{kind} {about}",
-            "  is isolated since 03:11:20",
-            "  fault 80C98001 (SeparateNPU)",
-            "  no job uses it",
+            f"{kind} {about} is isolated, level SeparateNPU by 28000037",
+            "",
+            "faults",
+            "  CODE       KIND            LEVEL         SINCE",
+            f"  28000037   CardUnhealthy   SeparateNPU   {sample.at(-40_980)}",
+            "",
+            "history",
+            f"  {sample.at(-40_979)} isolated: SeparateNPU by 28000037",
+            "",
+            "what comes next: nothing, the next pass leaves it as it is",
         ]
         return {"kind": kind, "name": about, "at": None, "text": lines, "facts": {}}
 

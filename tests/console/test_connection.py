@@ -31,6 +31,51 @@ def test_a_change_reaches_every_tab(pages: Pages, site: Site) -> None:
     assert site.called.count("GET /api/v1/state") == 2
 
 
+def test_what_is_explained_of_a_chip_follows_the_cluster(pages: Pages, site: Site) -> None:
+    lines = {"text": "is healthy"}
+    site.answers["explain"] = lambda request, name: {
+        "kind": "chip", "name": name.partition("/")[2], "at": None, "text": [lines["text"]], "facts": {},
+    }  # fmt: skip
+    page = pages.open(site, "/map?select=chip/node-001/2")
+    aside = page.get_by_role("complementary", name="Selected: node-001/2")
+    aside.get_by_text("is healthy").wait_for()
+    page.get_by_text("live", exact=True).wait_for()
+    lines["text"] = "is isolated since 03:12:04"
+    site.publish(with_fault("8C204E00", "0000000000000002"))
+    aside.get_by_text("is isolated since 03:12:04").wait_for()
+    path = "GET /api/v1/explain/chip/node-001/2"
+    assert site.called.count(path) == 2
+    document = with_fault("8C204E00", "0000000000000003")
+    document["faults"].insert(1, {**document["faults"][0], "node": "node-002"})
+    page.clock.install()
+    site.publish(document)
+    page.wait_for_selector(".stage[data-moment='0000000000000003']")
+    page.clock.run_for(5_000)
+    page.evaluate("() => fetch('/api/v1/viewer').then((reply) => reply.text())")
+    assert site.called.count(path) == 2, "a fault of another node is no reason to ask"
+
+
+@pytest.mark.parametrize(
+    ("view", "question", "shown"),
+    [("queue", "history", "Waiting jobs over time"), ("faults", "heat", "Faults over time")],
+)
+def test_what_happened_is_read_again_but_not_with_every_change(
+    pages: Pages, site: Site, view: str, question: str, shown: str
+) -> None:
+    page = pages.open(site, f"/{view}")
+    page.get_by_text("live", exact=True).wait_for()
+    page.get_by_role("heading", name=shown).wait_for()
+    page.clock.install()
+    path = f"GET /api/v1/{question}"
+    before = site.called.count(path)
+    for turn in range(6):
+        site.publish(with_fault(f"8C204E0{turn}", f"00000000000001{turn:02}"))
+    with page.expect_response(lambda response: f"/api/v1/{question}" in response.url):
+        page.clock.run_for(11_000)
+    # the bar of recorded moments, below every view, reads the history too
+    assert site.called.count(path) - before <= 3
+
+
 def test_a_lost_server_is_said_and_found_again(pages: Pages, site: Site) -> None:
     page = pages.open(site, "/faults", expected="Failed to load resource")
     page.get_by_text("live").wait_for()

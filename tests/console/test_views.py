@@ -71,6 +71,10 @@ def test_a_forecast_plays_beside_the_cluster_and_writes_nothing(pages: Pages, si
     page.get_by_role("link", name="Queue").click()
     page.get_by_role("link", name="What if").click()
     page.get_by_text("fault 80C98001 on node-002/0").wait_for()
+    other = page.get_by_text("The forecast below is of other changes")
+    assert other.count() == 0
+    page.get_by_role("button", name="Add").click()
+    other.wait_for()
     written = {call for call in site.called if not call.startswith("GET ")}
     assert written == {"POST /api/v1/what-if"}
 

@@ -14,6 +14,8 @@ import type { ViewProps } from "../views";
 import { HeatMap } from "./HeatMap";
 import { chipKey, grouped, type By } from "./groups";
 
+/** Milliseconds after which what happened is read again, while the cluster changes. */
+const REREAD = 10_000;
 const BYS: readonly By[] = ["code", "chip", "node", "link"];
 
 export function FaultsView({ cluster }: ViewProps) {
@@ -111,8 +113,9 @@ function Where({ fault, cluster }: { fault: Fault; cluster: Cluster }) {
 function HeatSection({ cluster, by }: { cluster: Cluster; by: By }) {
   const can = useStore((state) => state.viewer?.can.history ?? false);
   const at = useStore((state) => state.at);
-  const heat = useApi<Heat>(can ? "heat" : null, { by, to: at ? cluster.moment.time : "" });
-  const history = useApi<History>(can ? "history" : null, { limit: 500, to: at ? cluster.moment.time : "" });
+  const fresh = { of: cluster.moment.id, pause: REREAD };
+  const heat = useApi<Heat>(can ? "heat" : null, { by, to: at ? cluster.moment.time : "" }, fresh);
+  const history = useApi<History>(can ? "history" : null, { limit: 500, to: at ? cluster.moment.time : "" }, fresh);
   const curve = useMemo(() => {
     const moments = history.data?.moments ?? [];
     return {

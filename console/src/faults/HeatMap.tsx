@@ -1,5 +1,5 @@
 // How many chips showed what, by time: a table whose cells are shaded, so that it reads without colour too.
-import { useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { number, t } from "../messages";
 import { absolute, clock } from "../shell/times";
 import type { Heat } from "../types";
@@ -8,12 +8,17 @@ const STEP = 20;
 
 export function HeatMap({ heat }: { heat: Heat }) {
   const [shown, setShown] = useState(STEP);
+  const region = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    // where it is wider than the screen, the newest comes first
+    if (region.current) region.current.scrollLeft = region.current.scrollWidth;
+  }, [heat.by, heat.buckets.length]);
   const rows = heat.rows.filter((row) => row.total > 0);
   if (!rows.length || !heat.buckets.length) return <p class="dim">{t("faults.noHeat")}</p>;
   const most = rows.reduce((top, row) => row.cells.reduce((a, b) => Math.max(a, b), top), 1);
   const every = Math.max(1, Math.ceil(heat.buckets.length / 8));
   return (
-    <div class="scroll heat" role="region" aria-label={t("faults.heat")} tabIndex={0}>
+    <div ref={region} class="scroll heat" role="region" aria-label={t("faults.heat")} tabIndex={0}>
       <table>
         <caption>{t("faults.heat")} <span class="dim">{t("faults.heatOf", { from: heat.from ? absolute(heat.from) : "–", to: heat.to ? absolute(heat.to) : "–" })}</span></caption>
         <thead>
@@ -44,5 +49,5 @@ export function HeatMap({ heat }: { heat: Heat }) {
 }
 
 function label(bucket: string, seconds: number): string {
-  return seconds >= 86_400 ? absolute(bucket).slice(5, 10) : clock(bucket).slice(0, 5);
+  return seconds >= 86_400 ? absolute(bucket).slice(5, 10) : clock(bucket).slice(0, seconds < 60 ? 8 : 5);
 }

@@ -4,16 +4,21 @@ import { OutcomeLists } from "../parts/Outcome";
 import { shellWord } from "../parts/words";
 import { Answered, Command, Table } from "../shell/parts";
 import { setParam, usePlace } from "../shell/place";
-import { Time } from "../shell/times";
+import { Time, useNow } from "../shell/times";
 import { useApi, useStore } from "../store/store";
 import type { Branch, BranchPlan } from "../types";
 import { Diff } from "./Diff";
 import { Findings } from "./Findings";
 import { short } from "./Git";
 
+/** Milliseconds after which branches are read again: a push to one changes nothing in the cluster's document. */
+const REREAD = 60_000;
+
 export function Branches() {
   const can = useStore((state) => state.viewer?.can.branches ?? false);
-  const answer = useApi<{ branches: readonly Branch[]; problem: string }>(can ? "branches" : null);
+  const revision = useStore((state) => state.present?.moment.revision ?? "");
+  const minute = Math.floor(useNow() / REREAD);
+  const answer = useApi<{ branches: readonly Branch[]; problem: string }>(can ? "branches" : null, {}, { of: `${revision} ${minute}`, pause: 5000 });
   const { params } = usePlace();
   const chosen = params["branch"] ?? "";
   if (!can) return null;
@@ -42,13 +47,14 @@ export function Branches() {
           </>
         )}
       </Answered>
-      {chosen && <Plan name={chosen} />}
+      {chosen && <Plan name={chosen} of={answer.data ? `${revision} ${answer.data.branches.find((one) => one.name === chosen)?.revision ?? ""}` : ""} />}
     </section>
   );
 }
 
-function Plan({ name }: { name: string }) {
-  const answer = useApi<BranchPlan>(`plan/${encodeURIComponent(name)}`);
+/** `of`: the revisions that it compares; another one makes the plan old. */
+function Plan({ name, of }: { name: string; of: string }) {
+  const answer = useApi<BranchPlan>(`plan/${encodeURIComponent(name)}`, {}, { of, pause: 5000 });
   return (
     <section class="plan" aria-labelledby="plan">
       <h2 id="plan">{t("git.planTitle", { name })}</h2>

@@ -1,5 +1,5 @@
 // What is known of a chip, node or job: the facts of the document at once, and what `belay explain` says as it comes.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { number, t } from "../messages";
 import { StateText } from "../shell/parts";
 import { go, hrefOf, select, type Selection } from "../shell/place";
@@ -7,10 +7,13 @@ import { Time } from "../shell/times";
 import { chipName, findChip, findJob, indexOf, jobName } from "../store/cluster";
 import { useApi } from "../store/store";
 import type { Cluster, Explanation, Job } from "../types";
+import { partsOf } from "./explained";
 import { Command } from "../shell/parts";
 
 /** Milliseconds that a pointer rests before the server is asked. */
 const REST = 120;
+/** Milliseconds from one question about the same thing to the next at least: the server reads the cluster for it. */
+const PAUSE = 4000;
 
 /** One line about a chip, for screen readers. */
 export function describe(cluster: Cluster, chip: number): string {
@@ -23,6 +26,27 @@ export function describe(cluster: Cluster, chip: number): string {
     job ? t("map.usedBy", { job: jobName(job) }) : t("map.free"),
     chips.cuts.get(chip)?.join(" + ") ?? "",
   ].filter(Boolean).join(", ");
+}
+
+/** What the document says of a chip, node, job or pod, as a text: while that is the same, so is its explanation. */
+function factsOf(cluster: Cluster, { kind, name }: Selection): string {
+  const { chips, nodes } = cluster;
+  const chipFacts = (chip: number): unknown => [chips.state[chip], cluster.holds[chips.hold[chip]!], jobFacts(chips.job[chip]!)];
+  const jobFacts = (at: number): unknown => {
+    const job = cluster.jobs[at];
+    return job ? [jobName(job), job.phase, job.reason, job.message, job.pods] : null;
+  };
+  if (kind === "job") return JSON.stringify(jobFacts(findJob(cluster, name)));
+  if (kind === "pod") return cluster.moment.id;
+  const index = indexOf(cluster), node = index.nodes.get(name.split("/")[0]!);
+  if (node === undefined) return "";
+  const faults = cluster.faults.filter((fault) => fault.node === nodes.name[node]);
+  const own = [...index.order.subarray(index.first[node], index.first[node + 1])];
+  const one = kind === "chip" ? findChip(cluster, nodes.name[node]!, Number(/\d+$/.exec(name)?.[0] ?? -1)) : -1;
+  return JSON.stringify([
+    nodes.state[node], nodes.cordoned[node], nodes.message[node], (one < 0 ? own : [one]).map(chipFacts),
+    faults.map((fault) => [fault.chip, fault.code, fault.level, fault.action]),
+  ]);
 }
 
 /** Where a node stands: its pool, and the super pod, rack or switch it belongs to. */
@@ -42,7 +66,8 @@ export function Tip(props: { cluster: Cluster; chip: number; at: string; x: numb
     const timer = setTimeout(() => setAsked(name), REST);
     return () => clearTimeout(timer);
   }, [name]);
-  const answer = useApi<Explanation>(asked === name ? `explain/chip/${path(name)}` : null, { at });
+  const of = useMemo(() => factsOf(cluster, { kind: "chip", name }), [cluster, name]);
+  const answer = useApi<Explanation>(asked === name ? `explain/chip/${path(name)}` : null, { at }, { of, pause: PAUSE });
   const right = x > width / 2, lower = y > height / 2;
   const style = {
     left: right ? "auto" : `${x + 16}px`, right: right ? `${width - x + 16}px` : "auto",
@@ -53,7 +78,30 @@ export function Tip(props: { cluster: Cluster; chip: number; at: string; x: numb
     <div class="tip" style={style}>
       <p class="hidden" role="status">{describe(cluster, chip)}</p>
       <div aria-hidden="true"><ChipFacts cluster={cluster} chip={chip} /></div>
-      {text.length ? <ul class="explained">{text.slice(0, 6).map((line) => <li>{line.slice(0, 240)}</li>)}</ul> : null}
+      {text.length ? <Explained lines={text} most={6} /> : null}
+    </div>
+  );
+}
+
+const MOMENT = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/;
+const LONGEST = 300;
+
+/** Text whose moments are shown as the reader wants times, and go on counting. */
+function Timed({ text }: { text: string }) {
+  return <>{text.slice(0, LONGEST).split(MOMENT).map((part, at) => (at % 2 ? <Time at={part} /> : part))}</>;
+}
+
+/** What `belay explain` says, in the shape that it has in a terminal. */
+function Explained({ lines, most }: { lines: readonly string[]; most: number }) {
+  const parts = useMemo(() => partsOf(lines.filter((line) => line.trim()).slice(0, most)), [lines, most]);
+  return (
+    <div class="explanation">
+      {parts.map((part) =>
+        part.kind === "table" ? (
+          <table><thead><tr>{part.lines[0]!.map((cell) => <th scope="col">{cell.toLowerCase()}</th>)}</tr></thead>
+            <tbody>{part.lines.slice(1).map((row) => <tr>{row.map((cell) => <td><Timed text={cell} /></td>)}</tr>)}</tbody></table>
+        ) : part.kind === "title" ? <p class="dim">{part.lines[0]![0]}</p>
+          : <p style={part.depth ? { paddingLeft: `${part.depth * 10}px` } : undefined}><Timed text={part.lines[0]![0]!} /></p>)}
     </div>
   );
 }
@@ -73,8 +121,9 @@ function ChipFacts({ cluster, chip }: { cluster: Cluster; chip: number }) {
 
 /** The panel of what is selected. */
 export function Inspector({ cluster, selection, at }: { cluster: Cluster; selection: Selection; at: string }) {
-  const answer = useApi<Explanation>(`explain/${selection.kind}/${path(selection.name)}`, { at });
-  const current = answer.data !== null && !answer.loading;
+  const of = useMemo(() => factsOf(cluster, selection), [cluster, selection.kind, selection.name]);
+  const answer = useApi<Explanation>(`explain/${selection.kind}/${path(selection.name)}`, { at }, { of, pause: PAUSE });
+  const current = answer.data !== null && !answer.loading && !answer.old;
   return (
     <aside class="inspector" aria-label={t("map.inspector", { name: selection.name })}>
       <div class="title">
@@ -87,7 +136,7 @@ export function Inspector({ cluster, selection, at }: { cluster: Cluster; select
       <section>
         <h3>{t("map.explain")}</h3>
         {answer.error ? <p class="dim">{t("shell.failed", { reason: answer.error.message })}</p>
-          : answer.data ? <ul class={`explained ${current ? "" : "stale"}`}>{answer.data.text.slice(0, 60).map((line) => <li>{line}</li>)}</ul>
+          : answer.data ? <div class={current ? "" : "stale"}><Explained lines={answer.data.text} most={80} /></div>
           : <p class="dim">{t("shell.loading")}</p>}
         {selection.kind === "chip" || selection.kind === "node" ? <p><a href={hrefOf({ view: "whatif" })}>{t("map.whatIf")}</a></p> : null}
         <Command text={`belay explain ${selection.kind} ${selection.kind === "job" ? short(selection.name) : selection.name}`} />

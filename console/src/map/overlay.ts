@@ -154,13 +154,14 @@ function details(context: CanvasRenderingContext2D, cluster: Cluster, layout: La
       const font = Math.min(12, Math.max(9, scale * 0.62));
       context.font = `${font}px ${FONT}`;
       context.fillStyle = nodes.state[node] === "healthy" ? pen.dim : pen.ink;
-      const state = nodes.state[node] === "healthy" ? "" : ` · ${nodes.state[node]}`;
+      const name = nodes.name[node]!, bad = nodes.state[node] !== "healthy" && nodes.state[node] !== "";
       const cordoned = nodes.cordoned[node] ? ` · ${t("map.cordoned")}` : "";
-      const space = w + scale * 0.5, name = nodes.name[node]!;
-      const text = pen.limit(name + state + cordoned, space, font * 0.55);
+      const space = w + scale * 0.5;
+      // half of a word says nothing: its frame shows the state too, and the whole is read by pointing at it
+      const whole = [bad ? `${name} · ${nodes.state[node]}${cordoned}` : "", `${name}${cordoned}`, name];
       // names share their beginning: where one does not fit, its end says more
-      const short = text.startsWith(name) || name.length < 5 ? text : `…${name.slice(-Math.max(3, Math.floor(space / (font * 0.58)) - 1))}`;
-      context.fillText(short, x, y + h + Math.min(scale * 0.72, font + 1) - scale * (1 - FILL) * 0.5);
+      const text = whole.find((one) => one && context.measureText(one).width <= space) ?? (name.length < 5 ? name : `…${name.slice(-Math.max(3, Math.floor(space / (font * 0.58)) - 1))}`);
+      context.fillText(text, x, y + h + Math.min(scale * 0.72, font + 1) - scale * (1 - FILL) * 0.5 + (bad ? 1.5 : 0));
     }
     for (let at = first[node]!; at < first[node + 1]!; at++) {
       const chip = order[at]!;

@@ -159,10 +159,14 @@ function Why({ jobs }: { jobs: readonly Job[] }) {
   return <p class="dim">{rows.map(([reason, count]) => `${count} ${reason}`).join(" · ")}</p>;
 }
 
+/** Milliseconds after which the recorded moments are read again, while the cluster changes. */
+const REREAD = 10_000;
+
 /** Waiting jobs over the recorded moments. */
 function Waits({ cluster }: { cluster: Cluster }) {
   const can = useStore((state) => state.viewer?.can.history ?? false);
-  const history = useApi<History>(can ? "history" : null, { limit: 500, to: cluster.moment.time });
+  const at = useStore((state) => state.at);
+  const history = useApi<History>(can ? "history" : null, { limit: 500, to: at ? cluster.moment.time : "" }, { of: cluster.moment.id, pause: REREAD });
   const curve = useMemo(() => {
     const moments = history.data?.moments ?? [];
     return {

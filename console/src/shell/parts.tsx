@@ -90,7 +90,7 @@ export function Table<Row>(props: {
   const [shown, setShown] = useState(page);
   const rows = props.rows.slice(0, shown);
   const rest = props.rows.length - rows.length;
-  if (!props.rows.length) return <p class="dim empty">{props.empty ?? t("shell.nothing")}</p>;
+  if (!props.rows.length) return <div class="empty"><p class="caption">{props.caption}</p><p class="dim">{props.empty ?? t("shell.nothing")}</p></div>;
   return (
     <div class="scroll" role="region" aria-label={props.caption} tabIndex={0}>
       <table class="rows">

@@ -1,7 +1,8 @@
 // What the page knows: the present document kept up to date, or a document of the past, and how the connection is.
-import { useEffect, useLayoutEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Change, Cluster, StateWire, Viewer } from "../types";
 import { ApiError, get, seekFor, useToken } from "./api";
+import { ask, type Asking } from "./asking";
 import { applyPatch, readCluster } from "./cluster";
 import type { StreamEvent } from "./events";
 import { readStream } from "./stream";
@@ -279,27 +280,47 @@ export interface Answer<T> {
   data: T | null;
   error: ApiError | null;
   loading: boolean;
+  /** Whether what the answer is about has changed since; the next answer is on its way. */
+  old: boolean;
 }
 
-/** An answer of the API for as long as the component lives; null as path asks nothing. The last answer stays while the next one comes. */
-export function useApi<T>(path: string | null, query: Readonly<Record<string, string | number | null | undefined>> = {}): Answer<T> {
-  const [answer, setAnswer] = useState<Answer<T> & { key: string }>({ data: null, error: null, loading: path !== null, key: "" });
+/** What makes an answer old: it is asked for again when `of` is another text, `pause` milliseconds after the last time at least. */
+export interface Fresh {
+  /** "" while it is not known yet. */
+  of: string;
+  pause: number;
+}
+
+/**
+ * An answer of the API for as long as the component lives; null as path asks nothing. The last answer stays while the
+ * next one comes.
+ */
+export function useApi<T>(path: string | null, query: Readonly<Record<string, string | number | null | undefined>> = {}, fresh?: Fresh): Answer<T> {
+  const [answer, setAnswer] = useState<Answer<T>>({ data: null, error: null, loading: path !== null, old: false });
+  const asking = useRef<Asking | null>(null);
   const key = path === null ? "" : `${path}?${JSON.stringify(query)}`;
   useEffect(() => {
     if (path === null) {
-      setAnswer({ data: null, error: null, loading: false, key });
+      setAnswer({ data: null, error: null, loading: false, old: false });
       return undefined;
     }
-    const leave = new AbortController();
     setAnswer((last) => ({ ...last, loading: true }));
-    get<T>(path, query, { signal: leave.signal }).then(
-      (data) => setAnswer({ data, error: null, loading: false, key }),
-      (error: unknown) => {
-        if (!leave.signal.aborted)
-          setAnswer({ data: null, error: error instanceof ApiError ? error : new ApiError(0, String(error)), loading: false, key });
-      },
-    );
-    return () => leave.abort();
+    asking.current = ask((signal) => get<T>(path, query, { signal }), fresh?.pause ?? 0, {
+      done: (data) => setAnswer({ data, error: null, loading: false, old: false }),
+      failed: (error) => setAnswer({ data: null, error: error instanceof ApiError ? error : new ApiError(0, String(error)), loading: false, old: false }),
+    });
+    return () => {
+      asking.current?.end();
+      asking.current = null;
+    };
   }, [key]);
+  const seen = useRef({ key, of: fresh?.of });
+  useEffect(() => {
+    const before = seen.current;
+    seen.current = { key, of: fresh?.of };
+    if (before.key !== key || !before.of || before.of === fresh?.of || !asking.current) return;
+    setAnswer((last) => ({ ...last, old: true }));
+    asking.current.again();
+  }, [key, fresh?.of]);
   return answer;
 }

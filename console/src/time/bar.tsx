@@ -36,9 +36,9 @@ export function TimeBar() {
   // from where the address is: keys may come faster than the page is drawn
   const step = (by: number): void => show(Math.min(last, Math.max(0, positionOf(place().at) + by)));
   const jump = async (direction: 1 | -1): Promise<void> => {
-    const from = at || moments.at(-1)?.id;
-    if (!from) return;
-    const answer = await get<{ id: string | null }>(`next/${encodeURIComponent(from)}`, { of, direction }).catch(() => ({ id: null }));
+    if (!moments.length) return;
+    // from the present, the newest recorded moment is the first before it
+    const answer = await get<{ id: string | null }>(`next/${encodeURIComponent(at || "present")}`, { of, direction }).catch(() => ({ id: null }));
     if (answer.id) go({ at: answer.id }, at ? "replace" : "push");
     setSaid(answer.id ? "" : t("time.noJump", { of: t(`time.of.${of}`) }));
   };
@@ -85,7 +85,7 @@ export function TimeBar() {
         {at ? <><strong>{time ? absolute(time) : at}</strong>{waiting ? " …" : ""}</> : last ? <span>{t("time.present")} <time class="dim minor" dateTime={time} title={absolute(time)}>{time ? clock(time) : ""}</time></span> : <span class="dim">{t("time.none")}</span>}
         {said ? <span class="warn"> {said}</span> : null}
       </p>
-      <div class="transport minor" role="group" aria-label={t("time.jump")}>
+      <div class="transport jump" role="group" aria-label={t("time.jump")}>
         <button type="button" onClick={() => void jump(-1)} disabled={!last} aria-label={t("time.jumpBack", { of: t(`time.of.${of}`) })} title={t("time.jumpBack", { of: t(`time.of.${of}`) })}>«</button>
         <select aria-label={t("time.jump")} value={of} onChange={(event) => setOf(event.currentTarget.value as typeof of)}>
           {OF.map((one) => <option value={one}>{t(`time.of.${one}`)}</option>)}

@@ -22,18 +22,19 @@ const LARGEST_FILE = 256 * 1024;
 const MOST_FILES = 20;
 
 // what a visit to another view must not lose
-let kept: { changes: WhatIfChange[]; answer: WhatIfAnswer | null; asked: string } = { changes: [], answer: null, asked: "" };
+let kept: { changes: WhatIfChange[]; horizon: number; answer: WhatIfAnswer | null; asked: string } = { changes: [], horizon: 600, answer: null, asked: "" };
 
 export function WhatIfView({ cluster }: ViewProps) {
   const { params, at, select } = usePlace();
   const viewer = useStore((state) => state.viewer);
   const [changes, setChanges] = useState<readonly WhatIfChange[]>(() => (params["changes"] ? fromAddress(params["changes"]) : kept.changes));
   const [draft, setDraft] = useState<Draft>(() => ({ ...EMPTY, ...selected(select) }));
-  const [horizon, setHorizon] = useState(600);
+  const [horizon, setHorizon] = useState(kept.horizon);
   const [problem, setProblem] = useState("");
   const [running, setRunning] = useState<AbortController | null>(null);
   const [failed, setFailed] = useState("");
   const [answer, setAnswer] = useState<WhatIfAnswer | null>(kept.answer);
+  const question = JSON.stringify([changes, horizon, at]);
   const [armed, setArmed] = useState<Carried | null>(null);
   const latest = useRef(changes);
   latest.current = changes;
@@ -58,7 +59,7 @@ export function WhatIfView({ cluster }: ViewProps) {
     setFailed("");
     try {
       const found = await post<WhatIfAnswer>("what-if", { at: at || null, changes, horizon }, { signal: leave.signal });
-      kept = { ...kept, answer: found };
+      kept = { ...kept, answer: found, asked: question };
       setAnswer(found);
     } catch (error) {
       if (!leave.signal.aborted) setFailed(error instanceof ApiError ? error.message : String(error));
@@ -120,7 +121,7 @@ export function WhatIfView({ cluster }: ViewProps) {
         )}
         <div class="run">
           <label>{t("whatif.horizon")}{" "}
-            <select value={horizon} onChange={(event) => setHorizon(Number(event.currentTarget.value))}>
+            <select value={horizon} onChange={(event) => { kept = { ...kept, horizon: Number(event.currentTarget.value) }; setHorizon(kept.horizon); }}>
               {HORIZONS.map((one) => <option key={one} value={one}>{one < 3600 ? t("whatif.minutes", { count: one / 60 }) : t("whatif.hours", { count: one / 3600 })}</option>)}
             </select>
           </label>
@@ -131,6 +132,7 @@ export function WhatIfView({ cluster }: ViewProps) {
         </div>
         {failed && <p class="problem" role="alert">{t("whatif.failed", { reason: failed })}</p>}
       </section>
+      {answer && kept.asked !== question && <p class="warn" role="status">{t("whatif.other")}</p>}
       {answer
         ? <Forecast key={answer.end + answer.frames.length} answer={answer} real={cluster} pick={pick} drop={drop} />
         : (
