@@ -18,33 +18,35 @@ export function HeatMap({ heat }: { heat: Heat }) {
   const most = rows.reduce((top, row) => row.cells.reduce((a, b) => Math.max(a, b), top), 1);
   const every = Math.max(1, Math.ceil(heat.buckets.length / 8));
   return (
-    <div ref={region} class="scroll heat" role="region" aria-label={t("faults.heat")} tabIndex={0}>
-      <table>
-        <caption>{t("faults.heat")} <span class="dim">{t("faults.heatOf", { from: heat.from ? absolute(heat.from) : "–", to: heat.to ? absolute(heat.to) : "–" })}</span></caption>
-        <thead>
-          <tr>
-            <th scope="col">{t(`faults.by.${heat.by}`)}</th>
-            {heat.buckets.map((bucket, index) => (
-              <th key={bucket} scope="col"><span class={index % every ? "hidden" : ""}>{label(bucket, heat.bucketSeconds)}</span></th>
-            ))}
-            <th scope="col" class="numeric">{t("faults.total")}</th>
-          </tr>
-        </thead>
-        <tbody>
-          {rows.slice(0, shown).map((row) => (
-            <tr key={row.name}>
-              <th scope="row"><code>{row.name}</code></th>
-              {row.cells.map((value, index) => (
-                <td key={index} class={`cell h${value ? Math.max(1, Math.ceil((value / most) * 5)) : 0}`} title={value ? `${row.name}, ${absolute(heat.buckets[index]!)}: ${value}` : undefined}>{value || ""}</td>
+    <section aria-labelledby="heat">
+      <h2 id="heat">{t("faults.heat")} <span class="dim">{t("faults.heatOf", { from: heat.from ? absolute(heat.from) : "–", to: heat.to ? absolute(heat.to) : "–" })}</span></h2>
+      <div ref={region} class="scroll heat" role="region" aria-label={t("faults.heat")} tabIndex={0}>
+        <table aria-labelledby="heat">
+          <thead>
+            <tr>
+              <th scope="col">{t(`faults.by.${heat.by}`)}</th>
+              {heat.buckets.map((bucket, index) => (
+                <th key={bucket} scope="col"><span class={index % every ? "hidden" : ""}>{label(bucket, heat.bucketSeconds)}</span></th>
               ))}
-              <td class="numeric">{number(row.total)}</td>
+              <th scope="col" class="numeric">{t("faults.total")}</th>
             </tr>
-          ))}
-        </tbody>
-      </table>
+          </thead>
+          <tbody>
+            {rows.slice(0, shown).map((row) => (
+              <tr key={row.name}>
+                <th scope="row"><code>{row.name}</code></th>
+                {row.cells.map((value, index) => (
+                  <td key={index} class={`cell h${value ? Math.max(1, Math.ceil((value / most) * 5)) : 0}`} title={value ? `${row.name}, ${absolute(heat.buckets[index]!)}: ${value}` : undefined}>{value || ""}</td>
+                ))}
+                <td class="numeric">{number(row.total)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
       {rows.length > shown && <button type="button" class="more" onClick={() => setShown(shown + STEP)}>{t("shell.more", { count: Math.min(STEP, rows.length - shown) })}</button>}
       {heat.leftOut > 0 && <p class="dim">{t("shell.leftOut", { count: heat.leftOut })}</p>}
-    </div>
+    </section>
   );
 }
 

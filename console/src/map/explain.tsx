@@ -78,7 +78,7 @@ export function Tip(props: { cluster: Cluster; chip: number; at: string; x: numb
     <div class="tip" style={style}>
       <p class="hidden" role="status">{describe(cluster, chip)}</p>
       <div aria-hidden="true"><ChipFacts cluster={cluster} chip={chip} /></div>
-      {text.length ? <Explained lines={text} most={6} /> : null}
+      {text.length ? <Explained lines={text} most={6} passing /> : null}
     </div>
   );
 }
@@ -91,15 +91,17 @@ function Timed({ text }: { text: string }) {
   return <>{text.slice(0, LONGEST).split(MOMENT).map((part, at) => (at % 2 ? <Time at={part} /> : part))}</>;
 }
 
-/** What `belay explain` says, in the shape that it has in a terminal. */
-function Explained({ lines, most }: { lines: readonly string[]; most: number }) {
+/** What `belay explain` says, in the shape that it has in a terminal. `passing`: it is gone before it could be scrolled. */
+function Explained({ lines, most, passing }: { lines: readonly string[]; most: number; passing?: boolean }) {
   const parts = useMemo(() => partsOf(lines.filter((line) => line.trim()).slice(0, most)), [lines, most]);
   return (
     <div class="explanation">
       {parts.map((part) =>
         part.kind === "table" ? (
-          <table><thead><tr>{part.lines[0]!.map((cell) => <th scope="col">{cell.toLowerCase()}</th>)}</tr></thead>
-            <tbody>{part.lines.slice(1).map((row) => <tr>{row.map((cell) => <td><Timed text={cell} /></td>)}</tr>)}</tbody></table>
+          <div class="scroll" {...(passing ? {} : { role: "region", "aria-label": t("map.explain"), tabIndex: 0 })}>
+            <table><thead><tr>{part.lines[0]!.map((cell) => <th scope="col">{cell.toLowerCase()}</th>)}</tr></thead>
+              <tbody>{part.lines.slice(1).map((row) => <tr>{row.map((cell) => <td><Timed text={cell} /></td>)}</tr>)}</tbody></table>
+          </div>
         ) : part.kind === "title" ? <p class="dim">{part.lines[0]![0]}</p>
           : <p style={part.depth ? { paddingLeft: `${part.depth * 10}px` } : undefined}><Timed text={part.lines[0]![0]!} /></p>)}
     </div>
