@@ -370,6 +370,7 @@ def test_megatrons_own_flow_goes_through_the_pool(tmp_path: Path, acp: Any, monk
     assert sets.scan(tmp_path)[0].complete and same(module.load_checkpoint(str(tmp_path)))
     name = tmp_path / "iter_0000007" / "mp_rank_00" / "model_optim_rng.pt"
     assert same(reading.load(name)) and same(reading.load(name.with_name("distrib_optim.pt")))
+    assert same(module.torch.load(name, map_location=torch.device("cpu")))
 
 
 def test_megatron_gets_its_option_and_reads_ahead_while_the_model_is_built(

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,9 @@ class WriteQueue:
     def _run(self) -> None:
         # of this thread, and of those that it starts
         own = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, own, max(NICE, os.getpriority(os.PRIO_PROCESS, own)))
+        with suppress(OSError):
+            # a sandbox may forbid it: writing goes on as it is then
+            os.setpriority(os.PRIO_PROCESS, own, max(NICE, os.getpriority(os.PRIO_PROCESS, own)))
         while True:
             with self._changed:
                 while (job := self.take()) is None and not self._stopped:

@@ -102,7 +102,7 @@ class _Torch:
 
     def load(self, f: Any, map_location: Any = None, *, weights_only: bool = False, **kwargs: Any) -> Any:
         """Load names from memory or storage. Megatron trusts its own files by default."""
-        if isinstance(f, str | os.PathLike) and map_location in (None, "cpu"):
+        if isinstance(f, str | os.PathLike) and (map_location is None or str(map_location) == "cpu"):
             return api.load(f, weights_only=weights_only)
         return self._real.load(f, map_location=map_location, weights_only=weights_only, **kwargs)
 
