@@ -39,7 +39,8 @@ def list_sets(folder: Path, output: str) -> None:
     """The checkpoints in DIR, newest first, and what incomplete ones lack. Exit code 1 when none is complete."""
     from agents.training.checkpoint import sets
 
-    found = sets.scan(folder.absolute())
+    with progress(f"reading {folder}"):
+        found = sets.scan(folder.absolute())
     if output == "json":
         rows = [
             {"step": one.step, "kind": one.kind, "path": str(one.folder), "files": len(one.files), "bytes": one.size,
@@ -115,8 +116,8 @@ def convert(source: Path, target: Path, wanted: str | None) -> None:
             "converting needs PyTorch", hint="Run it in the training image, or pip install torch."
         ) from error
     try:
-        with progress(f"converting {_size(source.stat().st_size)}"):
-            written = converter.convert(source, target, wanted)
+        with progress("converting", source.stat().st_size, unit="B") as step:
+            written = converter.convert(source, target, wanted, step)
     except CheckpointError as error:
         raise InputError(str(error)) from error
     click.echo(f"{target}: {written}, {_size(target.stat().st_size)}")
@@ -131,12 +132,12 @@ def du(folder: Path) -> None:
 
     from agents.training.checkpoint import retention, sets
 
-    found = sets.scan(folder.absolute())
+    with progress(f"reading {folder}"):
+        found, left = sets.scan(folder.absolute()), retention.leftovers(folder)
+        all_left = [path for place in left for path in ([place] if place.is_file() else place.rglob("*"))]
+        lost = sum(path.stat().st_blocks * 512 for path in all_left if path.is_file())
     for one in found:
         click.echo(f"{_size(one.size):>10}  {one.folder.name}{'' if one.complete else '  (incomplete)'}")
-    left = retention.leftovers(folder)
-    files = [path for place in left for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file()]
-    lost = sum(path.stat().st_blocks * 512 for path in files)
     free = shutil.disk_usage(folder)
     click.echo(f"{_size(sum(one.size for one in found)):>10}  in {len(found)} sets")
     click.echo(f"{_size(lost):>10}  in {len(left)} leftovers (belay checkpoint prune removes them)")
@@ -182,9 +183,13 @@ def prune(folder: Path, keep: int | None, age: str | None, dry: bool) -> None:
 
     oldest = time.time() - _age(age) if age else None
     word = "would remove" if dry else "removing"
-    gone = retention.prune(
-        folder.absolute(), keep=keep, oldest=oldest, report=lambda name: click.echo(f"{word} {name}"), dry=dry
-    )
+    with progress(f"pruning {folder}") as step:
+
+        def report(name: str) -> None:
+            click.echo(f"{word} {name}")
+            step(note=name)
+
+        gone = retention.prune(folder.absolute(), keep=keep, oldest=oldest, report=report, dry=dry)
     click.echo(f"{len(gone)} {'to remove' if dry else 'removed'}")
 
 

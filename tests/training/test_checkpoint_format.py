@@ -275,10 +275,13 @@ def test_damaged_sums_are_no_proof(tmp_path: Path):
 
 def test_torchs_zip_is_written_and_read(tmp_path: Path):
     path = saved(tmp_path / "x.pt", {"v": BASE, "view": BASE[1], "step": 3})
-    assert convert.convert(path, tmp_path / "x.zip") == "torch"
+    written: list[int] = []
+    assert convert.convert(path, tmp_path / "x.zip", progress=written.append) == "torch"
+    assert len(written) == 2 and sum(written) <= path.stat().st_size
     found = torch.load(tmp_path / "x.zip", weights_only=True)
     assert torch.equal(found["v"], BASE) and found["step"] == 3
-    assert convert.convert(tmp_path / "x.zip", tmp_path / "y.pt") == "mindio"
+    assert convert.convert(tmp_path / "x.zip", tmp_path / "y.pt", progress=written.append) == "mindio"
+    assert written[2:] == [path.stat().st_size]
     assert (tmp_path / "y.pt").read_bytes() == path.read_bytes()
     assert reading.load(tmp_path / "y.pt")["view"].shape == (6,)
 

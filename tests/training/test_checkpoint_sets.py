@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from agents.training.checkpoint.errors import Damaged, Incomplete
 from agents.training.checkpoint.native import Checkpoints
 from agents.training.checkpoint.saver import Saver
 from agents.training.checkpoint.tiers import Tiers
-from engine.cli import main
+from engine.cli import checkpoints, main
 
 
 def save(folder: Path, step: int, ranks: int = 2, only: tuple[int, ...] | None = None) -> None:
@@ -186,6 +188,24 @@ def test_the_verbs_list_verify_and_prune(tmp_path: Path):
     run("prune", str(tmp_path), "--keep", "1")
     assert [one.step for one in sets.scan(tmp_path)] == [30, 20] and not durable.staging(tmp_path / "x").exists()
     assert run("prune", str(tmp_path), "--older-than", "soon")[0] == 2
+
+
+@pytest.mark.parametrize("verb", ["list", "verify", "convert", "du", "prune"])
+def test_long_work_shows_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str):
+    save(tmp_path / "job", 10, 1)
+    path = sets.rank_file(tmp_path / "job", 10, 0, 1)
+    shown: list[str] = []
+
+    @contextmanager
+    def progress(label: str, total: float | None = None, **_: object) -> Iterator[Callable[..., None]]:
+        shown.append(label)
+        yield lambda count=1, note=None: shown.append(f"{count} of {total}")
+
+    monkeypatch.setattr(checkpoints, "progress", progress)
+    durable.staging(tmp_path / "job" / "x").write_bytes(b"half")
+    run(verb, *([str(path), str(tmp_path / "x.zip")] if verb == "convert" else [str(tmp_path / "job")]))
+    wanted = {"verify": "verifying", "convert": "converting", "prune": "pruning"}.get(verb, "reading")
+    assert shown[0].split()[0] == wanted and len(shown) >= (1 if wanted == "reading" else 2)
 
 
 def test_convert_names_the_file_that_it_wrote(tmp_path: Path):

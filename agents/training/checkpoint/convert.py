@@ -23,7 +23,11 @@ PATH_LIMIT = 1024
 """Maximum length of a path for the documented functions, in characters (MindIO ACP)."""
 
 
-def to_zip(source: Path, target: Path) -> None:
+Progress = Callable[[int], None]
+"""Gets the bytes of each part that is written."""
+
+
+def to_zip(source: Path, target: Path, progress: Progress | None = None) -> None:
     """Write the ``.mindio`` file ``source`` as a zip for ``torch.load``. Raises ``CheckpointError``, ``OSError``."""
     found_in = FileSource(source)
     stage = durable.staging(target)
@@ -37,6 +41,8 @@ def to_zip(source: Path, target: Path) -> None:
         writer = torch._C.PyTorchFileWriter(str(stage))
         for name, (start, size) in found.records.items():
             writer.write_record(name, read(found_in, start, size), size)
+            if progress:
+                progress(size)
         writer.write_end_of_file()
         give_name(stage, target)
     except RuntimeError as error:
@@ -46,7 +52,7 @@ def to_zip(source: Path, target: Path) -> None:
         stage.unlink(missing_ok=True)
 
 
-def from_zip(source: Path, target: Path) -> None:
+def from_zip(source: Path, target: Path, progress: Progress | None = None) -> None:
     """Write torch's zip ``source`` as a ``.mindio`` file. Raises ``CheckpointError``, ``OSError``."""
     sizes = _check_zip(source)
     try:
@@ -67,7 +73,7 @@ def from_zip(source: Path, target: Path) -> None:
         view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     if any(start + size > len(view) for start, size in places):
         raise NotThisFormat(f"{source} has {len(view)} bytes, its records go beyond them")
-    _store(target, [*(view[start : start + size] for start, size in places), trailer])
+    _store(target, [*(view[start : start + size] for start, size in places), trailer], progress)
 
 
 def _check_zip(source: Path) -> dict[str, int]:
@@ -100,7 +106,7 @@ def _natural(name: str) -> tuple[int, str]:
     return (int(tail) if tail.isdecimal() else 1 << 62, name)
 
 
-def to_safetensors(source: Path, target: Path) -> None:
+def to_safetensors(source: Path, target: Path, progress: Progress | None = None) -> None:
     """Write the tensors of ``source`` under dotted names (``model.layer.weight``).
 
     Raises :class:`Unsupported` naming what safetensors cannot hold: values that are no tensors, layouts that are not
@@ -126,19 +132,21 @@ def to_safetensors(source: Path, target: Path) -> None:
     stage = durable.staging(target)
     try:
         library.save_file(tensors, str(stage))
+        if progress:
+            progress(stage.stat().st_size)
         give_name(stage, target)
     finally:
         stage.unlink(missing_ok=True)
 
 
-def from_safetensors(source: Path, target: Path) -> None:
+def from_safetensors(source: Path, target: Path, progress: Progress | None = None) -> None:
     """Write a safetensors file as a ``.mindio`` file that holds one dictionary by name."""
     library = _safetensors()
     try:
         tensors = library.load_file(str(source))
     except Exception as error:
         raise NotThisFormat(f"{source} is not a safetensors file: {str(error)[:200]}") from error
-    _store(target, image.image(tensors).chunks())
+    _store(target, image.image(tensors).chunks(), progress)
 
 
 def _safetensors() -> Any:
@@ -157,7 +165,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _store(target: Path, parts: list[Any]) -> None:
+def _store(target: Path, parts: list[Any], progress: Progress | None) -> None:
     """Write parts as one durable file with its sums."""
     size = sum(len(part) for part in parts)
     # not closed here: the traceback of an error may still refer to it
@@ -165,7 +173,7 @@ def _store(target: Path, parts: list[Any]) -> None:
     for part in parts:
         view[position : position + len(part)] = part
         position += len(part)
-    durable.write(target, view[:size])
+    durable.write(target, view[:size], progress=progress)
 
 
 def give_name(stage: Path, target: Path) -> None:
@@ -180,7 +188,7 @@ def give_name(stage: Path, target: Path) -> None:
     sums.sync_folder(target.parent)
 
 
-FORMATS: dict[tuple[str, str], Callable[[Path, Path], None]] = {
+FORMATS: dict[tuple[str, str], Callable[[Path, Path, Progress | None], None]] = {
     ("mindio", "torch"): to_zip,
     ("torch", "mindio"): from_zip,
     ("mindio", "safetensors"): to_safetensors,
@@ -206,7 +214,7 @@ def kind(path: Path) -> str:
     raise NotThisFormat(f"{path} is neither a .mindio file nor torch's zip nor safetensors")
 
 
-def convert(source: Path, target: Path, wanted: str | None = None) -> str:
+def convert(source: Path, target: Path, wanted: str | None = None, progress: Progress | None = None) -> str:
     """Convert by content; without ``wanted``, to torch's zip, or from another format to ``.mindio``.
 
     Returns the format written. Raises :class:`NotThisFormat`, :class:`Unsupported`, ``OSError``.
@@ -217,5 +225,5 @@ def convert(source: Path, target: Path, wanted: str | None = None) -> str:
         raise CheckpointError(f"{source} and {target} are the same file")
     if (given, wanted) not in FORMATS:
         raise Unsupported(f"{source} is {given}; it cannot be converted to {wanted} directly (convert to mindio first)")
-    FORMATS[given, wanted](source, target)
+    FORMATS[given, wanted](source, target, progress)
     return wanted
