@@ -12,7 +12,7 @@ from engine.observe.observed import key_of
 from engine.plan.jobs.lifecycle import JobObject
 from engine.plan.jobs.resilience import rule_of
 from engine.plan.jobs.volcanojob_spec import read
-from tests.jobs import config_map, template, volcano_job
+from tests.jobs import World, config_map, template, volcano_job
 from tests.test_jobs_whole_planner import Whole, node
 
 
@@ -108,3 +108,26 @@ def test_a_job_that_does_not_opt_in_keeps_its_size(change: dict[str, Any]) -> No
     for raw, wanted in ((elastic(), True), (elastic(**change), False)):
         job = JobObject(key_of(raw), raw, raw["metadata"])
         assert (rule_of(job, read(job)) is not None) is wanted
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda job: job["metadata"]["labels"].update({"fault-scheduling": "force"}), "labels[fault-scheduling]: must"),
+        (lambda job: job["metadata"]["annotations"].update(minReplicas="none"), "annotations[minReplicas]: must be a"),
+        (lambda job: job["spec"].pop("maxRetry"), "spec.maxRetry: must be 0"),
+        (lambda job: job["spec"].update(minAvailable=2), "spec.minAvailable: must be 1"),
+    ],
+)
+def test_a_job_that_cannot_be_elastic_says_what_is_missing(change: Any, where: str) -> None:
+    job = elastic()
+    whole = World(elastic())
+    whole.settle()
+    whole.plan()
+    assert not [line for line in whole.diagnostics if "does not become smaller" in line]
+    change(job)
+    world = World(job)
+    world.settle()
+    world.plan()
+    (line,) = [line for line in world.diagnostics if "does not become smaller" in line]
+    assert where in line

@@ -53,18 +53,37 @@ class ElasticRule(NamedTuple):
 
 
 def rule_of(job: JobObject, spec: VolcanoSpec) -> ElasticRule | None:
-    """The job's rule, None for a job that did not opt in."""
-    if spec.labels.get("fault-scheduling") != "grace" or spec.labels.get(ELASTIC) != "on" or spec.problem:
-        return None
-    raw = part(job.raw, "spec")
-    text = spec.annotations.get(MIN_REPLICAS, "")
-    least = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
-    if raw.get("maxRetry") != 0 or spec.min_available != 1 or len(spec.tasks) != 1 or least < 1:
+    """The job's rule, None for a job that did not opt in, or not in full (``obstacle``)."""
+    if spec.labels.get(ELASTIC) != "on" or obstacle(job, spec):
         return None
     resource, chips = npu_of(spec.tasks[0].template)
     full = spec.tasks[0].replicas
-    whole = resource.startswith("huawei.com/Ascend") and "-" not in resource
-    return ElasticRule(full, min(least, full), chips, resource) if whole and chips and full else None
+    return ElasticRule(full, min(_least(spec), full), chips, resource)
+
+
+def obstacle(job: JobObject, spec: VolcanoSpec) -> tuple[str, str] | None:
+    """What keeps a job with label ``elastic-scheduling=on`` from being elastic: a field, and what it must be."""
+    if spec.problem:
+        return "spec", spec.problem
+    if spec.labels.get("fault-scheduling") != "grace":
+        return "metadata.labels[fault-scheduling]", "must be grace"
+    if _least(spec) < 1:
+        return f"metadata.annotations[{MIN_REPLICAS}]", "must be a number of pods, 1 or more"
+    if part(job.raw, "spec").get("maxRetry") != 0:
+        return "spec.maxRetry", "must be 0"
+    if spec.min_available != 1:
+        return "spec.minAvailable", "must be 1"
+    if len(spec.tasks) != 1 or not spec.tasks[0].replicas:
+        return "spec.tasks", "must be one task with pods"
+    resource, chips = npu_of(spec.tasks[0].template)
+    if not (chips and resource.startswith("huawei.com/Ascend") and "-" not in resource):
+        return "spec.tasks[0].template", "must ask for whole chips, such as huawei.com/Ascend910"
+    return None
+
+
+def _least(spec: VolcanoSpec) -> int:
+    text = spec.annotations.get(MIN_REPLICAS, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
 def resize(
@@ -81,6 +100,8 @@ def resize(
     may still hold the chips that they need.
     """
     rule = rule_of(job, spec)
+    if rule is None and spec.labels.get(ELASTIC) == "on" and (found := obstacle(job, spec)) is not None:
+        context.warn(job, found[0], f"{found[1]}: the job has label {ELASTIC}=on, and does not become smaller without")
     if rule is None:
         return memory if not memory.size else msgspec.structs.replace(memory, size=0)
     alive = [pod for pod in pods if not pod.finished and pod.deleting is None]
