@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from agents.dra.devices import devices
+from agents.dra.devices import CounterForm, devices
+from agents.dra.parts import parts_of
 from agents.dra.publisher import SlicePublisher
 from agents.drivers.base import Chip, Machine
+from agents.drivers.server_models import SERVER_MODELS
 from agents.node.client import KubeClient
 from agents.node.credentials import load
 from engine.kube import POD
@@ -24,6 +26,7 @@ __all__ = ["cluster"]
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 
 CLAIM = Resource("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", True)
+SLICE = Resource("resource.k8s.io/v1", "ResourceSlice", "resourceslices", False)
 CLASS = Resource("resource.k8s.io/v1", "DeviceClass", "deviceclasses", False)
 MACHINE = Machine(
     resource="huawei.com/Ascend910", prefix="Ascend910-", chip_name="Ascend910B", accelerator="huawei-Ascend910",
@@ -79,3 +82,25 @@ def test_a_pod_with_a_claim_is_allocated_bound_and_its_chips_are_kept(cluster: C
     cluster.add_pod("plain", 4)
     until(lambda: cluster.bound() == {"user", "plain"}, what="the other pod")
     assert all(len(pods) == 1 for pods in cluster.chips().values()) and len(cluster.chips()) == 8
+
+
+def test_parts_of_chips_are_published_through_an_api_server(cluster: Cluster, tmp_path: Path) -> None:
+    """The dry run by which the publisher learns where counters are kept leaves nothing behind."""
+    pro = SERVER_MODELS["atlas-300i-pro"].machine
+    chips = [Chip(id=n, logic_id=n, card=n) for n in range(4)]
+
+    async def once() -> None:
+        api = KubeClient(load(cluster.kubeconfig))
+        try:
+            publisher = SlicePublisher("node-9", api)
+            assert await publisher.keep(devices(pro, chips, [], (), parts_of(pro)), 0.0) == ""
+            assert publisher.counters is CounterForm.BESIDE
+            assert await publisher.keep(devices(pro, chips, [], (1,), parts_of(pro)), 1.0) == ""
+        finally:
+            await api.close()
+
+    asyncio.run(once())
+    found = [cluster.get(SLICE, f"node-9-npu.huawei.com-{n}") for n in range(4)]
+    assert all(body is not None and len(body["spec"]["sharedCounters"]) == 1 for body in found)
+    assert cluster.get(SLICE, "node-9-npu.huawei.com-0-try") is None
+    assert {body["spec"]["pool"]["generation"] for body in found if body is not None} == {2}
