@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -12,13 +13,22 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.dra.devices import CounterForm, devices, slices
+from agents.dra.claims import Claims
+from agents.dra.cutting import ClaimCutter
+from agents.dra.devices import CounterForm, Device, devices, slices
 from agents.dra.parts import ChipParts, chip_parts, parts_of
+from agents.dra.settings import DraSettings
 from agents.drivers.base import Chip, DriverError, Machine
 from agents.drivers.server_models import SERVER_MODELS, SIZES_310P, TOTALS_310P, machine
+from agents.drivers.simulated import SimulatedDriver
+from agents.node.clock import Clock
+from agents.node.policy import FaultLevels
+from agents.node.state import NodeState
 from engine.model import quantities
 from engine.model.vnpu import ChipCapacity, TemplateSize, unfit
+from engine.wire.policy import NodePolicy
 from tests import listing
+from tests.agent_world import NODE, RULES
 from tests.test_dra_driver import DraNode, ResourceApi
 from tests.test_dra_placement import CLASS, asking, claim, gang, given
 
@@ -249,3 +259,126 @@ def test_the_planner_gives_the_parts_that_the_driver_offers(form: CounterForm, t
     whole = [claim("c0", asking(1, f'{own}.type == "npu"')), claim("c1", part), *gang(["c0"], ["c1"], policy="")]
     rows = [name for names in given(listing.plan([*world, *whole], tmp_path)).values() for name in names]
     assert sorted(row.partition("-vnpu-")[0] for row in rows) == ["n1/ascend310p-0", "n1/ascend310p-1"]
+
+
+class Ended(Exception):
+    """The agent ends here."""
+
+
+class History:
+    """Claims on one node with random ends of the agent, before and after each effect, and reboots of the host."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.chance = random.Random(seed)
+        self.folder = folder
+        self.files = DraSettings(cdi=folder / "cdi", dev=folder / "dev", host_root=str(folder / "host"))
+        (folder / "dev").mkdir(parents=True)
+        for name in (*(f"davinci{n}" for n in range(4)), *(f"vdavinci{n}" for n in range(100, 160)),
+                     "davinci_manager", "hisi_hdc", "devmm_svm"):  # fmt: skip
+            (folder / "dev" / name).touch()
+        self.driver: Any = SimulatedDriver(NODE, PRO, now_ms=lambda: 0, sleep=self.ends)
+        for name in ("create_vnpu", "destroy_vnpu"):
+            setattr(self.driver, name, self.ending(getattr(self.driver, name)))
+        self.parts = parts_of(PRO.machine)
+        self.wanted: dict[str, list[str]] = {}
+        self.starts = 0
+        self.boot()
+
+    async def ends(self, _: float = 0.0) -> None:
+        if self.chance.random() < 0.1:
+            raise Ended
+
+    def ending(self, call: Any) -> Any:
+        async def act(*given: Any) -> Any:
+            found = await call(*given)
+            await self.ends()
+            return found
+
+        return act
+
+    def boot(self) -> None:
+        self.claims = Claims(self.folder / "state", NODE, self.files)
+        write = self.claims._write
+
+        def writes() -> None:
+            if self.chance.random() < 0.05:
+                raise Ended
+            write()
+            if self.chance.random() < 0.05:
+                raise Ended
+
+        self.claims._write = writes  # type: ignore[method-assign]
+        self.cutter = ClaimCutter(self.driver, self.claims, Clock())
+        chips = [Chip(id=n, logic_id=n, card=n) for n in range(4)]
+        self.state = NodeState(NODE, PRO.machine, chips, FaultLevels(NodePolicy("default", RULES)), polled=True)
+        self.state.claimed = self.claims.held
+
+    def devices(self) -> list[Device]:
+        return devices(PRO.machine, self.state.chips, (), (), self.parts)
+
+    async def prepare(self, uid: str) -> None:
+        rows = [{"request": "r", "driver": "npu.huawei.com", "pool": NODE, "device": one} for one in self.wanted[uid]]
+        body = {"metadata": {"namespace": "train", "name": uid, "uid": uid},
+                "status": {"allocation": {"devices": {"results": rows}}}}  # fmt: skip
+        self.claims.hold(uid, body, self.devices(), self.state)
+        await self.cutter.cut(uid, self.state)
+        self.claims.describe(uid, self.devices(), self.state)
+
+    async def unprepare(self, uid: str) -> None:
+        await self.cutter.give_back(uid, self.state)
+        self.claims.unprepare(uid)
+
+    async def ask_again(self) -> None:
+        """Kubelet asks for all claims again, after each start of the host once more."""
+        while True:
+            before = self.starts
+            for uid in sorted(self.wanted):
+                await self.until_done(History.prepare, uid)
+            if self.starts == before:
+                return
+
+    async def until_done(self, act: Any, uid: str) -> None:
+        """Kubelet asks again until it is answered."""
+        for _ in range(200):
+            try:
+                return await act(self, uid)  # type: ignore[no-any-return]
+            except Ended:
+                if self.chance.random() < 0.2:
+                    self.driver._vnpus.clear()  # the host starts again, too
+                    self.starts += 1
+                self.boot()
+        raise AssertionError("kubelet is never answered")
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_history_of_ends_leaves_a_vnpu_or_gives_one_twice(seed: int, tmp_path: Path) -> None:
+    async def story() -> None:
+        history = History(seed, tmp_path)
+        free = {f"ascend310p-{chip}-vnpu-{kind}" for chip in range(2)
+                for kind in ("vir01-0", "vir01-1", "vir02-0", "vir02-1c-0")}  # fmt: skip
+        for number in range(25):
+            if free and (not history.wanted or history.chance.random() < 0.6):
+                uid = f"c{number}"
+                chosen = history.chance.sample(sorted(free), min(len(free), history.chance.choice((1, 1, 2))))
+                history.wanted[uid] = chosen
+                free -= set(chosen)
+                await history.until_done(History.prepare, uid)
+            else:
+                uid = history.chance.choice(sorted(history.wanted))
+                await history.until_done(History.unprepare, uid)
+                free |= set(history.wanted.pop(uid))
+            await history.ask_again()
+            there = {vnpu.id: (vnpu.chip, vnpu.template) for vnpu in await vnpus(history)}
+            held = [one for claim in history.claims.prepared.values() for one in claim.devices]
+            assert sorted(one.vnpu for one in held) == sorted(there), "one vNPU for each part, none beside"
+            assert all(there[one.vnpu] == (one.chip, one.template) for one in held)
+            assert sorted(one.name for one in held) == sorted(itertools.chain(*history.wanted.values()))
+        for uid in sorted(history.wanted):
+            await history.until_done(History.unprepare, uid)
+        assert not await vnpus(history) and not history.claims.held
+
+    asyncio.run(story())
+
+
+async def vnpus(history: History) -> Any:
+    return sorted(history.driver._vnpus.values())

@@ -116,13 +116,14 @@ class Claims:
                 raise
         return found
 
-    def record(self, uid: str, claim: PreparedClaim) -> None:
-        """Write down which vNPUs a claim has got. Raises OSError."""
-        before, self._claims[uid] = self._claims[uid], claim
+    def record(self, changed: Mapping[str, PreparedClaim]) -> None:
+        """Write down which vNPUs claims have, by UID. Raises OSError."""
+        before = {uid: self._claims[uid] for uid in changed}
+        self._claims.update(changed)
         try:
             self._write()
         except OSError:
-            self._claims[uid] = before
+            self._claims.update(before)
             raise
 
     def describe(self, uid: str, devices: Iterable[Device], state: NodeState) -> None:
