@@ -31,7 +31,7 @@ REST = 1.5
 """Seconds until the spare is back before the next fault."""
 MEANWHILE = 0.5
 """Seconds between the death of a helper and the next fault."""
-LIMIT = 30.0
+LIMIT = 15.0
 """Seconds that torchrun gets."""
 
 

@@ -31,7 +31,7 @@ KILLS = 40
 LIMIT = 60.0
 WARM = 25.0
 """Seconds until the hook has made its warm process."""
-REST = 2.0
+REST = 1.5
 """Seconds of training between two kills."""
 
 

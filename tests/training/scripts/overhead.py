@@ -7,7 +7,7 @@ import torch
 
 import belay_training as bt
 
-STEPS, BUSY = 400, 0.02
+STEPS, BUSY = 200, 0.02
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 data = torch.randn(8, 64)
