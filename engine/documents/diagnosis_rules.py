@@ -45,7 +45,9 @@ class DiagnosisRule(Document):
         tuple[Annotated[tuple[Fragment, ...], Field(min_length=1, max_length=MAX_TEXTS)], ...],
         Field(min_length=1, max_length=MAX_ALTERNATIVES),
     ]
-    sources: tuple[Literal["training", "plog", "device", "inference", "host"], ...] = ()
+    sources: tuple[
+        Literal["training", "plog", "device", "inference", "host", "component", "bmc", "switch", "check"], ...
+    ] = ()
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     title: LocalText
     advice: LocalText

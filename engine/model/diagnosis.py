@@ -181,14 +181,14 @@ def _silent(pods: Sequence[PodEvidence], waits: Sequence[_Seen], missing: Mappin
         return [], ""
     named = {rank for _, event in waits for rank in event.remotes}
     silent: list[Root] = [Root(-1, pod, node, "", 0) for pod, node in missing.items()]
-    for pod in pods:
+    for pod in (one for one in pods if not one.bystander):
         heard = waiting.get(pod.pod, set())
         quiet = [rank for rank in pod.ranks if rank not in heard]
         if not heard and not pod.ranks:
             silent.append(Root(-1, pod.pod, pod.node, "", 0))
         elif -1 not in heard:
             silent += [Root(rank, pod.pod, pod.node, "", 0) for rank in quiet]
-    total = sum(max(len(pod.ranks), 1) for pod in pods) + len(missing)
+    total = sum(max(len(pod.ranks), 1) for pod in pods if not pod.bystander) + len(missing)
     wanted = [root for root in silent if root.rank in named and root.rank >= 0] or silent
     if not wanted or len(wanted) * 2 > total:
         return [], ""

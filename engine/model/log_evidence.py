@@ -23,13 +23,18 @@ MAX_RANKS = 64
 
 
 class LogSource(StrEnum):
-    """Where lines come from: the pod's own output, CANN's plog, the device, an inference server, the host."""
+    """Where lines come from: the pod's own output, CANN's plog, the device, an inference server, the host; and, in
+    collected folders only, MindCluster's components, the BMC, switches, and what `npu-smi` and `hccn_tool` printed."""
 
     TRAINING = "training"
     PLOG = "plog"
     DEVICE = "device"
     INFERENCE = "inference"
     HOST = "host"
+    COMPONENT = "component"
+    BMC = "bmc"
+    SWITCH = "switch"
+    CHECK = "check"
 
 
 class EventRole(StrEnum):
@@ -71,6 +76,7 @@ class LogEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 class PodEvidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the logs of one pod say. ``ranks`` are those of its processes where the logs name them, ``world`` the number
     of ranks; ``pod_rank`` is the pod's own number, -1 without one. ``cut``: some logs were too large to read whole.
+    ``bystander``: no process of the job ran there (a BMC, a switch), so that its silence says nothing.
     """
 
     namespace: str
@@ -92,3 +98,4 @@ class PodEvidence(msgspec.Struct, frozen=True, omit_defaults=True):
     files: int = 0
     cut: bool = False
     events: tuple[LogEvent, ...] = ()
+    bystander: bool = False

@@ -9,6 +9,7 @@ from engine.documents import Desired, DiagnosisRule
 from engine.model.cluster import Observed
 from engine.model.diagnosis import Diagnosis, EventSummary, Root, diagnose
 from engine.model.diagnostics import ObjectKey
+from engine.model.log_codes import ADVICE, meaning_of
 from engine.model.log_evidence import PodEvidence
 from engine.model.times import rfc3339
 from engine.status.bodies import config_map
@@ -39,7 +40,11 @@ def diagnosis_body(
         missing: nodes by name of the job's pods without evidence, where their silence counts.
     """
     rules = desired.diagnosis_rules
-    found = diagnose(evidence, expected=missing, priorities={code: rule.priority for code, rule in rules.items()})
+    weights = {code: rule.priority for code, rule in rules.items()}
+    for code in {event.code for one in evidence for event in one.events} - weights.keys():
+        if (meaning := meaning_of(code)) is not None:
+            weights[code] = meaning.priority
+    found = diagnose(evidence, expected=missing, priorities=weights)
     return {"diagnosis": _body(found, rules)} if found is not None else {}
 
 
@@ -63,29 +68,36 @@ def _body(found: Diagnosis, rules: Mapping[str, DiagnosisRule]) -> dict[str, Any
 
 def _root(root: Root, rules: Mapping[str, DiagnosisRule]) -> dict[str, Any]:
     body: dict[str, Any] = {"rank": root.rank if root.rank >= 0 else None, "pod": root.pod, "node": root.node}
-    rule = rules.get(root.code)
     if root.code:
         body |= {"code": root.code, "time": _time(root.at_ms)}
-    if rule is not None:
-        return body | {
-            "what": rule.title.en, "whatZh": rule.title.of("zh"), "advice": rule.advice.en,
-            "adviceZh": rule.advice.of("zh"),
-        }  # fmt: skip
+    if (texts := _texts(root.code, rules)) is not None:
+        return body | dict(zip(("what", "whatZh", "advice", "adviceZh"), texts, strict=True))
     return body | {"advice": _SILENT[0], "adviceZh": _SILENT[1]} if not root.code else body
 
 
 def _event(event: EventSummary, rules: Mapping[str, DiagnosisRule]) -> dict[str, Any]:
-    rule = rules.get(event.code)
-    title = {"what": rule.title.en, "whatZh": rule.title.of("zh")} if rule is not None else {}
+    texts = _texts(event.code, rules)
+    title = {"what": texts[0], "whatZh": texts[1]} if texts is not None else {}
     return {
         "code": event.code, "role": event.role.value, **title, "first": _time(event.first_ms), "lines": event.lines,
         "pods": event.pods, "node": event.node, "example": event.example,
     }  # fmt: skip
 
 
+def _texts(code: str, rules: Mapping[str, DiagnosisRule]) -> tuple[str, str, str, str] | None:
+    """What happened and what to do, each in English and Chinese: by a rule, else by the code itself."""
+    rule = rules.get(code)
+    if rule is not None:
+        return rule.title.en, rule.title.of("zh"), rule.advice.en, rule.advice.of("zh")
+    meaning = meaning_of(code)
+    return (meaning.en, meaning.zh, *ADVICE[meaning.advice]) if meaning is not None else None
+
+
 def _name(root: Root) -> str:
     rank = f"rank {root.rank}" if root.rank >= 0 else "pod"
-    place = " ".join(part for part in (root.pod, f"on {root.node}" if root.node else "") if part)
+    place = " ".join(
+        part for part in (root.pod, f"on {root.node}" if root.node and root.node != root.pod else "") if part
+    )
     return f"{rank} ({place})" if root.rank >= 0 and place else f"{rank} {place or 'unknown'}"
 
 

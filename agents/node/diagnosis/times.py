@@ -10,6 +10,10 @@ _STAMP: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:\.\d{3})?(Z|[+-]\d\d:?\d\d)?"
 )
 _SYSLOG: Final = re.compile(r"^(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) ([ \d]\d) (\d\d):(\d\d):(\d\d)\b")
+_NAMED: Final = re.compile(  # of switches: May 27 2025 11:25:00+08:00; of tools and dmesg -T: Fri May 27 11:25:00 2025
+    r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(\d{1,2}) (?:(\d{4}) )?(\d\d):(\d\d):(\d\d)"
+    r"(?:(Z|[+-]\d\d:?\d\d)| (\d{4})\b)?"
+)
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 #: Zones differ by whole quarters of an hour.
 _QUARTER: Final = 900_000
@@ -38,6 +42,8 @@ def stamp_of(line: str, written_ms: int) -> Stamp | None:
         if zone is None:
             return Stamp(ms, True)
         return Stamp(ms - _offset(zone), False)
+    if (named := _named(line)) is not None:
+        return named
     syslog = _SYSLOG.match(line)
     if syslog is None:
         return None
@@ -50,6 +56,27 @@ def stamp_of(line: str, written_ms: int) -> Stamp | None:
     if ms > written_ms + 2 * _DAY:  # December's lines, read in January
         ms = calendar.timegm((year - 1, *parts)) * 1000
     return Stamp(ms, True)
+
+
+def _named(line: str) -> Stamp | None:
+    found = _NAMED.search(line[:_LOOK])
+    if found is None or not (found[3] or found[8]):
+        return None
+    year, day, hour, minute = int(found[3] or found[8]), int(found[2]), int(found[4]), int(found[5])
+    if not (1990 <= year <= 2200 and 1 <= day <= 31 and hour < 24 and minute < 60):
+        return None
+    ms = calendar.timegm((year, _MONTHS.index(found[1]) + 1, day, hour, minute, min(int(found[6]), 59))) * 1000
+    return Stamp(ms - _offset(found[7]), False) if found[7] else Stamp(ms, True)
+
+
+def offset_in(line: str) -> int | None:
+    """The zone that a line's time states, as ms east of UTC; None without one, and for ``Z``, which says nothing about
+    the clock of its node."""
+    found = _STAMP.search(line[:_LOOK])
+    zone = found[8] if found is not None else None
+    if zone is None and (named := _NAMED.search(line[:_LOOK])) is not None:
+        zone = named[7]
+    return _offset(zone) if zone and zone != "Z" else None
 
 
 def zone_of(last: Stamp | None, written_ms: int) -> int:
@@ -78,4 +105,4 @@ def _year(ms: int) -> int:
     return year
 
 
-__all__ = ["Stamp", "stamp_of", "zone_of"]
+__all__ = ["Stamp", "offset_in", "stamp_of", "zone_of"]
