@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from agents.training.checkpoint import blocks, durable, image, sets, sources, sums
+from agents.training.checkpoint import blocks, durable, image, pages, sets, sources, sums
 from agents.training.checkpoint.errors import Damaged, Incomplete, NotThisFormat
 from agents.training.checkpoint.reading import ranges
 from agents.training.checkpoint.saver import Saver, saver
@@ -214,6 +214,11 @@ class PoolReader(StorageReader):  # type: ignore[misc]
 
     def _fetch(self, wanted: set[Shard]) -> dict[Shard, bytearray]:
         found = {shard: bytearray(shard.size) for shard in wanted}
+        with pages.Ahead([(sources.address(memoryview(data)), len(data)) for data in found.values()]):
+            self._read(found)
+        return found
+
+    def _read(self, wanted: dict[Shard, bytearray]) -> None:
         for name in sorted({shard.file for shard in wanted}):
             parts = sorted(
                 (shard for shard in wanted if shard.file == name), key=lambda shard: (shard.start, shard.size)
@@ -224,10 +229,9 @@ class PoolReader(StorageReader):  # type: ignore[misc]
                 raise Incomplete(f"{self.folder / name} cannot be read: {error.strerror}") from error
             try:
                 known = sums.read(self.folder / name) if self.proven else []
-                self._gather(source, [(s.start, memoryview(found[s])) for s in parts if s.size], known)
+                self._gather(source, [(s.start, memoryview(wanted[s])) for s in parts if s.size], known)
             finally:
                 source.close()
-        return found
 
     def _gather(self, source: FileSource, targets: list[tuple[int, memoryview]], known: list[sums.Sums]) -> None:
         fitting = [entry for entry in known if entry.size == source.size]
