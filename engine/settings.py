@@ -67,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     debounce: float = 0.05
     claim: float = 30.0
     lease: float = 15.0
+    silence: float = 2.5
     expiry: float = 30.0
     patience: float = 5.0
     order_life: float = 900.0
@@ -105,6 +106,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "debounce": (0.0, 60.0),
     "claim": (0.001, 3600.0),
     "lease": (0.001, 3600.0),
+    "silence": (0.001, 3600.0),
     "expiry": (0.001, 3600.0),
     "patience": (0.001, 3600.0),
     "order_life": (0.001, _DAY),

@@ -80,6 +80,23 @@ def test_the_first_taker_gets_epoch_one_and_another_waits_its_whole_duration() -
     asyncio.run(case())
 
 
+def test_what_a_dead_holder_has_is_taken_at_once_and_from_nobody_else() -> None:
+    async def case() -> None:
+        world, dead = World(), {"a"}
+        lease = {"duration": 15.0, "clock": lambda: world.now, "ended": dead.__contains__}
+        first, third = world.lease("a"), world.lease("c")
+        second = shard_lease(world.leases, "main", "b", **lease)  # type: ignore[arg-type]
+        assert await first.acquire() == 1
+        assert await third.acquire() is None and third.holder == "a"
+        assert await second.acquire() == 2
+        assert await first.renew() is False and await first.verify(1) is False, "it was not dead, and must stop"
+        await second.release()
+        assert await third.acquire() == 3
+        assert await second.acquire() is None and second.holder == "c", "who took over lives"
+
+    asyncio.run(case())
+
+
 def test_a_renewal_restarts_the_wait() -> None:
     async def case() -> None:
         world = World()

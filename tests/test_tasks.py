@@ -16,9 +16,11 @@ import msgspec
 import pytest
 
 from engine.controller.messages import RECONCILE, broker_url, configuration, send
+from engine.controller.triggers import Triggers
 from engine.errors import InputError
+from engine.kube.lease import shard_lease
 from engine.settings import Settings, from_environment, to_environment
-from engine.store import PassStore, connect
+from engine.store import Life, PassStore, connect
 from tests.loop_world import Cluster, cluster, until
 from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
 
@@ -135,6 +137,38 @@ def test_another_worker_takes_over_from_a_dead_one(cluster: Cluster, processes: 
     cluster.add_pod("two", 1)
     until(lambda: cluster.bound() == {"one", "two"}, PATIENCE, "the second pod, by the second worker")
     each_chip_once(cluster, 2)
+
+
+def test_a_second_controller_need_not_wait_for_the_lease_of_a_dead_one(cluster: Cluster, processes: Processes) -> None:
+    processes.settings = msgspec.structs.replace(processes.settings, lease=3000.0)
+    first = processes.start("controller", "controller-1")
+    processes.start("worker")
+    cluster.add_node("node-1")
+    cluster.add_pod("one", 1)
+    until(lambda: cluster.bound() == {"one"}, PATIENCE)
+    processes.start("controller", "controller-2")
+    client = connect(processes.settings.redis_url)
+    until(lambda: client.exists("belay:life:controller:controller-2") == 1, PATIENCE, "the second controller")
+    processes.kill(first)
+    cluster.add_pod("two", 1)
+    until(lambda: cluster.bound() == {"one", "two"}, PATIENCE, "the second pod, seen by the second controller")
+
+
+def test_what_a_worker_held_when_it_died_for_good_is_free_soon(cluster: Cluster, processes: Processes) -> None:
+    processes.settings = msgspec.structs.replace(processes.settings, lease=3000.0, claim=3000.0, expiry=30.0)
+    client = connect(processes.settings.redis_url)
+    triggers = Triggers(client)
+    triggers.mark("main")
+    assert triggers.claim("main", "worker-9", 3000.0)
+    assert triggers.owners() == {"worker-9"}
+    Life(client, "worker", "worker-9", 600.0).beat()  # Redis keeps it for twice that time
+    assert cluster.run(shard_lease(cluster.kube, "main", "worker-9", duration=3000.0).acquire()) == 1
+    processes.start("controller")
+    processes.start("worker", "worker-1")
+    cluster.add_node("node-1")
+    cluster.add_pod("one", 1)
+    until(lambda: cluster.bound() == {"one"}, PATIENCE, "the pod, by a worker that waited for nothing to expire")
+    assert "worker-9" not in triggers.owners()
 
 
 def test_a_killed_controller_and_a_killed_redis_are_only_an_interruption(

@@ -30,6 +30,7 @@ from engine.source.git import stop_all
 from engine.store import (
     CONTROLLER_BEAT,
     Keyring,
+    Life,
     PassStore,
     RevisionWriter,
     SnapshotWriter,
@@ -45,6 +46,8 @@ BEAT_SECONDS = 5.0
 """Seconds between the heartbeats of a leading controller with a complete snapshot."""
 BEAT_KEPT_SECONDS = 3600.0
 """Seconds for which Redis keeps a heartbeat, to distinguish a silent controller from none."""
+LOOK_SECONDS = 1.0
+"""Longest time between a waiting controller's looks at the Lease."""
 RELEASE_SECONDS = 3.0
 """Longest time for releasing the Lease."""
 RENEW_SECONDS = 600.0
@@ -86,8 +89,17 @@ class Controller:
             revision=self._revision,
             debounce=settings.debounce,
             mark=self._mark,
+            leads=self._leads,
         )
-        self._lease = Lease(kube, f"belay-controller-{settings.shard}", settings.identity, duration=settings.lease)
+        self.life = Life(client, "controller", settings.identity, settings.silence)
+        self._lease = Lease(
+            kube,
+            f"belay-controller-{settings.shard}",
+            settings.identity,
+            duration=settings.lease,
+            ended=self.life.ended,
+        )
+        self._renewing = asyncio.Lock()
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -107,14 +119,27 @@ class Controller:
     async def _lead_on(self) -> None:
         while not self._stop.is_set():
             if await self._acquire():
-                _log.info("leading", shard=self._shard)
+                silent = self._lease.holder if self.life.ended(self._lease.holder) else ""
+                _log.info("leading", shard=self._shard, **({"instead_of": silent} if silent else {}))
                 await self._lead()
             else:
-                await wait(self._stop, self._settings.lease / 5)
+                await self._wait_for_lead()
+
+    async def _wait_for_lead(self) -> None:
+        """Wait until the Lease is worth another look: a while has passed, or its holder is dead."""
+        ends = time.monotonic() + min(LOOK_SECONDS, self._settings.lease / 5)
+        while time.monotonic() < ends and not self._stop.is_set():
+            await wait(self._stop, min(TICK_SECONDS, self.life.every))
+            if self.life.ended(self._lease.holder):
+                return
 
     def stop(self) -> None:
         """End ``run`` soon, releasing the Lease."""
         self._stop.set()
+
+    def rivals(self) -> list[str]:
+        """Whose life matters to this controller: the leader's."""
+        return [self._lease.holder]
 
     @property
     def ready(self) -> bool:
@@ -168,14 +193,23 @@ class Controller:
         await self._revision.report_source_again()
         await self._stop.wait()  # the controller ends with the first of its parts
 
+    async def _leads(self) -> bool:
+        """Whether the Lease is ours still, as far as the API server says."""
+        async with self._renewing:
+            try:
+                return await self._lease.renew()
+            except KubeError:
+                return True
+
     async def _renew_lease(self) -> None:
         """Renew the Lease; returns when it is lost. If the API server is away, that is after the Lease's duration."""
         renewed = time.monotonic()
         while time.monotonic() - renewed < self._settings.lease:
             await asyncio.sleep(self._settings.lease / 5)
             try:
-                if not await self._lease.renew():
-                    break
+                async with self._renewing:
+                    if not await self._lease.renew():
+                        break
                 renewed = time.monotonic()
             except KubeError as error:
                 _log.warning("lease not renewed", reason=str(error))
@@ -257,4 +291,8 @@ async def _serve(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, end_soon)
-        await controller.run()
+        controller.life.start(controller.rivals)
+        try:
+            await controller.run()
+        finally:
+            controller.life.stop()

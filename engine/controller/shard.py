@@ -86,6 +86,7 @@ class Shard:
         clock: Callable[[], float] = time.time,
         *,
         order_keys: OrderKeys | None = None,
+        ended: Callable[[str], bool] = lambda identity: False,
     ) -> None:
         self.order_keys = order_keys or OrderKeys()
         self.name = name
@@ -93,7 +94,7 @@ class Shard:
         self.clock = clock
         self.triggers = triggers
         self.passes = passes
-        self.lease = shard_lease(kube, name, settings.identity, duration=settings.lease)
+        self.lease = shard_lease(kube, name, settings.identity, duration=settings.lease, ended=ended)
         self._stored = snapshots, revisions
         self._healed, self._pause = float("-inf"), HEAL_SECONDS
         self.snapshot = SnapshotReader(name, snapshots, keep_raw=settings.recordings)

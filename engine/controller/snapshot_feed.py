@@ -23,6 +23,8 @@ class SnapshotFeed:
     Args:
         debounce: seconds that changes are collected before they are written.
         mark: marks the shard for a pass; called once a complete snapshot holds a change that a pass may act on.
+        leads: whether this controller still leads; asked before a snapshot is begun again, since another controller may
+            have begun one.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class SnapshotFeed:
         revision: RevisionFeed,
         debounce: float,
         mark: Callable[[], Awaitable[None]],
+        leads: Callable[[], Awaitable[bool]],
     ) -> None:
         self.synced = False
         self._shard = shard
@@ -44,6 +47,7 @@ class SnapshotFeed:
         self._revision = revision
         self._debounce = debounce
         self._mark = mark
+        self._leads = leads
         self._events = WatchEvents()
         self.reflectors = [
             Reflector(
@@ -60,12 +64,17 @@ class SnapshotFeed:
         self._generation = ""
 
     async def run(self) -> None:
-        """Carry changes from the watches to Redis; list everything again whenever Redis lost the snapshot."""
+        """Carry changes from the watches to Redis; list everything again whenever Redis lost the snapshot.
+
+        Returns when another controller leads.
+        """
         while True:
             await self._events.wait()
             await asyncio.sleep(self._debounce)
             try:
                 if not self._generation:
+                    if not await self._leads():
+                        return
                     await self._begin()
                 elif not await self._flush():
                     _log.warning("Redis lost the snapshot, listing everything again", shard=self._shard)

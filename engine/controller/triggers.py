@@ -126,6 +126,7 @@ class Triggers:
     """The queue of shards. Every method may raise StoreUnavailable; after a flush of Redis the queue is empty."""
 
     def __init__(self, client: redis.Redis, prefix: str = "belay") -> None:
+        self._client = client
         self._keys = [f"{prefix}:{{triggers}}:{name}" for name in ("dirty", "busy", "sent", "epochs")]
         self._mark, self._ready, self._next, self._claim, self._extend, self._done, self._free = (
             client.register_script(_HEAD + body) for body in (_MARK, _READY, _NEXT, _CLAIM, _EXTEND, _DONE, _FREE)
@@ -166,6 +167,13 @@ class Triggers:
     def free(self, owner: str = "") -> int:
         """Drop the claims of ``owner`` (all claims if empty) and mark their shards. Returns how many."""
         return int(cast(int, self._run(self._free, owner)))
+
+    def owners(self) -> set[str]:
+        """Who has claims."""
+        with translated():
+            held = cast(list[Any], self._client.hvals(self._keys[1]))
+        parts = [_text(value).split(":", 2) for value in held]
+        return {part[2] for part in parts if len(part) == 3}
 
     def _run(self, script: Any, *arguments: object) -> object:
         with translated():

@@ -32,6 +32,7 @@ from engine.settings import Settings
 from engine.store import (
     BatchResult,
     Keyring,
+    Life,
     PassStore,
     StoredRevisions,
     StoredSnapshots,
@@ -63,6 +64,7 @@ class Worker:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()
         self._run(self._kube.__aenter__(), 30.0)
+        self.life.start(self.triggers.owners, self.free_claims_of_the_dead)
 
     def set_up(self, settings: Settings, send: Callable[[str], None], client: redis.Redis, kube: Kube) -> None:
         """Set up everything but the event loop, which simulations replace."""
@@ -82,6 +84,13 @@ class Worker:
         self._pods = PodWatch(kube)
         self._gate = asyncio.Semaphore(settings.in_flight)
         self.order_keys = OrderKeys(settings.order_keys)
+        self.life = Life(client, "worker", settings.identity, settings.silence)
+
+    def free_claims_of_the_dead(self) -> None:
+        """Free the claims of workers that are dead, so that their shards are due now. Raises StoreUnavailable."""
+        for owner in sorted(self.triggers.owners()):
+            if owner != self.settings.identity and self.life.ended(owner) and self.triggers.free(owner):
+                _log.warning("worker is silent, its shards are due again", was=owner)
 
     def resume(self) -> None:
         """Release the Leases that this process held when it was killed; else others wait until they end."""
@@ -99,6 +108,7 @@ class Worker:
 
     def close(self) -> None:
         """End the connections."""
+        self.life.stop()
         self._run(self._kube.__aexit__(), 10.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -243,6 +253,7 @@ class Worker:
             StoredRevisions(self._client, keys=self.keys),
             self._send_batch,
             order_keys=self.order_keys,
+            ended=self.life.ended,
         )
 
     async def _send_batch(self, text: str) -> None:

@@ -22,7 +22,8 @@ class Lease:
     """One named Lease as seen by one identity.
 
     ``identity`` must be the same after a restart of the same process, and differ between processes. ``clock`` is
-    monotonic seconds, ``wall`` Unix seconds (written for users, never compared).
+    monotonic seconds, ``wall`` Unix seconds (written for users, never compared). ``ended`` says whether another
+    identity is known to be dead, so that what it holds need not expire.
     """
 
     def __init__(
@@ -35,7 +36,10 @@ class Lease:
         duration: float = DURATION_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        ended: Callable[[str], bool] = lambda identity: False,
     ) -> None:
+        self.holder = ""
+        """Who else held it when ``acquire`` last looked."""
         self.name = name
         self.identity = identity
         self.duration = duration
@@ -43,6 +47,7 @@ class Lease:
         self._namespace = namespace
         self._clock = clock
         self._wall = wall
+        self._ended = ended
         self._epoch: int | None = None
         self._observed: tuple[str, float] = ("", 0.0)
 
@@ -119,8 +124,8 @@ class Lease:
 
     def _free(self, found: Object) -> bool:
         spec: dict[str, Any] = found.get("spec") or {}
-        holder = spec.get("holderIdentity") or ""
-        if holder in {"", self.identity}:
+        self.holder = holder = str(spec.get("holderIdentity") or "")
+        if holder in {"", self.identity} or self._ended(holder):
             return True
         version = str((found.get("metadata") or {}).get("resourceVersion"))
         if self._observed[0] != version:

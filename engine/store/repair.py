@@ -37,7 +37,7 @@ def expected(key: str, prefix: str = PREFIX) -> str | None:
         return _QUEUES[key]
     if not key.startswith(f"{prefix}:"):
         return None
-    if key.startswith(f"{prefix}:alive:"):
+    if key.startswith((f"{prefix}:alive:", f"{prefix}:life:")):
         return "string"
     if key.startswith(f"{prefix}:revision:"):
         return "hash"

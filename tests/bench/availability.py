@@ -1,9 +1,10 @@
 """What killed leaders cost: two controllers, three workers and two servers on a real kube-apiserver, under load.
 
 For ten minutes (``MINUTES``) every 10 s the leading controller is killed (SIGKILL), and in turn the worker that holds
-the shard's Lease; each process is started again within 2 s under its name, as kubelet does. Once Redis is killed and
-comes back empty, once kube-apiserver is killed and started again. Settings are the defaults. Meanwhile jobs come, go
-and lose pods in Git and in the cluster. At the moment of each kill a chip breaks and a pod is made: the clock runs from
+the shard's Lease. Each process stays away for 6 to 8 s, as a container that kubelet starts again later each time, so
+the others must take over. Once Redis is killed and comes back empty, once kube-apiserver is killed and started again.
+Settings are the defaults. Meanwhile jobs come, go and lose pods in Git and in the cluster, and chips fail that a reset
+heals. At the moment of each kill a chip breaks and a pod is made: the clock runs from
 there until the chip's isolation stands in the orders and the pod is bound; the first of both is the first correct
 action. A witness with a watch of its own sees every binding, order and reset: a chip with two owners, an epoch that ran
 twice, a reset under a pod end the run, and so does anything that is missing after the last kill. The agents' own delays
@@ -27,11 +28,13 @@ from typing import Any
 from engine.kube import LEASE, POD, Kube, KubeError, cancel_all
 from tests.bench.measure import Result, Skipped, nearest
 from tests.chaos.kubelets import JOBS
-from tests.chaos.rounds import LASTING, Player, jobs
+from tests.chaos.rounds import LASTING, RESET, Player, jobs
 from tests.chaos.site import CHIPS, Site, Size, remove, site
 from tests.chaos.witness import Witness
 
 EVERY = 10.0
+AWAY = 6.0
+"""Seconds until a killed process may be started again; it is within two more."""
 PATIENCE = 60.0
 """Longest wait for an action after a kill, in seconds."""
 GOAL = 5.0
@@ -74,7 +77,9 @@ class Run:
             lease = await self.kube.get(LEASE, _LEASES[kind], "belay-system")
             holder = str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
         machine = self.site.machines.get(holder) or self.chance.choice(self.site.of(kind))
+        machine.down = True
         machine.kill()
+        asyncio.get_running_loop().call_later(AWAY, setattr, machine, "down", False)
         self.kills[kind] = self.kills.get(kind, 0) + 1
         return machine.name
 
@@ -134,9 +139,13 @@ class Run:
         return node, self.chance.choice(fresh or chips)
 
     async def load(self) -> None:
-        """Jobs come, go and lose pods until this is cancelled."""
+        """Jobs come, go and lose pods, and chips of other nodes than the last one fail, until this is cancelled."""
         while True:
             await asyncio.sleep(self.chance.uniform(2.0, 6.0))
+            if self.chance.random() < 0.2:
+                with self.site.hardware[self.chance.choice(self.site.nodes[:-1])].changed() as content:
+                    content[f"Ascend910-{self.chance.randrange(CHIPS)}"] = {"codes": [RESET]}
+                continue
             if self.chance.random() < 0.7:
                 fresh = jobs(self.chance, self.player.files)
                 few = sum(path.startswith("desired/jobs/") for path in fresh) <= 2
@@ -167,6 +176,7 @@ async def _play(made: Site, minutes: float) -> list[Result]:
                 await cancel_all(load)
                 healed = await player.heal()
                 witness.check()
+                assert witness.resets, "no chip was reset, so this run says nothing of resets"
                 return _results(one, witness, made, minutes, healed)
             finally:
                 await cancel_all(load)

@@ -67,6 +67,12 @@ class Memory:
         self.expires[raw(key).decode()] = self.wall() + seconds
         return True
 
+    def mget(self, keys: list[Any]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def hvals(self, key: Any) -> list[bytes]:
+        return list(self.hgetall(key).values())
+
     def set(self, key: Any, value: Any, ex: int | None = None, px: int | None = None) -> bool:
         name = raw(key).decode()
         self.data[name] = raw(value)

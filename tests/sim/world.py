@@ -14,7 +14,7 @@ import itertools
 import json
 import random
 import shutil
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from engine.controller.controller import Controller
 from engine.controller.messages import ACT, MOST_WAITING, QUEUES, RECONCILE
 from engine.controller.worker import Worker
 from engine.errors import BelayError
-from engine.kube import Kube, KubeError
+from engine.kube import Kube, KubeError, cancel_all
 from engine.load import load
 from engine.model.plan import Plan
 from engine.observe.observed import observe
@@ -43,6 +43,7 @@ from engine.sandbox.definitions import shipped
 from engine.sandbox.nodes_shape import Shape
 from engine.settings import Settings
 from engine.source.records import FetchResult, Revision, SourceConfig
+from engine.store import Life as ProcessLife
 from engine.store import StoreUnavailable
 from engine.wire import names
 from tests.sim.clock import START, Clock
@@ -283,7 +284,12 @@ class World:
         async with self.kube(life) as kube:
             source: Any = self.repository
             send = partial(self.messages.send, life, RECONCILE)
-            await Controller(settings, kube, send, source=source, watched=self.watched).run()
+            controller = Controller(settings, kube, send, source=source, watched=self.watched)
+            living = asyncio.create_task(_live(controller.life, controller.rivals))
+            try:
+                await controller.run()
+            finally:
+                await cancel_all(living)
 
     async def _worker(self, life: Life) -> None:
         settings = msgspec.structs.replace(self.settings, identity=life.name)
@@ -294,9 +300,10 @@ class World:
         async with worker._kube:
             with contextlib.suppress(KubeError, StoreUnavailable):
                 await worker.release_former_leases()
+            at_work.add(asyncio.create_task(_live(worker.life, worker.triggers.owners, worker.free_claims_of_the_dead)))
             while True:
                 await asyncio.sleep(0.02 if not self.quiet else 0.2)
-                if self.outside.redis_down or len(at_work) >= 4:
+                if self.outside.redis_down or len(at_work) > 4:  # the life is one of them
                     continue
                 for queue in ("plan", "act"):
                     if (text := self.messages.take(queue)) is not None:
@@ -477,6 +484,14 @@ class World:
         seen = observe([item for item in items if item.get("kind") in wanted])
         loaded = load(self.repository.files, revision=f"{self.repository.number:040d}")
         return plan(loaded.desired, seen, self.clock.wall)
+
+
+async def _live(life: ProcessLife, watch: Callable[[], Iterable[str]], then: Callable[[], None] = lambda: None) -> None:
+    """What ``engine.store.Life`` does in a thread."""
+    while True:
+        with contextlib.suppress(StoreUnavailable):
+            life.turn(watch, then)
+        await asyncio.sleep(life.every)
 
 
 def owner_of(pod: Json) -> str:

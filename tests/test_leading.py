@@ -1,0 +1,83 @@
+"""A controller that was taken for dead and is not: it makes room, and begins no snapshot over that of its successor."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.controller.controller import Controller
+from engine.kube import LEASE, Kube
+from engine.settings import Settings
+from engine.store import PassStore, connect
+from tests.loop_world import Cluster, cluster
+from tests.redis_server import redis_process, redis_url  # noqa: F401
+
+__all__ = ["cluster"]
+pytestmark = pytest.mark.timeout(300)
+LEASE_NAME = "belay-controller-main"
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    ends = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < ends, what
+        await asyncio.sleep(0.05)
+
+
+def test_a_controller_that_lost_its_lease_begins_no_snapshot(
+    redis_url: str,  # noqa: F811
+    cluster: Cluster,
+    tmp_path: Path,
+) -> None:
+    # renewals every ten minutes: none of them tells it
+    settings = Settings(
+        redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="old", data=str(tmp_path), lease=3000.0
+    )
+    client = connect(redis_url)
+
+    async def work() -> None:
+        async with Kube.from_config(cluster.kubeconfig) as kube:
+            old = Controller(settings, kube, lambda shard: None)
+            running = asyncio.create_task(old.run())
+            await until(lambda: old.ready, "the old controller never led")
+            lease = await kube.get(LEASE, LEASE_NAME, "belay-system")
+            assert lease is not None
+            lease["spec"] |= {"holderIdentity": "new", "leaseTransitions": lease["spec"]["leaseTransitions"] + 1}
+            await kube.replace(LEASE, lease)
+            before = client.hget("belay:{main}:meta", "generation")
+            PassStore(client).ask_relist("main")  # whatever makes it begin again: here a worker asks
+            await until(lambda: not old.ready, "the old controller leads on")
+            assert client.hget("belay:{main}:meta", "generation") == before
+            found = await kube.get(LEASE, LEASE_NAME, "belay-system")
+            assert found is not None and found["spec"]["holderIdentity"] == "new"
+            old.stop()
+            await asyncio.wait_for(running, 60)
+
+    asyncio.run(work())
+
+
+def test_a_controller_that_still_leads_begins_again(
+    redis_url: str,  # noqa: F811
+    cluster: Cluster,
+    tmp_path: Path,
+) -> None:
+    settings = Settings(redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="one", data=str(tmp_path))
+    client = connect(redis_url)
+
+    async def work() -> None:
+        async with Kube.from_config(cluster.kubeconfig) as kube:
+            one = Controller(settings, kube, lambda shard: None)
+            running = asyncio.create_task(one.run())
+            await until(lambda: one.ready, "the controller never led")
+            before = client.hget("belay:{main}:meta", "generation")
+            client.flushall()
+            after = lambda: client.hget("belay:{main}:meta", "generation")  # noqa: E731
+            await until(lambda: after() not in (None, before) and one.ready, "the snapshot did not come again")
+            one.stop()
+            await asyncio.wait_for(running, 60)
+
+    asyncio.run(work())

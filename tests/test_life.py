@@ -1,0 +1,164 @@
+"""Who is alive: seen by numbers in Redis that change, never by clocks of others, and never without Redis' answers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import redis
+
+from engine.store import Life, StoreUnavailable, connect, repair
+from tests.redis_server import redis_process, redis_url  # noqa: F401
+
+EVERY = 0.4
+
+
+class Time:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Site:
+    """Processes on one Redis, with one clock; a dead one only stops."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client, self.time = client, Time()
+
+    def life(self, identity: str, kind: Any = "worker") -> Life:
+        return Life(self.client, kind, identity, 2.4, clock=self.time)
+
+    def run(self, seconds: float, *lives: Life, watching: tuple[str, ...] = ()) -> None:
+        """Let these live for a while; the last of them looks at ``watching``."""
+        ends = self.time.now + seconds
+        while self.time.now < ends:
+            self.time.now += EVERY
+            for life in lives:
+                life.turn(lambda: watching)
+
+
+@pytest.fixture
+def site(redis_url: str) -> Site:  # noqa: F811
+    return Site(connect(redis_url))
+
+
+def test_a_process_that_stops_is_dead_after_its_silence_and_not_before(site: Site) -> None:
+    a, b = site.life("a"), site.life("b")
+    site.run(4.0, a, b, watching=("a",))
+    assert not b.ended("a")
+    site.run(2.0, b, watching=("a",))
+    assert not b.ended("a")
+    site.run(0.8, b, watching=("a",))
+    assert b.ended("a")
+    site.run(5.0, b)  # nobody asks for it any more, and it stays dead
+    assert b.ended("a")
+    site.life("a").beat()  # the same identity in a new life
+    b.turn(lambda: ())
+    assert not b.ended("a")
+
+
+def test_one_that_died_before_anybody_looked_is_found_by_what_it_left(site: Site) -> None:
+    site.life("a").beat()
+    b = site.life("b")
+    site.run(2.0, b, watching=("a",))
+    assert not b.ended("a")
+    site.run(1.2, b, watching=("a",))
+    assert b.ended("a")
+
+
+def test_one_without_a_number_is_never_dead_and_kinds_are_apart(site: Site) -> None:
+    controller, b = site.life("a", "controller"), site.life("b")
+    controller.beat()
+    site.run(10.0, b, watching=("a", "older-version", ""))
+    assert not b.ended("a") and not b.ended("older-version") and not b.ended("")
+
+
+def test_a_flush_kills_nobody_who_writes_again(site: Site) -> None:
+    a, b = site.life("a"), site.life("b")
+    site.run(2.0, a, b, watching=("a",))
+    site.client.flushall()
+    site.run(4.0, a, b, watching=("a",))
+    assert not b.ended("a")
+    site.client.flushall()
+    site.run(4.0, b, watching=("a",))  # but one who does not
+    assert b.ended("a")
+
+
+def test_what_a_paused_process_did_not_see_counts_for_nobody(site: Site) -> None:
+    a, b = site.life("a"), site.life("b")
+    site.run(2.0, a, b, watching=("a",))
+    site.time.now += 60.0  # both were paused, and b wakes first
+    b.turn(lambda: ("a",))
+    assert not b.ended("a")
+    site.run(2.0, b, watching=("a",))
+    assert not b.ended("a")
+
+
+def test_without_answers_of_redis_nobody_is_dead(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = site.life("a"), site.life("b")
+    site.run(2.0, a, b, watching=("a",))
+
+    def away(*_: object) -> Any:
+        raise redis.ConnectionError("away")
+
+    with monkeypatch.context() as without:
+        without.setattr(site.client, "mget", away)
+        site.time.now += EVERY
+        with pytest.raises(StoreUnavailable):
+            b.look(["a"])
+    site.time.now += EVERY
+    b.look(["a"])  # the time without an answer is not counted
+    site.run(2.0, b, watching=("a",))
+    assert not b.ended("a")
+    site.run(0.8, b, watching=("a",))
+    assert b.ended("a")
+    site.time.now += 2.0  # and what was seen long ago is no news
+    assert not b.ended("a")
+
+
+def test_the_silent_are_forgotten(site: Site) -> None:
+    a, b = site.life("a"), site.life("b")
+    site.run(1.0, a, b, watching=("a",))
+    site.client.delete("belay:life:worker:a")  # as Redis does a minute after its last change
+    site.run(70.0, b)
+    assert not b.ended("a") and not b._seen
+
+
+def test_a_number_of_a_wrong_type_is_repaired(site: Site) -> None:
+    site.client.rpush("belay:life:worker:a", "x")
+    b = site.life("b")
+    b.turn(lambda: ("a",))
+    assert repair(site.client) == ["belay:life:worker:a"]
+
+
+def test_the_thread_lives_until_it_is_stopped(site: Site) -> None:
+    import threading
+
+    turned = threading.Event()
+    life = Life(site.client, "worker", "a", 0.06)
+    life.start(lambda: (), turned.set)
+    assert site.client.get("belay:life:worker:a") is not None, "written before anything else happens"
+    assert turned.wait(30.0)
+    life.stop()
+    thread = next((one for one in threading.enumerate() if one.name == "belay-life"), None)
+    if thread is not None:
+        thread.join(30.0)
+        assert not thread.is_alive()
+
+
+def test_the_thread_survives_an_absent_redis() -> None:
+    import threading
+
+    asked = threading.Event()
+
+    class Away:
+        def set(self, *_: object, **__: object) -> None:
+            asked.set()
+            raise redis.ConnectionError("away")
+
+    life = Life(cast(redis.Redis, Away()), "worker", "a", 0.06)
+    life.start(lambda: ())
+    asked.clear()
+    assert asked.wait(30.0) and (asked.clear() or asked.wait(30.0))
+    life.stop()
