@@ -421,3 +421,12 @@ def test_the_way_out_names_what_is_missing(tmp_path: Path) -> None:
     found = listing.plan([*cut, group, *pods], tmp_path)
     assert found.pending["unblock"] == f"needs 1 free {size} for each of 2 more pods (nearest is n1 with 0 free)"
     assert found.pending["near"] == ["n1"]
+
+
+def test_the_way_out_of_a_cluster_without_agents_is_an_agent(tmp_path: Path) -> None:
+    found = listing.plan([listing.node("n1"), listing.node("n2"), *job("j", 1, 8, policy="chip8-node8")], tmp_path)
+    assert found.pending["reason"] == "NodeReportMissing"
+    assert found.pending["unblock"] == (
+        "let a node report its chips, for example n1: run belay agent (deploy/overlays/nodes) or MindCluster's device "
+        "plugin there"
+    )

@@ -193,6 +193,9 @@ def way_out(
             if not able:
                 return f"ask for less {what}: no node that the job may use has so much", ()
             return f"needs {what} on a node: end work that takes it, for example on {able[0]}", able[:lacking]
+        case "NodeReportMissing" if near:
+            how = "run belay agent (deploy/overlays/nodes) or MindCluster's device plugin there"
+            return f"let a node report its chips, for example {near[0]}: {how}", near[:lacking]
         case _ if near:
             return f"bring a node back, for example {near[0]}: {refusals[near[0]].message}", near[:lacking]
         case _:
