@@ -1,7 +1,7 @@
 """What killed leaders cost: two controllers, three workers and two servers on a real kube-apiserver, under load.
 
 For ten minutes (``MINUTES``) every 10 s the leading controller is killed (SIGKILL), and in turn the worker that holds
-the shard's Lease. Each process stays away for 6 to 8 s, as a container that kubelet starts again later each time, so
+the shard's Lease. Each process stays away for 5 to 7 s, as a container that kubelet starts again later each time, so
 the others must take over. Once Redis is killed and comes back empty, once kube-apiserver is killed and started again.
 Settings are the defaults. Meanwhile jobs come, go and lose pods in Git and in the cluster, and chips fail that a reset
 heals. At the moment of each kill a chip breaks and a pod is made: the clock runs from
@@ -33,7 +33,7 @@ from tests.chaos.site import CHIPS, Site, Size, remove, site
 from tests.chaos.witness import Witness
 
 EVERY = 10.0
-AWAY = 6.0
+AWAY = 5.0
 """Seconds until a killed process may be started again; it is within two more."""
 PATIENCE = 60.0
 """Longest wait for an action after a kill, in seconds."""
