@@ -67,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     debounce: float = 0.05
     claim: float = 30.0
     lease: float = 15.0
-    silence: float = 2.5
+    silence: float = 2.0
     expiry: float = 30.0
     patience: float = 5.0
     order_life: float = 900.0
