@@ -80,7 +80,7 @@ def test_the_first_taker_gets_epoch_one_and_another_waits_its_whole_duration() -
     asyncio.run(case())
 
 
-def test_what_a_dead_holder_has_is_taken_at_once_and_from_nobody_else() -> None:
+def test_what_a_dead_holder_has_is_taken_at_once_and_only_that() -> None:
     async def case() -> None:
         world, dead = World(), {"a"}
         lease = {"duration": 15.0, "clock": lambda: world.now, "ended": dead.__contains__}

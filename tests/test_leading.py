@@ -33,7 +33,7 @@ def test_a_controller_that_lost_its_lease_begins_no_snapshot(
     cluster: Cluster,
     tmp_path: Path,
 ) -> None:
-    # renewals every ten minutes: none of them tells it
+    # renewals every ten minutes: none of them shows it
     settings = Settings(
         redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="old", data=str(tmp_path), lease=3000.0
     )

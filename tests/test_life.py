@@ -1,4 +1,4 @@
-"""Who is alive: seen by numbers in Redis that change, never by clocks of others, and never without Redis' answers."""
+"""Who is alive: seen by numbers in Redis that change, never by clocks of others, and never without answers of Redis."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_process_that_stops_is_dead_after_its_silence_and_not_before(site: Sit
     assert not b.ended("a")
     site.run(0.8, b, watching=("a",))
     assert b.ended("a")
-    site.run(5.0, b)  # nobody asks for it any more, and it stays dead
+    site.run(5.0, b)  # no one asks for it any more, and it stays dead
     assert b.ended("a")
     site.life("a").beat()  # the same identity in a new life
     b.turn(lambda: ())
@@ -74,18 +74,18 @@ def test_one_without_a_number_is_never_dead_and_kinds_are_apart(site: Site) -> N
     assert not b.ended("a") and not b.ended("older-version") and not b.ended("")
 
 
-def test_a_flush_kills_nobody_who_writes_again(site: Site) -> None:
+def test_a_flush_kills_none_that_writes_again(site: Site) -> None:
     a, b = site.life("a"), site.life("b")
     site.run(2.0, a, b, watching=("a",))
     site.client.flushall()
     site.run(4.0, a, b, watching=("a",))
     assert not b.ended("a")
     site.client.flushall()
-    site.run(4.0, b, watching=("a",))  # but one who does not
+    site.run(4.0, b, watching=("a",))  # but one that does not
     assert b.ended("a")
 
 
-def test_what_a_paused_process_did_not_see_counts_for_nobody(site: Site) -> None:
+def test_what_a_paused_process_did_not_see_counts_against_none(site: Site) -> None:
     a, b = site.life("a"), site.life("b")
     site.run(2.0, a, b, watching=("a",))
     site.time.now += 60.0  # both were paused, and b wakes first
@@ -95,7 +95,7 @@ def test_what_a_paused_process_did_not_see_counts_for_nobody(site: Site) -> None
     assert not b.ended("a")
 
 
-def test_without_answers_of_redis_nobody_is_dead(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_answers_of_redis_none_is_dead(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = site.life("a"), site.life("b")
     site.run(2.0, a, b, watching=("a",))
 

@@ -154,7 +154,7 @@ def test_a_second_controller_need_not_wait_for_the_lease_of_a_dead_one(cluster: 
     until(lambda: cluster.bound() == {"one", "two"}, PATIENCE, "the second pod, seen by the second controller")
 
 
-def test_what_a_worker_held_when_it_died_for_good_is_free_soon(cluster: Cluster, processes: Processes) -> None:
+def test_what_a_worker_held_when_it_died_and_stayed_away_is_free_soon(cluster: Cluster, processes: Processes) -> None:
     processes.settings = msgspec.structs.replace(processes.settings, lease=3000.0, claim=3000.0, expiry=30.0)
     client = connect(processes.settings.redis_url)
     triggers = Triggers(client)

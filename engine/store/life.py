@@ -75,7 +75,7 @@ class Life:
             except StoreUnavailable:
                 self._looked = float("-inf")
                 raise
-        if now - self._looked > self.silence / 2:  # nobody can say what happened meanwhile
+        if now - self._looked > self.silence / 2:  # what happened meanwhile is not known
             self._seen = {name: (value, now) for name, (value, _) in self._seen.items()}
         for name, value in zip(wanted, found, strict=True):
             known = self._seen.get(name)
@@ -116,7 +116,7 @@ class Life:
                     away = False
                 except StoreUnavailable as error:
                     if not away:
-                        _log.warning("nobody sees whether this process lives", reason=str(error))
+                        _log.warning("others cannot see whether this process lives", reason=str(error))
                     away = True
 
         threading.Thread(target=run, name="belay-life", daemon=True).start()
