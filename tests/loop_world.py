@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from engine.controller.controller import Controller
-from engine.controller.messages import ACT, RECONCILE
+from engine.controller.messages import RECONCILE
 from engine.controller.worker import Worker
 from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, Object
 from engine.sandbox.api import ApiServer
@@ -170,7 +170,7 @@ class Loop:
         self.copies: Callable[[str, str], int] = lambda task, argument: 1
         self._pool = ThreadPoolExecutor(4)
         told = msgspec.structs.replace(self.settings, **(worker_settings or {}))
-        self.worker = Worker(told, partial(self.send, ACT))
+        self.worker = Worker(told, self.send)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

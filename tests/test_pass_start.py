@@ -1,4 +1,4 @@
-"""When a pass starts after the one before it: as soon as that one's writes are seen, on virtual time."""
+"""When a pass starts: once the writes of the one before are seen, and when that one wanted it; on virtual time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from engine.controller import loop
+from engine.controller.messages import RECONCILE
+from engine.controller.worker import SOON_SECONDS, Worker
+from engine.settings import Settings
+from engine.store import StoreUnavailable
 from tests.sim.clock import Clock, run
 
 
@@ -65,6 +70,58 @@ def test_a_pass_that_waits_in_vain_ends_and_comes_again(monkeypatch: pytest.Monk
     assert shard.looks <= 2 + loop.WAIT_SECONDS / loop.LOOK_SECONDS
 
 
-def test_a_look_that_takes_long_is_half_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    shard, _, took = one_pass(monkeypatch, 5.0, cost=0.04)
-    assert shard.looks <= 3 and took < 0.2
+def test_a_look_that_takes_long_is_a_fifth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, _, took = one_pass(monkeypatch, 5.0, cost=0.01)
+    assert shard.looks <= 3 and took < 0.15
+
+
+class Due:
+    """What a worker asks of Redis: which shards are due."""
+
+    def __init__(self, *shards: str) -> None:
+        self.shards = list(shards)
+
+    def ready(self) -> list[str]:
+        return self.shards
+
+
+def worker_of(due: Any, sent: list[tuple[float, str, str]]) -> Worker:
+    """A worker without connections, whose shard `main` has just asked for its next pass."""
+    made = Worker.__new__(Worker)
+    made.passes, made.settings = Mock(), Settings(identity="test")
+    made.triggers, made.keys = due, Mock(wrap=lambda task, text: text)
+    made._soon, made._shards = {}, {"main": Mock(again=False, due_in=0.1)}
+    made._send = lambda task, text: sent.append((asyncio.get_running_loop().time(), task, text))
+    return made
+
+
+def test_a_pass_that_is_wanted_on_time_does_not_wait_for_the_controllers_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def done(_: Any) -> str:
+        return "0 actions"
+
+    monkeypatch.setattr("engine.controller.worker.reconcile", done)
+    sent: list[tuple[float, str, str]] = []
+    due = Due("main")
+    made = worker_of(due, sent)
+
+    async def case() -> None:
+        await made.run_pass("main")
+        await asyncio.sleep(0.04)
+        await made.run_pass("main")  # it asks again: one message is enough
+        await asyncio.sleep(1.0)
+        assert [(round(at - 1000, 3), task, text) for at, task, text in sent] == [(0.1, RECONCILE, "main")]
+        made._shards["main"].due_in = None
+        await made.run_pass("main")
+        made._shards["main"].due_in = SOON_SECONDS  # the controller is in time for that
+        await made.run_pass("main")
+        await asyncio.sleep(1.0)
+        assert len(sent) == 1
+        made._shards["main"].due_in = 0.1
+        due.ready = Mock(side_effect=StoreUnavailable("away"))  # type: ignore[method-assign]
+        await made.run_pass("main")
+        await asyncio.sleep(1.0)
+        assert len(sent) == 1 and not made._soon
+
+    run(Clock(), case())

@@ -49,7 +49,7 @@ def worker(cluster: Cluster, redis_url: str, tmp_path: Path) -> Iterator[Worker]
     settings = Settings(
         redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="test", batch_key_file=str(tmp_path / "keys")
     )
-    made = Worker(settings, lambda text: None)
+    made = Worker(settings, lambda task, text: None)
     cluster.run(shard_lease(cluster.kube, "main", "test").acquire())
     yield made
     made.close()

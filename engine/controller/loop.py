@@ -14,7 +14,7 @@ _log = get("reconcile")
 WAIT_SECONDS = 0.1
 """Seconds for which a pass waits in its turn for what the one before wrote; then it ends, and comes again as late."""
 LOOK_SECONDS = 0.02
-"""Seconds between two looks meanwhile; more where a look takes longer, so that looking is at most half of the time."""
+"""Seconds between two looks meanwhile; more where a look takes long, so that looking is a fifth of the time at most."""
 RETRY_SECONDS = 1.0
 
 
@@ -48,7 +48,7 @@ async def _wait(shard: Shard) -> str:
         now = clock()
         if not waiting or now >= ends:
             return waiting
-        await asyncio.sleep(min(max(LOOK_SECONDS, now - began), ends - now))
+        await asyncio.sleep(min(max(LOOK_SECONDS, 4 * (now - began)), ends - now))
 
 
 async def _pass(shard: Shard) -> str:

@@ -108,6 +108,8 @@ class Shard:
         self._send = send
         self.again = False
         """Whether the shard was marked during the last pass and is due now."""
+        self.due_in: float | None = None
+        """Seconds after which the last pass wants the next one on time; None if it does not."""
         self._lost = False
         self._settling = SettlingClaims()
         self._recorded = (hash(((), ())), 0.0)
@@ -120,7 +122,7 @@ class Shard:
         Claim and Lease are renewed until the context ends; when one is lost, ShardLost is raised inside. At the end the
         shard is due again if it was marked meanwhile.
         """
-        self.again = False
+        self.again, self.due_in = False, None
         claimed = self.triggers.claim(self.name, self.settings.identity, self.settings.claim)
         if claimed is None:
             yield False
@@ -163,8 +165,10 @@ class Shard:
         _log.error("what Redis held is thrown away and written again", shard=self.name, reason=why)
         self.passes.ask_relist(self.name)
 
-    def requeue(self, seconds: float) -> None:
-        """Have the next pass run in ``seconds``."""
+    def requeue(self, seconds: float, *, on_time: bool = False) -> None:
+        """Have the next pass run in ``seconds``: with the controller's next look after that, or ``on_time``."""
+        if on_time:
+            self.due_in = seconds if self.due_in is None else min(self.due_in, seconds)
         self.triggers.mark(self.name, self.clock() + seconds)
 
     async def plan(self, desired: Desired, observed: Observed) -> Plan:
@@ -280,7 +284,7 @@ class Shard:
         if not await seal_links(edge, plan, observed, desired):
             later = max(later, 1.0)
         if later:
-            self.requeue(later)
+            self.requeue(later, on_time=True)
 
     def record_metrics(self, plan: Plan, observed: Observed, record: PassRecord | None, seconds: float) -> None:
         """Write metrics, and a recording of a pass that acted or saw other faults than the last recorded one."""

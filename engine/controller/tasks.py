@@ -66,7 +66,7 @@ def worker() -> Worker:
         if os.getpid() not in _workers:
             settings = from_environment()
             client = connect(settings.redis_url)
-            _workers[os.getpid()] = Worker(settings, functools.partial(send, app, client, ACT))
+            _workers[os.getpid()] = Worker(settings, functools.partial(send, app, client))
         return _workers[os.getpid()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -46,6 +47,8 @@ TASK_SECONDS = 120.0
 """Longest time for one task. A longer pass or batch is cancelled and repeated when its claim has expired."""
 AGAIN_SECONDS = 5.0
 """After a shorter pass, one that was asked for meanwhile follows at once, in the same task."""
+SOON_SECONDS = 0.25
+"""A pass that is wanted on time within so many seconds is sent for then: the controller looks no more often."""
 PULSE_SECONDS = 1.0
 MOST_CARRIED_OUT = 10_000
 """Batches that a worker remembers to have carried out; a message expires long before so many others came."""
@@ -58,7 +61,7 @@ MOST_SHARDS = 1000
 class Worker:
     """What the tasks of one process share. Made after the fork, on first use; safe for tasks in several threads."""
 
-    def __init__(self, settings: Settings, send: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, send: Callable[[str, str], None]) -> None:
         kube = Kube.from_config(settings.kubeconfig or None, settings.context or None)
         self.set_up(settings, send, connect(settings.redis_url), kube)
         self._loop = asyncio.new_event_loop()
@@ -66,8 +69,8 @@ class Worker:
         self._run(self._kube.__aenter__(), 30.0)
         self.life.start(self.triggers.owners, self.free_claims_of_the_dead)
 
-    def set_up(self, settings: Settings, send: Callable[[str], None], client: redis.Redis, kube: Kube) -> None:
-        """Set up everything but the event loop, which simulations replace."""
+    def set_up(self, settings: Settings, send: Callable[[str, str], None], client: redis.Redis, kube: Kube) -> None:
+        """Set up everything but the event loop, which simulations replace. ``send`` sends a task with its argument."""
         self.settings = settings
         self.keys = Keyring(settings.batch_key_file)
         self.triggers = Triggers(client)
@@ -77,6 +80,7 @@ class Worker:
         self._client = client
         self._send = send
         self._shards: dict[str, Shard] = {}
+        self._soon: dict[str, asyncio.Task[None]] = {}
         self._busy: dict[str, threading.Lock] = {}
         self._backoffs: dict[str, Backoff] = {}
         self._guard = threading.Lock()
@@ -141,6 +145,9 @@ class Worker:
             # what was marked meanwhile need not wait for the controller's next look
             if shard.again and time.monotonic() - began < AGAIN_SECONDS:
                 outcome = await reconcile(shard)
+            if shard.due_in is not None and shard.due_in < SOON_SECONDS and name not in self._soon:
+                task = self._soon[name] = asyncio.create_task(self._send_soon(shard.due_in))
+                task.add_done_callback(lambda _: self._soon.pop(name, None))
             return outcome
         except (ShardLost, StoreUnavailable, KubeError) as error:
             self.passes.heal()
@@ -256,9 +263,19 @@ class Worker:
             ended=self.life.ended,
         )
 
+    async def _send_soon(self, seconds: float) -> None:
+        """Send for the shards that are due after so many seconds; where that fails, the controller does it."""
+        await asyncio.sleep(seconds)
+        with contextlib.suppress(StoreUnavailable):
+            for shard in self.triggers.ready():
+                await self._send_task(RECONCILE, shard)
+
     async def _send_batch(self, text: str) -> None:
-        sealed = self.keys.wrap(ACT, text)
-        await asyncio.get_running_loop().run_in_executor(None, partial(self._send, sealed))
+        await self._send_task(ACT, text)
+
+    async def _send_task(self, task: str, argument: str) -> None:
+        sealed = self.keys.wrap(task, argument)
+        await asyncio.get_running_loop().run_in_executor(None, partial(self._send, task, sealed))
 
     def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -171,7 +171,7 @@ class SimWorker(Worker):
 
     def __init__(self, settings: Settings, life: Life, world: World) -> None:
         client: Any = Client(world.memory, life.call_redis)
-        self.set_up(settings, partial(world.messages.send, life, ACT), client, world.kube(life))
+        self.set_up(settings, partial(world.messages.send, life), client, world.kube(life))
         self._at: set[str] = set()
 
     async def take(self, queue: str, text: str) -> None:
