@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import SourceError
 from engine.source.branches import FETCH_SECONDS, Branches
-from tests.gitrepo import Repo
+from tests.gitrepo import Repo, git
 
 
 class Copies:
@@ -94,3 +94,48 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     copies.data.write_text("no folder")
     with pytest.raises(SourceError, match="cannot be kept"):
         copies.first.tips()
+
+
+def test_requests_are_read_beside_the_branches_and_forgotten_when_they_are_gone(tmp_path: Path) -> None:
+    copies = Copies(tmp_path)
+    repo = copies.repo
+    base = git(repo.work, "rev-parse", "HEAD")
+    made = {}
+    for ref in ("refs/pull/7/head", "refs/merge-requests/3/head", "refs/pull/6/merge", "refs/pull/x/head"):
+        made[ref] = git(repo.work, "commit-tree", f"{base}^{{tree}}", "-p", base, "-m", f"of {ref}")
+        git(repo.work, "push", "--quiet", "origin", f"{made[ref]}:{ref}")
+    git(repo.work, "push", "--quiet", "origin", f"{base}:refs/pull/5/head")  # merged already
+    found = {tip.name: tip.revision for tip in copies.first.tips("main")}
+    assert found == {
+        "main": base,
+        "pull/7": made["refs/pull/7/head"],
+        "merge-requests/3": made["refs/merge-requests/3/head"],
+    }
+    assert copies.first.resolve("pull/7") == found["pull/7"]
+    assert copies.first.documents(found["pull/7"]) == {"desired/a.yaml": b"{}"}
+    for name in ("pull/6", "pull/x", "pull/../heads/main", "pull/8"):
+        with pytest.raises(SourceError, match="there is no branch"):
+            copies.first.resolve(name)
+    git(repo.work, "push", "--quiet", "origin", ":refs/pull/7/head")
+    copies.now += FETCH_SECONDS + 1
+    assert [tip.name for tip in copies.second.tips("main")] == ["main", "merge-requests/3"]
+
+
+def test_of_many_requests_the_newest_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.source.branches.MOST_REQUESTS", 2)
+    copies = Copies(tmp_path)
+    base = git(copies.repo.work, "rev-parse", "HEAD")
+    for number in (8, 9, 10):
+        commit = git(copies.repo.work, "commit-tree", f"{base}^{{tree}}", "-p", base, "-m", f"number {number}")
+        git(copies.repo.work, "push", "--quiet", "origin", f"{commit}:refs/pull/{number}/head")
+    assert {tip.name for tip in copies.first.tips("main")} == {"main", "pull/9", "pull/10"}
+
+
+def test_a_repository_on_this_machine_shows_its_requests(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "state")
+    base = repo.commit({"desired/a.yaml": "{}"}, message="one")
+    commit = git(repo.work, "commit-tree", f"{base}^{{tree}}", "-p", base, "-m", "asked for")
+    git(repo.work, "push", "--quiet", "origin", f"{commit}:refs/pull/1/head")
+    here = Branches(f"file://{repo.bare}", "", tmp_path)
+    assert [(tip.name, tip.subject) for tip in here.tips("main")] == [("main", "one"), ("pull/1", "asked for")]
+    assert here.resolve("pull/1") == commit

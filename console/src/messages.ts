@@ -268,7 +268,7 @@ const MESSAGES = {
   "git.time": "Time",
   "git.moreFiles": "and {count|more file|more files}",
   "git.moreFindings": "and {count|more finding|more findings}",
-  "git.branches": "Branches",
+  "git.branches": "Branches and requests",
   "git.noBranches": "The repository has no other branch.",
   "git.branch": "Branch",
   "git.plan": "Plan",

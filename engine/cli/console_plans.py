@@ -30,11 +30,11 @@ MOST_LINES: Final = 5_000
 
 
 def branches(repository: str, path: str, data: str, current: str) -> dict[str, Any]:
-    """The branches of the repository; ``current`` is the one that is followed."""
+    """The branches of the repository and its open requests; ``current`` is the branch that is followed."""
     if not repository:
         return {"branches": [], "problem": "no repository is known: set BELAY_SOURCE_URL, or give --repository"}
     try:
-        tips = _branches(repository, path, data).tips()
+        tips = _branches(repository, path, data).tips(current)
     except SourceError as error:
         return {"branches": [], "problem": line(error)}
     rows = [

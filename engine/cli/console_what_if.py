@@ -31,6 +31,7 @@ from engine.serve.console.texts import line, name
 from engine.simulate import World
 from engine.simulate.run import simulate
 from engine.simulate.timeline import Event, check, due
+from engine.source.branches import REQUEST
 
 MOST_CHANGES: Final = 32
 MOST_FRAMES: Final = 120
@@ -244,8 +245,11 @@ def _commands(one: Mapping[str, Any]) -> list[dict[str, str]]:
         text = f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data"
         return [{"for": do, "text": text, "note": "kubectl uncordon ends it"}]
     if do == "branch":
-        branch = shlex.quote(f"origin/{name(one.get('name'))}")
-        return [{"for": do, "text": f"git merge {branch} && git push", "note": "in the state repository"}]
+        branch = name(one.get("name"))
+        merged = f"git merge {shlex.quote(f'origin/{branch}')}"
+        if REQUEST.fullmatch(branch):
+            merged = f"git fetch origin {branch}/head && git merge FETCH_HEAD"
+        return [{"for": do, "text": f"{merged} && git push", "note": "in the state repository"}]
     text = "git add desired/jobs/ && git commit -m 'Add a job' && git push"
     return [{"for": do, "text": text, "note": "save the YAML as a file in desired/jobs/ first"}]
 

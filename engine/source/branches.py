@@ -1,4 +1,4 @@
-"""Every branch of a repository, to read: which there are, their newest commits, and their documents.
+"""Every branch of a repository, and its newest pull or merge requests, to read: their commits and their documents.
 
 A repository on this machine is read where it lies; of a remote one a bare copy with recent commits is kept. All
 processes that use the copy together fetch it at most once in a few seconds, one at a time: a lock file guards it, which
@@ -12,8 +12,9 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +27,15 @@ from engine.source.records import Limits
 from engine.source.tree import select
 
 MOST_BRANCHES: Final = 200
+MOST_REQUESTS: Final = 50
+"""Newest pull or merge requests: forges keep a reference of every one that ever was, closed or not."""
 MOST_CHANGED: Final = 32
 DEPTH: Final = 200
 FETCH_SECONDS: Final = 10.0
 """Seconds for which the copy, or why it could not be fetched, counts as the present one."""
+REQUEST: Final = re.compile(r"(?:pull|merge-requests)/[1-9]\d{0,8}")
+"""The name of a pull request (GitHub, Gitea) or a merge request (GitLab): its reference without `refs/` and `/head`."""
+_REQUESTS: Final = ("refs/pull/*/head", "refs/merge-requests/*/head")
 _LOCK_STEP: Final = 0.05
 _MOST_LEFT: Final = 1_000
 _SEPARATOR: Final = "%x00"
@@ -37,7 +43,7 @@ _RECORD: Final = b"\x01"
 
 
 class BranchTip(msgspec.Struct, frozen=True):
-    """A branch and its newest commit; ``time`` in Unix seconds."""
+    """A branch, or a pull or merge request, and its newest commit; ``time`` in Unix seconds."""
 
     name: str
     revision: str
@@ -73,25 +79,39 @@ class Branches:
         self._lock = folder / f"branches-{name}.lock"
         self._limits = Limits()
 
-    def tips(self) -> list[BranchTip]:
-        """The branches, the ones with the newest commits first."""
+    def tips(self, current: str = "") -> list[BranchTip]:
+        """The branches, then the open requests, of each the ones with the newest commits first.
+
+        A request counts as open unless its commit is that of a branch or in branch ``current``.
+        """
+        git = self._git()
+        found = self._listed(git, MOST_BRANCHES, "refs/heads/")
+        merged = [f"--no-merged=refs/heads/{current}"] if any(tip.name == current for tip in found) else []
+        known = {tip.revision for tip in found}
+        requests = self._listed(git, MOST_REQUESTS, *merged, *_REQUESTS)
+        return [*found, *(tip for tip in requests if tip.revision not in known)]
+
+    @staticmethod
+    def _listed(git: Git, most: int, *which: str) -> list[BranchTip]:
         form = _SEPARATOR.replace("%x", "%").join(
-            ("%(refname:lstrip=2)", "%(objectname)", "%(committerdate:unix)", "%(contents:subject)", "%(authorname)")
+            ("%(refname:lstrip=1)", "%(objectname)", "%(committerdate:unix)", "%(contents:subject)", "%(authorname)")
         )
-        output = self._git().run(
-            "for-each-ref", "--sort=-committerdate", f"--count={MOST_BRANCHES}", f"--format={form}%01", "refs/heads/"
-        )
+        output = git.run("for-each-ref", "--sort=-committerdate", f"--count={most}", f"--format={form}%01", *which)
         found = []
         for record in output.data.split(_RECORD):
             fields = [part.decode("utf-8", "replace").strip() for part in record.split(b"\x00")]
             if len(fields) == 5:
-                name, revision, at, subject, author = fields
+                ref, revision, at, subject, author = fields
+                name = ref.removeprefix("heads/") if ref.startswith("heads/") else ref.removesuffix("/head")
                 found.append(BranchTip(name, revision, _seconds(at), bounded(subject, 200), bounded(author, 200)))
         return found
 
     def resolve(self, branch: str) -> str:
-        """The newest commit of a branch."""
-        found = ObjectStore(self._git(), self._limits).resolve(f"refs/heads/{branch}")
+        """The newest commit of a branch, or of a request (``pull/12``, ``merge-requests/12``)."""
+        objects = ObjectStore(self._git(), self._limits)
+        found = objects.resolve(f"refs/heads/{branch}")
+        if found is None and REQUEST.fullmatch(branch):
+            found = objects.resolve(f"refs/{branch}/head")
         if found is None:
             raise SourceError("NoSuchBranch", f"there is no branch {bounded(branch, 100)}")
         return found
@@ -157,10 +177,13 @@ class Branches:
             git.run("init", "--bare", "--quiet", "--template=", "--initial-branch=belay", ".")
         why = ""
         try:
+            requests = self._offered_requests(git)
             git.run(
                 "fetch", "--quiet", "--prune", "--no-tags", f"--depth={DEPTH}", "--", self._url,
-                "+refs/heads/*:refs/heads/*", timeout=self._limits.remote_timeout,
+                "+refs/heads/*:refs/heads/*", *(f"+{ref}:{ref}" for ref in requests),
+                timeout=self._limits.remote_timeout,
             )  # fmt: skip
+            self._drop_requests(git, requests)
         except GitFailed as error:
             why = bounded(f"the repository cannot be read: {error}", 1000)
             raise SourceError("Unreachable", why, transient=True) from error
@@ -168,6 +191,21 @@ class Branches:
             fresh = self._stamp.with_suffix(".new")
             fresh.write_text(f"{int(self._clock() * 1000)}\n{why}", encoding="utf-8")
             os.replace(fresh, self._stamp)
+
+    def _offered_requests(self, git: Git) -> list[str]:
+        """The references of the newest requests of the remote repository, by their numbers."""
+        output = git.run("ls-remote", "--quiet", "--", self._url, *_REQUESTS, timeout=self._limits.remote_timeout)
+        refs = [row.partition(b"\t")[2].decode("utf-8", "replace") for row in output.data.splitlines()]
+        numbers = {ref: int(ref.split("/")[2]) for ref in refs if _is_request(ref)}
+        return sorted(numbers, key=lambda ref: numbers[ref], reverse=True)[:MOST_REQUESTS]
+
+    @staticmethod
+    def _drop_requests(git: Git, kept: Sequence[str]) -> None:
+        """Forget the requests of the copy that are not offered any more."""
+        output = git.run("for-each-ref", "--format=%(refname)", *_REQUESTS)
+        gone = [ref for ref in output.data.decode("utf-8", "replace").split() if ref not in kept]
+        if gone:
+            git.run("update-ref", "--stdin", data="".join(f"delete {ref}\n" for ref in gone).encode())
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
@@ -194,6 +232,10 @@ class Branches:
         left += [*self._directory.glob("objects/pack/tmp_*"), *self._directory.glob("objects/tmp_*")]
         for file in left[:_MOST_LEFT]:
             file.unlink(missing_ok=True)
+
+
+def _is_request(ref: str) -> bool:
+    return bool(REQUEST.fullmatch(ref.removeprefix("refs/").removesuffix("/head"))) and ref.endswith("/head")
 
 
 def _seconds(text: str) -> float:

@@ -53,6 +53,14 @@ def test_the_plan_of_a_branch_and_its_diff(pages: Pages, shared_site: Site) -> N
     assert serious(page) == []
 
 
+def test_the_plan_of_a_pull_request_says_how_to_get_it(pages: Pages, shared_site: Site) -> None:
+    page = pages.open(shared_site, "/git?branch=pull/7")
+    page.get_by_role("heading", name="What merging pull/7 does").wait_for()
+    page.get_by_text(
+        "git fetch origin pull/7/head && git switch --detach FETCH_HEAD && belay plan --desired ."
+    ).wait_for()
+
+
 def test_a_forecast_plays_beside_the_cluster_and_writes_nothing(pages: Pages, site: Site) -> None:
     asked = []
     before = site.answers["what-if"]

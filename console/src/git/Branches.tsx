@@ -11,6 +11,8 @@ import { Diff } from "./Diff";
 import { Findings } from "./Findings";
 import { short } from "./Git";
 
+/** A pull or merge request, as the server names it. */
+const REQUEST = /^(pull|merge-requests)\/[1-9]\d{0,8}$/;
 /** Milliseconds after which branches are read again: a push to one changes nothing in the cluster's document. */
 const REREAD = 60_000;
 
@@ -70,8 +72,8 @@ function Plan({ name, of }: { name: string; of: string }) {
             <OutcomeLists outcome={plan} />
             <Diff lines={plan.diff} label={t("git.diff", { name })} />
             <div class="commands">
-              <Command text={`git switch ${shellWord(name)} && belay plan --desired .`} />
-              <Command text={`git merge ${shellWord(name)}`} note={t("git.mergeNote")} />
+              <Command text={`${REQUEST.test(name) ? `git fetch origin ${name}/head && git switch --detach FETCH_HEAD` : `git switch ${shellWord(name)}`} && belay plan --desired .`} />
+              <Command text={REQUEST.test(name) ? `git fetch origin ${name}/head && git merge FETCH_HEAD` : `git merge ${shellWord(name)}`} note={t("git.mergeNote")} />
             </div>
           </>
         )}
