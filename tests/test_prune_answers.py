@@ -107,6 +107,16 @@ def test_the_status_lists_waiting_objects_within_bounds(capsys: pytest.CaptureFi
     assert bounded["objects"] == 20_000 == len(bounded["list"]) + bounded["leftOut"]
 
 
+def test_findings_write_runs_of_chips_short(capsys: pytest.CaptureFixture[str]) -> None:
+    chips = ", ".join(f"Ascend910-{number}" for number in range(8))
+    found = {"severity": "info", "object": "Node/node-1", "message": f"{chips} of node node-1 held: reset-pending"}
+    body = {"metadata": {"name": names.SYNC}, "data": {"diagnostics.json": json.dumps([found])}}
+    status = read_status([body])
+    assert status.diagnostics == [found]
+    print_status(status, sys.stdout, wide=False, now=0.0)
+    assert "Ascend910-0..7 of node node-1 held: reset-pending" in capsys.readouterr().out
+
+
 def test_events_name_each_object_once_per_set() -> None:
     world = running(*JOBS)
     world.push(tree())

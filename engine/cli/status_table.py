@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from engine.cli import output as show
+from engine.cli.phrases import ranges
 from engine.cli.watching import follow, stream
 from engine.errors import BelayError
 from engine.kube import CONFIGMAP, Kube
@@ -116,7 +117,9 @@ def print_status(status: PublishedStatus, out: TextIO, *, wide: bool, now: float
         show.text(f"to delete exactly these, push a commit with the trailer {status.held_prune.get('release')}", out)
     rows = [[s.get(key) for key in ("policy", "change", "action", "budget", "what")] for s in status.shadow]
     section(("shadow policy", "change", "action", "budget", "what"), rows)
-    rows = [[f.get("severity"), _place(f), f.get("field"), f.get("message")] for f in status.diagnostics]
+    rows = [
+        [f.get("severity"), _place(f), f.get("field"), ranges(str(f.get("message") or ""))] for f in status.diagnostics
+    ]
     section(("finding", "where", "field", "message"), rows)
 
 
