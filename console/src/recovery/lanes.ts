@@ -45,10 +45,12 @@ export function laneOf(recovery: Recovery, now: number): Lane | null {
   const first = stages[0];
   if (!first) return null;
   const segments: Segment[] = [];
+  // where no process answered, training goes on as soon as the new pods run: nothing was repaired
+  const asked = recovery.steps.length > 0;
   let from = 0;
   for (const one of stages.slice(1)) {
     const to = (one.at - first.at) / 1000;
-    segments.push({ phase: ENDS[one.stage] ?? "judging", stage: one.stage, from, to });
+    segments.push({ phase: one.stage === "resumed" && !asked ? "starting" : ENDS[one.stage] ?? "judging", stage: one.stage, from, to });
     from = to;
   }
   const last = stages[stages.length - 1]!.stage;

@@ -1,0 +1,20 @@
+// What a job waited for between two stages of its recovery.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Recovery } from "../types";
+import { laneOf } from "./lanes";
+
+function recovery(names: readonly string[], steps: readonly unknown[]): Recovery {
+  const stages = names.map((stage, second) => ({ stage, time: new Date(second * 1000).toISOString() }));
+  return { stages, steps, seconds: 1 } as unknown as Recovery;
+}
+
+function phases(names: readonly string[], steps: readonly unknown[] = []): string[] {
+  return laneOf(recovery(names, steps), 0)!.segments.map((one) => one.phase);
+}
+
+test("new pods start until training goes on, unless its processes repair it", () => {
+  assert.deepEqual(phases(["seen", "isolated", "evicted", "bound", "resumed"]), ["judging", "stopping", "placing", "starting"]);
+  assert.deepEqual(phases(["seen", "isolated", "evicted", "bound", "running", "resumed"], [{}]), ["judging", "stopping", "placing", "starting", "repairing"]);
+  assert.deepEqual(phases(["seen", "isolated", "signalled", "repaired", "resumed"], [{}]), ["judging", "stopping", "repairing", "repairing"]);
+});
