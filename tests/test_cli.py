@@ -569,6 +569,9 @@ def test_explain_a_chip_and_its_node(cluster_file: str) -> None:
     body = json.loads(full.stdout)
     assert body["state"] == "isolated" and body["codes"] == ["80C98001"]
     assert body["next"][0]["action"] == "IsolateChip" and "80C98001" in body["next"][0]["because"]
+    assert [(fault["code"], fault["what"]) for fault in body["faults"]] == [
+        ("80C98001", "AI Core: it could not be reset")
+    ]
     short = belay("explain", "CHIP", "node-00003/3", "--cluster", cluster_file, "-o", "json")
     assert short.stdout == full.stdout
     node = yaml.safe_load(belay("explain", "node", "node-00003", "--cluster", cluster_file, "-o", "yaml").stdout)

@@ -26,6 +26,7 @@ from engine.model.cluster import Observed, Pod, ids_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.levels import SUB_HEALTH
 from engine.model.links import LINKED, count_states
+from engine.model.log_codes import BMC, CHIP, meaning_of
 from engine.model.plan import CONFIRM, Pending, Plan
 from engine.model.states import OUT_OF_SERVICE
 from engine.model.times import rfc3339
@@ -170,6 +171,7 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     body = chip_row(node, chip_name, state, server)
     body["faults"] = [
         {"code": f.code, "kind": f.kind, "level": f.level, "since": rfc3339(f.time_ms / 1000) if f.time_ms else None}
+        | _what(f"{CHIP}{f.code}")
         for f in report.faults
         if f.chip == index
     ]
@@ -200,6 +202,9 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     report = observed.reports.get(name)
     body: dict[str, Any] = msgspec.to_builtins(state)
     node = observed.nodes.get(name)
+    said = {code: _what(f"{BMC}{code}").get("what") for code in state.codes}
+    if any(said.values()):
+        body["faults"] = [f"{code}: {text}" for code, text in said.items() if text]
     body["cordoned"] = node is not None and node.unschedulable
     body["problem"] = observed.problems.get(name)
     body["report"] = rfc3339(report.update_time) if report else None
@@ -212,6 +217,12 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
     return body
+
+
+def _what(code: str) -> dict[str, str]:
+    """What the code of a fault says, where that is known."""
+    meaning = meaning_of(code)
+    return {"what": meaning.en} if meaning is not None else {}
 
 
 def _slow(observed: Observed, concerns: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
