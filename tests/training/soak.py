@@ -108,7 +108,8 @@ def section(
     hosts = TwoHosts(folder, number, STEPS, PAUSE, EVERY, elected=number % 2 == 1)
     soak, done = Soak(hosts, chance), []
     try:
-        if hosts.trained(time.monotonic(), 2, LIMIT) is None:
+        # all ranks may be killed first: the first checkpoint is there
+        if hosts.trained(time.monotonic(), EVERY + 1, LIMIT) is None:
             raise Failed(f"the job did not begin\n{hosts.errors()}")
         while len(done) < limit and hosts.newest() < STEPS - CALM:
             time.sleep(chance.uniform(0.0, 0.3))
