@@ -25,7 +25,7 @@ except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
 from agents.training.checkpoint import blocks, durable, reading, sets
-from agents.training.checkpoint.dropin import api, checker, helper, megatron
+from agents.training.checkpoint.dropin import api, checker, helper, megatron, process
 
 PACKAGES = Path(__file__).resolve().parents[2] / "agents" / "training" / "packages"
 
@@ -34,7 +34,7 @@ PACKAGES = Path(__file__).resolve().parents[2] / "agents" / "training" / "packag
 def acp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("MINDIO_ACP_LOG_PATH", str(tmp_path / "work"))
     monkeypatch.syspath_prepend(str(PACKAGES))
-    monkeypatch.setattr(api, "_savers", {})
+    monkeypatch.setattr(process, "_clients", {})
     monkeypatch.setattr(helper.CheckpointHelper, "_only", None)
     found = importlib.import_module("mindio_acp")
     with world.writing(tmp_path / "work"):
@@ -141,11 +141,11 @@ def test_without_a_writing_process_several_names_are_written_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MINDIO_ACP_LOG_PATH", str(tmp_path / "work"))
-    monkeypatch.setattr(api, "_savers", {})
+    monkeypatch.setattr(process, "_clients", {})
     monkeypatch.setattr(sys, "executable", "/bin/false")
     paths = [str(tmp_path / f"{n}.pt") for n in range(2)]
     assert api.multi_save(STATE, paths) == 0 and all(same(reading.load(Path(path))) for path in paths)
-    assert api.flush() == 0
+    assert process.flush() == 0
 
 
 def test_conversion_refuses_what_the_documents_refuse(tmp_path: Path, acp: Any):
@@ -218,6 +218,32 @@ def test_files_of_other_formats_go_through_memory_too(tmp_path: Path, acp: Any):
         file.read()
 
 
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from mindio_acp import *
+import mindio_acp
+assert initialize({"memfs.data_block_pool_capacity_in_gb": "1"}) == 0
+with create_file(sys.argv[1]) as file:
+    file.write(b"abc")
+assert flush() == 0 and preload(sys.argv[1]) == 0
+with open_file(sys.argv[1]) as file:
+    print(file.read(), "save" in mindio_acp.__all__)
+try:
+    mindio_acp.save({}, sys.argv[1])
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_files_of_mindspore_need_no_torch(tmp_path: Path, acp: Any):
+    environment = os.environ | {"PYTHONPATH": f"{PACKAGES}:{PACKAGES.parents[2]}"}
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "f")], env=environment, check=False,
+                          capture_output=True, text=True, timeout=120)  # fmt: skip
+    why = "mindio_acp.save needs PyTorch, which is not installed: pip install torch"
+    assert done.stdout == f"b'abc' False\n{why}\n", done.stderr
+
+
 def test_the_helper_overlaps_saves_and_writes_the_tracker_last(tmp_path: Path, acp: Any):
     one = acp.CheckpointHelper(3)
     assert acp.CheckpointHelper(4) is one and one.rank == 3
@@ -277,7 +303,7 @@ def test_the_helper_takes_the_documented_keywords(tmp_path: Path, acp: Any):
 
 GROUPED = """
 import sys, torch, torch.distributed as dist
-from agents.training.checkpoint.dropin import api, helper
+from agents.training.checkpoint.dropin import helper, process
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
 one, state = helper.CheckpointHelper(rank), {"w": torch.arange(10.0)}
@@ -287,7 +313,7 @@ one.wait_d2h_finished()  # rank 1 saved nothing
 torch.save({"w": torch.full((3,), float(rank))}, f"{folder}/{rank}.pt")
 own = one.load_model_checkpoint(f"{folder}/{rank}.pt", rank)
 if rank == 0:
-    assert api.flush() == 0
+    assert process.flush() == 0
 theirs = one.load_model_checkpoint(f"{folder}/m.pt", 0, dist.group.WORLD)
 try:
     one.load_model_checkpoint(f"{folder}/none.pt", 0, dist.group.WORLD)

@@ -19,10 +19,6 @@ from agents.training.checkpoint import durable, image, layout, reading, sums
 from agents.training.checkpoint.errors import CheckpointError, NotThisFormat, Unsupported
 from agents.training.checkpoint.sources import FileSource, read
 
-PATH_LIMIT = 1024
-"""Maximum length of a path for the documented functions, in characters (MindIO ACP)."""
-
-
 Progress = Callable[[int], None]
 """Gets the bytes of each part that is written."""
 

@@ -1,4 +1,4 @@
-"""``mindio_acp``'s functions: save, load, multi_save, register_checker, convert, preload, flush, initialize.
+"""``mindio_acp``'s functions that hold tensors: save, load, multi_save, convert.
 
 Results are the documented ones (MindIO ACP, ``06_api/09_mindio``): 1 through memory, 2 through a file handle, 0 through
 ``torch.save``, -1 when every way failed. Storage problems never raise; wrong types of arguments do.
@@ -6,63 +6,36 @@ Results are the documented ones (MindIO ACP, ``06_api/09_mindio``): 1 through me
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from agents.training.checkpoint import convert as converter
-from agents.training.checkpoint import durable, reading, settings, wire
-from agents.training.checkpoint.client import WriterClient
-from agents.training.checkpoint.dropin import checker
-from agents.training.checkpoint.errors import CheckpointError, NotThisFormat, Unsupported, WriterGone
+from agents.training.checkpoint import durable, reading
+from agents.training.checkpoint.dropin import process
+from agents.training.checkpoint.dropin.process import client_of_process, path_of, running
+from agents.training.checkpoint.errors import CheckpointError, NotThisFormat, Unsupported
 from agents.training.checkpoint.saver import Saver, Way
 
 log = logging.getLogger("belay.checkpoint")
 
-PATH_LIMIT = converter.PATH_LIMIT
-FLUSH_S = 300.0
+PATH_LIMIT = process.PATH_LIMIT
 _guard = threading.Lock()
 _savers: dict[int, Saver] = {}
-_chosen: settings.WriterSettings | None = None
-
-
-def initialize(server_info: dict[str, str] | None = None) -> int:
-    """Start the writing process or connect to the running one: 0, or -1 for unknown keys and when it cannot start."""
-    global _chosen
-    try:
-        _chosen = settings.parse(server_info)
-        client = saver_of_process().client
-        if client is None:
-            return -1
-        client.settings = _chosen
-        client.connect()
-        return 0
-    except (ValueError, WriterGone, OSError) as error:
-        log.error("initialize: %s", error)
-        return -1
 
 
 def saver_of_process() -> Saver:
     """This process's saver; a forked child gets its own."""
+    client = client_of_process()
     with _guard:
-        if os.getpid() not in _savers:
+        if (found := _savers.get(os.getpid())) is None or found.client is not client:
             _savers.clear()
-            rank = os.environ.get("RANK", "")
-            client = WriterClient(wire.work_folder(), _chosen, f"rank-{rank}" if rank else "")
-            _savers[os.getpid()] = Saver(client)
-            atexit.register(_leave, os.getpid())
-        return _savers[os.getpid()]
-
-
-def _leave(pid: int) -> None:
-    if pid == os.getpid():
-        flush()
+            found = _savers[os.getpid()] = Saver(client)
+        return found
 
 
 def save(obj: object, path: str | os.PathLike[str], open_way: str = "memfs") -> int:
@@ -139,19 +112,6 @@ def load(
         return torch.load(source, map_location="cpu", weights_only=weights_only)
 
 
-def register_checker(
-    callback: Callable[[int, Any], object], check_dict: dict[str, int], user_context: Any, timeout_sec: int
-) -> int | None:
-    """Call ``callback(result, user_context)`` once the folders of ``check_dict`` hold their number of files:
-    0, -27 (too many), -110 (not within ``timeout_sec`` 1..3600 seconds). 1, or ``None`` for wrong arguments.
-    """
-    if not checker.accepts(callback, check_dict, timeout_sec):
-        return None
-    checker.start(callback, {Path(os.path.realpath(path)): count for path, count in check_dict.items()},
-                  user_context, float(timeout_sec))  # fmt: skip
-    return 1
-
-
 def convert(src: str | os.PathLike[str], dst: str | os.PathLike[str]) -> int:
     """Write the ``.mindio`` file ``src`` as torch's zip ``dst``: 0, or -1 with the reason in the log."""
     try:
@@ -180,56 +140,6 @@ def _unfit(source: Path, target: Path) -> str:
     if source.absolute() == target.absolute() or (target.exists() and source.samefile(target)):
         return f"{source} and {target} are the same file"
     return ""
-
-
-def preload(*paths: str) -> int:
-    """Take files into memory in the background: 0, or 1 when a path is not a file or no writing process runs."""
-    try:
-        if not paths or not all(isinstance(path, str) and len(path) <= PATH_LIMIT for path in paths):
-            return 1
-        client = saver_of_process().client
-        if client is None:
-            return 1
-        client.ask({"do": "preload", "paths": [os.path.realpath(path) for path in paths]})
-        return 0
-    except (CheckpointError, OSError) as error:
-        log.error("preload: %s", error)
-        return 1
-
-
-def flush() -> int:
-    """Wait until all saves are on the storage, at most 10 × 30 s: 0, or 1 when one is not."""
-    through = _savers.get(os.getpid())
-    if through is None:
-        return 0
-    try:
-        through.flush(FLUSH_S)
-        return 1 if through.failed() else 0
-    except (TimeoutError, CheckpointError) as error:
-        log.error("flush: %s", error)
-        return 1
-
-
-def running() -> bool:
-    """Whether there is a writing process; starts it if need be."""
-    client = saver_of_process().client
-    try:
-        if client is not None:
-            client.connect()
-        return client is not None
-    except (WriterGone, OSError) as error:
-        log.warning("%s", error)
-        return False
-
-
-def path_of(path: object) -> Path:
-    """The real path. Raises ``TypeError`` for anything that is not a path."""
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"a path must be text, not {type(path).__name__}")
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise TypeError("a path must be a non-empty text")
-    return Path(os.path.realpath(text))
 
 
 def _way(open_way: object) -> None:

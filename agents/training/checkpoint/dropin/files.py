@@ -1,4 +1,7 @@
-"""``open_file`` and ``create_file``: bytes through the pool, for frameworks with their own formats (MindSpore)."""
+"""``open_file`` and ``create_file``: bytes through the pool, for frameworks with their own formats (MindSpore).
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from agents.training.checkpoint import durable, sources
-from agents.training.checkpoint.dropin import api
+from agents.training.checkpoint.dropin import process
 from agents.training.checkpoint.errors import CheckpointError
 
 
@@ -15,16 +18,14 @@ class Readable:
     """A file opened by :func:`open_file`, until :meth:`close`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = api.path_of(path)
+        self.path = process.path_of(path)
         self._data: bytes | None = None
         self._file: sources.FileSource | None = None
-        client = api.saver_of_process().client
-        if client is not None:
-            with client.resident(self.path) as content:
-                if content is not None:
-                    # a copy, since the slot may be reused while the file is open
-                    self._data = bytes(content)
-                    return
+        with process.client_of_process().resident(self.path) as content:
+            if content is not None:
+                # a copy, since the slot may be reused while the file is open
+                self._data = bytes(content)
+                return
         self._file = sources.FileSource(self.path)
 
     def __enter__(self) -> Self:
@@ -58,7 +59,7 @@ class Writable:
     """A file made by :func:`create_file`: it appears complete when it is closed, or not at all."""
 
     def __init__(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
-        self.path, self.mode = api.path_of(path), mode
+        self.path, self.mode = process.path_of(path), mode
         self._parts: list[bytes] = []
         self._open = True
 
@@ -98,19 +99,19 @@ class Writable:
             self._hand_over(data)
             return 0
         except OSError as error:
-            api.log.error("%s was not written: %s", self.path, error)
+            process.log.error("%s was not written: %s", self.path, error)
             return -1
 
     def _hand_over(self, data: bytearray) -> None:
-        client = api.saver_of_process().client
+        client = process.client_of_process()
         try:
-            if client is None or not self.path.parent.is_dir():
+            if not self.path.parent.is_dir():
                 raise CheckpointError(f"{self.path.parent} is not a folder")
             ticket = client.allocate(len(data))
             ticket.memory.content(len(data))[:] = data
             client.commit(ticket, (self.path,), self.mode)
         except CheckpointError as error:
-            api.log.warning("%s; %s is written directly", error, self.path)
+            process.log.warning("%s; %s is written directly", error, self.path)
             durable.write(self.path, memoryview(data), mode=self.mode)
 
 

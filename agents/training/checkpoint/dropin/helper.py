@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 
 from agents.training.checkpoint import durable
-from agents.training.checkpoint.dropin import api
+from agents.training.checkpoint.dropin import api, process
 from agents.training.checkpoint.errors import CheckpointError
 from agents.training.checkpoint.saver import Pending
 
@@ -136,7 +136,7 @@ class CheckpointHelper:
             if callback:
                 callback(iteration, result)
 
-        return api.register_checker(found, {iteration_dir: total_file_count}, iteration, TRACKER_S)
+        return process.register_checker(found, {iteration_dir: total_file_count}, iteration, TRACKER_S)
 
     def load_model_checkpoint(self, checkpoint_name: str, load_rank: int, process_group: Any = None) -> Any:
         """With a group, its rank ``load_rank`` (a global one) reads the file and the others get its content; without
@@ -192,7 +192,7 @@ class CheckpointHelper:
 
 def _names(given: str | list[str]) -> list[Path]:
     """The paths of a save. Raises ``ValueError`` without one and for one that is too long."""
-    paths = [api.path_of(one) for one in (given if isinstance(given, list) else [given])]
+    paths = [process.path_of(one) for one in (given if isinstance(given, list) else [given])]
     if not paths or any(len(str(path)) > api.PATH_LIMIT for path in paths):
         raise ValueError(f"between one name and names of at most {api.PATH_LIMIT} characters are needed")
     return paths

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from agents.training.checkpoint import durable, sets
-from agents.training.checkpoint.dropin import api, helper
+from agents.training.checkpoint.dropin import api, helper, process
 
 log = logging.getLogger("belay.checkpoint")
 
@@ -130,7 +130,7 @@ class _Tracker(io.StringIO):
         helper.CheckpointHelper(_rank()).wait_copied()
 
         def write() -> None:
-            if api.flush():
+            if process.flush():
                 log.error("%s keeps its old iteration: not all of %s is on the storage", self.path, text)
             elif lacking := _lacking(self.path.parent, text):
                 log.error("%s keeps its old iteration: %s", self.path, lacking)
@@ -188,10 +188,10 @@ def _preloading(setup_logging: Any) -> Any:
 
     @functools.wraps(setup_logging)
     def preloads(*args: Any, **kwargs: Any) -> Any:
-        if api.running():
+        if process.running():
             variables = _module("megatron.training.global_vars")
             names = [] if variables is None else _files_of(variables.get_args())
-            if names and api.preload(*names):
+            if names and process.preload(*names):
                 log.warning("rank %d reads its checkpoint when it is loaded, not before", _rank())
         return setup_logging(*args, **kwargs)
 
