@@ -16,6 +16,7 @@ import pytest
 
 from engine.kube import NODE, POD, Conflict, Kube, NotFound, resource_for
 from engine.sandbox.api import ApiServer
+from engine.sandbox.cache import RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
 from engine.sandbox.controllers import objects as o
 from engine.sandbox.node_control import SandboxNode
 from engine.sandbox.nodes_shape import Shape
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.xdist_group("kubeconfig")]
 Json = dict[str, Any]
 A2 = Shape("huawei.com/Ascend910", "Ascend910-", 8, {"accelerator-type": "module-910b-8"})
 DEPLOYMENT = resource_for("apps/v1", "Deployment")
+VOLUME = resource_for("v1", "PersistentVolume")
 SETTINGS = SandboxSettings(time_scale=0.02, owner_gc=True)
 _runs = itertools.count()
 
@@ -184,6 +186,46 @@ def test_nodes_reject_pods_that_a_kubelet_rejects(connect: Any) -> None:
                 await kube.delete(POD, name, "default", grace=0)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("connect", ["sandbox"], indirect=True)
+def test_claims_come_from_templates_and_volumes_that_people_made_are_offered(connect: Any) -> None:
+    async def story() -> None:
+        async with connect() as kube, world(kube, nodes(1)).running():
+            disk = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "local": {"path": "/mnt"}}
+            await kube.create(VOLUME, {"apiVersion": "v1", "kind": "PersistentVolume",
+                                       "metadata": {"name": "disk"}, "spec": disk})  # fmt: skip
+            asks = {"devices": {"requests": [{"name": "npus"}]}}
+            await kube.create(RESOURCE_CLAIM_TEMPLATE, {
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+                "metadata": {"name": "four", "namespace": "default"}, "spec": {"spec": asks}})  # fmt: skip
+            body = npu_pod("user", "", [])
+            body["spec"] = {"containers": [{"name": "main", "image": "i"}], "schedulerName": "nobody",
+                            "resourceClaims": [{"name": "chips", "resourceClaimTemplateName": "four"}]}  # fmt: skip
+            await kube.create(POD, body)
+
+            async def named() -> Any:
+                pod = await kube.get(POD, "user", "default")
+                rows = ((pod or {}).get("status") or {}).get("resourceClaimStatuses") or []
+                return rows and await kube.get(RESOURCE_CLAIM, rows[0]["resourceClaimName"], "default")
+
+            claim = await until("the pod's claim", named)
+            assert claim["spec"] == asks
+            assert [one["kind"] for one in claim["metadata"]["ownerReferences"]] == ["Pod"]
+
+            async def offered() -> bool:
+                volume = await kube.get(VOLUME, "disk")
+                return bool(volume and (volume.get("status") or {}).get("phase") == "Available")
+
+            await until("the volume is offered", offered)
+            await kube.delete(POD, "user", "default", grace=0)
+
+            async def gone() -> bool:
+                return not (await kube.list(RESOURCE_CLAIM, "default")).items
+
+            await until("the claim goes with its pod", gone)
+
+    asyncio.run(story())
 
 
 def test_a_silent_node_is_noticed_and_comes_back(connect: Any) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.dra.driver import DraDriver
+from agents.dra.fleet import FleetSlices
 from agents.dra.settings import DraSettings
 from agents.drivers.base import Driver
 from agents.drivers.dcmi.driver import DcmiDriver
@@ -178,8 +179,9 @@ async def run_fleet(
     fleet = Fleet(hub, state_dir, settings, policy=policy or shipped_policy(settings.pool), chance=random.Random())
     for node in nodes:
         fleet.add(node)
+    slices = FleetSlices(client, fleet.agents, Clock())
     try:
-        await _until(stop, hub.run())
+        await _until(stop, _beside(hub.run(), slices.run()))
     finally:
         await fleet.close()
         await client.close()

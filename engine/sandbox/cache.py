@@ -138,6 +138,9 @@ class Cache:
             await asyncio.sleep(0.02)
 
 
+RESOURCE_CLAIM: Final = Resource("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", True)
+RESOURCE_CLAIM_TEMPLATE: Final = Resource("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates", True)
+
 WORLD_KINDS: Final = (
     resource_for("v1", "Pod"),
     resource_for("v1", "Node"),

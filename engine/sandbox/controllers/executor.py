@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.kube import Conflict, KubeError, NotFound, Resource, resource_for, run_many
-from engine.sandbox.cache import CONTROLLER_REVISION, Cache
+from engine.sandbox.cache import CONTROLLER_REVISION, RESOURCE_CLAIM, Cache
 from engine.sandbox.controllers.writes import Json, Write
 
 FIELD_MANAGER = "sandbox-controllers"
@@ -86,6 +86,8 @@ class WriteExecutor:
 def _resource(write: Write) -> Resource:
     if write.kind == "ControllerRevision":
         return CONTROLLER_REVISION
+    if write.kind == "ResourceClaim":
+        return RESOURCE_CLAIM
     if write.verb in ("create", "delete") and (version := write.body.get("apiVersion")):
         return resource_for(str(version), write.kind)
     return resource_for(write.api_version, write.kind)

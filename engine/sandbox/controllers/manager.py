@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from engine.kube import Conflict, Key, KubeError, NotFound, run_all
 from engine.log import get
-from engine.sandbox.cache import Cache, uid_of
+from engine.sandbox.cache import RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, Cache, uid_of
 from engine.sandbox.controllers import (
     deployment,
     job,
@@ -16,6 +16,7 @@ from engine.sandbox.controllers import (
     owner_gc,
     pod_gc,
     replicaset,
+    resource_claim,
     statefulset,
     volume,
 )
@@ -28,6 +29,7 @@ _log = get("sandbox.controllers")
 _ORPHAN_QUARANTINE_S = 40.0
 _SWEEP_S = 20.0
 _OWNER_SWEEP_S = 2.0
+_CLAIM_SWEEP_S = 1.0
 _SWEEP: Key = ("", "sweep")
 _WORKLOADS = ("ReplicaSet", "Deployment", "StatefulSet", "Job")
 
@@ -42,6 +44,7 @@ class Controllers:
         self._executor = WriteExecutor(cache)
         self._lease_moved: dict[str, tuple[str, float]] = {}
         self._missing: dict[str, float] = {}
+        self._has_claims = False
         self._reconcilers: dict[str, Callable[[Key], Awaitable[Step] | Step]] = {
             "ReplicaSet": self._replica_set,
             "Deployment": self._deployment,
@@ -51,6 +54,7 @@ class Controllers:
             "PersistentVolumeClaim": self._claim,
             "PersistentVolume": self._volume,
             "PodGC": self._pod_gc,
+            "ResourceClaims": self._resource_claims,
         }
         if settings.owner_gc:
             self._reconcilers["OwnerGC"] = self._owner_gc
@@ -61,7 +65,7 @@ class Controllers:
     async def run(self) -> None:
         """Reconcile until cancelled, beginning when every kind has been listed once."""
         await self._cache.wait_synced()
-        for name in ("PodGC", "OwnerGC"):
+        for name in ("PodGC", "OwnerGC", "ResourceClaims"):
             if name in self._queues:
                 self._queues[name].add(_SWEEP)
         await run_all(*(self._work(name) for name in self._reconcilers))
@@ -83,6 +87,8 @@ class Controllers:
         if kind == "PersistentVolume" or (kind == "PersistentVolumeClaim" and new is None):
             for volume_key in [key] if kind == "PersistentVolume" else self._cache["PersistentVolume"].objects:
                 self._queues["PersistentVolume"].add(volume_key)
+        if kind == "Pod" and resource_claim.wanted(thing):
+            self._queues["ResourceClaims"].add(_SWEEP)
         if kind == "Lease" and key[0] == "kube-node-lease":
             self._heartbeat(key[1], new)
         if (kind == "Node" and new is None) or (kind == "Pod" and _unplaced_and_deleting(new)):
@@ -237,6 +243,28 @@ class Controllers:
                 self._missing.setdefault(name, now)
         step = pod_gc.reconcile(pods, nodes, self._missing, now, self._settings.scaled(_ORPHAN_QUARANTINE_S, least=1.0))
         return Step(step.writes, min(step.again_in if step.again_in is not None else _SWEEP_S, _SWEEP_S))
+
+    async def _resource_claims(self, _: Key) -> Step:
+        """Claims are listed while pods name some, since older API servers do not serve them."""
+        pods = {uid_of(pod): pod for pod in self._cache["Pod"].objects.values()}
+        named = [pod for pod in pods.values() if resource_claim.wanted(pod)]
+        if not named and not self._has_claims:
+            return Step((), _CLAIM_SWEEP_S)
+        try:
+            claims = (await self._cache.kube.list(RESOURCE_CLAIM)).items
+            templates = (await self._cache.kube.list(RESOURCE_CLAIM_TEMPLATE)).items
+        except NotFound:
+            return Step((), _SWEEP_S)
+        self._has_claims = bool(claims)
+        writes: list[Write] = []
+        for pod in named:
+            place = pod["metadata"]["namespace"]
+            there = {one["metadata"]["name"]: one for one in templates if one["metadata"]["namespace"] == place}
+            own = [one for one in claims if one["metadata"]["namespace"] == place]
+            writes += resource_claim.of_pod(pod, there, own).writes
+        for claim in claims:
+            writes += resource_claim.of_claim(claim, pods).writes
+        return Step(tuple(writes), _CLAIM_SWEEP_S)
 
     async def _owner_gc(self, _: Key) -> Step:
         kube = self._cache.kube

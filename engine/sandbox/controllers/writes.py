@@ -19,6 +19,7 @@ API_VERSIONS: Final[dict[str, str]] = {
     "Job": "batch/v1",
     "PersistentVolume": "v1",
     "PersistentVolumeClaim": "v1",
+    "ResourceClaim": "resource.k8s.io/v1",
 }
 """The kinds that controllers write, with their API versions."""
 

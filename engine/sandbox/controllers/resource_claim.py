@@ -1,0 +1,99 @@
+"""ResourceClaims (DRA) as kube-controller-manager keeps them: made from templates for pods, given back after the last.
+
+Source: kubernetes/pkg/controller/resourceclaim/controller.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from engine.sandbox.controllers import objects as o
+from engine.sandbox.controllers.writes import Json, Step, Write, create, delete, patch, patch_status
+from engine.wire.dra import FINALIZER
+
+KIND: Final = "ResourceClaim"
+#: The annotation of a claim that says which of its pod's claims it is.
+POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
+
+
+def of_pod(pod: Json, templates: Mapping[str, Json], claims: Sequence[Json]) -> Step:
+    """Create the claims that a pod gets from templates, and name them in its status once they are there.
+
+    ``templates`` and ``claims`` are those of its namespace; a template that is missing is waited for.
+    """
+    rows = [row for row in wanted(pod) if row.get("resourceClaimTemplateName")]
+    if not rows or not o.active(pod):
+        return Step()
+    own = {
+        (one["metadata"].get("annotations") or {}).get(POD_CLAIM): one["metadata"]["name"]
+        for one in claims
+        if o.controller_uid(one) == pod["metadata"]["uid"] and not o.deleting(one)
+    }
+    missing = [row for row in rows if row["name"] not in own and row["resourceClaimTemplateName"] in templates]
+    if missing:
+        return Step(
+            tuple(create(_claim(pod, row["name"], templates[row["resourceClaimTemplateName"]])) for row in missing)
+        )
+    named = [{"name": row["name"], "resourceClaimName": own[row["name"]]} for row in rows if row["name"] in own]
+    known = (pod.get("status") or {}).get("resourceClaimStatuses") or []
+    return Step((patch_status(pod, "Pod", {"resourceClaimStatuses": named}),)) if named != known else Step()
+
+
+def of_claim(claim: Json, pods: Mapping[str, Json]) -> Step:
+    """Take ended pods from a claim's users, give its devices back after the last, delete it with the pod of its making.
+
+    ``pods``: all pods by UID.
+    """
+    status, meta = claim.get("status") or {}, claim["metadata"]
+    users = status.get("reservedFor") or []
+    kept = [row for row in users if row.get("resource") != "pods" or _lives(pods.get(str(row.get("uid"))))]
+    writes: list[Write] = []
+    if len(kept) < len(users):
+        gone: Json = {"allocation": None, "reservedFor": None} if not kept else {"reservedFor": kept}
+        writes.append(_guarded(patch_status(claim, KIND, gone), claim))
+    finalizers = meta.get("finalizers") or []
+    if not kept and FINALIZER in finalizers and (writes or (o.deleting(claim) and not status.get("allocation"))):
+        rest = [one for one in finalizers if one != FINALIZER]
+        writes.append(patch(claim, KIND, {"metadata": {"finalizers": rest or None}}))
+    owner = o.controller_uid(claim)
+    made_for_pod = POD_CLAIM in (meta.get("annotations") or {})
+    if made_for_pod and owner and not _lives(pods.get(owner)) and not o.deleting(claim):
+        writes.append(delete(claim, KIND))
+    return Step(tuple(writes))
+
+
+def wanted(pod: Json) -> list[Json]:
+    """The claims that a pod names."""
+    return [row for row in (pod.get("spec") or {}).get("resourceClaims") or () if isinstance(row, dict)]
+
+
+def _lives(pod: Json | None) -> bool:
+    return pod is not None and not o.finished(pod)
+
+
+def _guarded(write: Write, claim: Json) -> Write:
+    """The write, refused when the claim has changed meanwhile: a new user must not be overwritten."""
+    version = claim["metadata"].get("resourceVersion")
+    write.body["metadata"] = {**write.body.get("metadata", {}), "resourceVersion": version}
+    return write
+
+
+def _claim(pod: Json, name: str, template: Json) -> Json:
+    meta = pod["metadata"]
+    spec: Json = template.get("spec") or {}
+    head: dict[str, Any] = spec.get("metadata") or {}
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"], "controller": True,
+             "blockOwnerDeletion": True}  # fmt: skip
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": KIND,
+        "metadata": {
+            "generateName": f"{meta['name']}-{name}-",
+            "namespace": meta["namespace"],
+            "labels": head.get("labels") or {},
+            "annotations": {**(head.get("annotations") or {}), POD_CLAIM: name},
+            "ownerReferences": [owner],
+        },
+        "spec": spec.get("spec") or {},
+    }
