@@ -1,6 +1,8 @@
 // Findings in documents, each at its place: file, line and column.
 import { t } from "../messages";
+import { runs, severityClass } from "../parts/words";
 import { Table } from "../shell/parts";
+import { Timed } from "../shell/times";
 import type { Finding } from "../types";
 
 export function Findings({ caption, rows, leftOut = 0 }: { caption: string; rows: readonly Finding[]; leftOut?: number }) {
@@ -13,8 +15,8 @@ export function Findings({ caption, rows, leftOut = 0 }: { caption: string; rows
       leftOut={leftOut}
       columns={[
         { title: t("git.where"), cell: (row) => <code>{row.where}</code> },
-        { title: t("git.severity"), cell: (row) => <span class={row.severity === "warning" ? "warn" : "bad"}>{row.severity || "error"}</span> },
-        { title: t("git.finding"), cell: (row) => <>{row.field && <><code>{row.field}</code>: </>}{row.message}</> },
+        { title: t("git.severity"), cell: (row) => <span class={severityClass(row.severity)}>{row.severity || "error"}</span> },
+        { title: t("git.finding"), cell: (row) => <>{row.field && <><code>{row.field}</code>: </>}<Timed text={runs(row.message)} /></> },
       ]}
     />
   );

@@ -2,10 +2,10 @@
 import { number, t } from "../messages";
 import { Figures } from "../parts/Figures";
 import { Sheet } from "../parts/Sheet";
-import { shellWord } from "../parts/words";
+import { runs, severityClass, shellWord } from "../parts/words";
 import { Command, Table } from "../shell/parts";
 import { setParam, usePlace } from "../shell/place";
-import { Time } from "../shell/times";
+import { Time, Timed } from "../shell/times";
 import type { Finding, Git, GitRevision } from "../types";
 import type { ViewProps } from "../views";
 import { Branches } from "./Branches";
@@ -107,11 +107,11 @@ function Signature({ row }: { row: GitRevision }) {
 }
 
 function Judged({ row }: { row: GitRevision }) {
-  const errors = row.findings.filter((one) => one.severity !== "warning").length;
+  const worst = ["bad", "warn"].find((one) => row.findings.some((finding) => severityClass(finding.severity) === one)) ?? "dim";
   return (
     <>
       {row.accepted ? <span class="good"><span aria-hidden="true">✓ </span>{t("git.accepted")}</span> : <span class="bad"><span aria-hidden="true">✗ </span>{t("git.refused")}</span>}
-      {row.findings.length > 0 && <div class={errors ? "bad small" : "warn small"}>{t("git.findingsShort", { count: row.findings.length })}</div>}
+      {row.findings.length > 0 && <div class={`${worst} small`}>{t("git.findingsShort", { count: row.findings.length })}</div>}
     </>
   );
 }
@@ -130,7 +130,7 @@ function Opened({ row }: { row: GitRevision }) {
 function Lines({ rows }: { rows: readonly Finding[] }) {
   return (
     <ul class="plain findings">
-      {rows.slice(0, 60).map((one, index) => <li key={index}><code>{one.where}</code> <span class={one.severity === "warning" ? "warn" : "bad"}>{one.field ? `${one.field}: ` : ""}{one.message}</span></li>)}
+      {rows.slice(0, 60).map((one, index) => <li key={index}><code>{one.where}</code> <span class={severityClass(one.severity)}>{one.field ? `${one.field}: ` : ""}<Timed text={runs(one.message)} /></span></li>)}
       {rows.length > 60 && <li class="dim">{t("git.moreFindings", { count: rows.length - 60 })}</li>}
     </ul>
   );

@@ -3,7 +3,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { number, t } from "../messages";
 import { StateText } from "../shell/parts";
 import { go, hrefOf, select, type Selection } from "../shell/place";
-import { Time } from "../shell/times";
+import { Time, Timed } from "../shell/times";
 import { chipName, findChip, findJob, indexOf, jobName } from "../store/cluster";
 import { useApi } from "../store/store";
 import type { Cluster, Explanation, Job } from "../types";
@@ -81,14 +81,6 @@ export function Tip(props: { cluster: Cluster; chip: number; at: string; x: numb
       {text.length ? <Explained lines={text} most={6} passing /> : null}
     </div>
   );
-}
-
-const MOMENT = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/;
-const LONGEST = 300;
-
-/** Text whose moments are shown as the reader wants times, and go on counting. */
-function Timed({ text }: { text: string }) {
-  return <>{text.slice(0, LONGEST).split(MOMENT).map((part, at) => (at % 2 ? <Time at={part} /> : part))}</>;
 }
 
 /** What `belay explain` says, in the shape that it has in a terminal. `passing`: it is gone before it could be scrolled. */

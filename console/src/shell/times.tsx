@@ -77,3 +77,11 @@ export function Time({ at }: { at: string | null | undefined }) {
   const [shown, title] = times === "relative" ? [relative(at, now), absolute(at)] : [absolute(at), relative(at, now)];
   return <time dateTime={at} title={title}>{shown}</time>;
 }
+
+const MOMENT = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/;
+const LONGEST = 2000;
+
+/** Text of the cluster whose moments are shown as the reader wants times, and go on counting. */
+export function Timed({ text }: { text: string }) {
+  return <>{text.slice(0, LONGEST).split(MOMENT).map((part, at) => (at % 2 ? <Time at={part} /> : part))}</>;
+}

@@ -43,6 +43,8 @@ export function Forecast({ answer, real, pick, drop }: Props) {
     const timer = setTimeout(() => setFrame(frame + 1), TURN);
     return () => clearTimeout(timer);
   }, [playing, frame, last]);
+  // moments at which nothing happens are on the slider, but no steps
+  const steps = answer.frames.map((one, index) => ({ one, index })).filter(({ one, index }) => index === 0 || index === last || one.events.length > 0 || one.actions.length > 0);
   const now = answer.frames[frame];
   const { outcome } = answer;
   return (
@@ -80,7 +82,7 @@ export function Forecast({ answer, real, pick, drop }: Props) {
       </section>
       <Table
         caption={t("whatif.steps")}
-        rows={answer.frames.map((one, index) => ({ one, index }))}
+        rows={steps}
         id={(row) => String(row.index)}
         page={25}
         leftOut={answer.leftOut}
