@@ -341,6 +341,7 @@ def test_checks_of_network_ports_are_judged_by_their_numbers(
     tmp_path: Path, values: dict[str, str], codes: Sequence[str]
 ) -> None:
     write(tmp_path / "node/environment_check/npu_info_after.txt", CHECK.format(**values))
+    write(tmp_path / "node/rank-0.txt", "2026-11-23 16:00:00 the window begins three hours before this line\n")
     found = answer(tmp_path / "node")
     events = found["nodes"][0]["events"]
     assert [event["code"] for event in events] == codes

@@ -196,6 +196,42 @@ def test_an_error_after_the_timeouts_is_no_root() -> None:
     assert (found.rule, [root.rank for root in found.roots]) == ("silent", [5])
 
 
+WEIGHTS = {code: rule.priority for code, rule in load({}).desired.diagnosis_rules.items()}
+
+
+def test_an_error_that_most_pods_print_and_live_on_with_is_no_root() -> None:
+    gang = Gang(6)
+    for pod in range(6):
+        gang.says(pod, 20.0, "WARNING: FileNotFoundError: [Errno 2] No such file or directory: '/cache/kernels'")
+    everyone_waits(gang, 17, 1900.0)
+    found = gang.broken(priorities=WEIGHTS)
+    assert (found.rule, [root.rank for root in found.roots]) == ("silent", [17])
+
+
+def test_an_error_of_a_rank_that_waits_afterwards_is_no_root() -> None:
+    gang = Gang(6)
+    gang.says(3, 20.0, "[rank25]: PermissionError: [Errno 13] Permission denied: '/tmp/x', ignored")
+    gang.says(2, 900.0, "[rank17]: ModuleNotFoundError: No module named 'apex'")
+    everyone_waits(gang, 17, 1900.0)
+    found = gang.broken(priorities=WEIGHTS)
+    assert [(root.rank, root.code) for root in found.roots] == [(17, "PythonModuleMissing")]
+
+
+def test_an_error_of_hardware_counts_also_on_a_rank_that_waits() -> None:
+    gang = Gang(6)
+    everyone_waits(gang, 17, 1900.0)
+    gang.plog(25, 100.0, "[a.cc:1] HBM MULTI BIT ECC, device_id=1")
+    found = gang.broken(priorities=WEIGHTS)
+    assert [(root.rank, root.code) for root in found.roots] == [(25, "DeviceMemoryError")]
+
+
+def test_an_error_that_ends_all_pods_is_the_root_where_none_waits() -> None:
+    gang = Gang(6)
+    for pod in range(6):
+        gang.says(pod, 20.0, f"[rank{8 * pod}]: ModuleNotFoundError: No module named 'apex'")
+    assert {root.code for root in gang.broken(priorities=WEIGHTS).roots} == {"PythonModuleMissing"}
+
+
 def test_errors_that_clocks_cannot_order_are_named_together() -> None:
     gang = Gang(4, skew=1.0)
     gang.says(1, 100.0, "[rank8]: OSError: [Errno 28] No space left on device")
@@ -264,6 +300,12 @@ def test_evidence_finds_its_job(fields: Mapping[str, str], job: str) -> None:
         ("2025-11-22T17:37:04.447996+08:00 stdout F x", "2025-11-22T09:37:04.447Z"),
         ("2025-11-22 17:37:04,447 - ERROR - x", "2025-11-22T17:37:04.447Z"),
         ("Nov 22 17:37:04 node-1 kernel: x", "2025-11-22T17:37:04Z"),
+        ("[ERROR]     2025/11/22 17:37:04.447996 1       main.go:80    x", "2025-11-22T17:37:04.447Z"),
+        ("E1122 17:37:04.447996       1 job.go:1] x", "2025-11-22T17:37:04Z"),
+        ("E1322 17:37:04.447996       1 job.go:1] x", None),
+        ("Nov 22 2025 17:37:04+08:00 lsw IFNET/2/linkDown_active", "2025-11-22T09:37:04Z"),
+        ("[devid 2]    Sat Nov 22 17:37:04 2025    LINK DOWN", "2025-11-22T17:37:04Z"),
+        ("[Sat Nov 32 17:37:04 2025] kernel: x", None),
         ("[2025-13-45 17:37:04] x", None),
         ("no time", None),
     ],

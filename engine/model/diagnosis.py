@@ -3,7 +3,7 @@
 The order of what is believed follows CANN's "HCCL User Guide" (fault locating, notify wait timeout, connection setup):
 
 1. HCCL's own broadcast names the abnormal device (heartbeat lost, error CQE, process stuck).
-2. A rank has an error of its own before, or about when, the others began to wait.
+2. A rank has an error of its own before, or about when, the others began to wait; not one that it lived on with.
 3. A rank is silent while others wait: it reports no collective error, or its logs are missing.
 4. Ranks wait for each other: the one at the end of the chain that others wait for.
 5. All ranks report the same timeout: the last one to report came late.
@@ -22,6 +22,8 @@ SKEW_MS: Final = 3_000
 EPISODE_MS: Final = 1_800_000
 #: Ranks that all began to wait at about the same time; a later one was late itself.
 SPREAD_MS: Final = 60_000
+#: Priority of causes from which nothing lives on, or that count wherever they are: hardware, memory, disks.
+GRAVE: Final = 60
 MAX_ROOTS: Final = 8
 MAX_EVENTS: Final = 20
 
@@ -105,7 +107,7 @@ def diagnose(
     figures = f"{len({one.pod.pod for one in waits})} pods wait for others, and no log says for which"
     for name, found in (
         ("located", _located(pods, seen)),
-        ("firstError", _first_error(causes, begin, weights)),
+        ("firstError", _first_error(_telling(pods, causes, waits, weights), begin, weights)),
         ("silent", _silent(pods, waits, missing)),
         ("waitedFor", _waited_for(pods, waits)),
         ("late", _late(waits)),
@@ -146,6 +148,33 @@ def _located(pods: Sequence[PodEvidence], seen: Sequence[_Seen]) -> tuple[list[R
         name, node = (own.pod, own.node) if own is not None else ("", address)
         roots.append(Root(rank, name, node, event.code, event.first_ms))
     return roots, f"{most} of {len(pods)} pods name it in HCCL's record of abnormal devices" if roots else ""
+
+
+def _telling(
+    pods: Sequence[PodEvidence], causes: Sequence[_Seen], waits: Sequence[_Seen], weights: Mapping[str, int]
+) -> list[_Seen]:
+    """Without errors that scripts print and live on: those of less than `GRAVE` priority on ranks that wait for others
+    afterwards, or alike on most pods, while others wait."""
+    if not waits:
+        return list(causes)
+    waiting: dict[str, set[int]] = {}
+    for pod, event in waits:
+        waiting.setdefault(pod.pod, set()).add(_own_rank(pod, event))
+    pods_with: dict[str, set[str]] = {}
+    for pod, event in causes:
+        pods_with.setdefault(event.code, set()).add(pod.pod)
+    many = sum(not pod.bystander for pod in pods)
+
+    def lives_on(pod: PodEvidence, event: LogEvent) -> bool:
+        heard, own = waiting.get(pod.pod, set()), _own_rank(pod, event)
+        return own in heard if own >= 0 else bool(pod.ranks) and heard.issuperset(pod.ranks)
+
+    return [
+        one
+        for one in causes
+        if weights.get(one.event.code, 50) >= GRAVE
+        or not (lives_on(*one) or (many >= 4 and len(pods_with[one.event.code]) * 2 > many))
+    ]
 
 
 def _first_error(causes: Sequence[_Seen], begin: int, weights: Mapping[str, int]) -> tuple[list[Root], str]:

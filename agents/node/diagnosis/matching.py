@@ -128,8 +128,8 @@ class Findings:
                         self._take(log, rule, line, zone)
 
     def add(self, log: LogText, rule: LogRule, line: str) -> None:
-        """Take a line that someone else found to be an event of a rule."""
-        self._take(log, rule, line, log.zone or 0)
+        """Take what someone else found to be an event of a rule: a state, whose time says nothing about a failure."""
+        self._take(log, rule, line, 0, state=True)
 
     def events(self) -> tuple[LogEvent, ...]:
         """The events, the most telling first: those that may be the cause, then by time."""
@@ -158,8 +158,8 @@ class Findings:
                 if (server := _OWN_SERVER.search(line)) is not None:
                     self.host = server[1]
 
-    def _take(self, log: LogText, rule: LogRule, line: str, zone: int) -> None:
-        stamp = stamp_of(line, log.written_ms)
+    def _take(self, log: LogText, rule: LogRule, line: str, zone: int, *, state: bool = False) -> None:
+        stamp = stamp_of(line, log.written_ms) if not state else None
         at = 0 if stamp is None else stamp.ms + (zone if stamp.local else 0)
         if at and at < self._since:
             return

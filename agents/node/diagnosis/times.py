@@ -7,9 +7,11 @@ import re
 from typing import Final, NamedTuple
 
 _STAMP: Final = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:\.\d{3})?(Z|[+-]\d\d:?\d\d)?"
+    r"(\d{4})[-/](\d\d)[-/](\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:\.\d{3})?(Z|[+-]\d\d:?\d\d)?"
 )
 _SYSLOG: Final = re.compile(r"^(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) ([ \d]\d) (\d\d):(\d\d):(\d\d)\b")
+#: Of Kubernetes' components: E1123 16:00:00.123456, in UTC in a container.
+_KLOG: Final = re.compile(r"^[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\b")
 _NAMED: Final = re.compile(  # of switches: May 27 2025 11:25:00+08:00; of tools and dmesg -T: Fri May 27 11:25:00 2025
     r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(\d{1,2}) (?:(\d{4}) )?(\d\d):(\d\d):(\d\d)"
     r"(?:(Z|[+-]\d\d:?\d\d)| (\d{4})\b)?"
@@ -44,14 +46,16 @@ def stamp_of(line: str, written_ms: int) -> Stamp | None:
         return Stamp(ms - _offset(zone), False)
     if (named := _named(line)) is not None:
         return named
-    syslog = _SYSLOG.match(line)
-    if syslog is None:
+    syslog, klog = _SYSLOG.match(line), _KLOG.match(line)
+    found = syslog or klog
+    if found is None:
         return None
     year = _year(written_ms)
-    day = int(syslog[2])
-    if not 1 <= day <= 31 or int(syslog[3]) > 23 or int(syslog[4]) > 59:
+    month = _MONTHS.index(found[1]) + 1 if syslog is not None else int(found[1])
+    day = int(found[2])
+    if not (1 <= month <= 12 and 1 <= day <= 31) or int(found[3]) > 23 or int(found[4]) > 59:
         return None
-    parts = (_MONTHS.index(syslog[1]) + 1, day, int(syslog[3]), int(syslog[4]), min(int(syslog[5]), 59))
+    parts = (month, day, int(found[3]), int(found[4]), min(int(found[5]), 59))
     ms = calendar.timegm((year, *parts)) * 1000
     if ms > written_ms + 2 * _DAY:  # December's lines, read in January
         ms = calendar.timegm((year - 1, *parts)) * 1000
