@@ -377,11 +377,11 @@ async def _last_pods(seen: list[Any]) -> bool:
     return bool(seen) and seen[-1] == ["p1"]
 
 
-def test_healing_is_recorded_against_concurrent_injections() -> None:
+def test_healing_is_recorded_against_concurrent_injections(tmp_path: Path) -> None:
     async def story() -> None:
         clock = VirtualClock()
         cluster = FakeCluster(clock)
-        fleet = Fleet(cluster, Path("/nonexistent"), Settings(), clock=clock, chance=random.Random(1))
+        fleet = Fleet(cluster, tmp_path, Settings(), clock=clock, chance=random.Random(1))
         cluster.set_map(control({"Ascend910-3": {"codes": [FAULT]}, "Ascend910-4": {"codes": ["B"]}}))
         fleet.add(FleetNode(name=NODE))
         await settle()
