@@ -1,14 +1,14 @@
 """What killed leaders cost: two controllers, three workers and two servers on a real kube-apiserver, under load.
 
 For ten minutes (``MINUTES``) every 10 s the leading controller is killed (SIGKILL), and in turn the worker that holds
-the shard's Lease. Each process stays away for 5 to 7 s, as a container that kubelet starts again later each time, so
-the others must take over. Once Redis is killed and comes back empty, once kube-apiserver is killed and started again.
-Settings are the defaults. Meanwhile jobs come, go and lose pods in Git and in the cluster, and chips fail that a reset
-heals. At the moment of each kill a chip breaks and a pod is made: the clock runs from
-there until the chip's isolation stands in the orders and the pod is bound; the first of both is the first correct
-action. A witness with a watch of its own sees every binding, order and reset: a chip with two owners, an epoch that ran
-twice, a reset under a pod end the run, and so does anything that is missing after the last kill. The agents' own delays
-are shortened twentyfold.
+the shard's Lease, and in every third turn a server. Each process stays away for 5 to 7 s, as a container that kubelet
+starts again later each time, so the others must take over. Once Redis is killed and comes back empty, once
+kube-apiserver is killed and started again. Settings are the defaults. Meanwhile jobs come, go and lose pods in Git and
+in the cluster, and chips fail that a reset heals. At the moment of each kill a chip breaks and a pod is made: the clock
+runs from there until the chip's isolation stands in the orders and the pod is bound; the first of both is the first
+correct action. A witness with a watch of its own sees every binding, order and reset: a chip with two owners, an epoch
+that ran twice, a reset under a pod end the run, and so does anything that is missing after the last kill. The agents'
+own delays are shortened twentyfold.
 """
 
 from __future__ import annotations
@@ -71,12 +71,14 @@ class Run:
         """kube-apiserver once it was started again."""
 
     async def kill(self, kind: str) -> str:
-        """SIGKILL of the process that holds the Lease of its kind; returns its name."""
+        """SIGKILL of the process that holds the Lease of its kind, or of one that runs; returns its name."""
         holder = ""
         with contextlib.suppress(KubeError):
-            lease = await self.kube.get(LEASE, _LEASES[kind], "belay-system")
+            lease = await self.kube.get(LEASE, _LEASES[kind], "belay-system") if kind in _LEASES else None
             holder = str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
-        machine = self.site.machines.get(holder) or self.chance.choice(self.site.of(kind))
+        ours = self.site.of(kind)
+        running = [machine for machine in ours if machine.running] or ours
+        machine = self.site.machines.get(holder) or self.chance.choice(running)
         machine.down = True
         machine.kill()
         asyncio.get_running_loop().call_later(AWAY, setattr, machine, "down", False)
@@ -194,6 +196,8 @@ async def _kills(one: Run, ends: float) -> None:
         await one.kill("controller")
         if turn % 2:
             await one.kill("worker")
+        if turn % 3 == 2:
+            await one.kill("server")
         for share in [share for share in once if ends - began <= (1 - share) * whole]:
             await asyncio.to_thread(once.pop(share))
         await one.measure(worker=bool(turn % 2))
@@ -224,8 +228,11 @@ async def _until(condition: Callable[[], bool], what: str) -> None:
 def _results(one: Run, witness: Witness, made: Site, minutes: float, healed: float) -> list[Result]:
     leader, both = one.first[False], one.first[True]
     count = len(leader) + len(both)
-    killed = {kind: one.kills.get(kind, 0) for kind in _LEASES}
-    said = f"{killed['controller']} controllers and {killed['worker']} workers killed in {minutes:g} min"
+    killed = {kind: one.kills.get(kind, 0) for kind in ("controller", "worker", "server")}
+    said = (
+        f"{killed['controller']} controllers, {killed['worker']} workers and {killed['server']} servers killed in "
+        f"{minutes:g} min"
+    )
     seen = f"{witness.bound} bindings and {witness.resets} resets seen, {made.deaths} processes died"
 
     def of(work: str, runs: list[float], percentile: float, limit: float | None = None, remark: str = "") -> Result:
