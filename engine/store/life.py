@@ -32,8 +32,8 @@ class Life:
     """The life of one process, and what it sees of others of its ``kind``; identities are those of Leases.
 
     A process counts as dead once its number, seen before, has not changed for ``silence`` seconds of our monotonic
-    clock in which we looked often and Redis answered each time. One that never wrote a number (an older version) never
-    does. Safe for several threads.
+    clock, and for at least the last half of them we looked often and Redis answered each time. One that never wrote a
+    number (an older version) never does. Safe for several threads.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Life:
                 self._looked = float("-inf")
                 raise
         if now - self._looked > self.silence / 2:  # what happened meanwhile is not known
-            self._seen = {name: (value, now) for name, (value, _) in self._seen.items()}
+            least = now - self.silence / 2
+            self._seen = {name: (value, max(at, least)) for name, (value, at) in self._seen.items()}
         for name, value in zip(wanted, found, strict=True):
             known = self._seen.get(name)
             if value is not None and (known is None or known[0] != value):
