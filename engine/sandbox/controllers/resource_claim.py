@@ -65,7 +65,8 @@ def of_claim(claim: Json, pods: Mapping[str, Json]) -> Step:
 
 def wanted(pod: Json) -> list[Json]:
     """The claims that a pod names."""
-    return [row for row in (pod.get("spec") or {}).get("resourceClaims") or () if isinstance(row, dict)]
+    rows = (pod.get("spec") or {}).get("resourceClaims") or ()
+    return [row for row in rows if isinstance(row, dict) and row.get("name")]
 
 
 def _lives(pod: Json | None) -> bool:
