@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 
 import msgspec
 import pytest
@@ -220,3 +221,39 @@ def test_a_replaced_pod_under_switches_gets_a_claim_beside_the_others() -> None:
     cluster.step()
     found = bound(cluster.step())
     assert list(found) == ["j-1"] and found["j-1"].node.startswith("t0-")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_jobs_under_switches_get_their_claims_whole_though_writes_are_lost(seed: int) -> None:
+    chance = random.Random(seed)
+    settings = VERSION_2 if chance.random() < 0.5 else {}
+    jobs: list[Item] = []
+    for number in range(chance.randint(1, 3)):
+        schema = chance.choice(["normal-schema", "large-model-schema"])
+        jobs += switched_job(f"j{number}", chance.randint(1, 5), schema)
+    cluster = Passes(*switched(*(chance.randint(1, 4) for _ in range(3)), **settings), *jobs)
+    for turn in range(16):
+        claims = [item for item in cluster.items if item["kind"] == "ResourceClaim"]
+        before = [copy.deepcopy(item.get("status", {})) for item in claims]
+        made = cluster.step()
+        for item, status in zip(claims, before, strict=True):
+            if turn < 8 and chance.random() < 0.1:
+                item["status"] = status  # its write is lost
+        for name, act in bound(made).items():
+            pod = cluster.find("Pod", name)
+            assert cluster.claims()[name.replace("-", "-c")] == act.node
+            pod["spec"]["nodeName"], pod["status"] = act.node, {"phase": "Running"}
+            pod["metadata"]["annotations"] |= act.annotations
+    pods = [item for item in cluster.items if item["kind"] == "Pod"]
+    nodes = [pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]]
+    assert len(set(nodes)) == len(nodes)
+    owners: dict[str, set[str]] = {}
+    for job in {pod["metadata"]["name"].partition("-")[0] for pod in pods}:
+        own = [pod for pod in pods if pod["metadata"]["name"].startswith(job)]
+        assert len({"nodeName" in pod["spec"] for pod in own}) == 1, "all pods of a job, or none"
+        for pod in own:
+            if pod["metadata"]["annotations"].get("isSharedTor") == "2":
+                owners.setdefault(pod["spec"]["nodeName"].partition("-")[0], set()).add(job)
+    assert all(len(found) == 1 for found in owners.values()), "an exclusive switch has one job"
+    late = [act for _ in range(3) for act in cluster.step().actions if getattr(act, "object_kind", "") != "PodGroup"]
+    assert not late, "nothing goes round and round"
