@@ -25,7 +25,7 @@ from engine.model.actions import (
 )
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, RescheduleRecord
-from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan
+from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan, RepeatOffender
 from engine.observe.observed import observe
 from engine.plan import plan as decided
 from engine.status import (
@@ -36,6 +36,7 @@ from engine.status import (
     events,
     forgotten,
     memory_bodies,
+    pool_bodies,
     status_bodies,
 )
 from engine.status.bodies import MAX_BYTES
@@ -137,6 +138,16 @@ def test_a_pool_lists_what_is_not_plainly_healthy_with_its_history() -> None:
     chip = json.loads(data["chips.json"])[0]
     assert chip["faultType"] == ["CardUnhealthy"]
     assert chip["history"] == [{"time": "2026-09-01T08:00:00Z", "what": "isolated: RestartNPU"}]
+
+
+def test_a_pool_is_not_written_because_failures_decay() -> None:
+    def pool(failures: float) -> dict[str, Any]:
+        offender = RepeatOffender("n0", "Ascend910-3", failures, 2.0, False)
+        plan = plan_of(nodes=(NodeState("n0", "training", "healthy", "NormalNPU", ()),), repeat_offenders=(offender,))
+        return named(pool_bodies(plan))["belay-pool-training"]
+
+    assert pool(0.999995) == pool(0.999981) != pool(0.98)
+    assert json.loads(pool(0.999995)["lemons.json"])[0]["failures"] == 1.0
 
 
 def test_the_aggregate_shows_what_was_isolated_and_its_readers_can_parse_it() -> None:

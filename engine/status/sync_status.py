@@ -162,7 +162,9 @@ def pool_bodies(plan: Plan) -> list[dict[str, Any]]:
             )
     for lemon in plan.repeat_offenders:
         if lemon.node in pool_of:
-            pools[pool_of[lemon.node]]["lemons"].append(msgspec.to_builtins(lemon))
+            # it decays with every pass: more digits would be a write of the pool's status for each
+            row = {**msgspec.to_builtins(lemon), "failures": round(lemon.failures, 2)}
+            pools[pool_of[lemon.node]]["lemons"].append(row)
     for change in map(_shadow, plan.shadows):
         if change["node"] in pool_of:
             pools[pool_of[change["node"]]]["shadow"].append(change)
