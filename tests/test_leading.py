@@ -75,8 +75,11 @@ def test_a_controller_that_still_leads_begins_again(
             await until(lambda: one.ready, "the controller never led")
             before = client.hget("belay:{main}:meta", "generation")
             client.flushall()
-            after = lambda: client.hget("belay:{main}:meta", "generation")  # noqa: E731
-            await until(lambda: after() not in (None, before) and one.ready, "the snapshot did not come again")
+
+            def again() -> bool:
+                return client.hget("belay:{main}:meta", "generation") not in (None, before) and one.ready
+
+            await until(again, "the snapshot did not come again")
             one.stop()
             await asyncio.wait_for(running, 60)
 
