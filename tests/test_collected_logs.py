@@ -1,4 +1,4 @@
-"""`belay diagnose`: which collected files are read as what, by node, and what people are told."""
+"""`belay diagnose`: which collected files are read as what, by node, and what is said of it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_root_of_a_collection_is_named_with_what_to_do(gang: Path) -> None:
     assert "建议: 减小 batch" in chinese
 
 
-def test_documents_tell_each_node_and_its_logs(gang: Path) -> None:
+def test_documents_name_each_node_and_its_logs(gang: Path) -> None:
     write(gang / "worker-2/notes.md", "x")
     found = answer(gang)
     assert found["diagnosis"]["rule"] == "firstError"
@@ -287,7 +287,7 @@ def test_local_times_get_the_zone_of_their_node(tmp_path: Path) -> None:
     assert _times(node) == ["2026-11-23T08:00:00Z"], "as another log of the node states it"
 
 
-def test_kept_times_of_files_tell_the_zone(tmp_path: Path) -> None:
+def test_kept_times_of_files_show_the_zone(tmp_path: Path) -> None:
     for number in (1, 2):
         line = f"[ERROR] RUNTIME({number},python):2026-11-23-16:00:0{number}.000.120 HBM MULTI BIT ECC\n"
         write(tmp_path / f"node/process_log/plog-{number}_1.log", line, START + number + 0.4)
@@ -361,7 +361,7 @@ def test_checks_of_network_ports_are_judged_by_their_numbers(
         ((".", "--policies", "nowhere"), "nowhere"),
     ],
 )
-def test_wrong_input_is_told_in_one_line(
+def test_wrong_input_is_named_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -104,7 +104,7 @@ def test_a_code_elsewhere_or_unknown_is_no_event(source: str, line: str) -> None
     assert events(source, line) == {}
 
 
-def test_a_code_of_a_rule_is_told_once() -> None:
+def test_a_code_of_a_rule_is_said_once() -> None:
     assert set(events("plog", "EI0002: The wait execution of the Notify register times out.")) == {"NotifyWaitTimeout"}
 
 

@@ -77,7 +77,7 @@ def diagnose(
 
 
 def _nodes(folders: Sequence[Path]) -> list[CollectedNode]:
-    """The nodes of all folders; equal names are told apart by their folder."""
+    """The nodes of all folders; equal names differ by their folder."""
     from agents.node.diagnosis.collected import nodes_in
 
     found: dict[str, CollectedNode] = {}

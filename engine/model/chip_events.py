@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class Meaning(NamedTuple):
-    """A text in English and Chinese; ``cause``: it may break a job by itself; ``priority`` as rules have it;
+    """A text in English and Chinese; ``cause``: it alone may break a job; ``priority`` as rules have it;
     ``advice`` is a key of `engine.model.log_codes.ADVICE`."""
 
     en: str

@@ -12,7 +12,7 @@ RANGES = [(40 * MIB + 64, 32 * MIB), (100 * MIB + 64, 20 * MIB), (200 * MIB, MIB
 
 
 class Kernel:
-    """Notes what it is told; populating takes ``seconds`` for each step in turn."""
+    """Notes what it is asked; populating takes ``seconds`` for each step in turn."""
 
     def __init__(self, *seconds: float, knows: bool = True) -> None:
         self.now, self.knows = 0.0, knows

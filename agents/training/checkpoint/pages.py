@@ -1,7 +1,7 @@
 """Pages for fresh memory: huge ones, and taken ahead of those who fill it, since a page fault costs more than the copy.
 
 A huge page is quick where one lies free. Where memory is fragmented the kernel moves others for it, and a virtual
-machine whose host takes free memory back gets each anew: then a huge page costs many times its filling, and small
+machine whose host takes free memory back gets each again: then a huge page costs many times its filling, and small
 pages, which come from what was just freed, are the better ones.
 """
 
@@ -27,7 +27,7 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def advise(address: int, size: int, what: str) -> bool:
-    """Tell the kernel about whole pages of memory: ``huge``, ``small``, or ``populate`` (take them now). False where it
+    """Advise the kernel about whole pages of memory: ``huge``, ``small``, or ``populate`` (take them now). False where it
     refuses: without huge pages, or older than 5.14, when pages are taken at the first access.
     """
     return bool(_libc.madvise(address, size, _ADVICE[what]) == 0)

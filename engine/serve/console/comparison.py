@@ -114,7 +114,7 @@ def heat(by: str, seen: Sequence[SeenDigest], begin: float, end: float) -> dict[
     """How many chips (links) showed each code, or each chip, node or link showed, over time.
 
     What a moment shows holds until the next moment of the same source, a recorded one also until the status says it
-    anew, the last one until ``end``. ``total`` is how often something came: a fault that stays counts once.
+    again, the last one until ``end``. ``total`` is how often something came: a fault that stays counts once.
     """
     span = max(1.0, end - begin)
     step = next((one for one in _STEPS if span / one <= BUCKETS), _STEPS[-1])
