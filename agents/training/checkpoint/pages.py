@@ -27,7 +27,7 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def advise(address: int, size: int, what: str) -> bool:
-    """Advise the kernel about whole pages of memory: ``huge``, ``small``, or ``populate`` (take them now). False where it
+    """Advise the kernel on whole pages of memory: ``huge``, ``small``, or ``populate`` (take them now). False where it
     refuses: without huge pages, or older than 5.14, when pages are taken at the first access.
     """
     return bool(_libc.madvise(address, size, _ADVICE[what]) == 0)
