@@ -116,7 +116,9 @@ function ChipFacts({ cluster, chip }: { cluster: Cluster; chip: number }) {
 /** The panel of what is selected. */
 export function Inspector({ cluster, selection, at }: { cluster: Cluster; selection: Selection; at: string }) {
   const of = useMemo(() => factsOf(cluster, selection), [cluster, selection.kind, selection.name]);
-  const answer = useApi<Explanation>(`explain/${selection.kind}/${path(selection.name)}`, { at }, { of, pause: PAUSE });
+  // of a pod the document says nothing: every change may concern it
+  const pause = selection.kind === "pod" ? 5 * PAUSE : PAUSE;
+  const answer = useApi<Explanation>(`explain/${selection.kind}/${path(selection.name)}`, { at }, { of, pause });
   const current = answer.data !== null && !answer.loading && !answer.old;
   return (
     <aside class="inspector" aria-label={t("map.inspector", { name: selection.name })}>
