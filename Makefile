@@ -95,8 +95,8 @@ fuzz-packages: # clang's libFuzzer for the C code; without it gcc feeds mutation
 fuzz: venv fuzz-packages ## mutated inputs for every parser, in Python and C; SECONDS= (3600), SEED=, HARNESSES=, FOLDER= are read; resumable
 	@$(BIN)/python -m tests.fuzz
 
-chaos-training: venv-training test-packages ## EVENTS= (1000) from SEED= on 2 x 4 training ranks in network namespaces, as root; weights compared
-	@$(BIN)/python -m tests.training.soak $${EVENTS:-1000} $${SEED:-1}
+chaos-training: venv-training test-packages ## EVENTS= (1000) from SEED= on 2 x 4 training ranks in network namespaces, as root; with FOLDER= in slices of MINUTES=
+	@$(BIN)/python -m tests.training.soak $${EVENTS:-1000} $${SEED:-1} $${FOLDER:+"$$FOLDER" $${MINUTES:-12}}
 
 soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock
 	@$(BIN)/python -m tests.training.sim $${SEED:-0} $${HISTORIES:-100000}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -190,9 +191,15 @@ def gone(pids: Iterable[int], seconds: float = 150) -> None:
         time.sleep(0.01)
 
 
-def agent_of(job: Job) -> int:
-    """The node agent: the launcher's child that runs the launcher's module."""
-    for pid in descendants(job.process.pid):
-        if b"agents.training.agent.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
-    raise AssertionError(f"no node agent below {job.process.pid}\n{job.errors()}")
+def agent_of(job: Job, seconds: float = 60) -> int:
+    """The node agent: the launcher's child that runs the launcher's module. After its death another one comes up, which
+    is waited for."""
+    end = time.monotonic() + seconds
+    while True:
+        for pid in descendants(job.process.pid):
+            # a process may end while it is looked at
+            with contextlib.suppress(OSError):
+                if b"agents.training.agent.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+        assert time.monotonic() < end, f"no node agent below {job.process.pid}\n{job.errors()}"
+        time.sleep(0.01)

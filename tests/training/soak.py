@@ -1,15 +1,19 @@
-"""Random faults on two hosts of four ranks: ``python -m tests.training.soak [EVENTS] [SEED]``, as root.
+"""Random faults on two hosts of four ranks: ``python -m tests.training.soak [EVENTS] [SEED] [FOLDER MINUTES]``.
 
 A section is one job of ``STEPS`` steps in two network namespaces, hurt until its steps are nearly done. It must end
 with 0 and leave no process; in every second one the hosts elect the coordinator. After each event every rank must
 finish a step within ``LIMIT`` seconds; every line that a rank wrote must have the loss and the weights of an
 undisturbed run at that step. Where no replica is left, training must go on from the newest checkpoint. Otherwise the
 exit code is 1.
+
+With a folder, a run ends after the section in which its minutes are over, and the same command goes on with it: a run
+of many events in slices. Each section has dice of its own, of the seed and its number.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import signal
@@ -48,7 +52,11 @@ class Soak:
             "manager in recovery": (5, lambda: self.agent_in_recovery(self.hosts.leader())),
             "agent in recovery": (4, lambda: self.agent_in_recovery(1 - self.hosts.leader())),
             "both agents": (2, self.both_agents),
+            "agent stopped": (3, lambda: self.hosts.kill_agent(1 - self.hosts.leader(), signal.SIGSTOP)),
+            "manager stopped": (3, lambda: self.hosts.kill_agent(self.hosts.leader(), signal.SIGSTOP)),
+            "stop, agent killed": (2, self.agent_after_stop),
             "spares, warm process": (5, lambda: self.hosts.kill_helpers(chance.randrange(2))),
+            "spares, warm process stopped": (3, self.stopped_helpers),
             "one host": (3, lambda: self.hosts.lose(chance.randrange(2))),
             "all ranks": (2, lambda: self.kill(RANKS)),
             "link down": (5, lambda: self.cut(self.hosts.cable.unplug)),
@@ -78,6 +86,15 @@ class Soak:
         self.kill(1)
         time.sleep(self.chance.uniform(0, 0.15))
         self.hosts.kill_agent(node)
+
+    def agent_after_stop(self) -> None:
+        self.kill(1, signal.SIGSTOP)
+        self.hosts.kill_agent(self.chance.randrange(2))
+
+    def stopped_helpers(self) -> None:
+        for node in range(2):
+            self.hosts.kill_helpers(node, signal.SIGSTOP)
+        self.kill(1)
 
     def both_agents(self) -> None:
         self.hosts.kill_agent(0)
@@ -147,34 +164,66 @@ def section(
 CUTS = ("link down", "one-way loss", "slow link", "kill in a cut")
 
 
+class Slices:
+    """What a run has done so far, kept in its folder."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.path = folder / f"soak-{seed}.jsonl"
+        lines = [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        self.sections = len(lines)
+        self.done = [(kind, took) for line in lines for kind, took in line["events"]]
+
+    def add(self, events: list[tuple[str, float]]) -> None:
+        """Note a whole section."""
+        with self.path.open("a") as file:
+            file.write(json.dumps({"section": self.sections, "events": events}) + "\n")
+        self.sections += 1
+        self.done += events
+
+
+def undisturbed(folder: Path) -> dict[tuple[int, int], tuple[str, str]]:
+    """Loss and weights of every rank at every step of a run that nothing happens to; kept in the folder. Raises
+    ``Failed``."""
+    kept = folder / "undisturbed.json"
+    if not kept.exists():
+        calm = Job(folder / "calm", "ddp.py", STEPS, 0, 32, options=("--nproc", str(RANKS)))
+        try:
+            if calm.end(600):
+                raise Failed(f"the undisturbed run failed\n{calm.errors()}")
+            kept.write_text(json.dumps([[rank, step, *seen] for (rank, step), seen in history(calm, RANKS).items()]))
+        finally:
+            calm.close()
+    return {(rank, step): (loss, digest) for rank, step, loss, digest in json.loads(kept.read_text())}
+
+
 def main(arguments: list[str]) -> int:
-    """Exit code 0 when every event was recovered and nothing differs."""
+    """Exit code 0 when every event of this slice was recovered and nothing differs."""
     if why := netns.missing():
         print(f"no network namespaces: {why}")
         return 1
     events = int(arguments[0]) if arguments else 100
     seed = int(arguments[1]) if len(arguments) > 1 else random.SystemRandom().randrange(1 << 32)
-    chance, folder = random.Random(seed), Path(tempfile.mkdtemp(prefix="belay-soak-"))
-    print(f"seed {seed}, {events} events, {folder}", flush=True)
-    calm = Job(folder / "calm", "ddp.py", STEPS, 0, 32, options=("--nproc", str(RANKS)))
-    done: list[tuple[str, float]] = []
-    sections = 0
+    given = len(arguments) > 2
+    folder = Path(arguments[2]) if given else Path(tempfile.mkdtemp(prefix="belay-soak-"))
+    until = time.monotonic() + 60 * float(arguments[3]) if len(arguments) > 3 else math.inf
+    folder.mkdir(parents=True, exist_ok=True)
+    run = Slices(folder, seed)
+    print(f"seed {seed}, {len(run.done)} of {events} events done, {folder}", flush=True)
     try:
-        if calm.end(600):
-            raise Failed(f"the undisturbed run failed\n{calm.errors()}")
-        wanted = history(calm, RANKS)
-        while len(done) < events:
-            print(f"section {sections}, {len(done)} events so far", flush=True)
-            done += section(folder / f"section-{sections}", sections, events - len(done), chance, wanted)
-            shutil.rmtree(folder / f"section-{sections}")
-            sections += 1
+        wanted = undisturbed(folder)
+        while len(run.done) < events and time.monotonic() < until:
+            print(f"section {run.sections}, {len(run.done)} events so far", flush=True)
+            place, chance = folder / f"section-{run.sections}", random.Random(f"{seed}/{run.sections}")
+            shutil.rmtree(place, ignore_errors=True)
+            run.add(section(place, run.sections, events - len(run.done), chance, wanted))
+            shutil.rmtree(place)
     except Failed as failure:
-        print(f"seed {seed}: after {len(done)} events and in section {sections}: {failure}")
+        print(f"seed {seed}: after {len(run.done)} events and in section {run.sections}: {failure}")
         return 1
     finally:
-        calm.close()
-        print(summary(done, sections), flush=True)
-    shutil.rmtree(folder)
+        print(summary(run.done, run.sections), flush=True)
+    if not given:
+        shutil.rmtree(folder)
     return 0
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.training.conftest import Launch
-from tests.training.launched import Job, agent_of, descendants, gone, history
+from tests.training.launched import Job, agent_of, descendants, gone, history, signalled
 
 pytestmark = [
     pytest.mark.e2e,
@@ -105,8 +105,41 @@ def test_training_continues_without_spare_and_warm_process_and_the_next_fault_is
     ranks = {job.pid(rank) for rank in range(RANKS)}
     helpers = [pid for pid in descendants(job.process.pid) if pid not in ranks]
     for pid in helpers:
-        os.kill(pid, signal.SIGKILL)
+        signalled(pid)
     job.next_step_of_all(job.kill(1), RANKS)
+    assert job.end() == 0, job.errors()
+    equal(job, undisturbed)
+
+
+def test_stopped_spares_warm_processes_and_a_stopped_agent_are_replaced(
+    launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
+) -> None:
+    job = launch("ddp.py", STEPS, 0.1, 32, options=FOUR)
+    job.reached(3, RANKS)
+    ranks = {job.pid(rank) for rank in range(RANKS)}
+    helpers = {pid for pid in descendants(job.process.pid) if pid not in ranks} - {agent_of(job)}
+    for pid in helpers:
+        signalled(pid, signal.SIGSTOP)
+    job.next_step_of_all(job.kill(1), RANKS)
+    agent = agent_of(job)
+    signalled(agent, signal.SIGSTOP)
+    job.next_step_of_all(job.kill(2), RANKS)
+    assert agent_of(job) != agent
+    assert job.end() == 0, job.errors()
+    gone(helpers | {agent})
+    equal(job, undisturbed)
+
+
+def test_a_stopped_rank_whose_agent_is_killed_does_not_outlive_the_job(
+    launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
+) -> None:
+    job = launch("ddp.py", STEPS, 0.05, 32, options=FOUR)
+    job.reached(3, RANKS)
+    stopped = job.pid(3)
+    at = job.kill(3, number=signal.SIGSTOP)
+    signalled(agent_of(job))
+    job.next_step_of_all(at, RANKS)
+    gone([stopped])
     assert job.end() == 0, job.errors()
     equal(job, undisturbed)
 

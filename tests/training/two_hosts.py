@@ -135,13 +135,13 @@ class TwoHosts:
             if self.cable.holds(pid):
                 signalled(pid, number)
 
-    def kill_helpers(self, node: int) -> None:
-        """Kill spares and warm processes of a host."""
+    def kill_helpers(self, node: int, number: int = signal.SIGKILL) -> None:
+        """Signal spares and warm processes of a host."""
         known = {steps[-1].pid for rank in range(self.ranks) if (steps := self.steps(rank))}
         known |= {self.launchers[node].process.pid, agent_of(self.launchers[node])}
         for pid in descendants(self.launchers[node].process.pid):
             if pid not in known:
-                signalled(pid)
+                signalled(pid, number)
 
     def leader(self) -> int:
         """The host whose agent runs the coordinator."""
@@ -152,9 +152,9 @@ class TwoHosts:
         ]
         return max(terms)[1] if terms else 0
 
-    def kill_agent(self, node: int) -> None:
-        """Kill the node agent; on one host it holds the coordinator, which is the job's manager."""
-        signalled(agent_of(self.launchers[node]))
+    def kill_agent(self, node: int, number: int = signal.SIGKILL) -> None:
+        """Signal the node agent; on one host it holds the coordinator, which is the job's manager."""
+        signalled(agent_of(self.launchers[node]), number)
 
     def lose(self, node: int) -> None:
         """Kill everything of a host at once, and start its launcher again."""

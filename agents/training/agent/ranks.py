@@ -92,6 +92,9 @@ class Ranks:
         self._standby: socket.socket | None = None
         """A fork of the warm process that replaces it at once; it shares its pages, so it costs almost nothing."""
         self._warm_process: subprocess.Popen[bytes] | None = None
+        self._warm_pid = self._standby_pid = 0
+        self._helpers_stopped: dict[int, float] = {}
+        """Process → since when the warm process or its replacement is stopped."""
         self._ready = False
         self._forks: deque[tuple[RankProcess, list[int]]] = deque()
         self._warm_deaths = 0
@@ -175,12 +178,18 @@ class Ranks:
                 process.silent_at = process.silent_at or now
                 if now - process.silent_at > 1:
                     self.stop(process, "closed its connection to the node agent")
-            if _state(process.pid) != "T":
+            if state(process.pid) != "T":
                 process.stopped_at = None
             elif process.stopped_at is None:
                 process.stopped_at = now
             elif now - process.stopped_at >= STOPPED:
                 self.stop(process, f"was stopped (SIGSTOP) for {now - process.stopped_at:.1f} s and was ended")
+        for pid in (self._warm_pid, self._standby_pid):
+            if not pid or state(pid) != "T":
+                self._helpers_stopped.pop(pid, None)
+            elif now - self._helpers_stopped.setdefault(pid, now) >= STOPPED:
+                # its connection reports its end
+                os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End every process of this node and wait for them."""
@@ -215,7 +224,7 @@ class Ranks:
             command, env=self._env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0
         )
         theirs.close()
-        self._warm, self._ready = ours, False
+        self._warm, self._ready, self._warm_pid = ours, False, self._warm_process.pid
 
     def _fork(self) -> RankProcess:
         ours, theirs = socket.socketpair()
@@ -289,12 +298,14 @@ class Ranks:
         assert self._warm is not None and self._warm_process is not None
         self._warm.close()
         self._warm_deaths += 1
+        self._warm_pid = 0
         # forks that it was asked for and had not confirmed will not come
         waiting = {process.slot for process, _ in self._forks}
         unborn = [one for one in self.processes.values() if not one.pid and one.slot not in waiting]
         events: list[Event] = [self._ended(one, "its process was never started") for one in unborn]
         if self._standby is not None:
             self._warm, self._standby, self._ready = self._standby, None, True
+            self._warm_pid, self._standby_pid = self._standby_pid, 0
             self._send_forks()
             return events
         self._warm_process.kill()
@@ -328,9 +339,11 @@ class Ranks:
             return
         except OSError:
             data = b""
-        if not data:
+        if data:
+            self._standby_pid = int(json.loads(data)["pid"])
+        else:
             self._standby.close()
-            self._standby = None
+            self._standby, self._standby_pid = None, 0
 
     def adopt(self, sock: socket.socket) -> dict[str, Any] | None:
         """Take over a rank that a former node agent had started, by its first message on ``sock``: its state; None when
@@ -409,7 +422,8 @@ def _why(process: RankProcess) -> str:
     return f"ended with {os.waitstatus_to_exitcode(process.status)} (process {process.pid})"
 
 
-def _state(pid: int) -> str:
+def state(pid: int) -> str:
+    """The state of a process, as a letter of /proc; "T": it is stopped. Empty when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return chr(file.read().rpartition(b") ")[2][0])

@@ -1,5 +1,5 @@
-"""The process of ``belay train``: it starts the node agent, and restarts it when it is killed, while the ranks train
-on. It does nothing else, so that little can end it.
+"""The process of ``belay train``: it starts the node agent, and restarts it when it is killed or stopped, while the
+ranks train on. It does nothing else, so that little can end it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agents.training.agent.ranks import STOPPED, state
 from agents.training.notices import say
 
 PR_SET_PDEATHSIG = 1
@@ -81,20 +82,39 @@ def _read(descriptor: int) -> bool:
         return False
 
 
-def _ended(pid: int) -> int:
-    """Wait for one child and reap others that end meanwhile: its exit code, or minus the signal."""
+def _ended(agent: int) -> int:
+    """Wait for the agent and reap other children that end meanwhile: its exit code, or minus the signal. A child that
+    is stopped (SIGSTOP) for long is ended: an agent that carries out nothing, or a rank that outlived its agent."""
     while True:
-        ended, status = os.waitpid(-1, 0)
-        if ended == pid:
+        ended, status = os.waitpid(-1, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            _end_stopped(ended, STOPPED)
+        elif ended == agent:
             return os.waitstatus_to_exitcode(status)
 
 
+def _end_stopped(pid: int, seconds: float) -> None:
+    """End a child that stays stopped for ``seconds``. One that has left this session is not the job's (a daemon that a
+    script started)."""
+    end = time.monotonic() + seconds
+    while state(pid) == "T":
+        if os.getsid(pid) != os.getsid(0):
+            return
+        if time.monotonic() >= end:
+            os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.02)
+
+
 def _reap(seconds: float) -> None:
-    """Reap children for up to ``seconds``, so that no zombie of the job is left."""
+    """Reap children for up to ``seconds``, so that no zombie of the job is left, and end stopped ones."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                time.sleep(0.005)
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
         except ChildProcessError:
             return
+        if pid == 0:
+            time.sleep(0.005)
+        elif os.WIFSTOPPED(status):
+            _end_stopped(pid, 0)
