@@ -158,6 +158,15 @@ def test_a_finished_rank_leaves_alone_when_others_train_on() -> None:
     machine.finished(0, 1, 1, 10, 5.0)
     assert machine.tick(6.0) == []
     assert machine.tick(6.6) == [Leave((0,))]
+    assert machine.finished(1, 1, 1, 10, 7.0) == [Leave((1,), all_finished=True)]
+
+
+def test_a_new_coordinator_goes_on_although_a_rank_had_left_before_the_others() -> None:
+    machine = Coordinator({0: 0, 1: 0})
+    living = [RunningRank(0, 1, 1, True, True, 10), RunningRank(1, 1, 1, True, False, 8)]
+    commands = machine.node_joined(0, 0.0, living)
+    assert [one for one in commands if isinstance(one, Leave)] == []
+    assert machine.members[1].phase is not Phase.GONE
 
 
 def test_a_repeated_exception_ends_the_job_with_1() -> None:

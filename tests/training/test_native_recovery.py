@@ -164,3 +164,12 @@ def test_nothing_of_a_job_is_left_when_it_has_ended(launch: Launch) -> None:
     children = descendants(job.process.pid)
     assert job.end() == 0, job.errors()
     gone(children)
+
+
+def test_an_agent_that_is_killed_at_the_end_does_not_begin_the_training_again(launch: Launch) -> None:
+    job = launch("ddp.py", 20, 0.0, 32, options=FOUR)
+    agent = agent_of(job)
+    job.reached(19, RANKS)
+    signalled(agent)
+    assert job.end() == 0, job.errors()
+    assert [len(job.steps(rank)) for rank in range(RANKS)] == [20] * RANKS

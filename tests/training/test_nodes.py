@@ -10,7 +10,7 @@ import pytest
 
 from tests.ports import free_port
 from tests.training.conftest import Launch
-from tests.training.launched import Job, agent_of, descendants, history
+from tests.training.launched import Job, agent_of, descendants, history, signalled
 
 pytestmark = [
     pytest.mark.e2e,
@@ -53,7 +53,7 @@ def test_a_lost_node_that_comes_back_gets_its_state_from_the_other_one(launch: L
     # everything of a node, which is then started again
     at = first.steps(3)[-1].at
     for pid in [second.process.pid, *descendants(second.process.pid)]:
-        os.kill(pid, signal.SIGKILL)
+        signalled(pid)
     third = node(launch, 1, port, tmp_path / "both")
     first.next_step_of_all(at, RANKS, 90)
 

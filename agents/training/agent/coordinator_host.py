@@ -209,8 +209,11 @@ class CoordinatorHost:
                     out += [self._to(rank, plan) for rank in members]
                 case AskCheckpoint(generation):
                     out += [self._to(rank, {"t": "plan", "gen": generation, "ask": True}) for rank in members]
-                case Leave(ranks):
-                    out += [self._to(rank, {"t": "leave"}) for rank in ranks]
+                case Leave(ranks, all_finished):
+                    out += [self._to(rank, {"t": "leave", "all": all_finished}) for rank in ranks]
+                    if all_finished:
+                        # a node whose ranks have left before knows it too
+                        out += [(node, {"t": "finished"}, b"") for node in sorted(self.coordinator.nodes)]
                 case OperatorMessage(text):
                     say(text)
                 case EndJob():

@@ -18,7 +18,7 @@ from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
 from agents.training.agent.node import Candidacy, NodeAgent, NodeSettings, append_timeline, report
 from agents.training.agent.peers import Peers
 from agents.training.agent.ranks import Ranks
-from agents.training.agent.supervisor import RESTARTS, RETURN_SOCKET, WORKED, supervise
+from agents.training.agent.supervisor import LEAVING, RESTARTS, RETURN_SOCKET, WORKED, supervise
 from agents.training.agent.work import LOOK
 from agents.training.notices import say
 from agents.training.reporting import Reporter, of_environment
@@ -179,6 +179,7 @@ def _agent(options: argparse.Namespace) -> int:
         supervisor=os.getppid(),
         returning=restarts > 0,
         worked=worked,
+        leaving=os.environ.pop(LEAVING, "") == "1",
         look=min(LOOK, options.quiet_limit / 4),
     )
     reporters: list[Reporter] = []

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import select
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,6 +25,8 @@ SILENT = 3.0
 """Seconds without a frame after which a connection is lost."""
 AGAIN = 0.5
 """Seconds between attempts to connect."""
+FAREWELL = 2.0
+"""Seconds for which a coordinator that ends waits until other nodes have read its last message."""
 STRANGERS = 64
 """Maximum number of connections that have not joined yet."""
 VERSION = 1
@@ -119,12 +123,35 @@ class NodeListener:
         for connection in [one for one in self.connections if one.node is not None]:
             self._drop(connection)
 
+    def farewell(self, message: Message, seconds: float = FAREWELL) -> None:
+        """Send every node a last message, and wait until it has closed its connection. One that were closed here while
+        the node still sends would be reset, and the message be lost with it."""
+        end = time.monotonic() + seconds
+        for connection in list(self.connections):
+            if connection.node is None:
+                self._drop(connection)
+                continue
+            with contextlib.suppress(OSError, FrameError):
+                connection.line.send(message)
+        while self.connections and (left := end - time.monotonic()) > 0:
+            poll = select.poll()
+            for connection in self.connections:
+                waiting = connection.line.waiting
+                poll.register(connection.line.fileno(), select.POLLIN | (select.POLLOUT if waiting else 0))
+            ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
+            for connection in [one for one in self.connections if one.line.fileno() in ready]:
+                try:
+                    connection.line.flush()
+                    if connection.line.receive() is None:
+                        self._drop(connection)
+                except (OSError, FrameError):
+                    self._drop(connection)
+
     def close(self) -> None:
         """Close all connections and stop listening."""
         for connection in self.connections:
-            with contextlib.suppress(OSError):
-                connection.line.flush()
             connection.line.close()
+        self.connections.clear()
         self._sock.close()
 
     def _answer(self, connection: NodeConnection, message: Message, now: float) -> None:
@@ -236,6 +263,8 @@ class CoordinatorLink:
         self.address = ""
         self.refused = ""
         self.lost_at: float | None = None
+        self._broken: OSError | FrameError | None = None
+        """Why nothing can be sent any more; what has arrived is still read."""
         self._tried = self._last_seen = self._pinged = 0.0
 
     def descriptors(self) -> list[tuple[int, bool]]:
@@ -254,7 +283,7 @@ class CoordinatorLink:
             return False
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address = sock.getsockname()[0]
-        self.line, self._last_seen, self.lost_at = Connection(sock), now, None
+        self.line, self._last_seen, self.lost_at, self._broken = Connection(sock), now, None, None
         return True
 
     def handle(self, ready: set[int], now: float) -> list[tuple[Message, bytes]]:
@@ -263,10 +292,9 @@ class CoordinatorLink:
             return []
         found: list[tuple[Message, bytes]] = []
         try:
-            self.line.flush()
-            messages = self.line.receive() if self.line.fileno() in ready else []
+            messages = self.line.receive() if self._broken or self.line.fileno() in ready else []
             if messages is None:
-                raise ConnectionError("closed")
+                raise self._broken or ConnectionError("closed")
             if messages:
                 self._last_seen = now
             for message, payload in messages:
@@ -276,11 +304,14 @@ class CoordinatorLink:
                     raise ConnectionError("it does not lead any more")
                 elif message["t"] != "ping":
                     found.append((message, payload))
+            if self._broken and not messages:
+                raise self._broken
             if now - self._last_seen > SILENT:
                 raise ConnectionError(f"silent for {SILENT:g} s")
+            self._flush()
             if now - self._pinged > PING:
                 self._pinged = now
-                self.line.send({"t": "ping"})
+                self.send({"t": "ping"})
         except (OSError, FrameError) as error:
             say(f"the coordinator at {self.host}:{self.port} is lost ({error}); ranks wait for one")
             self.close()
@@ -288,11 +319,19 @@ class CoordinatorLink:
 
     def send(self, message: Message, payload: bytes = b"") -> None:
         """Send to the coordinator; without a connection the next join carries the state."""
-        if self.line is not None:
+        if self.line is not None and self._broken is None:
             try:
                 self.line.send(message, payload)
-            except (OSError, FrameError):
-                self.close()
+            except (OSError, FrameError) as error:
+                # its last message may be there, unread
+                self._broken = error
+
+    def _flush(self) -> None:
+        if self.line is not None and self._broken is None:
+            try:
+                self.line.flush()
+            except OSError as error:
+                self._broken = error
 
     def close(self) -> None:
         """Close the connection."""

@@ -17,6 +17,7 @@ from agents.training.agent.coordinator_host import CoordinatorHost, Outgoing, ti
 from agents.training.agent.link import SILENT, VERSION, CoordinatorLink, NodeListener
 from agents.training.agent.peers import Peers
 from agents.training.agent.ranks import ProcessLost, RankMessage, Ranks, StartFailed
+from agents.training.agent.supervisor import ALL_FINISHED, WORKED_ON
 from agents.training.agent.work import LOOK, Work
 from agents.training.frames import Message
 from agents.training.notices import say
@@ -34,6 +35,8 @@ RETURN = 1.0
 """Seconds that a new agent waits for the ranks of its predecessor."""
 JOIN = 600.0
 """Seconds that a node waits for the coordinator, or an elected coordinator for the other nodes."""
+FAREWELL = 2.0
+"""Seconds for which a node whose ranks have all left waits for a lost coordinator."""
 SIGTERM_GRACE = 10.0
 """Seconds that ranks get after SIGTERM."""
 
@@ -42,8 +45,9 @@ SIGTERM_GRACE = 10.0
 class NodeSettings:
     """The job as a node sees it. ``local``: rank → local rank of this node's ranks; ``return_socket``: name of the
     abstract Unix socket at which ranks connect to a new agent; ``supervisor``: pid of the process that starts agents;
-    ``returning``: whether ranks of a former agent may connect; ``worked``: a descriptor to write to once a step is
-    finished, which is closed then; ``look``: seconds between looks at whether ranks work."""
+    ``returning``: whether ranks of a former agent may connect; ``worked``: a descriptor to which the supervisor is
+    told how far the ranks are; ``look``: seconds between looks at whether ranks work; ``leaving``: a former agent was
+    told that all ranks of the job have finished."""
 
     node: int
     nodes: int
@@ -57,6 +61,7 @@ class NodeSettings:
     returning: bool
     worked: int = -1
     look: float = LOOK
+    leaving: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,10 +97,14 @@ class NodeAgent:
         self._work = Work(settings.look)
         self._dones: dict[int, int] = {}
         self._median = 0.0
-        self._worked = settings.worked
+        self._advanced = False
         self._firsts: dict[int, int] = {}
         """Pid → generation whose first step was reported."""
         self._terminated: float | None = None
+        self._leaving = settings.leaving
+        """Whether all ranks of the job have finished, so that those of this node leave."""
+        self._alone_at: float | None = None
+        """Since when the ranks have left and no coordinator is there."""
         self._orders: dict[int, bytes] = {}
         """Rank → orders of DDP's buckets, as it sent them: for its successor, when no other rank can give them."""
         self._states: dict[int, Message] = {}
@@ -149,6 +158,7 @@ class NodeAgent:
                     if now - self._started_at > SPARE_AFTER:
                         self.ranks.keep_spares()
                     self._reap()
+                    self._farewell(now)
                     if self._terminated is not None and self._over(now - self._terminated):
                         self.ended = EndJob(143, "")
             return self._close(self.ended)
@@ -156,8 +166,27 @@ class NodeAgent:
             signal.set_wakeup_fd(-1)
             self.ranks.close()
 
+    def _left(self) -> bool:
+        """Whether all ranks of the job had finished and those of this node have left: nothing remains to be done."""
+        return self._leaving and all(one.rank is None for one in self.ranks.processes.values())
+
+    def _farewell(self, now: float) -> None:
+        """End a node whose ranks have left, although its coordinator was lost before it could say so."""
+        lost = self.link is None or self.link.line is None
+        if self.coordinator is not None:
+            lost = self.coordinator.coordinator.generation == 0
+        if not lost or now < self._joins_at or not self._left():
+            self._alone_at = None
+            return
+        self._alone_at = now if self._alone_at is None else self._alone_at
+        if now - self._alone_at >= FAREWELL:
+            self.ended = EndJob(0, "done")
+
     def _join(self, now: float) -> None:
         """Join the coordinator, with the ranks that this node already runs."""
+        if self._left():
+            # a new coordinator would begin again what is done
+            return
         living = list(self._states.values())
         if self.coordinator is not None:
             self._joined = True
@@ -170,7 +199,7 @@ class NodeAgent:
 
     def _elect(self, ready: set[int], now: float) -> None:
         """Find the node that runs the coordinator, become it, or step back."""
-        if self.candidacy is None or now < self._joins_at:
+        if self.candidacy is None or now < self._joins_at or self._left():
             # ranks of a former agent come first: they are reported to the coordinator
             return
         peers, election = self.candidacy.peers, self.candidacy.election
@@ -244,6 +273,8 @@ class NodeAgent:
         state = self.ranks.adopt(sock)
         if state is not None:
             self._states[int(state["rank"])] = state
+            if state["leaving"]:
+                self._leave()
             self._joins_at = time.monotonic() + RETURN / 5 if len(self._states) < len(self.settings.local) else 0
 
     def _receive_from_nodes(self, ready: set[int], now: float) -> None:
@@ -378,8 +409,10 @@ class NodeAgent:
                     if body["t"] == "recover":
                         self._states[int(message["rank"])].update(gen=body["gen"], entered=False)
                     elif body["t"] == "leave":
-                        self._states[int(message["rank"])].update(leaving=True)
+                        self._states[int(message["rank"])].update(leaving=bool(body["all"]))
                     self.ranks.send(process, body, payload)
+            case "finished":
+                self._leave()
             case "job":
                 self.ended = EndJob(int(message["code"]), str(message["text"]))
 
@@ -426,14 +459,24 @@ class NodeAgent:
                     age = max(0.0, time.monotonic() - first / 1e9)
                     firsts.append([process.rank, process.incarnation, generation, age])
         self._median = median / 1e9
-        if advanced and self._worked >= 0:
-            os.write(self._worked, b"+")
-            os.close(self._worked)
-            self._worked = -1
+        if advanced and not self._advanced:
+            self._advanced = True
+            self._tell(WORKED_ON)
         message: Message = {"t": "progress", "steps": steps, "firsts": firsts, "median": self._median}
         # a finished step says more
         message["working"] = not steps and self._work.since((one.pid for one in processes), time.monotonic())
         self._send_up([(message, b"")])
+
+    def _leave(self) -> None:
+        """All ranks of the job have finished; the next agent, if this one is killed, must know."""
+        if not self._leaving:
+            self._leaving = True
+            self._tell(ALL_FINISHED)
+
+    def _tell(self, what: bytes) -> None:
+        """Tell the supervisor."""
+        if self.settings.worked >= 0:
+            os.write(self.settings.worked, what)
 
     def _terminate(self, number: int, _: Any) -> None:
         if self._terminated is not None or number == signal.SIGINT:
@@ -452,9 +495,10 @@ class NodeAgent:
         if self.coordinator is not None:
             self.coordinator.close()
         if self.listener is not None:
-            for node in self.listener.joined():
-                self.listener.send(node, {"t": "job", "code": end.code, "text": end.text})
+            self.listener.farewell({"t": "job", "code": end.code, "text": end.text})
             self.listener.close()
+        if self.link is not None:
+            self.link.close()
         if self.candidacy is not None:
             self.candidacy.peers.close()
         if end.text and end.code:

@@ -24,7 +24,11 @@ RETURN_SOCKET = "BELAY_TRAIN_DOOR"
 RESTARTS = "BELAY_TRAIN_RESTARTS"
 """Variable of an agent: how many agents ran before it."""
 WORKED = "BELAY_TRAIN_WORKED"
-"""Variable of an agent: descriptor to which it writes once its ranks finish a step."""
+"""Variable of an agent: descriptor to which it writes how far its ranks are."""
+WORKED_ON, ALL_FINISHED = b"+", b"."
+"""What it writes: its ranks have finished a step; all ranks of the job have finished, and leave."""
+LEAVING = "BELAY_TRAIN_LEAVING"
+"""Variable of an agent: 1 when its predecessor was told that all ranks have finished."""
 HURRIED = 5
 """Number of consecutive agents under which no rank finished a step and that live less than ten seconds, after which the
 job ends."""
@@ -64,8 +68,10 @@ def supervise(command: Sequence[str]) -> int:
         if code >= 0 or asked:
             _reap(2.0)
             return code if code >= 0 else 128 + asked
-        trained = _read(worked)
-        hurried = hurried + 1 if time.monotonic() - began < 10 and not trained else 0
+        told = _read(worked)
+        if ALL_FINISHED in told:
+            env[LEAVING] = "1"
+        hurried = hurried + 1 if time.monotonic() - began < 10 and not told else 0
         restarts += 1
         if hurried >= HURRIED:
             why = f"the node agent was killed {hurried} times in a row"
@@ -74,12 +80,12 @@ def supervise(command: Sequence[str]) -> int:
         say(f"the node agent was killed by {signal.Signals(-code).name}; another one takes over its ranks")
 
 
-def _read(descriptor: int) -> bool:
-    """Whether something was written to a pipe, which is empty then."""
+def _read(descriptor: int) -> bytes:
+    """What was written to a pipe, which is empty then."""
     try:
-        return bool(os.read(descriptor, 4096))
+        return os.read(descriptor, 4096)
     except BlockingIOError:
-        return False
+        return b""
 
 
 def _ended(agent: int) -> int:

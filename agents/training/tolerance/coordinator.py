@@ -108,7 +108,7 @@ class Coordinator:
                 member.phase = Phase.GONE
             for one in found:
                 self.members[one.rank].phase = Phase.LEAVING
-            return [Leave(tuple(one.rank for one in found))]
+            return [Leave(tuple(one.rank for one in found), True)]
         if all(member.phase is Phase.TRAINING for member in self.members.values()):
             return [OperatorMessage(f"a new coordinator has taken over all ranks in generation {self.generation}")]
         return self._begin("the coordinator was lost", now)
@@ -429,7 +429,7 @@ class Coordinator:
         ranks = tuple(one.rank for one in self.members.values() if one.phase is phase)
         for rank in ranks:
             self.members[rank].phase = Phase.LEAVING
-        return [Leave(ranks)] if ranks else []
+        return [Leave(ranks, self._closing)] if ranks else []
 
     def _end(self, code: int, text: str) -> list[CoordinatorCommand]:
         self.ended = EndJob(code, text)

@@ -53,9 +53,11 @@ class AskCheckpoint:
 
 @dataclass(frozen=True)
 class Leave:
-    """Let the training functions of these finished ranks return."""
+    """Let the training functions of these finished ranks return. ``all_finished``: every rank of the job has finished,
+    none is started again."""
 
     ranks: tuple[int, ...]
+    all_finished: bool = False
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ class Control:
         self.assignment: Message | None = None
         self.plan: Message | None = None
         self.leave = False
+        """Whether the training function may return."""
+        self.all_finished = False
         self.orders = b""
         """Orders of DDP's buckets that the predecessor of this rank left with the agent."""
         self._left_orders = b""
@@ -174,7 +176,7 @@ class Control:
                     "gen": self.generation,
                     "entered": self.entered == self.generation,
                     "finished": self.finished,
-                    "leaving": self.leave,
+                    "leaving": self.all_finished,
                     "done": self.done,
                 }
                 socket.send_fds(sock, [json.dumps(body).encode()], [self._page])
@@ -223,7 +225,7 @@ class Control:
             if kind == "plan":
                 self.plan = message
             elif kind == "leave":
-                self.leave = True
+                self.leave, self.all_finished = True, bool(message["all"])
             elif kind == "orders":
                 self.orders = payload
             elif kind == "answer" and message.get("id") in self._answers:
