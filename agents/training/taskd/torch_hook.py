@@ -1,7 +1,8 @@
 """The changes of `import taskd.python.adaptor.patch` to torch's elastic agent: it obeys the job's manager.
 
 The import is in `torch/distributed/run.py`; the changes are those of component/taskd/taskd/python/adaptor/patch.
-Without a MindCluster job (MINDX_TASK_ID is not set) and without a manager within 5 s, torch's own loop runs.
+Without a MindCluster job (MINDX_TASK_ID is not set) and without a manager within 5 s, torch's own loop runs. A script
+that imports ``belay_training`` runs under Belay's node agent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ MAX_RESTARTS: Final = 32767
 LONE_JOIN_SECONDS: Final = 5.0
 _MARK: Final = "_listens_to_manager"
 _restarts_asked: int | None = None
+_launched: Any = None
+"""The settings of the launch."""
 
 
 def apply() -> None:
@@ -55,8 +58,8 @@ def apply() -> None:
         own_shutdown(self, death_sig, *more, **named)
 
     def launch_agent(config: Any, *more: Any, **named: Any) -> Any:
-        global _restarts_asked
-        _restarts_asked = config.max_restarts
+        global _restarts_asked, _launched
+        _restarts_asked, _launched = config.max_restarts, config
         if config.max_restarts == 0:
             config.max_restarts = MAX_RESTARTS
         return launch(config, *more, **named)
@@ -74,12 +77,29 @@ def apply() -> None:
     wrap_rendezvous()
 
 
+def protected(agent: Any) -> Any:
+    """The result of a script that protects itself, under Belay's node agent; None for any other. Exits with the code of
+    ``belay train`` where that is not 0."""
+    from agents.training.taskd import native_script, torch_ranks, warm_ranks
+
+    spec = agent._worker_group.spec
+    argv = warm_ranks.script_of(spec.entrypoint, spec.args)
+    options = None if _launched is None else native_script.possible(_launched, argv)
+    if options is None:
+        return None
+    if code := native_script.run(options, _launched.run_id):
+        raise SystemExit(code)
+    return torch_ranks.succeeded(agent, node_rank(agent))
+
+
 def listen(agent: Any, alone: Any) -> Any:
     """Serve the pod's proxy, join the bus as its agent, run until the end."""
     from agents.training.taskd import bus_proxy
     from agents.training.taskd.bus_agent import JOIN_SECONDS, BusAgent, NoManager
     from agents.training.taskd.torch_ranks import TorchProcesses
 
+    if (result := protected(agent)) is not None:
+        return result
     job = os.environ.get("MINDX_TASK_ID", "")
     rank = os.environ.get("RANK") or str(getattr(agent._worker_group.spec, "node_rank", None) or node_rank(agent))
     logs.to_file(f"agent-{rank}.log")

@@ -289,6 +289,14 @@ def monitor_workers(agent: Any, group: Any) -> RunResult:
     return RunResult(state=WorkerState.HEALTHY if own.running else WorkerState.STOPPED)
 
 
+def succeeded(agent: Any, node: int) -> RunResult:
+    """The result of a pod whose ranks were started elsewhere and have ended with 0."""
+    group = agent._worker_group
+    for worker in group.workers:
+        worker.global_rank = node * group.spec.local_world_size + worker.local_rank
+    return RunResult(state=WorkerState.SUCCEEDED, return_values={worker.global_rank: None for worker in group.workers})
+
+
 class TorchProcesses:
     """The ranks of an elastic agent, for `BusAgent`; ``functions`` are those that were registered for it."""
 
@@ -359,4 +367,12 @@ class TorchProcesses:
         return status.result
 
 
-__all__ = ["TorchProcesses", "contexts", "monitor_workers", "restart_workers", "start_workers", "stop_workers"]
+__all__ = [
+    "TorchProcesses",
+    "contexts",
+    "monitor_workers",
+    "restart_workers",
+    "start_workers",
+    "stop_workers",
+    "succeeded",
+]
