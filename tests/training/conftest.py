@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agents.training.bus import wire
 from tests import needs
 from tests.training import checkpoint_world
 from tests.training.launched import Job
@@ -26,6 +27,12 @@ def writing_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     pid = checkpoint_world.pid_of(work)
     if pid is not None and checkpoint_world.alive(pid):
         os.kill(pid, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def patient_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may answer a message of the bus after more than the 3 s that members wait."""
+    monkeypatch.setattr(wire, "ACK_SECONDS", 30.0)
 
 
 @pytest.fixture

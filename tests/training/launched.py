@@ -51,7 +51,8 @@ class Job:
         self.timeline = folder / f"timeline-{number}"
         command = [sys.executable, "-m", "engine.cli", "train", "--timeline", str(self.timeline), *options]
         self._read: dict[int, tuple[TextIO, list[Step]]] = {}
-        self._errors = (folder / f"errors-{number}").open("w+")
+        # appended: reading must not move the place at which the job writes
+        self._errors = (folder / f"errors-{number}").open("a+")
         env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         self.process = subprocess.Popen(
             [*inside, *command, str(SCRIPTS / script), str(folder), *map(str, arguments)],

@@ -39,7 +39,7 @@ class DownStream:
         if future is not None and not future.done():
             future.set_result(code)
 
-    async def send(self, message: Any, timeout: float = wire.ACK_SECONDS) -> int:
+    async def send(self, message: Any, timeout: float | None = None) -> int:
         """Send and wait for the answer: its code, 6000 when the stream broke, 6001 when none came in time."""
         uuid = message.header.uuid
         if self.closed:
@@ -54,7 +54,7 @@ class DownStream:
             return codes.SEND_LOST
         self._waiting[uuid] = future
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(wire.ACK_SECONDS if timeout is None else timeout):
                 return await asyncio.shield(future)
         except TimeoutError:
             return codes.ACK_LOST
