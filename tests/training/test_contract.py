@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import random
+import secrets
+import socket
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -26,6 +31,7 @@ from agents.training.tolerance.rendezvous import Rendezvous
 from agents.training.values import join, split
 from agents.training.worker import repair
 from agents.training.worker.buckets import Buckets, agreed
+from agents.training.worker.control import Control
 from agents.training.worker.encoding import decode, encode
 from agents.training.worker.protect import _Session
 from agents.training.worker.protected import Protected
@@ -240,6 +246,8 @@ def test_a_rank_that_lacks_the_order_of_buckets_holds_no_state(monkeypatch: pyte
     store = types.SimpleNamespace(get=interrupted)
     session.groups = types.SimpleNamespace(form=lambda generation: types.SimpleNamespace(store=store))  # type: ignore[assignment]
     session.buckets = types.SimpleNamespace(orders=[])  # type: ignore[assignment]
+    ours, theirs = socket.socketpair()
+    session.control = Control(ours)
     plan = {"donors": {"1": 0}}
     with pytest.raises(bt.Interrupted, match="orders/0"):
         session._restore(plan, fresh, 5, 2)
@@ -250,3 +258,38 @@ def test_a_rank_that_lacks_the_order_of_buckets_holds_no_state(monkeypatch: pyte
     repair.send_state(donor, 1, 5)
     session._restore(plan, fresh, 5, 3)
     assert (fresh.whole, fresh.done, session.buckets.orders) == (True, 5, [[1, 0]])
+    # left with the agent, once
+    repair.send_state(donor, 1, 5)
+    session._restore(plan, fresh, 5, 4)
+    assert FrameDecoder().feed(theirs.recv(1 << 16)) == [({"t": "orders"}, b"[[1, 0]]")]
+    ours.close()
+    theirs.close()
+
+
+def test_orders_that_a_predecessor_left_are_left_with_the_next_agent_too() -> None:
+    name = f"belay-test-{os.getpid()}-{secrets.token_hex(4)}"
+    found: list[Any] = []
+    with contextlib.ExitStack() as stack:
+        agent = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        agent.bind("\0" + name)
+        agent.listen(1)
+
+        def take_over() -> None:
+            line, _ = agent.accept()
+            with line:
+                found.append(json.loads(socket.recv_fds(line, 1 << 16, 1)[0])["rank"])
+                line.sendall(b"+")
+                decoder = FrameDecoder()
+                while len(found) < 2:
+                    found.extend(decoder.feed(line.recv(1 << 16)))
+
+        control = Control(stack.enter_context(socket.socket()), os.open("/dev/null", os.O_RDONLY))
+        control._take({"t": "assign", "rank": 1, "inc": 2, "gen": 3, "return": name, "supervisor": os.getpid()}, b"")
+        control._take({"t": "orders"}, b"[[1, 0]]")
+        thread = threading.Thread(target=take_over)
+        thread.start()
+        control._come_back()
+        thread.join(30)
+        stack.enter_context(control._sock)
+        os.close(control._page)
+    assert found == [1, ({"t": "orders"}, b"[[1, 0]]")]

@@ -139,8 +139,51 @@ def test_a_survivor_that_stays_blocked_is_ended_after_three_median_steps_and_not
     machine = training()
     machine.median = 2.0
     machine.ranks_lost([(3, 1, "died")], 1.0)
+    machine.ready(0, 1, 2, 4, "", 1.1)
     assert machine.tick(6.9) == []
-    assert {one.rank for one in machine.tick(7.1) if isinstance(one, EndRank)} == {0, 1, 2}
+    assert {one.rank for one in machine.tick(7.1) if isinstance(one, EndRank)} == {1, 2}
+
+
+def ended(machine: Coordinator, now: float) -> set[int]:
+    """The ranks that are given up."""
+    return {one.rank for one in machine.tick(now) if isinstance(one, EndRank)}
+
+
+def test_blocked_survivors_stay_while_no_other_rank_is_known_to_hold_their_state() -> None:
+    shards = {0: "a", 1: "b", 2: "a", 3: "b"}
+    machine = training(shards=shards)
+    machine.ranks_lost([(3, 1, "died")], 1.0)
+    # a machine that is so busy that none of them gets a processor
+    assert ended(machine, 20.0) == set()
+    # a second fault does not give them longer
+    machine.ranks_lost([(2, 1, "died")], 21.0)
+    # rank 0 has reported: nobody waits for others of its shard, but rank 1 is the last of the other one
+    machine.ready(0, 1, 3, 4, "a", 22.0)
+    assert ended(machine, 23.0) == set()
+    machine.ready(1, 1, 3, 4, "b", 24.0)
+    machine.ready(2, 2, 3, -1, None, 24.0)
+    (plan,) = machine.ready(3, 2, 3, -1, None, 24.0)
+    assert plan == GenerationPlan(3, 4, {2: 0, 3: 1})
+
+
+def test_the_last_holder_of_a_shard_is_given_up_in_the_end() -> None:
+    shards = {0: "a", 1: "b"}
+    machine = training(2, shards=shards)
+    machine.ranks_lost([(0, 1, "died")], 1.0)
+    machine.ranks_lost([(0, 2, "died")], 16.0)
+    assert ended(machine, 30.9) == set()
+    assert ended(machine, 31.1) == {1}
+
+
+def test_a_rank_whose_update_was_torn_holds_nothing_for_which_others_are_given_up() -> None:
+    machine = training(2)
+    machine.ranks_lost([(1, 1, "died")], 1.0)
+    machine.ready(1, 2, 2, -1, None, 1.5)
+    assert ended(machine, 9.0) == set()
+    machine = training(3)
+    machine.ranks_lost([(2, 1, "died")], 1.0)
+    machine.ready(0, 1, 2, -1, "", 1.5)
+    assert ended(machine, 9.0) == set()
 
 
 def test_messages_of_an_older_generation_or_process_change_nothing() -> None:
@@ -167,6 +210,48 @@ def test_a_new_coordinator_goes_on_although_a_rank_had_left_before_the_others() 
     commands = machine.node_joined(0, 0.0, living)
     assert [one for one in commands if isinstance(one, Leave)] == []
     assert machine.members[1].phase is not Phase.GONE
+
+
+def leaving() -> Coordinator:
+    """Ranks 0 and 1 on node 0, 2 and 3 on node 1: all have finished, and leave."""
+    machine = two_nodes()
+    for node in (0, 1):
+        machine.node_joined(node, 0.0)
+    for rank in range(4):
+        machine.ready(rank, 1, 1, -1, "", 0.1)
+    for rank in range(4):
+        machine.entered(rank, 1, 1, 0.2)
+    for rank in range(4):
+        commands = machine.finished(rank, 1, 1, 10, 5.0)
+    assert commands == [Leave((0, 1, 2, 3), all_finished=True)]
+    return machine
+
+
+def test_an_agent_that_is_killed_while_its_ranks_leave_may_come_back_for_those_that_are_still_there() -> None:
+    machine = leaving()
+    assert machine.left(0, 1, 0, 5.1) == machine.left(1, 1, 0, 5.1) == []
+    assert machine.node_lost(1, "closed", 5.2) == []
+    assert machine.tick(6.0) == []
+    assert machine.node_joined(1, 6.5, [RunningRank(3, 1, 1, True, True, 10)]) == [Leave((3,), all_finished=True)]
+    assert machine.left(3, 1, 0, 6.6) == [EndJob(0, "done")]
+
+
+def test_a_node_that_does_not_come_back_after_its_ranks_were_told_to_leave_ends_nothing() -> None:
+    machine = leaving()
+    machine.left(0, 1, 0, 5.1)
+    machine.node_lost(1, "closed", 5.2)
+    assert machine.tick(20.0) == [] and machine.left(1, 1, 0, 20.1) == [EndJob(0, "done")]
+
+
+def test_a_new_coordinator_that_knows_that_all_have_finished_lets_ranks_leave_and_starts_none() -> None:
+    machine = two_nodes()
+    machine.node_joined(0, 0.0, [RunningRank(0, 1, 1, True, True, 10)])
+    commands = machine.node_joined(1, 0.1, [RunningRank(3, 2, 1, True, True, 10, leaving=True)])
+    assert commands == [Leave((0, 3), all_finished=True)]
+    machine = two_nodes()
+    machine.finished_before = True
+    assert machine.node_joined(0, 0.0) == [Leave((), all_finished=True)]
+    assert machine.node_joined(1, 0.1, [RunningRank(2, 1, 1, True, True, 10)]) == [Leave((2,), all_finished=True)]
 
 
 def test_a_repeated_exception_ends_the_job_with_1() -> None:

@@ -24,8 +24,9 @@ LAST = {"t": "job", "code": 0, "text": "done"}
 
 
 @pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """An agent handles signals of its process, which is that of the tests here."""
+def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An agent handles signals and reaps children of its process, which is that of the tests here."""
+    monkeypatch.setattr(NodeAgent, "_reap", lambda _: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)}
     yield
     for number, handler in before.items():

@@ -95,6 +95,7 @@ class NodeAgent:
         self.ended: EndJob | None = None
         self._started_at = time.monotonic()
         self._work = Work(settings.look)
+        self._watched = self._progressed = 0.0
         self._dones: dict[int, int] = {}
         self._median = 0.0
         self._advanced = False
@@ -132,39 +133,43 @@ class NodeAgent:
             signal.signal(number, self._terminate)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
-            watched = progressed = 0.0
             while self.ended is None:
-                due = watched + WATCH
+                due = self._watched + WATCH
                 if not self._joined and self._joins_at > time.monotonic():
                     due = min(due, self._joins_at)
                 ready = self._wait(wake, due - time.monotonic())
                 if wake in ready:
                     _drain(wake)
-                now = time.monotonic()
-                self._adopt_ranks(ready)
-                self._elect(ready, now)
-                if not self._joined and now >= self._joins_at:
-                    self._join(now)
-                self._events(ready)
-                self._receive_from_nodes(ready, now)
-                if now - watched >= WATCH:
-                    watched = now
-                    self.ranks.watch(now)
-                    if now - progressed >= PROGRESS:
-                        progressed = now
-                        self._progress()
-                    if self.coordinator is not None:
-                        self._carry_out(self.coordinator.tick(now))
-                    if now - self._started_at > SPARE_AFTER:
-                        self.ranks.keep_spares()
-                    self._reap()
-                    self._farewell(now)
-                    if self._terminated is not None and self._over(now - self._terminated):
-                        self.ended = EndJob(143, "")
+                self.turn(ready)
             return self._close(self.ended)
         finally:
             signal.set_wakeup_fd(-1)
             self.ranks.close()
+
+    def turn(self, ready: set[int]) -> None:
+        """Handle what has come (``ready``: descriptors) and what is due."""
+        now = time.monotonic()
+        self._adopt_ranks(ready)
+        self._elect(ready, now)
+        if not self._joined and now >= self._joins_at:
+            self._join(now)
+        self._events(ready)
+        self._receive_from_nodes(ready, now)
+        if now - self._watched < WATCH:
+            return
+        self._watched = now
+        self.ranks.watch(now)
+        if now - self._progressed >= PROGRESS:
+            self._progressed = now
+            self._progress()
+        if self.coordinator is not None:
+            self._carry_out(self.coordinator.tick(now))
+        if now - self._started_at > SPARE_AFTER:
+            self.ranks.keep_spares()
+        self._reap()
+        self._farewell(now)
+        if self._terminated is not None and self._over(now - self._terminated):
+            self.ended = EndJob(143, "")
 
     def _left(self) -> bool:
         """Whether all ranks of the job had finished and those of this node have left: nothing remains to be done."""
@@ -184,8 +189,10 @@ class NodeAgent:
 
     def _join(self, now: float) -> None:
         """Join the coordinator, with the ranks that this node already runs."""
+        if self.coordinator is not None:
+            # one that began again what is done would be worse than none
+            self.coordinator.coordinator.finished_before |= self._leaving
         if self._left():
-            # a new coordinator would begin again what is done
             return
         living = list(self._states.values())
         if self.coordinator is not None:
@@ -272,10 +279,14 @@ class NodeAgent:
             return
         state = self.ranks.adopt(sock)
         if state is not None:
-            self._states[int(state["rank"])] = state
-            if state["leaving"]:
-                self._leave()
-            self._joins_at = time.monotonic() + RETURN / 5 if len(self._states) < len(self.settings.local) else 0
+            self.adopted(state)
+
+    def adopted(self, state: Message) -> None:
+        """A rank of a former agent has come, in this state."""
+        self._states[int(state["rank"])] = state
+        if state["leaving"]:
+            self._leave()
+        self._joins_at = time.monotonic() + RETURN / 5 if len(self._states) < len(self.settings.local) else 0
 
     def _receive_from_nodes(self, ready: set[int], now: float) -> None:
         if self.listener is not None:

@@ -38,6 +38,8 @@ class Coordinator:
     """The recovery in progress; the owner removes it when ``entered`` is set."""
     median: float = 0.0
     """Median duration of the last steps, in seconds."""
+    finished_before: bool = False
+    """Whether all ranks had finished under a former coordinator."""
 
     def __post_init__(self) -> None:
         self.members = {rank: RankStatus(rank, node) for rank, node in sorted(self.places.items())}
@@ -70,11 +72,16 @@ class Coordinator:
         the same one."""
         self.nodes.add(node)
         self._lost_nodes.pop(node, None)
+        living = list(living)
         if self.generation == 0:
-            self._living[node] = list(living)
+            self._living[node] = living
+            if self.finished_before or any(one.leaving for one in living):
+                return self._dismiss()
             if set(self.places.values()) - self.nodes:
                 return []
             return self._take_over(now)
+        if self._closing:
+            return self._let_go(node, living)
         for one in living:
             member = self.members.get(one.rank)
             if member and member.incarnation == one.incarnation and member.phase is Phase.ABSENT:
@@ -101,17 +108,33 @@ class Coordinator:
             if one.generation == self.generation and one.entered:
                 member.phase = Phase.FINISHED if one.finished else Phase.TRAINING
             self._highest = max(self._highest, one.done, 0)
-        if any(one.leaving for one in found):
-            # all ranks had finished: those that are missing have left
-            self._closing = True
-            for member in self.members.values():
-                member.phase = Phase.GONE
-            for one in found:
-                self.members[one.rank].phase = Phase.LEAVING
-            return [Leave(tuple(one.rank for one in found), True)]
         if all(member.phase is Phase.TRAINING for member in self.members.values()):
             return [OperatorMessage(f"a new coordinator has taken over all ranks in generation {self.generation}")]
         return self._begin("the coordinator was lost", now)
+
+    def _let_go(self, node: int, living: list[RunningRank]) -> list[CoordinatorCommand]:
+        """A node has a new agent while ranks leave: those that it does not have any more have left."""
+        still = {one.rank for one in living if one.incarnation == self.members[one.rank].incarnation}
+        for member in self.members.values():
+            if member.node == node and member.rank not in still:
+                member.phase = Phase.GONE
+        return [Leave(tuple(sorted(still)), True), *self._done()]
+
+    def _done(self) -> list[CoordinatorCommand]:
+        """End a job whose ranks have all left."""
+        if all(one.phase is Phase.GONE for one in self.members.values()):
+            self.ended = EndJob(0, "done")
+            return [self.ended]
+        return []
+
+    def _dismiss(self) -> list[CoordinatorCommand]:
+        """All ranks had finished under a former coordinator: let those that are still there leave, and begin nothing.
+        Their nodes end by themselves; which have ended already is not known."""
+        self.finished_before = True
+        found = [one for living in self._living.values() for one in living]
+        for one in found:
+            self.members[one.rank].incarnation, self.members[one.rank].phase = one.incarnation, Phase.LEAVING
+        return [Leave(tuple(one.rank for one in found), True)]
 
     def node_lost(self, node: int, why: str, now: float) -> list[CoordinatorCommand]:
         """A node was lost, and its ranks with it. They start again when it comes back."""
@@ -121,9 +144,10 @@ class Coordinator:
         if self.generation == 0:
             self._living.pop(node, None)
             return []
-        if self._closing:
-            return self._end(1, f"node {node} was lost ({why}) after training, before its ranks had left")
         self._lost_nodes[node] = now
+        if self._closing:
+            # its ranks leave without it; a new agent says which are still there
+            return []
         lost = [member for member in self.members.values() if member.node == node]
         for member in lost:
             self._forget(member)
@@ -190,7 +214,7 @@ class Coordinator:
         if member.incarnation != incarnation or generation != self.generation or self.ended:
             return []
         member.phase, member.done, member.offers, member.checkpoints = Phase.READY, done, None, checkpoints
-        member.shard = member.shard if shard is None else shard
+        member.shard, member.patience = member.shard if shard is None else shard, 0.0
         self._unready.discard(rank)
         if self._unready:
             return []
@@ -276,10 +300,7 @@ class Coordinator:
             # a script without a protected function: the job ends when all ranks have ended
             self._closing = self._closing or all(one.done < 0 for one in self.members.values())
         member.phase = Phase.GONE
-        if all(one.phase is Phase.GONE for one in self.members.values()):
-            self.ended = EndJob(0, "done")
-            return [self.ended]
-        return []
+        return self._done()
 
     def tick(self, now: float) -> list[CoordinatorCommand]:
         """Check the time limits."""
@@ -294,10 +315,17 @@ class Coordinator:
                 return self._end(1, f"groups broke {self._broken} times without a step; the last: {self._broken_why}")
             return self._begin(self._broken_why, now)
         for node, since in self._lost_nodes.items():
-            if now - since > self.limits.join:
+            if self._closing and now - since > self.limits.farewell:
+                for member in self.members.values():
+                    if member.node == node:
+                        member.phase = Phase.GONE
+                commands += self._done()
+            elif now - since > self.limits.join:
                 return self._end(1, f"node {node} has not come back for {self.limits.join:g} s")
         for member in self.members.values():
             if member.phase in (Phase.FREEING, Phase.STARTING) and now > member.deadline:
+                if member.phase is Phase.FREEING and now < member.patience and not self._held_elsewhere(member):
+                    continue
                 why = "could not be freed" if member.phase is Phase.FREEING else "did not come up in time"
                 commands.append(EndRank(member.node, member.rank, member.incarnation, why))
                 member.deadline = now + self.limits.grace
@@ -320,6 +348,13 @@ class Coordinator:
         missing = sorted(set(self.places.values()) - self.nodes)
         return self._end(1, f"nodes {missing[:20]} have not joined for {self.limits.join:g} s: are they up?")
 
+    def _held_elsewhere(self, member: RankStatus) -> bool:
+        """Whether another rank has reported that it holds the same shard of this step or a later one."""
+        return any(
+            one.phase is Phase.READY and one.shard == member.shard and one.done >= max(member.done, 0)
+            for one in self.members.values()
+        )
+
     def grace(self) -> float:
         """Seconds for a survivor to leave its collective."""
         return max(self.limits.grace, 3 * self.median)
@@ -335,14 +370,14 @@ class Coordinator:
 
     def _start(self, member: RankStatus, now: float) -> StartRank:
         member.incarnation += 1
-        member.phase, member.done, member.offers = Phase.STARTING, -1, None
+        member.phase, member.done, member.offers, member.patience = Phase.STARTING, -1, None, 0.0
         member.deadline = now + self.limits.start
         return StartRank(member.node, member.rank, member.incarnation, self.generation)
 
     @staticmethod
     def _forget(member: RankStatus) -> None:
         """Forget a lost process; its late messages are recognised by their incarnation."""
-        member.phase, member.done, member.offers = Phase.ABSENT, -1, None
+        member.phase, member.done, member.offers, member.patience = Phase.ABSENT, -1, None, 0.0
 
     def _begin(self, cause: str, now: float, ranks: Iterable[int] = ()) -> list[CoordinatorCommand]:
         """Begin the next generation; ``ranks``: those whose processes were lost."""
@@ -366,6 +401,7 @@ class Coordinator:
                 continue
             living.append(member.rank)
             if member.phase is not Phase.STARTING:
+                member.patience = member.patience or now + max(self.limits.last, self.grace())
                 member.phase, member.deadline = Phase.FREEING, now + self.grace()
         # survivors first: they have collectives to leave
         return [JoinGeneration(self.generation, tuple(living)), *starts]

@@ -12,6 +12,8 @@ class Limits:
 
     grace: float = 1.0
     """For a survivor to leave its collective; at least three median steps."""
+    last: float = 30.0
+    """The same for one whose state no other rank has been found to hold: a busy machine must not cost the last copy."""
     start: float = 900.0
     """From the start of a process to its first READY (imports, building the model)."""
     repair: float = 300.0
@@ -22,6 +24,8 @@ class Limits:
     """For a death to explain a broken link."""
     join: float = 600.0
     """For a lost node to come back."""
+    farewell: float = 5.0
+    """For a node that was lost while its finished ranks leave to come back; its own launcher says how they ended."""
     quiet: float = 10.0
     """Without a finished step while all ranks are idle: a hang (at least ten median steps)."""
     busy: float = 600.0
@@ -60,6 +64,8 @@ class RankStatus:
     checkpoints: bool = False
     offers: frozenset[int] | None = None
     deadline: float = 0.0
+    patience: float = 0.0
+    """When it is given up although no other rank has been found to hold its state; 0 where it need not be freed."""
 
 
 @dataclass(frozen=True)

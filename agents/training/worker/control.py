@@ -21,7 +21,7 @@ AGENT_GONE = 86
 """Exit code of a rank whose node agent is gone; its node counts as lost."""
 COMING_BACK = 20.0
 """Seconds within which a new node agent must accept this rank."""
-FREE_AGAIN = (0.05, 0.15, 0.4)
+FREE_AGAIN = (0.05, 0.15, 0.4, 1.0, 3.0, 10.0)
 """Seconds after which a rank that is still blocked is freed again: a socket may have been opened meanwhile."""
 
 
@@ -52,9 +52,7 @@ class Control:
         """Whether the training function may return."""
         self.all_finished = False
         self.orders = b""
-        """Orders of DDP's buckets that the predecessor of this rank left with the agent."""
-        self._left_orders = b""
-        """The message with which this rank left its own."""
+        """Orders of DDP's buckets that the agent keeps: this rank's own, or those that its predecessor left."""
         self.freeing: list[Callable[[int], object]] = []
         """Called with the next generation when one ends, in the listening thread; must not block. Called again while
         this rank has not left the former one."""
@@ -77,7 +75,7 @@ class Control:
         elif kind == "ready":
             self.entered = 0
         elif kind == "orders":
-            self._left_orders = frame
+            self.orders = payload
         self.done = fields.get("done", self.done)
         with self._sending:
             try:
@@ -191,7 +189,8 @@ class Control:
                 self._sock.close()
                 self._sock = sock
                 with contextlib.suppress(OSError):
-                    sock.sendall(self._left_orders)
+                    if self.orders:
+                        sock.sendall(pack({"t": "orders"}, self.orders))
             with self._changed:
                 # requests to the former agent will not be answered
                 for number, answer in self._answers.items():

@@ -39,13 +39,16 @@ def run(sock: socket.socket, page: int, code: CodeType, path: str, arguments: li
     except BaseException as error:
         traceback.print_exc()
         member.control.send("failed", text=f"{type(error).__name__}: {error}"[:500])
-        status = 1
+        _leave(member, 1, failed=True)
     _leave(member, status & 0xFF)
 
 
-def _leave(member: CurrentRank, status: int) -> None:
+def _leave(member: CurrentRank, status: int, failed: bool = False) -> None:
+    """End this process. A script that ``failed`` did not decide to leave: its rank may be replaced."""
+
     def give_up() -> None:
-        member.control.send("leaving", code=status)
+        if not failed:
+            member.control.send("leaving", code=status)
         os._exit(status)
 
     watchdog = threading.Timer(LEAVING, give_up)
@@ -57,5 +60,4 @@ def _leave(member: CurrentRank, status: int) -> None:
         sys.stderr.flush()
     finally:
         # groups and their threads are not waited for: destructors of broken ones can block
-        member.control.send("leaving", code=status)
-        os._exit(status)
+        give_up()

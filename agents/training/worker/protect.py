@@ -244,10 +244,13 @@ class _Session:
         if me in donors:
             self.buckets.orders = json.loads(self.groups.form(generation).store.get(f"belay/orders/{donors[me]}"))
         protected.done, protected.whole = step, True
+        self._keep_orders()
 
     def _keep_orders(self) -> None:
         """Leave the orders with the node agent, for the case that no rank is left to give them."""
-        self.control.send("orders", json.dumps(self.buckets.orders).encode())
+        text = json.dumps(self.buckets.orders).encode()
+        if self.buckets.orders and text != self.control.orders:
+            self.control.send("orders", text)
 
     def _load(self, step: int) -> None:
         """Load a checkpoint. One that is damaged ends this generation; the next does without it."""
@@ -327,7 +330,7 @@ def _run_unprotected(
     if mine:
         kind = backend or devices(protected.device() if protected is not None else accelerator())
         if world > 1:
-            say("faults are not repaired: the script was not started by belay train", "belay_training: ")
+            say("faults are not repaired: start the script by belay train or a patched torchrun", "belay_training: ")
             dist.init_process_group(kind)
         else:
             dist.init_process_group(kind, store=dist.HashStore(), rank=0, world_size=1)

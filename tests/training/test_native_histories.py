@@ -1,0 +1,59 @@
+"""Random histories of `belay train` on a virtual clock (`sim/native.py`), with the real node agents and coordinator."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.training.agent.node import NodeAgent
+from agents.training.tolerance import coordinator
+from agents.training.tolerance.coordinator import Coordinator
+from tests.training.sim.native import World
+
+PART = 60
+
+
+def broken(seeds: range) -> list[str]:
+    """What does not hold, with the command that tells the story."""
+    found = []
+    for seed in seeds:
+        try:
+            World(seed).run()
+        except AssertionError as error:
+            found.append(f"seed {seed} (python -m tests.training.sim.native {seed}): {error}")
+    return found
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_no_history_breaks_an_invariant(part: int) -> None:
+    """Every generation goes on at a step that some rank of each shard holds, and at the newest one; nothing is started
+    after all have finished; nobody waits for ever; a job ends with 0 unless a shard or a finished rank was lost."""
+    assert broken(range(part * PART, (part + 1) * PART)) == []
+
+
+@pytest.mark.parametrize("seed", [237, 287])
+def test_agents_and_ranks_that_are_killed_at_the_end_begin_nothing(seed: int) -> None:
+    World(seed).run()
+
+
+def test_a_history_is_the_same_every_time() -> None:
+    stories = []
+    for _ in range(2):
+        world = World(9)
+        world.run()
+        stories.append(world.story)
+    assert stories[0] == stories[1] and len(stories[0]) > 5
+
+
+def test_an_agent_that_begins_again_what_is_done_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NodeAgent, "_leave", lambda self: None)
+    assert any("is started although all had finished" in one for one in broken(range(60)))
+
+
+def test_a_plan_without_donors_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "donors", lambda members, holders: {})
+    assert any("has no donor" in one for one in broken(range(60)))
+
+
+def test_giving_up_the_last_copy_on_a_busy_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coordinator, "_held_elsewhere", lambda self, member: True)
+    assert any("although every shard was held" in one for one in broken(range(200)))
