@@ -106,9 +106,11 @@ class CoordinatorHost:
     def _of_rank(self, rank: int, incarnation: int, message: Message, payload: bytes, now: float) -> list[Outgoing]:
         coordinator = self.coordinator
         member = coordinator.members.get(rank)
+        generation = int(message.get("gen", 0))
+        if coordinator.generation == 0 and message["t"] == "finished":
+            coordinator.finished_meanwhile(rank, incarnation, generation, int(message["done"]))
         if member is None or member.incarnation != incarnation:
             return []
-        generation = int(message.get("gen", 0))
         match message["t"]:
             case "store":
                 return self._store(rank, incarnation, message, payload)

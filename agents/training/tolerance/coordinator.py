@@ -9,7 +9,7 @@ every shard; ranks at another step, healthy ones too, get it from a donor: a ste
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agents.training.tolerance.coordinator_commands import (
     AskCheckpoint,
@@ -288,6 +288,16 @@ class Coordinator:
             self._closing = True
             return self._leave(Phase.FINISHED)
         return []
+
+    def finished_meanwhile(self, rank: int, incarnation: int, generation: int, done: int) -> None:
+        """A rank's function has returned after its node joined, and before the others did: it will not say so again."""
+        for node, living in self._living.items():
+            self._living[node] = [
+                replace(one, finished=True, done=done)
+                if (one.rank, one.incarnation, one.generation) == (rank, incarnation, generation)
+                else one
+                for one in living
+            ]
 
     def left(self, rank: int, incarnation: int, code: int, now: float) -> list[CoordinatorCommand]:
         """The script of a rank ended with this exit code."""
