@@ -59,7 +59,7 @@ def run() -> list[Result]:
         for turn in range(RUNS):
             for what, story in _stories(folder / str(turn), [name for name in rows if name in PLANS]).items():
                 rows[what].runs.append(story.repaired_within("raise" if what == "retry" else "kill"))
-                rows["end"].runs.append(_left(story, 0) - max(e["t"] for e in story.of("done")))
+                rows["end"].runs.append(left(story, 0) - max(e["t"] for e in story.of("done")))
             peer.runs.append(_torchrun(folder / f"torchrun-{turn}"))
     return [*rows.values(), peer]
 
@@ -73,7 +73,7 @@ def run_ends() -> list[Result]:
             stories = _stories(folder / str(turn), ["dump", "exit"])
             killed = {name: story.of("kill")[0]["t"] for name, story in stories.items()}
             dump.runs.append(stories["dump"].of("report_result")[0]["t"] - killed["dump"])
-            leave.runs.append(_left(stories["exit"], 2) - killed["exit"])
+            leave.runs.append(left(stories["exit"], 2) - killed["exit"])
     return [dump, leave]
 
 
@@ -114,7 +114,7 @@ def _stories(folder: Path, names: list[str]) -> dict[str, Story]:
     }
 
 
-def _left(story: Story, code: int) -> float:
+def left(story: Story, code: int) -> float:
     """When the last process had ended. Fails unless every one that was not killed ended with ``code``."""
     codes = {found for _, found in story.ends}
     assert not story.left and codes <= {code, -9}, (story.left, story.codes)

@@ -44,7 +44,8 @@ PLANS = {
     "exit": {"acts": [act("kill", 2)], "strategies": ["exit"]},
     "not offered": {"acts": [act("kill", 2)], "strategies": ["downgrade"]},
     "paused": {"orders": [{"do": "pause", "step": 6}]},
-    "hot switch": {"orders": [{"do": "hot switch", "step": 6, "target": 3}], "strategies": ["migration"]},
+    # the new process has to be there before the old one has trained to the end
+    "hot switch": {"orders": [{"do": "hot switch", "step": 6, "target": 3}], "strategies": ["migration"], "pause": 0.1},
     "smaller": {"acts": [act("kill", 3)], "strategies": ["downgrade"], "zit": True, "copies": 4},
     "larger": {
         "acts": [act("kill", 3)], "strategies": ["downgrade"], "zit": True, "copies": 4, "steps": 90,
@@ -219,6 +220,15 @@ def test_the_last_checkpoint_has_each_shard_once_and_all_ranks_leave_with_2(stor
     assert {torch.load(path)["step"] for path in saved} == {step}
     assert {codes[-1] for rank, codes in story.codes.items() if codes != [-9]} == {2}
     assert not story.left
+
+
+def test_the_benchmark_reads_when_the_last_process_has_ended(stories):
+    from tests.bench.training_tft import left
+
+    assert left(stories["killed"], 0) > max(e["t"] for e in stories["killed"].of("done"))
+    assert left(stories["exit"], 2) > stories["exit"].of("kill")[0]["t"]
+    with pytest.raises(AssertionError):
+        left(stories["exit"], 0)
 
 
 def test_a_backup_saves_the_job_when_the_controllers_rank_dies(stories):

@@ -83,7 +83,9 @@ def run(plan: dict) -> dict:
             for line in lines:
                 what, rank = line.decode().split()
                 if what == "ensure":
-                    wanted.add(int(rank))  # the end of its process may not be collected yet
+                    # its process may not be collected yet; one that has trained to the end is not started again
+                    if int(rank) in pids.values() or codes.get(rank, [-9])[-1] != 0:
+                        wanted.add(int(rank))
                 elif what == "start":
                     wanted.discard(int(rank))
                     pids[start(int(rank))] = int(rank)
