@@ -21,12 +21,16 @@ from agents.kubelet import device_holdings, duplicates, hangs, slownode
 from agents.kubelet import names as kubelet_names
 from agents.kubelet.topology import cpus
 from agents.node import fleet, linefile, plugins, publicnames, steprecords, steptimes
+from agents.node.diagnosis.checks import look_at_checks
+from agents.node.diagnosis.matching import Findings, LogText
+from agents.node.diagnosis.rules import shipped_rules
 from agents.node.policy import DiskCache
 from agents.runtime import engines, tomltext
 from agents.runtime.containers import _json as container_json
 from agents.storage import check, exports
 from agents.training.checkpoint import places
-from engine.wire import links
+from engine.model.log_evidence import LogSource, PodEvidence
+from engine.wire import evidence, links
 from engine.wire.errors import WireError
 from tests.fuzz.harness import Form, Harness, scratch, text
 
@@ -58,6 +62,26 @@ def _document(use: Callable[[Any], object]) -> Callable[[bytes], object]:
         return use(body) if isinstance(body, dict) else None
 
     return feed
+
+
+_RULES: Final = shipped_rules()
+
+
+def _log(data: bytes) -> None:
+    """A log of each source: what is found always fits into a report, which is read back."""
+    for source in LogSource:
+        findings = Findings(_RULES, 0)
+        log = LogText(source, "plog-1_1.log", data, 1_764_000_000_000)
+        findings.read(log)
+        look_at_checks(findings, log)
+        events = findings.events()
+        pod = PodEvidence(
+            "n", "p", "u", ranks=findings.ranks, world=findings.world, chips=findings.devices, host_ip=findings.host,
+            events=events,
+        )  # fmt: skip
+        (read,) = evidence.parse(evidence.build("node", [pod]))[1]
+        assert read.events == events
+        assert not any(ord(one) < 32 for event in events for one in event.example)
 
 
 def _spec(data: bytes) -> None:
@@ -292,6 +316,30 @@ HARNESSES: Final = (
             b"3 1 0:3 / /data/a\\040b rw - overlay o rw\n"
             b"4 1 0:4 / /data/atlas_dls ro - nfs s:/e ro,vers=4.2,nolock,proto=udp\n",
         ),
+    ),
+    Harness(
+        "collected-log",
+        _log,
+        (
+            "agents/node/diagnosis/matching.py",
+            "agents/node/diagnosis/codes.py",
+            "agents/node/diagnosis/checks.py",
+            "agents/node/diagnosis/times.py",
+        ),
+        form=Form.TEXT,
+        words=(
+            b"EI0002",
+            b"remote rank[",
+            b"rank[9]",
+            b"| 10.0.0.1(3) |",
+            b"event_state=",
+            b"0x80c98008",
+            b"\n",
+            b"2026-11-23",
+        ),
+        steps=2_000_000,
+        steps_per_byte=20_000,
+        tries=0.2,
     ),
     Harness("link-files", _links, ("engine/wire/links.py",)),
     Harness(
