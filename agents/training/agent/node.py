@@ -356,6 +356,11 @@ class NodeAgent:
                         # its finished steps count, so that a restart from step 0 is not taken for the beginning
                         steps = [[process.rank, process.incarnation, process.done]] if process.done >= 0 else []
                         up.append(({"t": "progress", "steps": steps, "median": self._median}, b""))
+                        if process.leaving == 0:
+                            # said before, perhaps while there was no coordinator to hear it
+                            left: Message = {"t": "leaving", "code": 0}
+                            body = {"t": "rank", "rank": process.rank, "inc": process.incarnation, "m": left}
+                            up.append((body, b""))
                         up.append(({"t": "lost", "rank": process.rank, "inc": process.incarnation, "why": why}, b""))
                     else:
                         self._started_at = time.monotonic()

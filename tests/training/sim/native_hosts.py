@@ -51,6 +51,7 @@ class Process:
     sent: float = 0.0
     received: float = 0.0
     """When its last message arrives, and the last one to it: none overtakes another."""
+    leaving: int | None = None
     stuck: float = 0.0
     """Until when it is not freed from a collective."""
 
@@ -86,7 +87,7 @@ class Process:
 
     def leave_function(self) -> None:
         """The main thread is free: it says which step it holds."""
-        if self.alive and self.joined < self.generation and self.stuck <= self.world.now and not self.leaves:
+        if self.alive and self.joined < self.generation and self.stuck <= self.world.now + 1e-6 and not self.leaves:
             self.joined, self.entered, self.finished, self.plan = self.generation, False, False, None
             done = self.done if self.whole else -1
             self.say("ready", gen=self.joined, done=done, shard=self.world.shard(self.rank), checkpoints=False)
@@ -94,6 +95,7 @@ class Process:
     def end_script(self) -> None:
         """The script has ended."""
         if self.alive:
+            self.leaving = 0
             self.say("leaving", code=0)
             self.world.after(0.002, lambda: self.die("left with 0"))
 
