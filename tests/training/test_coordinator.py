@@ -157,7 +157,7 @@ def test_blocked_survivors_stay_while_no_other_rank_is_known_to_hold_their_state
     assert ended(machine, 20.0) == set()
     # a second fault does not give them longer
     machine.ranks_lost([(2, 1, "died")], 21.0)
-    # rank 0 has reported: nobody waits for others of its shard, but rank 1 is the last of the other one
+    # rank 0 has reported: no one waits for others of its shard, but rank 1 is the last of the other one
     machine.ready(0, 1, 3, 4, "a", 22.0)
     assert ended(machine, 23.0) == set()
     machine.ready(1, 1, 3, 4, "b", 24.0)
@@ -236,7 +236,7 @@ def test_an_agent_that_is_killed_while_its_ranks_leave_may_come_back_for_those_t
     assert machine.left(3, 1, 0, 6.6) == [EndJob(0, "done")]
 
 
-def test_a_node_that_does_not_come_back_after_its_ranks_were_told_to_leave_ends_nothing() -> None:
+def test_a_node_that_does_not_come_back_after_its_ranks_were_asked_to_leave_ends_nothing() -> None:
     machine = leaving()
     machine.left(0, 1, 0, 5.1)
     machine.node_lost(1, "closed", 5.2)

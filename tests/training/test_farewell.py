@@ -130,7 +130,7 @@ def test_an_agent_that_follows_one_killed_at_the_end_starts_nothing(monkeypatch:
     assert agent.run() == 0
 
 
-def test_only_the_word_that_all_have_finished_lets_a_node_end_by_itself() -> None:
+def test_only_the_word_that_all_have_finished_lets_a_node_end_alone() -> None:
     told, tells = os.pipe()
     given = replace(settings(2, leaving=False), worked=tells)
     agent = NodeAgent(given, NoRanks(), None, None, CoordinatorLink("127.0.0.1", 1))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ PART = 60
 
 
 def broken(seeds: range) -> list[str]:
-    """What does not hold, with the command that tells the story."""
+    """What does not hold, with the command that plays it again."""
     found = []
     for seed in seeds:
         try:
@@ -26,7 +26,7 @@ def broken(seeds: range) -> list[str]:
 @pytest.mark.parametrize("part", range(6))
 def test_no_history_breaks_an_invariant(part: int) -> None:
     """Every generation goes on at a step that some rank of each shard holds, and at the newest one; nothing is started
-    after all have finished; nobody waits for ever; a job ends with 0 unless a shard or a finished rank was lost."""
+    after all have finished; no one waits for ever; a job ends with 0 unless a shard or a finished rank was lost."""
     assert broken(range(part * PART, (part + 1) * PART)) == []
 
 

@@ -45,9 +45,9 @@ SIGTERM_GRACE = 10.0
 class NodeSettings:
     """The job as a node sees it. ``local``: rank → local rank of this node's ranks; ``return_socket``: name of the
     abstract Unix socket at which ranks connect to a new agent; ``supervisor``: pid of the process that starts agents;
-    ``returning``: whether ranks of a former agent may connect; ``worked``: a descriptor to which the supervisor is
-    told how far the ranks are; ``look``: seconds between looks at whether ranks work; ``leaving``: a former agent was
-    told that all ranks of the job have finished."""
+    ``returning``: whether ranks of a former agent may connect; ``worked``: a descriptor by which the supervisor
+    learns how far the ranks are; ``look``: seconds between looks at whether ranks work; ``leaving``: a former agent
+    knew that all ranks of the job have finished."""
 
     node: int
     nodes: int
@@ -490,7 +490,7 @@ class NodeAgent:
             self._tell(ALL_FINISHED)
 
     def _tell(self, what: bytes) -> None:
-        """Tell the supervisor."""
+        """Send the supervisor a message."""
         if self.settings.worked >= 0:
             os.write(self.settings.worked, what)
 

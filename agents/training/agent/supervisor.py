@@ -28,7 +28,7 @@ WORKED = "BELAY_TRAIN_WORKED"
 WORKED_ON, ALL_FINISHED = b"+", b"."
 """What it writes: its ranks have finished a step; all ranks of the job have finished, and leave."""
 LEAVING = "BELAY_TRAIN_LEAVING"
-"""Variable of an agent: 1 when its predecessor was told that all ranks have finished."""
+"""Variable of an agent: 1 when its predecessor knew that all ranks have finished."""
 HURRIED = 5
 """Number of consecutive agents under which no rank finished a step and that live less than ten seconds, after which the
 job ends."""

@@ -23,7 +23,7 @@ from .native_hosts import Broken, Host, Listener, Process, Wire
 
 SILENT = 3.0
 LIMIT = 2000.0
-"""Seconds of the virtual clock after which somebody waits for ever."""
+"""Seconds of the virtual clock after which a wait counts as one for ever."""
 
 
 class World:
@@ -45,7 +45,7 @@ class World:
         self.lost = False
         """Whether no living rank held some shard at some moment after a step was finished."""
         self.over = False
-        """Whether a rank was told that all have finished."""
+        """Whether a rank knows that all have finished."""
         self.late = False
         """Whether a rank was lost after that."""
         self.finished_step = 0
@@ -113,7 +113,7 @@ class World:
         self.after(self.chance.uniform(0.005, 0.03), lambda: self.reduce(generation))
 
     def reduce(self, generation: int) -> None:
-        """All ranks meet in the collective of a step; each of them updates by itself."""
+        """All ranks meet in the collective of a step; each of them updates alone."""
         found = self.living()
         if len(found) < self.ranks:
             return
