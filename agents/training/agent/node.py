@@ -37,6 +37,8 @@ JOIN = 600.0
 """Seconds that a node waits for the coordinator, or an elected coordinator for the other nodes."""
 FAREWELL = 2.0
 """Seconds for which a node whose ranks have all left waits for a lost coordinator."""
+LAST_CALL = 10.0
+"""The same for a node that runs the coordinator anew: others, whose ranks may wait for its word, may be cut off."""
 SIGTERM_GRACE = 10.0
 """Seconds that ranks get after SIGTERM."""
 
@@ -184,7 +186,9 @@ class NodeAgent:
             self._alone_at = None
             return
         self._alone_at = now if self._alone_at is None else self._alone_at
-        if now - self._alone_at >= FAREWELL:
+        others = self.settings.nodes - 1 if self.coordinator is not None else 0
+        all_here = self.listener is None or len(self.listener.joined()) == others
+        if now - self._alone_at >= (FAREWELL if all_here or not others else LAST_CALL):
             self.ended = EndJob(0, "done")
 
     def _join(self, now: float) -> None:
