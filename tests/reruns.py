@@ -52,6 +52,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+def again(item: pytest.Item) -> bool:
+    """Whether this is a test's second try: what its first one started and kept is to be started again."""
+    return item.nodeid in _again
+
+
 def scheduled(item: pytest.Item) -> bool:
     """Whether a test's result depends on when the machine runs its processes and threads."""
     return on_real_time(item) or imports_any(getattr(item, "module", None))
