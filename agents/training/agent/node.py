@@ -38,7 +38,7 @@ JOIN = 600.0
 FAREWELL = 2.0
 """Seconds for which a node whose ranks have all left waits for a lost coordinator."""
 LAST_CALL = 10.0
-"""The same for a node that runs the coordinator anew: others, whose ranks may wait for its word, may be cut off."""
+"""The same for a node that runs the coordinator again: others, whose ranks may wait for its word, may be cut off."""
 SIGTERM_GRACE = 10.0
 """Seconds that ranks get after SIGTERM."""
 
