@@ -1,10 +1,10 @@
 """A second try for tests that a busy machine can fail: counted, and named at the end of the run.
 
 A test on real time (tests/lanes.py), or of a module that starts processes or threads or opens sockets, depends on when
-the machine runs what. Such a test that fails is run once more. Both failures are a failure; one is a line of the
-summary, with the first failure's last words. The same holds for any test that a time limit ended (``TimeoutError``,
-``subprocess.TimeoutExpired``): limits keep a run from hanging and are no results. All others compute and fail at once.
-A worker runs no more than `MOST` tests again: more is no bad luck.
+the machine runs what. Such a test that fails is run once more, with all fixtures but the session's made again. Both
+failures are a failure; one is a line of the summary, with the first failure's last words. The same holds for any test
+that a time limit ended (``TimeoutError``, ``subprocess.TimeoutExpired``): limits keep a run from hanging and are no
+results. All others compute and fail at once. A worker runs no more than `MOST` tests again: more is no bad luck.
 """
 
 from __future__ import annotations
@@ -44,17 +44,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     failed = next((report for report in reports if report.failed), None)
     if failed is not None and len(_again) < MOST and (scheduled(item) or last_words(failed).startswith(LIMITS)):
         _again.append(item.nodeid)
+        # what is started once for a module may be what failed: only what the session shares is kept
+        item.session._setupstate.teardown_exact(item.session)  # type: ignore[arg-type]
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         reports[-1].user_properties.append((NOTE, f"{failed.when}: {last_words(failed)}"))
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
-
-
-def again(item: pytest.Item) -> bool:
-    """Whether this is a test's second try: what its first one started and kept is to be started again."""
-    return item.nodeid in _again
 
 
 def scheduled(item: pytest.Item) -> bool:

@@ -28,11 +28,19 @@ def fresh(tmp_path):
     yield tmp_path
     tries("torn-down")
 
+@pytest.fixture(scope="module")
+def started_once():
+    yield tries("module")
+
+@pytest.fixture(scope="session")
+def shared():
+    return tries("session")
+
 @pytest.mark.real_time
-def test_second_try_passes(fresh):
-    assert not list(fresh.iterdir())
+def test_second_try_passes(fresh, started_once, shared):
+    assert not list(fresh.iterdir()) and shared == 1
     (fresh / "file").touch()
-    assert tries("once") == 2, "the first words"
+    assert tries("once") == started_once == 2, "the first words"
 
 @pytest.mark.real_time
 def test_fails_twice():

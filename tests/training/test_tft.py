@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs, reruns
+from tests import needs
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.xdist_group("tft"), pytest.mark.timeout(1000)]
@@ -99,66 +99,34 @@ class Story:
         return max(firsts.values()) - begin
 
 
-class Stories:
-    """The stories of all plans; a plan is played when it is asked for and has none."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._played: dict[str, Story] = {}
-        self.asked: set[str] = set()
-        """Plans that were looked at."""
-
-    def __getitem__(self, name: str) -> Story:
-        self.asked.add(name)
-        if name not in self._played:
-            self.play([name])
-        return self._played[name]
-
-    def forget(self) -> None:
-        """Have the plans that were looked at played again."""
-        for name in self.asked:
-            self._played.pop(name, None)
-
-    def play(self, names: list[str]) -> None:
-        folder = self._folder / f"{len(list(self._folder.iterdir()))}"
-        paths = [folder / str(index) / "plan.json" for index in range(len(names))]
-        for name, path in zip(names, paths, strict=True):
-            path.parent.mkdir(parents=True)
-            plan = {
-                "world": 4, "tp": 1, "pp": 1, "copies": 2, "batches": 8, "steps": STEPS, "pause": 0.02, "arf": True,
-                "zit": False, "uce": True, "acts": [], "strategies": [], "orders": [], "clusterd": True,
-                "port": free_port(), "events": str(path.parent / "events.jsonl"), "folder": str(path.parent),
-                "limit": 150,
-            } | PLANS[name]  # fmt: skip
-            path.write_text(json.dumps(plan))
-        env = dict(os.environ) | {
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'agents/training/packages'}", "TTP_LOG_PATH": str(folder / "logs"),
-            "OMP_NUM_THREADS": "1", "MINDIO_WAIT_MINDX_TIME": "10",
-        }  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.training.megatron_like.launcher", *map(str, paths)],
-            cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False,
-        )  # fmt: skip
-        lines = done.stdout.splitlines()
-        assert len(lines) == len(names), done.stderr[-4000:]
-        for name, path, outcome in zip(names, paths, lines, strict=True):
-            self._played[name] = Story(path.parent / "events.jsonl", json.loads(outcome))
-
-
 @pytest.fixture(scope="module")
-def played(tmp_path_factory) -> Stories:
+def stories(tmp_path_factory) -> dict[str, Story]:
     needs.torch()
-    found = Stories(tmp_path_factory.mktemp("tft"))
-    found.play(list(PLANS))
-    return found
-
-
-@pytest.fixture
-def stories(played: Stories, request: pytest.FixtureRequest) -> Stories:
-    if reruns.again(request.node):
-        played.forget()
-    played.asked.clear()
-    return played
+    folder = tmp_path_factory.mktemp("tft")
+    names, paths = [], []
+    for index, (name, more) in enumerate(PLANS.items()):
+        own = folder / str(index)
+        own.mkdir()
+        plan = {
+            "world": 4, "tp": 1, "pp": 1, "copies": 2, "batches": 8, "steps": STEPS, "pause": 0.02, "arf": True,
+            "zit": False, "uce": True, "acts": [], "strategies": [], "orders": [], "clusterd": True,
+            "port": free_port(), "events": str(own / "events.jsonl"), "folder": str(own), "limit": 150,
+        } | more  # fmt: skip
+        path = own / "plan.json"
+        path.write_text(json.dumps(plan))
+        names.append(name)
+        paths.append(path)
+    env = dict(os.environ) | {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'agents/training/packages'}", "TTP_LOG_PATH": str(folder / "logs"),
+        "OMP_NUM_THREADS": "1", "MINDIO_WAIT_MINDX_TIME": "10",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.megatron_like.launcher", *map(str, paths)],
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(names), done.stderr[-4000:]
+    return {n: Story(p.parent / "events.jsonl", json.loads(o)) for n, p, o in zip(names, paths, lines, strict=True)}
 
 
 REPAIRED = [
