@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import pytest
 
+from agents.training.tolerance import messages as m
 from agents.training.tolerance import repair_states
-from agents.training.tolerance.constants import Action
+from agents.training.tolerance.constants import Action, ReportState, Result
+from agents.training.tolerance.controller_commands import Order
 from agents.training.tolerance.processor import Processor
+from agents.training.tolerance.processor_commands import ProcessorSettings
 from agents.training.tolerance.replicas import RepairPlan
 from tests.bench.training_tft import native_recovery, recovery_of
 from tests.training.sim.world import Plan, World
@@ -33,9 +36,38 @@ def test_no_history_breaks_an_invariant(part):
     assert broken(range(part * PART, (part + 1) * PART)) == []
 
 
-@pytest.mark.parametrize("seed", [452, 5894])
+@pytest.mark.parametrize("seed", [452, 5894, 5049418])
 def test_a_fault_after_a_rank_has_gone_on_while_others_roll_back_is_seen(seed):
+    """5049418: a rank that went on and stopped by itself, while the answer of another was lost, is not let go twice."""
     World(Plan.draw(seed)).run()
+
+
+@pytest.mark.parametrize("orders", [["hot switch"], ["hot switch", "hot switch"], ["pause"]])
+def test_a_rank_that_stops_by_itself_is_seen_while_a_switch_or_a_pause_waits(orders):
+    world = World(Plan(6, steps=40, faults=[(0.33, "stray", 2)]))
+    for time, text in zip([0.31, 0.32], orders, strict=False):
+        order = Order("pause", limit=30.0) if text == "pause" else Order("prepare", {1: 1}, text=text)
+        world.after(time, lambda order=order: next(iter(world.hosts.values())).order(order))
+    world.run()
+    (seen,) = [line for line in world.story if "rank 2: stopped without being asked" in line]
+    assert float(seen.split()[0]) < 6
+    assert {world.current(number).code for number in range(4)} == {0}
+
+
+def test_a_rank_is_let_go_once_in_a_generation():
+    rank = Processor(ProcessorSettings(rank=0, world=2, session="a", controller="", addresses=("host:1",)))
+    head = {"term": 0, "gen": 3, "strategy": "recover", "step": 2}
+    rank.link(0.0)
+    rank.report(ReportState.RS_NORMAL)
+    rank.receive({"op": m.NORMAL, "sn": 1, **head}, 0.0)
+    assert rank.next_action() is Action.RETRY and rank.repair_action() is Action.RETRY
+    rank.report(ReportState.RS_NORMAL)
+    rank.receive({"op": m.NORMAL, "sn": 2, **head}, 0.1)
+    assert rank.next_action() is None, "it stopped by itself after it had gone on"
+    rank.receive({"op": m.NORMAL, "sn": 3, **head, "gen": 4}, 0.2)
+    assert rank.next_action() is Action.RETRY
+    answers = [c.message for c in rank.take() if getattr(c, "message", {}).get("op") == m.REPLY]
+    assert [(a["sn"], Result(a["result"])) for a in answers] == [(1, Result.OK), (2, Result.ERROR), (3, Result.OK)]
 
 
 def test_a_recovery_costs_each_rank_four_messages():

@@ -10,12 +10,12 @@ from agents.training.tolerance.controller import READY, Controller, Steps
 from agents.training.tolerance.repair_states import choose_step, freeze, newcomers, restore
 from agents.training.tolerance.replicas import complete, without
 from agents.training.tolerance.steplock import holding
-from agents.training.tolerance.training_states import hold_at_same_step
+from agents.training.tolerance.training_states import hold_at_same_step, note_strays
 
 
 def step_finish(c: Controller) -> Steps:
     """Wait for the new processes while training continues; then stop all ranks after one step and ask ClusterD."""
-    c.generation += 1
+    training, c.generation = c.generation, c.generation + 1
 
     def ready() -> bool:
         return c.hot <= c.standby.keys() and all(peer.state in READY for peer in c.standby.values())
@@ -23,11 +23,14 @@ def step_finish(c: Controller) -> Steps:
     def has_order() -> bool:
         return bool(c.orders.keys() & {"prepare", "stop", "dump", "strategy"})
 
-    if not (yield from c.until(lambda: ready() or has_order(), c.s.node_limit)) or not ready():
-        return _cancel(c)
-    yield from hold_at_same_step(c, hot=True)
-    asked = c.asked
-    paused = asked is not None and (yield from c.answered(asked, c.s.action_limit))
+    deadline = c.now + c.s.node_limit
+    while not (yield from c.until(lambda: ready() or has_order(), min(c.s.heartbeat, deadline - c.now))):
+        if c.now >= deadline:
+            break
+        note_strays(c, training)
+    if not ready():
+        return (yield from _cancel(c))
+    paused = yield from hold_at_same_step(c, training, hot=True)
     faults = {rank: int(FaultType.PROCESS) for rank in sorted(c.hot)}
     c.report("report_strategies", faults, ["migration"] if paused else ["exit"])
     yield from c.until(lambda: "strategy" in c.orders, c.s.wait_clusterd)
@@ -38,12 +41,14 @@ def step_finish(c: Controller) -> Steps:
     return Result.OK
 
 
-def _cancel(c: Controller) -> Result:
+def _cancel(c: Controller) -> Steps:
+    """Give the switch up. All ranks learn of its generation, so that what they report from now on counts as its."""
     c.orders.pop("prepare", None)
     for peer in c.standby.values():
         c.leave(peer)
     c.standby.clear()
     c.hot = frozenset()
+    yield from c.settled(c.ask(m.UNLOCK, c.living(), step=c.step), c.s.action_limit)
     return Result.RERUN
 
 

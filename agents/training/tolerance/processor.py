@@ -66,6 +66,7 @@ class Processor(ControllerLink):
         self._running: set[int] = set()  # callbacks that have not returned
         self._watch: int | None = None
         self._hurt = False  # a fault was reported since the last stop: the controller decides what follows
+        self._resumed = -1  # the generation in which the train thread was last let go
         self._ends: deque[float] = deque(maxlen=21)
         self._exiting: float | None = None
 
@@ -280,13 +281,18 @@ class Processor(ControllerLink):
         self._answer(sn, Result.OK if fine else Result.ERROR)
 
     def _normal(self, sn: int, message: Message) -> None:
+        if self.reported and not self.resume and self._resumed == self.generation:
+            # It went on in this generation and has stopped by itself since: another fault, which needs a generation
+            # of its own. Its groups and its step may no longer be those of the others.
+            self._answer(sn, Result.ERROR)
+            return
         self.state, self.code, self._hurt = TrainState.NORMAL, "", False
         self.pause_step, self.paused = None, False
         self._watch, self._freed = message["step"], False
         self._ends.clear()
         self.lock.release()
         if self.reported:
-            self.resume = True
+            self.resume, self._resumed = True, self.generation
         self._answer(sn, Result.OK)
         self.loaded = 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agents.training.tolerance import messages as m
-from agents.training.tolerance.constants import Code, ControllerState, FaultType, Result
+from agents.training.tolerance.constants import Code, ControllerState, FaultType, Result, TrainState
 from agents.training.tolerance.controller import Controller, Stage, Steps
 from agents.training.tolerance.controller_commands import Order
 from agents.training.tolerance.repair_states import any_of, ordered
@@ -56,6 +56,8 @@ def normal(c: Controller) -> Steps:
                 return Result.ERROR
         if _all_left(c):
             return Result.STOP_SERVICE
+        if note_strays(c, c.generation):
+            continue
         if "pause" in c.orders:
             return Result.PAUSE
         if "prepare" in c.orders:
@@ -67,13 +69,21 @@ def normal(c: Controller) -> Steps:
             return Result.ERROR
         for stale in ("global", "strategy"):
             c.orders.pop(stale, None)
-        stray = [r for r in c.living() if c.peers[r].parked and c.peers[r].generation == c.generation]
-        if stray:
-            # its train function ended without an order to stop
-            for rank in stray:
-                c.fault(rank, FaultType.NETWORK, "stopped without being asked")
-            continue
         yield from c.until(lambda: _has_work(c), c.s.heartbeat, absorb=True)
+
+
+def note_strays(c: Controller, since: int) -> bool:
+    """Record as a fault that a rank's train function ended in generation ``since`` or later without an order to stop;
+    whether there is such a rank. The others wait for it in a collective.
+    """
+    found = [
+        rank
+        for rank in c.living()
+        if (peer := c.peers[rank]).parked and peer.generation >= since and peer.state is not TrainState.STEP_FINISH
+    ]
+    for rank in found:
+        c.fault(rank, FaultType.NETWORK, "stopped without being asked")
+    return bool(found)
 
 
 def _has_work(c: Controller) -> bool:
@@ -92,10 +102,7 @@ def _all_left(c: Controller) -> bool:
 def pause(c: Controller) -> Steps:
     """Let all ranks stop after the same step, wait, and continue."""
     order = c.orders.pop("pause")
-    yield from hold_at_same_step(c, hot=False)
-    asked = c.asked
-    done = asked is not None and (yield from c.answered(asked, c.s.action_limit))
-    fine = bool(done) and asked is not None and not asked.failed()
+    fine = yield from hold_at_same_step(c, c.generation, hot=False)
     c.report("report_stop_complete", Code.OK if fine else Code.FAILED, "" if fine else "not every rank paused", {})
     limit = order.limit if order.limit > 0 else 600.0
     arrived = yield from c.until(lambda: any_of(c, "strategy", "stop", "dump"), limit)
@@ -108,12 +115,20 @@ def pause(c: Controller) -> Steps:
     return Result.OK
 
 
-def hold_at_same_step(c: Controller, hot: bool) -> Steps:
-    """Order a pause after the next step that no rank can have finished yet; `asked` waits for all ranks."""
+def hold_at_same_step(c: Controller, since: int, hot: bool) -> Steps:
+    """Let all ranks pause after the next step that none can have finished yet; whether they do. ``since``: the
+    generation in which they train.
+    """
     look = c.ask(m.COLLECT, c.living())
     yield from c.settled(look, c.s.collect_limit)
     reached = max((int(reply.get("limit", 0)) for reply in look.results.values()), default=0)
-    c.ask(m.PAUSE, c.living(), step=reached + 1, hot=hot)
+    ask = c.ask(m.PAUSE, c.living(), step=reached + 1, hot=hot)
+    deadline = c.now + c.s.action_limit
+    while not (yield from c.answered(ask, min(c.s.heartbeat, deadline - c.now))):
+        if c.now >= deadline:
+            return False
+        note_strays(c, since)
+    return not ask.failed()
 
 
 PROCEDURES = {ControllerState.INIT: init, ControllerState.NORMAL: normal, ControllerState.PAUSE: pause}
