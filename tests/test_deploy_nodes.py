@@ -16,11 +16,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from agents.exporter.runtimes import MODES
 from agents.kubelet.flags import node_settings, plugin_settings
 from agents.node import jobfiles, linkfiles, rankfiles
 from agents.node.__main__ import _parser
 from agents.node.hardware import settings as hardware
+from agents.node.hardware import storage
 from agents.node.settings import Settings
+from agents.rdma import config as rdma
 from engine.cli import main
 from tests.kube_server import TOKEN
 from tests.kustomize import kustomized
@@ -109,6 +112,38 @@ def test_plugins_of_resets_are_found_where_they_are_mounted(tmp_path: Path) -> N
     options = _parser().parse_args(["--node=n0", *arguments])
     (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == options.hot_reset_hooks]
     assert mount["readOnly"] and Path(options.hot_reset_plugins).parent == Path(options.hot_reset_hooks)
+
+
+def test_agents_start_on_nodes_that_lack_what_a_component_reads(tmp_path: Path) -> None:
+    """A mount of what a node lacks would keep the whole agent from starting there."""
+    pod = agent(built(tmp_path, "rdma", "storage-clients"))
+    (container,) = pod["containers"]
+    hosts = {volume["name"]: volume["hostPath"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert not [path for one in hosts.values() if "hinicadm5" in (path := one["path"]) or path.startswith("/proc/")]
+    mounts = {mount["mountPath"]: hosts.get(mount["name"]) for mount in container["volumeMounts"]}
+    assert mounts[str(rdma.HOST_PROGRAMS)] == {"path": "/usr/sbin", "type": "Directory"}
+    assert mounts["/host/proc"] == {"path": "/proc", "type": "Directory"}
+    for kind in (storage.DPC, storage.DTFS):
+        (seen,) = [file for file in kind.files if file.startswith("/host/proc/")]
+        assert seen.removeprefix("/host") in kind.files
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_exporters_manifest_has_the_sockets_of_every_runtime(mode: str) -> None:
+    """The lines of other runtimes than containerd are comments: a mount of a socket that is not there stops the pod."""
+    text = (ROOT / "deploy" / "monitoring" / "exporter.yaml").read_text()
+    assert mode == "containerd" or f"# -containerMode={mode}" in text
+    given = agent(list(yaml.safe_load_all(text)))
+    whole = agent(list(yaml.safe_load_all(text.replace("# - {", "- {"))))
+    there = {volume["name"]: volume["hostPath"]["path"] for volume in whole["volumes"] if "hostPath" in volume}
+    mounts = {mount["mountPath"]: there.get(mount["name"]) for mount in whole["containers"][0]["volumeMounts"]}
+    for socket in {*MODES[mode].cri, *MODES[mode].oci}:
+        (path,) = [path for path in mounts if Path(socket).is_relative_to(path)]
+        assert mounts[path] == path
+    assert {volume["name"] for volume in given["volumes"]} == {
+        m["name"] for m in given["containers"][0]["volumeMounts"]
+    }
+    assert not [one for one in given["volumes"] if one.get("hostPath", {}).get("type") == "Socket"]
 
 
 WRITTEN = [jobfiles.RESET_ROOT, jobfiles.TRACE_ROOT, linkfiles.ROOT, rankfiles.ROOT, *map(Path, DRIVER_WRITES)]

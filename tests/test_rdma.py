@@ -24,6 +24,7 @@ from agents.rdma.config import (
     fault_codes,
     number,
     parsed,
+    tool,
 )
 from agents.rdma.devices import cards, selected
 from agents.rdma.faults import Checks
@@ -282,6 +283,18 @@ def test_the_report_is_written_on_change_and_every_five_minutes(
     assert one.due(there, faults, 306.0, 1306.0) is not None
     gone = one.due(there, [], 307.0, 1307.0)
     assert gone is not None and '"FaultList":[]' in gone["data"]["DpuInfoCfg"]
+
+
+def test_the_tool_is_that_of_the_image_or_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs, image = tmp_path / "host", tmp_path / "image"
+    monkeypatch.setenv("PATH", str(image))
+    assert tool(programs) == "hinicadm5"
+    programs.mkdir()
+    # also before the host has it: a driver may bring it later
+    assert tool(programs) == f"{programs}/hinicadm5"
+    image.mkdir()
+    (image / "hinicadm5").touch(mode=0o755)
+    assert tool(programs) == "hinicadm5"
 
 
 class Cluster:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,11 @@ PREFIXES: Final = {"ub": "rdma-ub", "pci": "rdma"}
 _NAME: Final = re.compile(r"[A-Za-z0-9_]{1,63}")
 _PREFIX: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 CHECKS: Final = ("check_ub_port", "check_ub_lane", "check_hca_port", "check_bond_member", "check_dpu_card_drop")
+
+
+#: The cards' own tool, and where a pod has the host's programs: some nodes lack the tool, so that it is no mount.
+TOOL: Final = "hinicadm5"
+HOST_PROGRAMS: Final = Path("/host/usr/sbin")
 
 
 class ConfigError(ValueError):
@@ -91,7 +97,7 @@ class RdmaSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path = Path("/var/lib/kubelet/device-plugins")
     sys: Path = Path("/sys")
     dev: Path = Path("/dev")
-    tool: str = "hinicadm5"
+    tool: str = TOOL
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -113,10 +119,16 @@ def chosen(options: argparse.Namespace) -> RdmaSettings | None:
             raise ConfigError("--rdma-fault-codes needs --rdma-config")
         return None
     settings = parsed(_read(Path(options.rdma_config)), options.rdma_config)
+    settings = msgspec.structs.replace(settings, tool=tool())
     if options.rdma_fault_codes:
         codes = fault_codes(_read(Path(options.rdma_fault_codes)), options.rdma_fault_codes)
         settings = msgspec.structs.replace(settings, codes=codes)
     return settings
+
+
+def tool(programs: Path = HOST_PROGRAMS) -> str:
+    """The tool to run: that of this file system, else that of the host where a pod has its programs."""
+    return TOOL if shutil.which(TOOL) or not programs.is_dir() else str(programs / TOOL)
 
 
 def parsed(text: bytes, where: str) -> RdmaSettings:

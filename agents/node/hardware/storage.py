@@ -28,8 +28,8 @@ _log = Log("storage")
 
 
 class Kind(NamedTuple):
-    """One client: its file (where NodeD's manifest mounts it, else where the kernel has it), the keys of its two lines
-    and the value of each that means trouble (0 means none)."""
+    """One client: its file (where NodeD's manifest or Belay's mounts it, else where the kernel has it), the keys of its
+    two lines and the value of each that means trouble (0 means none)."""
 
     name: str
     files: tuple[str, ...]
@@ -42,7 +42,11 @@ class Kind(NamedTuple):
 
 DPC: Final = Kind(
     name="dpc",
-    files=("/user/mind-cluster/dpcstatus/dpc_status_check", "/proc/odcs/dpc_status_check"),
+    files=(
+        "/user/mind-cluster/dpcstatus/dpc_status_check",
+        "/host/proc/odcs/dpc_status_check",
+        "/proc/odcs/dpc_status_check",
+    ),
     keys=("DPC_INTERNAL_ERROR", "DPC_PROCESS_ERROR"),
     bad=(-12, -1),
     process=1,
@@ -50,7 +54,11 @@ DPC: Final = Kind(
 )
 DTFS: Final = Kind(
     name="dtfs",
-    files=("/user/mind-cluster/dtfsstatus/dtfs_status_check", "/proc/dtfs/dtfs_status_check"),
+    files=(
+        "/user/mind-cluster/dtfsstatus/dtfs_status_check",
+        "/host/proc/dtfs/dtfs_status_check",
+        "/proc/dtfs/dtfs_status_check",
+    ),
     keys=("DTFS_PROCESS_ERROR", "DTFS_LINK_ERROR"),
     bad=(-1, -1),
     process=0,
