@@ -95,6 +95,7 @@ AGENT = (
     Asked("agents/node/client.py", "", "pods", "list watch"),
     Asked("agents/kubelet/plugin.py", "", "pods", "patch"),
     Asked("agents/node/jobfiles.py", "", "configmaps", "list watch"),
+    Asked("agents/kubelet/slownode.py", "", "configmaps", "list watch", "kube-system", "steptime-dtpgroup"),
     Asked("agents/node/followed_orders.py", "", "configmaps", "get list watch", SYSTEM),
     Asked("agents/node/agent.py", "", "configmaps", "get create patch", NODES),
     Asked("agents/node/agent.py", "", "configmaps", "get create patch", "kube-system"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from agents.drivers.base import DriverError
 from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import ServerModel
+from agents.kubelet.slownode import settings_of
 from tests.agent_world import FAULT
 from tests.kubelet_world import Node
 
@@ -175,3 +177,45 @@ def test_soft_shares_get_their_file_and_lie_on_the_chip_that_was_chosen() -> Non
             await node.until(lambda: not folder.parent.exists())
 
     run(scenario)
+
+
+PERF = {"PERF_DUMP_PATH": "/perf", "PERF_DUMP_CONFIG": "step:true,group:true"}
+DOCUMENTED = {"data": {"PerfDumpPath": "/perf", "PerfDumpConfig": "step:true,group:true"}}
+
+
+def test_containers_get_the_settings_of_the_degradation_diagnosis_as_they_are_now() -> None:
+    """With -enableSlowNode, from kube-system/steptime-dtpgroup in the documented form, without waiting for a poll."""
+
+    async def scenario() -> None:
+        node = Node(slow_node=True)
+        async with node:
+            given = (await node.kubelet.admit(node.pod("before", ["Ascend910-0"]))).envs
+            assert not set(PERF) & set(given)
+            metadata = {"namespace": "kube-system", "name": "steptime-dtpgroup"}
+            node.cluster.set_map({"metadata": metadata, "data": {"any": json.dumps(DOCUMENTED)}})
+            await node.until(lambda: node.plugin._slow_node.settings == PERF, seconds=20)
+            given = (await node.kubelet.admit(node.pod("a", ["Ascend910-1"], time=2))).envs
+            assert {name: given[name] for name in PERF} == PERF
+            node.cluster.set_map(None, **metadata)
+            await node.until(lambda: not node.plugin._slow_node.settings, seconds=20)
+            given = (await node.kubelet.admit(node.pod("after", ["Ascend910-2"], time=3))).envs
+            assert not set(PERF) & set(given)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        ({}, {}),
+        ({"k": json.dumps(DOCUMENTED)}, PERF),
+        (PERF, PERF),
+        # the last key by name counts
+        ({"a": json.dumps(DOCUMENTED), "b": '{"data": {"PerfDumpPath": "/b"}}'}, PERF | {"PERF_DUMP_PATH": "/b"}),
+        ({"k": '{"data": {"PerfDumpPath": "", "PerfDumpConfig": 1}}'}, {}),
+        ({"k": "not JSON"}, {}), ({"k": "[]"}, {}), ({"k": '{"data": []}'}, {}), ({"k": "[" * 100_000}, {}),
+    ],
+    ids=["none", "documented", "variables", "two keys", "other types", "no JSON", "list", "list inside", "deep"],
+)  # fmt: skip
+def test_settings_of_the_diagnosis_that_are_odd_end_nothing(data: dict[str, str], wanted: dict[str, str]) -> None:
+    assert settings_of(data) == wanted

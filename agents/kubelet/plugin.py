@@ -10,7 +10,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -57,8 +57,8 @@ class PluginCluster(Protocol):
         """Read the pods of a node."""
         ...
 
-    async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Read one ConfigMap."""
+    def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
+        """Follow one ConfigMap."""
         ...
 
     async def patch_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
@@ -105,7 +105,7 @@ class DevicePlugin:
         self._products: dict[int, str] = {}
         self._topo = ""
         self._suffixes: dict[str, str] = {}
-        self._slow_node = SlowNode(cluster, clock)
+        self._slow_node = SlowNode(cluster)
         self._shape: object = None
         self._settling: set[asyncio.Task[None]] = set()
         self.allocator: Allocator | None = None

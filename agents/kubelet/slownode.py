@@ -6,25 +6,22 @@ Source: component/ascend-device-plugin/pkg/server/plugin.go: ConfigMap ``kube-sy
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Protocol
 
-from agents.node.client import ApiError
-from agents.node.clock import Clock
 from agents.node.log import Log
 
 MAP: Final = ("kube-system", "steptime-dtpgroup")
 KEYS: Final = {"PerfDumpPath": "PERF_DUMP_PATH", "PerfDumpConfig": "PERF_DUMP_CONFIG"}
 """Field of the JSON → variable (docs/zh/scheduling/06_api/02_ascend_device_plugin.md, ``steptime-dtpgroup``)."""
-SECONDS: Final = 30.0
 _log = Log("slow node")
 
 
 class Cluster(Protocol):
     """The diagnosis's access to the API server."""
 
-    async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Read one ConfigMap."""
+    def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
+        """Follow one ConfigMap: as it is now, then after every change; None where there is none."""
         ...
 
 
@@ -50,21 +47,18 @@ def settings_of(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 class SlowNode:
-    """Reader of the diagnosis's settings; ``settings`` holds the last ones read."""
+    """Reader of the diagnosis's settings; ``settings`` holds the newest ones.
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
-        self._cluster, self._clock = cluster, clock
+    They are watched: people write them just before they start the job that is to have them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self.settings: dict[str, str] = {}
 
     async def follow(self) -> None:
-        """Read the settings periodically. Never returns."""
-        while True:
-            try:
-                body = await self._cluster.get_config_map(*MAP)
-                self.settings = settings_of((body or {}).get("data") or {})
-            except ApiError as error:
-                _log.warning("settings of the degradation diagnosis cannot be read", error=error)
-            await self._clock.sleep(SECONDS)
+        """Watch the settings. Never returns."""
+        async for body in self._cluster.config_map(*MAP):
+            self.settings = settings_of((body or {}).get("data") or {})
 
 
 __all__ = ["SlowNode", "settings_of"]
