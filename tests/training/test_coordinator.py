@@ -254,6 +254,16 @@ def test_a_new_coordinator_that_knows_that_all_have_finished_lets_ranks_leave_an
     assert machine.node_joined(1, 0.1, [RunningRank(2, 1, 1, True, True, 10)]) == [Leave((2,), all_finished=True)]
 
 
+def test_a_node_that_joined_before_the_coordinator_knew_that_all_have_finished_lets_its_ranks_leave() -> None:
+    machine = two_nodes()
+    assert machine.node_joined(1, 0.1, [RunningRank(2, 1, 1, True, True, 10)]) == []
+    assert machine.all_finished() == [Leave((2,), all_finished=True)]
+    assert machine.all_finished() == []
+    assert machine.node_joined(0, 0.2) == [Leave((2,), all_finished=True)], "nothing is started"
+    machine = training(2)
+    assert machine.all_finished() == [], "one that trains has seen for itself who has finished"
+
+
 def test_a_repeated_exception_ends_the_job_with_1() -> None:
     machine = training(2)
     ends: list[CoordinatorCommand] = []

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -145,3 +147,29 @@ def test_only_the_word_that_all_have_finished_lets_a_node_end_alone() -> None:
     assert agent.ended is None
     agent._farewell(now + nodes.FAREWELL)
     assert agent.ended is not None and agent.ended.code == 0
+
+
+class Finished(NoRanks):
+    """A node with one rank, whose function has returned."""
+
+    def __init__(self) -> None:
+        process = SimpleNamespace(rank=1, pid=0)
+        self.processes = {1: process}
+        self.sent: list[Message] = []
+
+    def of(self, rank: int) -> Any:
+        return self.processes[1] if rank == 1 else None
+
+    def send(self, process: object, message: Message, payload: bytes = b"") -> None:
+        self.sent.append(message)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_agent_that_knows_the_end_repeats_the_word_to_ranks_that_have_not_had_it(finished: bool) -> None:
+    ranks, link = Finished(), CoordinatorLink("127.0.0.1", free_port())
+    agent = NodeAgent(settings(2, leaving=True), ranks, None, None, link)  # type: ignore[arg-type]
+    state = {"rank": 1, "inc": 1, "gen": 1, "done": 9, "entered": True, "finished": finished, "leaving": False}
+    agent.adopted(state)
+    agent.turn(set())
+    agent.turn(set())
+    assert ranks.sent == ([{"t": "leave", "all": True}] if finished else [])

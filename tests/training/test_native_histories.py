@@ -35,6 +35,13 @@ def test_agents_and_ranks_that_are_killed_at_the_end_begin_nothing(seed: int) ->
     World(seed).run()
 
 
+@pytest.mark.parametrize("seed", [32044, 33042, 40460, 42889, 42902])
+def test_nodes_agree_on_the_end_although_agents_are_killed_while_they_hear_of_it(seed: int) -> None:
+    world = World(seed)
+    world.run()
+    assert {host.code for host in world.hosts} == {0} and world.now < 30
+
+
 def test_a_history_is_the_same_every_time() -> None:
     stories = []
     for _ in range(2):

@@ -74,6 +74,10 @@ class CoordinatorHost:
             raise ValueError(f"node {node} sent a list of ranks that cannot be read: {error!r}") from None
         return self._carry_out(self.coordinator.node_joined(node, now, found))
 
+    def all_finished(self) -> list[Outgoing]:
+        """All ranks had finished under a former coordinator."""
+        return self._carry_out(self.coordinator.all_finished())
+
     def node_lost(self, node: int, why: str, now: float) -> list[Outgoing]:
         """A node was lost."""
         return self._carry_out(self.coordinator.node_lost(node, why, now))

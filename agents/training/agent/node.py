@@ -193,9 +193,11 @@ class NodeAgent:
 
     def _join(self, now: float) -> None:
         """Join the coordinator, with the ranks that this node already runs."""
-        if self.coordinator is not None:
+        if self._leaving:
+            self._let_go()
+        if self._leaving and self.coordinator is not None:
             # one that began again what is done would be worse than none
-            self.coordinator.coordinator.finished_before |= self._leaving
+            self._carry_out(self.coordinator.all_finished())
         if self._left():
             return
         living = list(self._states.values())
@@ -492,6 +494,14 @@ class NodeAgent:
         if not self._leaving:
             self._leaving = True
             self._tell(ALL_FINISHED)
+
+    def _let_go(self) -> None:
+        """Repeat the word to leave to ranks that have not had it: the agent that passed it on was killed."""
+        for rank, state in self._states.items():
+            process = self.ranks.of(rank)
+            if process is not None and state["finished"] and not state["leaving"]:
+                state["leaving"] = True
+                self.ranks.send(process, {"t": "leave", "all": True}, b"")
 
     def _tell(self, what: bytes) -> None:
         """Send the supervisor a message."""

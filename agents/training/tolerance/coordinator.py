@@ -127,6 +127,11 @@ class Coordinator:
             return [self.ended]
         return []
 
+    def all_finished(self) -> list[CoordinatorCommand]:
+        """The node of this coordinator knows that all ranks had finished under a former one: nodes that joined before
+        it was said hear it too."""
+        return [] if self.finished_before or self.generation else self._dismiss()
+
     def _dismiss(self) -> list[CoordinatorCommand]:
         """All ranks had finished under a former coordinator: let those that are still there leave, and begin nothing.
         Their nodes end by themselves; which have ended already is not known."""
