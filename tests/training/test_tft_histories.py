@@ -38,12 +38,12 @@ def test_no_history_breaks_an_invariant(part):
 
 @pytest.mark.parametrize("seed", [452, 5894, 5049418])
 def test_a_fault_after_a_rank_has_gone_on_while_others_roll_back_is_seen(seed):
-    """5049418: a rank that went on and stopped by itself, while the answer of another was lost, is not let go twice."""
+    """5049418: a rank that went on and then stopped, while the answer of another was lost, is not let go twice."""
     World(Plan.draw(seed)).run()
 
 
 @pytest.mark.parametrize("orders", [["hot switch"], ["hot switch", "hot switch"], ["pause"]])
-def test_a_rank_that_stops_by_itself_is_seen_while_a_switch_or_a_pause_waits(orders):
+def test_a_rank_that_stops_unasked_is_seen_while_a_switch_or_a_pause_waits(orders):
     world = World(Plan(6, steps=40, faults=[(0.33, "stray", 2)]))
     for time, text in zip([0.31, 0.32], orders, strict=False):
         order = Order("pause", limit=30.0) if text == "pause" else Order("prepare", {1: 1}, text=text)
@@ -63,7 +63,7 @@ def test_a_rank_is_let_go_once_in_a_generation():
     assert rank.next_action() is Action.RETRY and rank.repair_action() is Action.RETRY
     rank.report(ReportState.RS_NORMAL)
     rank.receive({"op": m.NORMAL, "sn": 2, **head}, 0.1)
-    assert rank.next_action() is None, "it stopped by itself after it had gone on"
+    assert rank.next_action() is None, "it stopped without an order after it had gone on"
     rank.receive({"op": m.NORMAL, "sn": 3, **head, "gen": 4}, 0.2)
     assert rank.next_action() is Action.RETRY
     answers = [c.message for c in rank.take() if getattr(c, "message", {}).get("op") == m.REPLY]

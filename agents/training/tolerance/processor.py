@@ -282,7 +282,7 @@ class Processor(ControllerLink):
 
     def _normal(self, sn: int, message: Message) -> None:
         if self.reported and not self.resume and self._resumed == self.generation:
-            # It went on in this generation and has stopped by itself since: another fault, which needs a generation
+            # It went on in this generation and has stopped since without an order: a fault that needs a generation
             # of its own. Its groups and its step may no longer be those of the others.
             self._answer(sn, Result.ERROR)
             return
