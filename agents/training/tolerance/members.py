@@ -24,7 +24,7 @@ class Limits:
     """For a death to explain a broken link."""
     join: float = 600.0
     """For a lost node to come back."""
-    farewell: float = 5.0
+    farewell: float = 10.0
     """For a node that was lost while its finished ranks leave to come back; its own launcher says how they ended."""
     quiet: float = 10.0
     """Without a finished step while all ranks are idle: a hang (at least ten median steps)."""

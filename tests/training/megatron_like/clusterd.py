@@ -76,15 +76,21 @@ class ClusterD:
             self.known.add(key)
             ttp.tft_notify_controller_stop_train(faults, "stop", 0)
         if self.replaced:
-            for rank, kind in faults.items():
-                if kind == 1:
-                    self.order("ensure", rank)
+            self.ensure(faults)
         return 0
 
-    def replace(self, faults: dict) -> None:
-        """New processes for those that were lost."""
+    def ensure(self, faults: dict) -> None:
+        """A process for each that was lost in the repair of others."""
         for rank, kind in faults.items():
             if kind == 1:
+                self.order("ensure", rank)
+                self.replaced.add(rank)
+
+    def replace(self, faults: dict) -> None:
+        """New processes for those that were lost; a report that comes again must not end the new ones."""
+        self.ensure({rank: kind for rank, kind in faults.items() if rank in self.replaced})
+        for rank, kind in faults.items():
+            if kind == 1 and rank not in self.replaced:
                 self.order("kill", rank)
                 self.order("start", rank)
                 self.replaced.add(rank)

@@ -88,7 +88,8 @@ def run(plan: dict) -> dict:
                         wanted.add(int(rank))
                 elif what == "start":
                     wanted.discard(int(rank))
-                    pids[start(int(rank))] = int(rank)
+                    if int(rank) in pids.values() or codes.get(rank, [-9])[-1] != 0:
+                        pids[start(int(rank))] = int(rank)
                 elif what == "kill":
                     for pid in [pid for pid, own in pids.items() if own == int(rank)]:
                         os.kill(pid, signal.SIGKILL)
