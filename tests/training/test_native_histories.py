@@ -35,7 +35,7 @@ def test_agents_and_ranks_that_are_killed_at_the_end_begin_nothing(seed: int) ->
     World(seed).run()
 
 
-@pytest.mark.parametrize("seed", [32044, 33042, 40460, 42889, 42902, 101947])
+@pytest.mark.parametrize("seed", [32044, 33042, 40460, 42889, 42902, 101947, 300545])
 def test_nodes_agree_on_the_end_although_agents_are_killed_while_they_hear_of_it(seed: int) -> None:
     world = World(seed)
     world.run()

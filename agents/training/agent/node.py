@@ -107,7 +107,9 @@ class NodeAgent:
         self._leaving = settings.leaving
         """Whether all ranks of the job have finished, so that those of this node leave."""
         self._alone_at: float | None = None
-        """Since when the ranks have left and no coordinator is there."""
+        """Since when the ranks have left and no coordinator is there, or another node came since."""
+        self._here = 0
+        """Number of nodes that were connected then."""
         self._orders: dict[int, bytes] = {}
         """Rank → orders of DDP's buckets, as it sent them: for its successor, when no other rank can give them."""
         self._states: dict[int, Message] = {}
@@ -185,9 +187,13 @@ class NodeAgent:
         if not lost or now < self._joins_at or not self._left():
             self._alone_at = None
             return
-        self._alone_at = now if self._alone_at is None else self._alone_at
         others = self.settings.nodes - 1 if self.coordinator is not None else 0
-        all_here = self.listener is None or len(self.listener.joined()) == others
+        here = len(self.listener.joined()) if self.listener is not None else 0
+        if self._alone_at is None or here > self._here:
+            # a node that has just come back is to hear of the end
+            self._alone_at = now
+        self._here = here
+        all_here = self.listener is None or here == others
         if now - self._alone_at >= (FAREWELL if all_here or not others else LAST_CALL):
             self.ended = EndJob(0, "done")
 
