@@ -22,7 +22,7 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import convert, durable, image, layout, reading, sums
+from agents.training.checkpoint import convert, durable, image, layout, pages, reading, sums
 from agents.training.checkpoint.errors import CheckpointError, Damaged, NotThisFormat, Unsupported
 
 BASE = torch.arange(24.0).reshape(4, 6)
@@ -216,17 +216,46 @@ def test_wrong_numbers_in_the_layout_are_refused(tmp_path: Path, place: str):
         reading.load(tmp_path / "x.pt")
 
 
-def test_every_flipped_byte_is_found_and_nothing_crashes(tmp_path: Path):
+@pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
+def test_every_flipped_byte_is_found_and_nothing_crashes(tmp_path: Path, mapped: bool):
     path = saved(tmp_path / "x.pt", {"v": BASE, "w": torch.ones(3)})
     good = path.read_bytes()
     for position in range(len(good)):
         path.write_bytes(good[:position] + bytes([good[position] ^ 0x41]) + good[position + 1 :])
         with pytest.raises(CheckpointError):
-            reading.load(path)
+            reading.load(path, mapped=mapped)
     for length in range(len(good)):
         path.write_bytes(good[:length])
         with pytest.raises(CheckpointError):
-            reading.load(path)
+            reading.load(path, mapped=mapped)
+
+
+@pytest.mark.parametrize("kernel", ["reads", "refuses"])
+def test_a_mapped_file_is_proven_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str):
+    if kernel == "refuses":
+        monkeypatch.setattr(pages, "advise", lambda *_: False)
+    value = torch.arange(2_500_000, dtype=torch.float32)
+    path = saved(tmp_path / "x.pt", {"v": value})
+    size = path.stat().st_size
+    assert torch.equal(reading.load(path, mapped=True)["v"], value)
+    data = bytearray(path.read_bytes())
+    data[size // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Damaged, match="do not match the checksums"):
+        reading.load(path, mapped=True)
+    assert not torch.equal(reading.load(path, mapped=True, proven=False)["v"], value)
+    with open(path, "r+b") as file:
+        file.truncate(size - 5000)
+    with pytest.raises(Damaged, match="truncated"):
+        reading.load(path, mapped=True)
+
+
+def test_a_mapped_tensor_is_changed_in_memory_only(tmp_path: Path):
+    path = saved(tmp_path / "x.pt", {"v": BASE})
+    good = path.read_bytes()
+    found = reading.load(path, mapped=True)["v"]
+    found += 1
+    assert torch.equal(found, BASE + 1) and path.read_bytes() == good
 
 
 def test_without_sums_damage_ends_in_an_error_or_in_data(tmp_path: Path):

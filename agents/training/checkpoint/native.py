@@ -74,12 +74,14 @@ class Checkpoints:
             if not self._uploaded.wait_for(lambda: not self._left, max(0.0, until - time.monotonic())):
                 raise TimeoutError(f"{self._left} checkpoints are not in {self.url} after {wait_s:.0f} s")
 
-    def load_newest(self) -> tuple[int, Any]:
+    def load_newest(self, *, mapped: bool = False) -> tuple[int, Any]:
         """Step and state of the newest complete checkpoint that passes verification.
 
+        ``mapped`` leaves tensors in a private mapping of the file instead of memory of their own, which is faster where
+        they are copied into a model at once; the file must stay while they live, so keep it off network storage.
         Raises :class:`Incomplete` naming the missing files, also when another number of ranks wrote it.
         """
-        found, state = self.tiers.load_newest(self.rank)
+        found, state = self.tiers.load_newest(self.rank, mapped=mapped)
         if found.world_size != self.world_size:
             raise Incomplete(
                 f"the checkpoint of step {found.step} was written by {found.world_size} ranks, this job has "

@@ -21,14 +21,15 @@ SLOW = 1e9
 """Bytes in a second below which huge pages are taken for slow: clearing them takes a fifth of that time at most."""
 PATIENCE = 3
 """Slow steps in a row after which huge pages are given up: a busy machine makes single ones slow."""
-_ADVICE = {"huge": 14, "small": 15, "populate": 23}
+_ADVICE = {"huge": 14, "small": 15, "read": 22, "populate": 23}
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def advise(address: int, size: int, what: str) -> bool:
-    """Advise the kernel on whole pages of memory: ``huge``, ``small``, or ``populate`` (take them now). False where it
-    refuses: without huge pages, or older than 5.14, when pages are taken at the first access.
+    """Advise the kernel on whole pages of memory: ``huge``, ``small``, ``populate`` (take them now), or ``read`` (read
+    the file behind them now). False where it refuses: without huge pages, where a file cannot be read, or older than
+    5.14, when pages are taken at the first access.
     """
     return bool(_libc.madvise(address, size, _ADVICE[what]) == 0)
 

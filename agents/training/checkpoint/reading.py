@@ -5,7 +5,6 @@ parallel to their final memory, and verifies checksums on the way.
 from __future__ import annotations
 
 import ctypes
-import mmap
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +37,18 @@ def contents(source: Source) -> Contents:
 def load(path: Path, *, weights_only: bool = True, proven: bool = True, mapped: bool = False, threads: int = 0) -> Any:
     """The object in the file ``path``.
 
-    ``proven`` compares every byte with the checksums beside the file, if there are any. ``mapped`` reads nothing at
-    once: tensors are a private mapping of the file, read on access and not verified. Raises what :func:`contents`
-    raises, :class:`Unsupported` for content that is not data, ``OSError``.
+    ``proven`` compares every byte with the checksums beside the file, if there are any. ``mapped`` takes no memory for
+    tensors: they are a private mapping of the file, as by ``torch.load(mmap=True)``, so the file must not be written in
+    place while they live (Belay never does); without ``proven`` nothing is read before it is used. Raises what
+    :func:`contents` raises, :class:`Unsupported` for content that is not data, ``OSError``.
     """
-    if mapped:
-        return _mapped(path, weights_only)
     source = FileSource(path)
     try:
         known = sums.read(path) if proven else []
-        return from_source(
-            source, [entry for entry in known if entry.size == source.size], bool(known), weights_only, threads
-        )
+        fitting = [entry for entry in known if entry.size == source.size]
+        if mapped:
+            return _mapped(source, fitting, bool(known), weights_only, threads)
+        return from_source(source, fitting, bool(known), weights_only, threads)
     finally:
         source.close()
 
@@ -59,8 +58,7 @@ def from_source(
 ) -> Any:
     """The object in ``source``, verified by one of the contents ``known``; ``must`` refuses a file that matches
     none."""
-    if must and not known:
-        raise Damaged(f"{source.name} has {source.size} bytes, its checksums are of another size: truncated")
+    _check_size(source, known, must)
     found = contents(source)
     threads = threads or blocks.workers()
     if found.length is not None:
@@ -77,6 +75,11 @@ def from_source(
     if known and structure != sources.read(source, where, size):
         raise Damaged(f"{source.name} was changed while it was read")
     return result
+
+
+def _check_size(source: Source, known: list[Sums], must: bool) -> None:
+    if must and not known:
+        raise Damaged(f"{source.name} has {source.size} bytes, its checksums are of another size: truncated")
 
 
 def _fetch(source: Source, targets: list[tuple[int, memoryview]], known: list[Sums], threads: int) -> None:
@@ -140,15 +143,14 @@ class _Storages:
         return (view if start % element == 0 else view.clone()).untyped_storage()
 
 
-def _mapped(path: Path, weights_only: bool) -> Any:
-    source = FileSource(path)
-    try:
-        found = contents(source)
-        if found.length is not None:
-            return sources.read(source, 0, found.length)
-        where, size = found.records[layout.STRUCTURE]
-        memory = mmap.mmap(source.handle, source.size, flags=mmap.MAP_PRIVATE)
-        storages = _Storages(source.name, found, memory)
-        return unpickling.load(source.name, sources.read(source, where, size), storages.make, weights_only)
-    finally:
-        source.close()
+def _mapped(source: FileSource, known: list[Sums], must: bool, weights_only: bool, threads: int) -> Any:
+    _check_size(source, known, must)
+    found = contents(source)
+    if found.length is not None:
+        return from_source(source, known, must, weights_only, threads)
+    mapped = sources.MappedFile(source)
+    # no targets: the blocks are compared where they lie
+    _fetch(mapped, [], known, threads or blocks.workers())
+    where, size = found.records[layout.STRUCTURE]
+    storages = _Storages(source.name, found, mapped.memory)
+    return unpickling.load(source.name, sources.read(mapped, where, size), storages.make, weights_only)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from agents.training.checkpoint import blocks, sums
+from agents.training.checkpoint import blocks, pages, sums
 from agents.training.checkpoint.errors import Damaged
 
 PAGE = 4096
@@ -76,6 +76,31 @@ class FileSource:
         os.close(self.handle)
         if self._direct is not None:
             os.close(self._direct)
+
+
+class MappedFile:
+    """A private mapping of a whole open file. What cannot be read is an error here, and not the end of the process that
+    a plain access to the mapping would be.
+    """
+
+    def __init__(self, file: FileSource) -> None:
+        self.name, self.size, self._file = file.name, file.size, file
+        self.memory = mmap.mmap(file.handle, file.size, flags=mmap.MAP_PRIVATE)
+        self._view = memoryview(self.memory)
+        self._start = address(self._view)
+
+    def block(self, start: int, size: int, buffer: mmap.mmap) -> memoryview:
+        """``size`` bytes where they lie, read from the file before; read into ``buffer`` where the kernel cannot."""
+        first = start // PAGE * PAGE
+        if pages.advise(self._start + first, start + size - first, "read"):
+            return self._view[start : start + size]
+        found = memoryview(buffer)[:size]
+        self._file.into(start, found)
+        return found
+
+    def into(self, start: int, target: memoryview) -> None:
+        """Fill ``target`` from ``start``."""
+        self._file.into(start, target)
 
 
 class MemorySource:

@@ -62,20 +62,20 @@ class Tiers:
         ]
         return lines[:20] or ([] if best else [f"{folder}: no checkpoint" for _, folder in self.folders])
 
-    def load(self, found: Found, rank: int, *, weights_only: bool = True) -> Any:
+    def load(self, found: Found, rank: int, *, weights_only: bool = True, mapped: bool = False) -> Any:
         """The state of ``rank`` in ``found``; see the protocol."""
         folder = Path(found.place).parent
         if found.tier == "objects":
             folder = self._downloaded(found)
         path = sets.rank_file(folder, found.step, rank, found.world_size)
         try:
-            return self.saver.load(path, weights_only=weights_only)
+            return self.saver.load(path, weights_only=weights_only, mapped=mapped)
         except FileNotFoundError as error:
             raise Incomplete(f"{path} is gone; the checkpoint of step {found.step} lacks it") from error
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}") from error
 
-    def load_newest(self, rank: int, *, weights_only: bool = True) -> tuple[Found, Any]:
+    def load_newest(self, rank: int, *, weights_only: bool = True, mapped: bool = False) -> tuple[Found, Any]:
         """Load the newest checkpoint that passes verification; damaged ones are skipped with a warning.
 
         Raises :class:`Incomplete` naming what is missing or damaged when there is none.
@@ -87,7 +87,7 @@ class Tiers:
                 continue
             tried.add((found.place, found.step))
             try:
-                return found, self.load(found, rank, weights_only=weights_only)
+                return found, self.load(found, rank, weights_only=weights_only, mapped=mapped)
             except CheckpointError as error:
                 log.warning("the checkpoint of step %d (%s) is skipped: %s", found.step, found.tier, error)
                 reasons.append(str(error))
