@@ -16,7 +16,9 @@ from engine.kube.lease import NAMESPACE, epoch_of
 from engine.store import ObjectWrite
 
 FENCE_SECONDS = 1.0
-"""Seconds for which one read of the Lease counts. Another worker needs a release or the Lease's whole duration."""
+"""Seconds for which one read of the Lease counts. Another worker needs a release, silence (engine/store/life.py) or the
+Lease's whole duration; what the former writes within this time after that, the ledger's claims and the epochs in orders
+keep apart."""
 
 
 class Refused(BelayError):
