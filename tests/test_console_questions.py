@@ -230,7 +230,7 @@ def test_explanations_are_those_of_the_verb_then_and_now(passes: Path) -> None:
             assert (then["facts"]["state"], now["facts"]["state"]) == ("isolated", "healthy")
             assert any("80C98001" in row for row in then["text"])
             # with its columns, and with moments instead of ages: a page shows it for longer than an age is true
-            assert any(re.fullmatch(r"  CODE   +.*SINCE", row) for row in then["text"]), then["text"]
+            assert any(re.fullmatch(r"  CODE   +.*SINCE +WHAT", row) for row in then["text"]), then["text"]
             assert any(re.search(r"  80C98001 .* \d{4}-\d\d-\d\dT[\d:.]+Z", row) for row in then["text"])
             assert not any("ago" in row for row in then["text"])
             job = await got(http, "/api/v1/explain/job/train/AscendJob/job-00000")
