@@ -20,6 +20,7 @@ from agents.dra.settings import DraSettings
 from agents.drivers.base import VNPU
 from agents.node.log import Log
 from agents.node.state import NodeState
+from engine.model.unstructured import nested_map
 from engine.wire.dra import DRIVER
 
 FILE: Final = "dra-claims.json"
@@ -160,12 +161,12 @@ class Claims:
         self, uid: str, body: Mapping[str, Any] | None, known: Mapping[str, Device], state: NodeState
     ) -> PreparedClaim:
         """The claim with the devices of its allocation, once nothing stands against giving them."""
-        metadata = _part(body or {}, "metadata")
+        metadata = nested_map(body or {}, "metadata")
         if body is None or metadata.get("uid") != uid:
             raise ClaimError(f"the ResourceClaim with UID {uid[:80]} is gone")
         name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-        allocation = _part(_part(body, "status"), "allocation")
-        rows = _part(allocation, "devices").get("results")
+        allocation = nested_map(body, "status", "allocation")
+        rows = nested_map(allocation, "devices").get("results")
         rows = rows if isinstance(rows, list) else []
         own = [row for row in rows if isinstance(row, dict) and row.get("driver") == DRIVER]
         if not own:
@@ -265,8 +266,3 @@ def _as_cut(device: Device, one: PreparedDevice) -> Device:
     if not one.template:
         return device
     return msgspec.structs.replace(device, vnpu=VNPU(one.vnpu, one.chip, one.template))
-
-
-def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = raw.get(name)
-    return part if isinstance(part, Mapping) else {}

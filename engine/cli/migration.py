@@ -13,6 +13,7 @@ import msgspec
 
 from engine.cli import output as show
 from engine.cli.mindcluster import COMPONENTS, CONFIG_MAPS, SAME, Component, known_flags
+from engine.model.unstructured import nested_list, nested_map
 
 _STEPS: Final = (
     (1, "scheduling and jobs", "kubectl -n volcano-system scale deployment volcano-scheduler volcano-controllers "
@@ -101,31 +102,21 @@ def _of_kind(items: Sequence[Mapping[str, Any]], kind: str) -> Iterator[Mapping[
     return (item for item in items if item.get("kind") == kind)
 
 
-def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = raw.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _rows(raw: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = raw.get(name)
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
-
-
 def _running(component: Component, items: Sequence[Mapping[str, Any]]) -> RunningComponent | None:
     pods = ready = 0
     versions: set[str] = set()
     flags: dict[str, str] = {}
     for pod in _of_kind(items, "Pod"):
-        own = [(c, *_image(c)) for c in _rows(_part(pod, "spec"), "containers")]
-        labels = _part(_part(pod, "metadata"), "labels")
+        own = [(c, *_image(c)) for c in nested_list(pod, "spec", "containers")]
+        labels = nested_map(pod, "metadata", "labels")
         if not any(name == component.image for _, name, _ in own) and not (
             # labels such as app=noded are common: only where MindCluster's images may have been renamed
             any(labels.get(key) == value for key, value in component.labels)
-            and str(_part(pod, "metadata").get("namespace")) in _NAMESPACES
+            and str(nested_map(pod, "metadata").get("namespace")) in _NAMESPACES
         ):
             continue
         pods += 1
-        conditions = _rows(_part(pod, "status"), "conditions")
+        conditions = nested_list(pod, "status", "conditions")
         ready += any(row.get("type") == "Ready" and row.get("status") == "True" for row in conditions)
         for container, _, version in own:
             versions.add(version)
@@ -176,7 +167,7 @@ def _config_maps(items: Sequence[Mapping[str, Any]]) -> Iterator[ConfigMapUse]:
     counted: Counter[str] = Counter()
     strange: dict[str, str] = {}
     for raw in _of_kind(items, "ConfigMap"):
-        metadata = _part(raw, "metadata")
+        metadata = nested_map(raw, "metadata")
         name, namespace = str(metadata.get("name")), str(metadata.get("namespace"))
         known = next((start for start in CONFIG_MAPS if name.startswith(start)), None)
         if known is not None:
@@ -194,8 +185,8 @@ def _nodes(items: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Nodes by their ``accelerator-type``, else by the NPU resource that they offer; others are left out."""
     found: Counter[str] = Counter()
     for node in _of_kind(items, "Node"):
-        labels = _part(_part(node, "metadata"), "labels")
-        offered = [name for name in _part(_part(node, "status"), "capacity") if str(name).startswith("huawei.com/")]
+        labels = nested_map(node, "metadata", "labels")
+        offered = [name for name in nested_map(node, "status", "capacity") if str(name).startswith("huawei.com/")]
         if kind := labels.get("accelerator-type") or next(iter(sorted(offered)), None):
             found[str(kind)] += 1
     return dict(sorted(found.items()))
@@ -205,8 +196,8 @@ def _schedulers(items: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Pods that ask for NPUs, by the scheduler that they name."""
     found: Counter[str] = Counter()
     for pod in _of_kind(items, "Pod"):
-        spec = _part(pod, "spec")
-        asked = [key for c in _rows(spec, "containers") for key in _part(_part(c, "resources"), "limits")]
+        spec = nested_map(pod, "spec")
+        asked = [key for c in nested_list(spec, "containers") for key in nested_map(c, "resources", "limits")]
         if any(str(key).startswith("huawei.com/") for key in asked):
             found[str(spec.get("schedulerName") or "default-scheduler")] += 1
     return dict(sorted(found.items()))

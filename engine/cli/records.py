@@ -9,12 +9,12 @@ from engine.cli.answers import Answer
 from engine.documents import Desired
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
-from engine.gangs.owners import part
 from engine.model.cluster import Observed
 from engine.model.costs import cost
 from engine.model.history import Recovery
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
+from engine.model.unstructured import nested_map
 from engine.wire import names, revisionlog
 from engine.wire.errors import WireError
 
@@ -32,9 +32,9 @@ def queues(plan: Plan, observed: Observed, desired: Desired) -> Answer:
     for one, raw in observed.objects.items():
         if (one.api_version, one.kind) != (_QUEUE_API, "Queue"):
             continue
-        spec, state = part(raw, "spec"), part(raw, "status").get("state") or _OPEN
+        spec, state = nested_map(raw, "spec"), nested_map(raw, "status").get("state") or _OPEN
         weight, priority = spec.get("weight") or 1, spec.get("priority") or 0
-        rows[one.name] = _queue(one.name, str(state), weight, priority, part(spec, "capability"))
+        rows[one.name] = _queue(one.name, str(state), weight, priority, nested_map(spec, "capability"))
     gangs, _ = group(observed)
     waiting = pending_by_gang(plan.pending, gangs)
     for key, gang in gangs.items():

@@ -17,11 +17,10 @@ from engine.gangs.owners import (
     JobOwner,
     OwnerIndex,
     annotations_of,
-    count,
     labels_of,
     metadata,
-    part,
-    rows,
+    non_negative,
+    objects_by_name,
     spec_of,
     tasks_of,
 )
@@ -31,6 +30,7 @@ from engine.model.jobs import Gang
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.times import parse_rfc3339
+from engine.model.unstructured import nested_map
 
 QUEUE_NAME_KEY: Final = "scheduling.volcano.sh/queue-name"
 MIN_AVAILABLE_KEY: Final = "huawei.com/schedule_minAvailable"
@@ -211,17 +211,17 @@ def _joined_labels(pods: list[Pod]) -> dict[str, str]:
 def _replicas(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any], live: list[Pod]) -> int:
     """``spec`` is the owner's, ``group`` that of its PodGroup."""
     if owner.kind == "AscendJob" and spec:
-        return sum(count(row.get("replicas"), 1) for row in rows(spec.get("replicaSpecs")))
+        return sum(non_negative(row.get("replicas"), 1) for row in objects_by_name(spec.get("replicaSpecs")))
     if owner.kind == "Job" and owner.api_version == VOLCANO_API and spec:
-        return sum(count(task.get("replicas"), 1) for task in tasks_of(spec))
+        return sum(non_negative(task.get("replicas"), 1) for task in tasks_of(spec))
     if owner.kind == "Job" and spec:
-        parallel = count(spec.get("parallelism"), 1)
-        return min(parallel, count(spec.get("completions"), parallel))
+        parallel = non_negative(spec.get("parallelism"), 1)
+        return min(parallel, non_negative(spec.get("completions"), parallel))
     if owner.kind in ("Deployment", "StatefulSet", "ReplicaSet") and spec:
-        return count(spec.get("replicas"), 1)
+        return non_negative(spec.get("replicas"), 1)
     if owner.kind == "Pod":
         return 1
-    return max(len(live), count(group.get("minMember"), 0))
+    return max(len(live), non_negative(group.get("minMember"), 0))
 
 
 def _min_available(
@@ -238,7 +238,7 @@ def _min_available(
     or absent, the annotation ``huawei.com/schedule_minAvailable`` does. Without it, NPU workloads of a replicated kind
     need all replicas.
     """
-    declared = count(group.get("minMember"), 0) or _declared_min(owner, spec)
+    declared = non_negative(group.get("minMember"), 0) or _declared_min(owner, spec)
     if declared > 1:
         return declared
     stated = parse_min_available(annotations)
@@ -262,12 +262,14 @@ def parse_min_available(annotations: Mapping[str, str]) -> int | None:
 
 def _declared_min(owner: JobOwner, spec: Mapping[str, Any]) -> int:
     if owner.kind == "AscendJob":
-        total = sum(count(row.get("replicas"), 1) for row in rows(spec.get("replicaSpecs")))
-        return count(_policy(spec).get("minAvailable"), total)
+        total = sum(non_negative(row.get("replicas"), 1) for row in objects_by_name(spec.get("replicaSpecs")))
+        return non_negative(_policy(spec).get("minAvailable"), total)
     if owner.api_version == VOLCANO_API:
         # Volcano's webhook treats 0 as absent, and adds up the tasks' minima.
-        needs = (count(task.get("minAvailable"), count(task.get("replicas"), 1)) for task in tasks_of(spec))
-        return count(spec.get("minAvailable"), 0) or sum(needs)
+        needs = (
+            non_negative(task.get("minAvailable"), non_negative(task.get("replicas"), 1)) for task in tasks_of(spec)
+        )
+        return non_negative(spec.get("minAvailable"), 0) or sum(needs)
     return 0
 
 
@@ -278,12 +280,12 @@ def _task_min(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any]
     github.com/volcano-sh/volcano/pkg/scheduler/api/job_info.go (CheckTaskValid, CheckTaskReady).
     """
     found: dict[str, int] = {}
-    from_group = part(group, "minTaskMember")
+    from_group = nested_map(group, "minTaskMember")
     if from_group:
-        found = {str(task): count(minimum, 0) for task, minimum in sorted(from_group.items())}
+        found = {str(task): non_negative(minimum, 0) for task, minimum in sorted(from_group.items())}
     elif owner.api_version == VOLCANO_API:
         tasks = [task for task in tasks_of(spec) if task.get("minAvailable")]
-        found = {str(task.get("name")): count(task.get("minAvailable"), 0) for task in tasks}
+        found = {str(task.get("name")): non_negative(task.get("minAvailable"), 0) for task in tasks}
     return found if least >= sum(found.values()) else {}
 
 
@@ -303,7 +305,7 @@ def _priority_class(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str
 
 def _policy(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The scheduling policy of an AscendJob."""
-    return part(part(spec, "runPolicy"), "schedulingPolicy")
+    return nested_map(spec, "runPolicy", "schedulingPolicy")
 
 
 def priorities(observed: Observed) -> dict[str, int]:

@@ -5,12 +5,13 @@ Also readers of raw Kubernetes objects; malformed fields read as absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
 
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.unstructured import nested_list, nested_map, string_map
 
 ASCEND_API: Final = "mindxdl.gitee.com/v1"
 VOLCANO_API: Final = "batch.volcano.sh/v1alpha1"
@@ -163,50 +164,34 @@ def controller_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def metadata(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """``metadata`` of an object."""
-    return part(raw, "metadata")
+    return nested_map(raw, "metadata")
 
 
 def spec_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """``spec`` of an object."""
-    return part(raw, "spec")
+    return nested_map(raw, "spec")
 
 
-def part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A nested object, empty when it is absent or not an object."""
-    found = raw.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def rows(found: Any) -> list[Mapping[str, Any]]:
-    """The objects of a map of objects."""
+def objects_by_name(found: Any) -> list[Mapping[str, Any]]:
+    """Return the objects in a map such as ``replicaSpecs``; values of other types are dropped."""
     return [row for row in found.values() if isinstance(row, dict)] if isinstance(found, dict) else []
 
 
-def tasks_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def tasks_of(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The tasks of a Volcano Job's spec."""
-    return items(spec, "tasks")
+    return nested_list(spec, "tasks")
 
 
-def items(raw: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """The objects of a list."""
-    found = raw.get(name)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-
-
-def count(value: Any, default: int) -> int:
-    """A whole number of at least 0, else the default."""
+def non_negative(value: Any, default: int) -> int:
+    """Return a whole number of at least 0, else the default."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
-
-
-def _texts(found: Mapping[str, Any]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in found.items()}
 
 
 def labels_of(raw: Mapping[str, Any]) -> dict[str, str]:
     """Labels of an object as text."""
-    return _texts(part(metadata(raw), "labels")) if raw else {}
+    return string_map(nested_map(raw, "metadata", "labels"))
 
 
 def annotations_of(raw: Mapping[str, Any]) -> dict[str, str]:
     """Annotations of an object as text."""
-    return _texts(part(metadata(raw), "annotations")) if raw else {}
+    return string_map(nested_map(raw, "metadata", "annotations"))

@@ -13,11 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from engine.gangs.forming import declared_rank, parse_min_available
 from engine.gangs.grouping import group
-from engine.gangs.owners import POD_GROUP_APIS, controller_of, items, labels_of, part, tasks_of
+from engine.gangs.owners import POD_GROUP_APIS, controller_of, labels_of, tasks_of
 from engine.model.cluster import Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
+from engine.model.unstructured import nested_list
 from engine.status.bodies import MANAGED_BY, MAX_BYTES, config_map
 from engine.wire import podannotations
 from engine.wire.gojson import go_json
@@ -261,8 +262,8 @@ def _framework(gang: Gang, pods: Sequence[Pod], observed: Observed) -> str:
         return named
     raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) or {}
     for task in tasks_of(raw.get("spec") or {}):
-        for row in items(part(part(task, "template"), "spec"), "containers"):
-            for variable in items(row, "env"):
+        for row in nested_list(task, "template", "spec", "containers"):
+            for variable in nested_list(row, "env"):
                 if variable.get("name") == "framework" and variable.get("value"):
                     return str(variable["value"]).lower()
     return next((pod.labels["framework"] for pod in pods if pod.labels.get("framework")), "")

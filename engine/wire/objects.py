@@ -13,6 +13,7 @@ import msgspec
 from engine.model.cluster import Container, Node, Pod, Taint
 from engine.model.quantities import amount
 from engine.model.times import parse_rfc3339
+from engine.model.unstructured import nested_map
 from engine.wire import pod_field_types
 from engine.wire.errors import WireError
 from engine.wire.podannotations import ASCEND_REAL, BASE_DEVICES, RESOURCE_GROUP
@@ -37,7 +38,7 @@ def node(obj: Mapping[str, Any]) -> Node:
     Raises:
         WireError: a quantity or time cannot be read.
     """
-    metadata, spec, status = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status")
+    metadata, spec, status = nested_map(obj, "metadata"), nested_map(obj, "spec"), nested_map(obj, "status")
     where = f"Node/{metadata.get('name', '')}"
     ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     annotations = _text_map(metadata.get("annotations"))
@@ -90,7 +91,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
     Raises:
         WireError: a quantity or time cannot be read.
     """
-    metadata, spec, status = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status")
+    metadata, spec, status = nested_map(obj, "metadata"), nested_map(obj, "spec"), nested_map(obj, "status")
     namespace, name = str(metadata.get("namespace") or "default"), str(metadata.get("name", ""))
     where = f"Pod/{namespace}/{name}"
     pod_field_types.check(where, spec)
@@ -127,7 +128,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         count=requests.get(resource, 0),
         chips=held_chips(annotations, resource),
         node_selector=_text_map(spec.get("nodeSelector")),
-        affinity=_part(spec, "affinity"),
+        affinity=nested_map(spec, "affinity"),
         tolerations=tuple(spec.get("tolerations") or ()),
         gates=bool(spec.get("schedulingGates")),
         pod_ip=str(status.get("podIP") or ""),
@@ -158,7 +159,7 @@ def _unscheduled(conditions: object) -> str:
 def chips_only(obj: Mapping[str, Any]) -> Pod | None:
     """A pod that `pod` rejects, with the chips from its annotations and without requests, so that its chips stay
     occupied. None if the pod is not bound or has ended."""
-    metadata, spec, phase = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status").get("phase")
+    metadata, spec, phase = nested_map(obj, "metadata"), nested_map(obj, "spec"), nested_map(obj, "status").get("phase")
     node, scheduler = spec.get("nodeName"), spec.get("schedulerName")
     if not isinstance(node, str) or not node or phase in ("Succeeded", "Failed"):
         return None
@@ -207,7 +208,7 @@ def _requests(where: str, spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _container_requests(where: str, container: Mapping[str, Any]) -> dict[str, int]:
-    resources = _part(container, "resources")
+    resources = nested_map(container, "resources")
     merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return _amounts(where, f"spec.containers[{container.get('name', '')}].resources", merged)
 
@@ -257,7 +258,7 @@ def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the pod's PersistentVolumeClaims; that of a generic ephemeral volume is ``<pod>-<volume>``."""
     found = []
     for volume in spec.get("volumes") or ():
-        name = _part(volume, "persistentVolumeClaim").get("claimName")
+        name = nested_map(volume, "persistentVolumeClaim").get("claimName")
         if name:
             found.append(str(name))
         elif volume.get("ephemeral"):
@@ -288,11 +289,6 @@ def _base_devices(where: str, text: str | None) -> dict[str, dict[str, Any]]:
         return msgspec.json.decode(text, type=dict[str, dict[str, Any]])
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise WireError(where, f"metadata.annotations[{BASE_DEVICES}]", f"is not a map of devices: {error}") from error
-
-
-def _part(obj: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = obj.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _text_map(value: object) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from agents.node.diagnosis.matching import LogText
 from engine.model.log_evidence import LogSource
+from engine.model.unstructured import nested_list, nested_map
 
 ROOTS: Final = (Path("/var/log"),)
 PODS: Final = Path("/var/log/pods")
@@ -101,20 +102,20 @@ def _chosen(body: Mapping[str, Any], roots: Sequence[Path], since: float) -> lis
 
 
 def _folders(body: Mapping[str, Any]) -> Iterator[tuple[Path, LogSource]]:
-    metadata, spec = _part(body, "metadata"), _part(body, "spec")
+    metadata, spec = nested_map(body, "metadata"), nested_map(body, "spec")
     name = "_".join(str(metadata.get(key) or "") for key in ("namespace", "name", "uid"))
     if "/" not in name and ".." not in name:
         yield PODS / name, LogSource.TRAINING
     yield _DEVICE, LogSource.DEVICE
     volumes = {
-        str(volume.get("name")): str(_part(volume, "hostPath").get("path") or "")
-        for volume in _rows(spec, "volumes")
-        if _part(volume, "hostPath")
+        str(volume.get("name")): str(nested_map(volume, "hostPath").get("path") or "")
+        for volume in nested_list(spec, "volumes")
+        if nested_map(volume, "hostPath")
     }
-    for container in _rows(spec, "containers"):
-        stated = {str(row.get("name")): str(row.get("value") or "") for row in _rows(container, "env")}
+    for container in nested_list(spec, "containers"):
+        stated = {str(row.get("name")): str(row.get("value") or "") for row in nested_list(container, "env")}
         wanted = stated.get("ASCEND_PROCESS_LOG_PATH", "")
-        for mount in _rows(container, "volumeMounts"):
+        for mount in nested_list(container, "volumeMounts"):
             path, inside = volumes.get(str(mount.get("name")), ""), str(mount.get("mountPath") or "")
             if not path.startswith("/") or ".." in path or ".." in str(mount.get("subPath") or ""):
                 continue
@@ -192,16 +193,6 @@ def _open(path: Path, roots: Sequence[Path], *, folder: bool = False) -> int | N
         os.close(at)
         raise
     return at
-
-
-def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = raw.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _rows(raw: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    value = raw.get(name)
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
 __all__ = ["ROOTS", "cut", "logs_of", "read_end"]

@@ -24,6 +24,7 @@ from agents.node.publisher import Publisher
 from agents.node.state import NodeState
 from engine.model.cluster import Pod
 from engine.model.log_evidence import MAX_PODS, LogRule, PodEvidence
+from engine.model.unstructured import nested_map
 from engine.wire import evidence as wire
 from engine.wire.errors import WireError
 from engine.wire.names import NODES, SYSTEM
@@ -102,7 +103,7 @@ class DiagnosisPart:
         pods = {pod.uid: pod for pod in state.pods}
         due = []
         for body in state.bodies:
-            pod = pods.get(str(_part(body, "metadata").get("uid") or ""))
+            pod = pods.get(str(nested_map(body, "metadata").get("uid") or ""))
             if pod is None or not (pod.chips or pod.count):
                 continue
             for why in failures(body):
@@ -173,7 +174,7 @@ DELETED: Final = "deleted"
 def failures(body: Mapping[str, Any]) -> list[str]:
     """Why a pod's logs matter now, each once: ``failed``, ``<container> ended <n>`` for each end with an error, and
     ``deleted``."""
-    status, found = _part(body, "status"), []
+    status, found = nested_map(body, "status"), []
     if status.get("phase") == "Failed":
         found.append("failed")
     rows = status.get("containerStatuses")
@@ -181,11 +182,11 @@ def failures(body: Mapping[str, Any]) -> list[str]:
         if not isinstance(row, dict):
             continue
         for field in ("state", "lastState"):
-            ended = _part(_part(row, field), "terminated")
+            ended = nested_map(nested_map(row, field), "terminated")
             if ended.get("exitCode") not in (None, 0):
                 restarts = int(row.get("restartCount") or 0)
                 found.append(f"{str(row.get('name'))[:63]} ended {restarts if field == 'state' else restarts - 1}")
-    if _part(body, "metadata").get("deletionTimestamp") and status.get("phase") == "Running":
+    if nested_map(body, "metadata").get("deletionTimestamp") and status.get("phase") == "Running":
         found.append(DELETED)
     return found
 
@@ -208,11 +209,6 @@ def describe(
 
 
 _GROUP_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
-
-
-def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = raw.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 __all__ = ["DiagnosisPart", "DiagnosisSettings", "describe", "failures"]

@@ -23,6 +23,7 @@ import msgspec
 from engine.model import quantities
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
+from engine.model.unstructured import nested_list, nested_map
 from engine.plan.claims.cel import Amount, CelError, Domains, Expression, holds, parse, version
 from engine.wire.dra import DRIVER, PHYSICAL_ID, TAINT_RULE_VERSIONS, TYPE, VERSIONS, VNPU
 
@@ -85,9 +86,9 @@ def devices(objects: Mapping[ObjectKey, Mapping[str, Any]], cache: PlanCache) ->
     """The devices of the driver by node."""
     pools: dict[tuple[str, str], list[tuple[ObjectKey, Mapping[str, Any]]]] = {}
     for key, raw in newest(objects, "ResourceSlice").items():
-        spec = part(raw, "spec")
-        node, pool = spec.get("nodeName"), part(spec, "pool")
-        if not node and rows(spec, "sharedCounters"):
+        spec = nested_map(raw, "spec")
+        node, pool = spec.get("nodeName"), nested_map(spec, "pool")
+        if not node and nested_list(spec, "sharedCounters"):
             node = pool.get("name")  # the driver's pools are named after their nodes
         if spec.get("driver") == DRIVER and isinstance(node, str) and node:
             pools.setdefault((node, str(pool.get("name"))), []).append((key, spec))
@@ -95,10 +96,10 @@ def devices(objects: Mapping[ObjectKey, Mapping[str, Any]], cache: PlanCache) ->
     out: dict[str, list[tuple[ClaimDevice, ...]]] = {}
     counters: dict[str, dict[Counter, Fraction]] = {}
     for (node, name), slices in sorted(pools.items(), key=lambda row: row[0]):
-        latest = max(_number(part(spec, "pool").get("generation")) for _, spec in slices)
-        current = [row for row in slices if _number(part(row[1], "pool").get("generation")) == latest]
+        latest = max(_number(nested_map(spec, "pool").get("generation")) for _, spec in slices)
+        current = [row for row in slices if _number(nested_map(row[1], "pool").get("generation")) == latest]
         # while a driver replaces its slices, only some of the new ones are there
-        if len(current) < max(_number(part(spec, "pool").get("resourceSliceCount")) for _, spec in current):
+        if len(current) < max(_number(nested_map(spec, "pool").get("resourceSliceCount")) for _, spec in current):
             continue
         found = [read.of(key, spec, partial(_read, name, spec)) for key, spec in current]
         shared = _counters(found)
@@ -132,10 +133,10 @@ def _taint_rules(objects: Mapping[ObjectKey, Mapping[str, Any]]) -> Iterable[_Ta
     (v1alpha3) counts as if it did not.
     """
     for raw in newest(objects, "DeviceTaintRule", _TAINT_RULES).values():
-        taint = part(part(raw, "spec"), "taint")
-        selector = part(part(raw, "spec"), "deviceSelector")
+        taint = nested_map(raw, "spec", "taint")
+        selector = nested_map(raw, "spec", "deviceSelector")
         if taint.get("effect") in _KEEPING_OFF and selector.get("driver") in (None, DRIVER):
-            texts = (str(part(row, "cel").get("expression") or "") for row in rows(selector, "selectors"))
+            texts = (str(nested_map(row, "cel").get("expression") or "") for row in nested_list(selector, "selectors"))
             yield _TaintRule(selector.get("pool"), selector.get("device"), tuple(map(_expression, texts)), taint)
 
 
@@ -175,12 +176,12 @@ def _selected(device: ClaimDevice, selector: Expression | None) -> bool:
 
 
 def _read(pool: str, spec: Mapping[str, Any]) -> _Slice:
-    found = _in_order(_devices(pool, rows(spec, "devices")))
+    found = _in_order(_devices(pool, nested_list(spec, "devices")))
     if len({one.name for one in found}) < len(found):
         return _Slice(found, {}, "two devices have one name")
     counters: dict[Counter, Fraction] = {}
-    for row in rows(spec, "sharedCounters"):
-        for name, one in part(row, "counters").items():
+    for row in nested_list(spec, "sharedCounters"):
+        for name, one in nested_map(row, "counters").items():
             counter = Counter(pool, str(row.get("name")), str(name))
             if counter in counters:
                 return _Slice(found, {}, "two counter sets have one name")
@@ -226,27 +227,17 @@ def newest(
     return {key: objects[key] for key in sorted(found.values())}
 
 
-def part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A field that is an object; empty where it is none."""
-    value = raw.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def rows(raw: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """A field that is a list of objects; anything else in it is left out."""
-    value = raw.get(name)
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
-
-
 def _devices(pool: str, found: Iterable[Mapping[str, Any]]) -> Iterable[ClaimDevice]:
     for raw in found:
-        basic = part(raw, "basic") or raw
+        basic = nested_map(raw, "basic") or raw
         values = {
-            _full(name): _value(one) for name, one in part(basic, "attributes").items() if isinstance(one, Mapping)
+            _full(name): _value(one)
+            for name, one in nested_map(basic, "attributes").items()
+            if isinstance(one, Mapping)
         }
         sizes = {
             _full(name): Amount(quantities.parse(str(one.get("value"))) or Fraction(0))
-            for name, one in part(basic, "capacity").items()
+            for name, one in nested_map(basic, "capacity").items()
             if isinstance(one, Mapping)
         }
         chip = values.get(f"{DRIVER}/{PHYSICAL_ID}")
@@ -254,8 +245,8 @@ def _devices(pool: str, found: Iterable[Mapping[str, Any]]) -> Iterable[ClaimDev
         if basic.get("allNodes") or basic.get("nodeSelector"):
             continue  # a chip is in one node
         consumes = []
-        for row in rows(basic, "consumesCounters"):
-            for counter, one in part(row, "counters").items():
+        for row in nested_list(basic, "consumesCounters"):
+            for counter, one in nested_map(row, "counters").items():
                 consumes.append((Counter(pool, str(row.get("counterSet")), str(counter)), _amount(one)))
         known_amounts = tuple((counter, amount) for counter, amount in consumes if amount is not None)
         if len(known_amounts) < len(consumes):
@@ -272,7 +263,7 @@ def _devices(pool: str, found: Iterable[Mapping[str, Any]]) -> Iterable[ClaimDev
                 "capacity": _by_domain(sizes),
                 "allowMultipleAllocations": False,
             },
-            taints=tuple(row for row in rows(basic, "taints") if row.get("effect") in _KEEPING_OFF),
+            taints=tuple(row for row in nested_list(basic, "taints") if row.get("effect") in _KEEPING_OFF),
             consumes=known_amounts,
         )
 
@@ -305,4 +296,4 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-__all__ = ["APIS", "Amounts", "ClaimDevice", "Counter", "Offer", "devices", "newest", "part", "rows"]
+__all__ = ["APIS", "Amounts", "ClaimDevice", "Counter", "Offer", "devices", "newest"]

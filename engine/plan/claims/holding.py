@@ -19,9 +19,10 @@ import msgspec
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
+from engine.model.unstructured import nested_list, nested_map
 from engine.plan.claims.alternatives import NodeOffer, first_available
 from engine.plan.claims.cel import Expression
-from engine.plan.claims.devices import Amounts, ClaimDevice, Counter, devices, newest, part, rows
+from engine.plan.claims.devices import Amounts, ClaimDevice, Counter, devices, newest
 from engine.plan.claims.matching import Ask, Given, match
 from engine.plan.claims.requests import ALL, ClaimRequests, Request, RequestError, namespace_of, read
 from engine.wire.dra import DRIVER
@@ -109,7 +110,7 @@ class DeviceClaims:
         """What the pod's claims ask of a node, as a key: equal for claims of one template."""
         if not pod.resource_claims:
             return None
-        specs = tuple(part(part(claim.raw, "spec"), "devices") for claim in self.open_of(pod))
+        specs = tuple(nested_map(claim.raw, "spec", "devices") for claim in self.open_of(pod))
         fixed = sorted((c.node, sorted(c.whole)) for key in self.of(pod) if (c := self.allocated.get(key)) is not None)
         alternatives = [ask.request.name for ask in self.asks.get(pod.key, ())]
         return specs, fixed, alternatives
@@ -194,12 +195,12 @@ def resolve(observed: Observed, cache: PlanCache) -> tuple[Observed, DeviceClaim
     classes = {key.name: raw for key, raw in newest(observed.objects, "DeviceClass").items()}
     for key, raw in newest(observed.objects, "ResourceClaim").items():
         found._names[key.namespace, key.name] = key
-        allocation = part(part(raw, "status"), "allocation")
+        allocation = nested_map(raw, "status", "allocation")
         if allocation:
             _add_allocated(found, key, raw, allocation)
             continue
         try:
-            if part(raw, "metadata").get("deletionTimestamp"):
+            if nested_map(raw, "metadata").get("deletionTimestamp"):
                 raise RequestError("it is being deleted")
             asks = read(raw, classes, namespace_of(observed.objects, key.namespace), parsed)
             _check(asks, found)
@@ -210,9 +211,9 @@ def resolve(observed: Observed, cache: PlanCache) -> tuple[Observed, DeviceClaim
 
 
 def _add_allocated(found: DeviceClaims, key: ObjectKey, raw: Mapping[str, Any], allocation: Mapping[str, Any]) -> None:
-    results = rows(part(allocation, "devices"), "results")
+    results = nested_list(allocation, "devices", "results")
     own = [row for row in results if row.get("driver") == DRIVER]
-    users = frozenset(str(row.get("uid")) for row in rows(part(raw, "status"), "reservedFor"))
+    users = frozenset(str(row.get("uid")) for row in nested_list(raw, "status", "reservedFor"))
     if not own:
         return
     # the driver's pools are named after their nodes

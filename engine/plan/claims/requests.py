@@ -12,8 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.diagnostics import ObjectKey
+from engine.model.unstructured import nested_list, nested_map
 from engine.plan.claims.cel import CelError, Expression, holds, parse
-from engine.plan.claims.devices import ClaimDevice, part, rows
+from engine.plan.claims.devices import ClaimDevice
 
 #: Label of namespaces in which claims may ask for admin access (kubernetes.io/docs, DRA, "Admin access").
 ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
@@ -85,17 +86,17 @@ def read(
         namespace: the claim's Namespace, if it is known.
         known: selectors that were parsed before, by text; it grows.
     """
-    asked = part(part(claim, "spec"), "devices")
+    asked = nested_map(claim, "spec", "devices")
     found = []
-    for row in rows(asked, "requests"):
+    for row in nested_list(asked, "requests"):
         name = str(row.get("name"))
-        several = rows(row, "firstAvailable")
-        forms = [(f"{name}/{one.get('name')}", one) for one in several] or [(name, part(row, "exactly") or row)]
+        several = nested_list(row, "firstAvailable")
+        forms = [(f"{name}/{one.get('name')}", one) for one in several] or [(name, nested_map(row, "exactly") or row)]
         found.append(tuple(_request(text, form, classes, namespace, known) for text, form in forms))
     if not found:
         raise RequestError("it asks for no devices")
     constraints = []
-    for row in rows(asked, "constraints"):
+    for row in nested_list(asked, "constraints"):
         attribute = row.get("matchAttribute") or row.get("distinctAttribute")
         if not isinstance(attribute, str) or "/" not in attribute:
             raise RequestError("a constraint names no attribute with its domain, such as npu.huawei.com/ring")
@@ -115,8 +116,8 @@ def _request(
     known = classes.get(device_class)
     if known is None:
         raise RequestError(f"request {name} names DeviceClass {device_class!r}, which does not exist")
-    selectors = [row for one in (part(known, "spec"), raw) for row in rows(one, "selectors")]
-    texts = [str(part(row, "cel").get("expression") or "") for row in selectors]
+    selectors = [row for one in (nested_map(known, "spec"), raw) for row in nested_list(one, "selectors")]
+    texts = [str(nested_map(row, "cel").get("expression") or "") for row in selectors]
     try:
         for text in texts:
             if text not in parsed:
@@ -124,19 +125,19 @@ def _request(
     except CelError as error:
         raise RequestError(f"request {name}: a selector cannot be read: {error}") from error
     admin = raw.get("adminAccess") is True
-    labels = part(part(namespace or {}, "metadata"), "labels")
+    labels = nested_map(namespace or {}, "metadata", "labels")
     if admin and labels.get(ADMIN_LABEL) != "true":
         raise RequestError(f"request {name} asks for admin access, its namespace lacks the label {ADMIN_LABEL}=true")
     mode, count = raw.get("allocationMode") or "ExactCount", raw.get("count")
     if mode not in ("ExactCount", "All"):
         raise RequestError(f"request {name} has allocationMode {str(mode)[:40]!r}, known are ExactCount and All")
-    if part(raw, "capacity"):
+    if nested_map(raw, "capacity"):
         raise RequestError(f"request {name} asks for a part of a device's capacity, which chips do not offer")
     exact = count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 1
     if exact > MAX_DEVICES:
         raise RequestError(f"request {name} asks for {exact} devices, a claim may have {MAX_DEVICES}")
-    config = tuple(rows(part(known, "spec"), "config"))
-    tolerations = tuple(rows(raw, "tolerations"))
+    config = tuple(nested_list(known, "spec", "config"))
+    tolerations = tuple(nested_list(raw, "tolerations"))
     return Request(
         name=name,
         count=ALL if mode == "All" else exact,

@@ -19,11 +19,12 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_list, nested_map
 from engine.plan.jobs import podgroup, scaling_rule
 from engine.plan.jobs.ascendjob_spec import PORT_NAME, WORKER, AscendSpec, ReplicaSpec, port_of, ports, problem_of, read
 from engine.plan.jobs.ascendjob_status import ReplicaCounts, condition_of, end_job, retries_left, retry_condition, write
 from engine.plan.jobs.environment import CLUSTERD_DOMAIN, ServiceAddresses, inject
-from engine.plan.jobs.lifecycle import VERSION_LABEL, ExpansionContext, JobObject, next_round, part, rows
+from engine.plan.jobs.lifecycle import VERSION_LABEL, ExpansionContext, JobObject, next_round
 from engine.plan.jobs.pod_template import (
     ASCEND,
     DEFAULT_SCHEDULER,
@@ -289,7 +290,7 @@ def _no_service(expansion: _Expansion) -> JobCondition | None:
         text = f"no service can be named {name}: {rule}"
         return JobCondition(CREATED, "SyncServiceFailed", text)
     service = expansion.context.object("v1", "Service", expansion.job.key.namespace, name)
-    if part(service or {}, "spec").get("clusterIP") == "None":
+    if nested_map(service or {}, "spec").get("clusterIP") == "None":
         text = f"service {name} is headless, so followers have no address to dial: delete it"
         return JobCondition(CREATED, "SyncServiceFailed", text)
     return None
@@ -306,7 +307,7 @@ def _service_addresses(expansion: _Expansion) -> ServiceAddresses | None:
     """Addresses for the pods' variables; None while the leader's Service has none (a missing Service is planned)."""
     context, job, leader = expansion.context, expansion.job, expansion.spec.leader
     clusterd = context.object("v1", "Service", "mindx-dl", "clusterd-grpc-svc")
-    clusterd_ip = str(part(clusterd or {}, "spec").get("clusterIP") or CLUSTERD_DOMAIN)
+    clusterd_ip = str(nested_map(clusterd or {}, "spec").get("clusterIP") or CLUSTERD_DOMAIN)
     if leader is None:
         return ServiceAddresses("", "", clusterd_ip, job.uid)
     name = expansion.spec.pod_name(job, leader, 0)
@@ -315,14 +316,14 @@ def _service_addresses(expansion: _Expansion) -> ServiceAddresses | None:
         message = f"{job.key}: creating its service; the pods follow once the service has an address"
         context.create_object(job, _service(expansion, leader, name), ActionReason.SERVICE_MISSING, message)
         return None
-    address = str(part(service, "spec").get("clusterIP") or "")
+    address = str(nested_map(service, "spec").get("clusterIP") or "")
     if address in ("", "None"):
         return None
     return ServiceAddresses(address, _service_port(service, leader), clusterd_ip, job.uid)
 
 
 def _service_port(service: Mapping[str, Any], leader: ReplicaSpec) -> str:
-    listed = rows(part(service, "spec"), "ports")
+    listed = nested_list(service, "spec", "ports")
     named = next((row.get("port") for row in listed if row.get("name") == PORT_NAME), None)
     return str(named or port_of(leader))
 
@@ -388,7 +389,7 @@ def _pod_group_spec(spec: AscendSpec) -> dict[str, Any]:
     scheduling = spec.scheduling or {}
     least = scheduling.get("minAvailable")
     members = least if isinstance(least, int) and not isinstance(least, bool) else spec.total
-    resources = part(scheduling, "minResources") or min_resources(
+    resources = nested_map(scheduling, "minResources") or min_resources(
         [(replica.template, replica.size) for replica in spec.replicas], members
     )
     out: dict[str, Any] = {

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.plan.jobs.lifecycle import JobObject, part
+from engine.model.unstructured import nested_map
+from engine.plan.jobs.lifecycle import JobObject
 from engine.plan.jobs.pod_template import ASCEND, container, containers, misshapen, npu_request, pod_spec
 
 FRAMEWORKS: Final[dict[str, str]] = {"mindspore": "Scheduler", "pytorch": "Master", "tensorflow": "Chief"}
@@ -118,14 +119,14 @@ class AscendSpec(NamedTuple):
 
 def read(job: JobObject) -> AscendSpec:
     """Read the job's spec with defaults; ``problem`` names the first error."""
-    spec = part(job.raw, "spec")
-    policy = part(spec, "runPolicy")
+    spec = nested_map(job.raw, "spec")
+    policy = nested_map(spec, "runPolicy")
     scheduling = policy.get("schedulingPolicy")
     labels = job.labels
     problem = _scaling(job.key.name, labels) or _scaleout(labels) or _basics(spec) or _framework(labels)
     replicas = _replicas(spec)
     framework = labels.get("framework", "")
-    problem = problem or _types(framework, part(spec, "replicaSpecs"), replicas)
+    problem = problem or _types(framework, nested_map(spec, "replicaSpecs"), replicas)
     ordered = tuple(sorted(replicas.values(), key=lambda r: (r.type == WORKER, r.type))) if problem is None else ()
     expected = tuple(
         (f"{job.key.name}-{replica.lower}-{index}", position, index)
@@ -218,11 +219,11 @@ def _framework(labels: Mapping[str, str]) -> SpecProblem | None:
 def _replicas(spec: Mapping[str, Any]) -> dict[str, ReplicaSpec]:
     """Replicas by normalised type; malformed ones are left out here and reported by the checks."""
     out = {}
-    for written, body in sorted(part(spec, "replicaSpecs").items()):
+    for written, body in sorted(nested_map(spec, "replicaSpecs").items()):
         if isinstance(body, dict):
             kind = _TYPES.get(str(written).lower(), str(written))
             count = body.get("replicas")
-            template = part(body, "template")
+            template = nested_map(body, "template")
             resource, chips = npu_request(container(pod_spec(template), ASCEND))
             number = count if isinstance(count, int) and not isinstance(count, bool) else 1
             out[kind] = ReplicaSpec(kind, number, str(body.get("restartPolicy") or "Never"), template, resource, chips)

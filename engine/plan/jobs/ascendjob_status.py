@@ -24,8 +24,9 @@ from engine.gangs.job_status import (
 from engine.model.history import JobMemory
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
+from engine.model.unstructured import nested_map
 from engine.plan.jobs.ascendjob_spec import AscendSpec
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 
 #: Where Volcano's plugin keeps how many retries a job has left.
 _FAULT_CONFIG_MAP: Final = ("volcano-system", "vcjob-fault-npu-cm")
@@ -100,7 +101,7 @@ def write(
         **old,
         "conditions": conditions,
         "replicaStatuses": {
-            **part(old, "replicaStatuses"),
+            **nested_map(old, "replicaStatuses"),
             **{kind: msgspec.to_builtins(count._asdict()) for kind, count in counts.items()},
         },
         "startTime": old.get("startTime") or stamp,
@@ -140,7 +141,7 @@ def retry_condition(job: JobObject, left: int) -> JobCondition:
 
 def _recorded_retries(context: ExpansionContext, job: JobObject) -> int | None:
     raw = context.object("v1", "ConfigMap", *_FAULT_CONFIG_MAP)
-    text = part(raw or {}, "data").get(_RETRIES_KEY)
+    text = nested_map(raw or {}, "data").get(_RETRIES_KEY)
     if not isinstance(text, str):
         return None
     try:

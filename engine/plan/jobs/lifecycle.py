@@ -29,6 +29,7 @@ from engine.model.actions import (
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import JobMemory
+from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan import roles
 from engine.plan.budgets import EXPANSION
 from engine.plan.scope import Scope
@@ -65,22 +66,22 @@ class JobObject:
     @property
     def labels(self) -> dict[str, str]:
         """The job's labels."""
-        return texts(self.metadata.get("labels"))
+        return string_map(self.metadata.get("labels"))
 
     @property
     def annotations(self) -> dict[str, str]:
         """The job's annotations."""
-        return texts(self.metadata.get("annotations"))
+        return string_map(self.metadata.get("annotations"))
 
     @property
     def status(self) -> dict[str, Any]:
         """The status in the snapshot."""
-        return part(self.raw, "status")
+        return nested_map(self.raw, "status")
 
     @property
     def conditions(self) -> list[dict[str, Any]]:
         """The status' conditions."""
-        return rows(self.status, "conditions")
+        return nested_list(self.status, "conditions")
 
     @property
     def deleting(self) -> bool:
@@ -133,7 +134,7 @@ class ExpansionContext:
         """The objects of a kind, by name."""
         objects = self.scope.observed.objects
         found = ((key, objects[key]) for key in sorted(self.kinds.get((api_version, kind), ())))
-        return [JobObject(key, raw, part(raw, "metadata")) for key, raw in found]
+        return [JobObject(key, raw, nested_map(raw, "metadata")) for key, raw in found]
 
     def pods_of(self, job: JobObject) -> list[Pod]:
         """Pods that the job controls, by name, without those of an earlier job of the same name."""
@@ -247,11 +248,11 @@ class ExpansionContext:
     def delete(self, job: JobObject, key: ObjectKey, reason: str, message: str) -> None:
         """Plan the deletion of an object, if it exists and the job controls it."""
         raw = self.scope.observed.objects.get(key)
-        if raw is None or part(raw, "metadata").get("deletionTimestamp"):
+        if raw is None or nested_map(raw, "metadata").get("deletionTimestamp"):
             return
         if key != job.key and job.uid and not _controlled_by(raw, job.uid):
             return
-        self._delete(job, key, str(part(raw, "metadata").get("uid") or ""), reason, message)
+        self._delete(job, key, str(nested_map(raw, "metadata").get("uid") or ""), reason, message)
 
     def delete_command(self, job: JobObject, key: ObjectKey, uid: str, reason: str, message: str) -> None:
         """Plan the deletion of an object that asked something of the job and belongs to no one."""
@@ -330,25 +331,8 @@ def forget_gone(context: ExpansionContext, kind: str, api_version: str) -> None:
             del memory[gang]
 
 
-def part(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A nested object, empty when it is missing or not an object."""
-    value = raw.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def rows(raw: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects of a list; other items are dropped."""
-    value = raw.get(name)
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
-
-
-def texts(value: object) -> dict[str, str]:
-    """Labels or annotations as text, empty when they are malformed."""
-    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
-
-
 def _controlled_by(raw: Mapping[str, Any], uid: str) -> bool:
-    return any(owner.get("uid") == uid for owner in rows(part(raw, "metadata"), "ownerReferences"))
+    return any(owner.get("uid") == uid for owner in nested_list(raw, "metadata", "ownerReferences"))
 
 
 def _has_pod_groups(kinds: Mapping[tuple[str, str], list[ObjectKey]]) -> bool:

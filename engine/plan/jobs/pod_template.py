@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from engine.model import quantities
-from engine.plan.jobs.lifecycle import JobObject, part, texts
+from engine.model.unstructured import nested_map, string_map
+from engine.plan.jobs.lifecycle import JobObject
 from engine.wire.podannotations import RESOURCE_GROUP
 
 ASCEND: Final = "ascend"
@@ -19,7 +20,7 @@ DEFAULT_SCHEDULER: Final = "volcano"
 
 def pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
     """The template's pod spec."""
-    return part(template, "spec")
+    return nested_map(template, "spec")
 
 
 def containers(spec: Mapping[str, Any], kind: str = "containers") -> list[dict[str, Any]]:
@@ -35,8 +36,8 @@ def container(spec: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 def requests(row: Mapping[str, Any]) -> dict[str, Any]:
     """A container's requests, defaulted from its limits as Kubernetes does."""
-    resources = part(row, "resources")
-    return {**part(resources, "limits"), **part(resources, "requests")}
+    resources = nested_map(row, "resources")
+    return {**nested_map(resources, "limits"), **nested_map(resources, "requests")}
 
 
 def npu_request(row: Mapping[str, Any] | None) -> tuple[str, int]:
@@ -99,7 +100,7 @@ def min_resources(templates: Sequence[tuple[Mapping[str, Any], int]], members: i
         taken = min(left, replicas)
         left -= taken
         for row in containers(pod_spec(template)):
-            for name, value in part(part(row, "resources"), "requests").items():
+            for name, value in nested_map(row, "resources", "requests").items():
                 parts.setdefault(name, []).extend([str(value)] * taken)
     return {name: quantities.total(values) for name, values in sorted(parts.items()) if values}
 
@@ -108,12 +109,12 @@ def pod(
     job: JobObject, template: Mapping[str, Any], name: str, *, labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> dict[str, Any]:
     """Build a pod from a template for the caller to complete; labels and annotations override the template's."""
-    metadata = part(template, "metadata")
+    metadata = nested_map(template, "metadata")
     head: dict[str, Any] = {
         "name": name,
         "namespace": job.key.namespace,
-        "labels": dict(sorted({**texts(metadata.get("labels")), **labels}.items())),
-        "annotations": dict(sorted({**texts(metadata.get("annotations")), **annotations}.items())),
+        "labels": dict(sorted({**string_map(metadata.get("labels")), **labels}.items())),
+        "annotations": dict(sorted({**string_map(metadata.get("annotations")), **annotations}.items())),
     }
     owners = job.owner_references()
     if owners:

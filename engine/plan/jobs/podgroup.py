@@ -12,7 +12,8 @@ from engine.model import quantities
 from engine.model.diagnostics import ObjectKey
 from engine.model.phases import PodGroupPhase
 from engine.model.reasons import ActionReason
-from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject, part
+from engine.model.unstructured import nested_map
+from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
 RECOVER_STRATEGY: Final = "recover-strategy"
 PROCESS_RECOVER: Final = "process-recover-enable"
@@ -67,27 +68,27 @@ def adjust(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> N
     github.com/volcano-sh/volcano/pkg/controllers/job/job_controller_actions.go (createOrUpdatePodGroup).
     """
     raw = context.scope.observed.objects.get(key_of(job)) if context.pod_groups else None
-    if raw is None or part(raw, "metadata").get("deletionTimestamp"):
+    if raw is None or nested_map(raw, "metadata").get("deletionTimestamp"):
         return
-    live, patch = part(raw, "spec"), {}
+    live, patch = nested_map(raw, "spec"), {}
     if live.get("minMember") != spec["minMember"]:
         patch["minMember"] = spec["minMember"]
-    tasks, known = spec["minTaskMember"], part(live, "minTaskMember")
+    tasks, known = spec["minTaskMember"], nested_map(live, "minTaskMember")
     if tasks != known:
         patch["minTaskMember"] = {**dict.fromkeys(known), **tasks}
     if str(live.get("priorityClassName") or "") != spec.get("priorityClassName", ""):
         patch["priorityClassName"] = spec.get("priorityClassName")
-    resources, asked = spec.get("minResources", {}), part(live, "minResources")
+    resources, asked = spec.get("minResources", {}), nested_map(live, "minResources")
     if any(not _equal(asked.get(name), amount) for name, amount in resources.items()):
         patch["minResources"] = {**dict.fromkeys(asked), **resources}
-    marks = _marks(job, part(raw, "metadata"))
+    marks = _marks(job, nested_map(raw, "metadata"))
     if patch or marks:
         changes = {"spec": patch} if patch else {}
         names = ", ".join(sorted({*patch, *(key for rows in marks.values() for key in rows)}))
         text = f"{job.key} asks for other pods than its PodGroup: changing its {names}"
         if not patch:
             text = f"{job.key} has other switches than its PodGroup: changing its {names}"
-        uid = str(part(raw, "metadata").get("uid") or "")
+        uid = str(nested_map(raw, "metadata").get("uid") or "")
         body = {**changes, **({"metadata": marks} if marks else {})}
         context.patch(job, key_of(job), body, ActionReason.POD_GROUP_CHANGED, text, uid=uid)
 
@@ -98,7 +99,7 @@ def _marks(job: JobObject, live: Mapping[str, Any]) -> dict[str, dict[str, str |
     for field, wanted, followed in (
         ("labels", job.labels, _FOLLOWED_LABELS), ("annotations", job.annotations, _FOLLOWED_ANNOTATIONS),
     ):  # fmt: skip
-        now = part(live, field)
+        now = nested_map(live, field)
         changed = {key: wanted.get(key) for key in followed if wanted.get(key) != now.get(key)}
         if changed:
             found[field] = changed
@@ -115,5 +116,5 @@ def unadmitted_phase(context: ExpansionContext, job: JobObject) -> str | None:
     if not context.pod_groups or context.plays("schedule"):
         return None
     raw = context.scope.observed.objects.get(key_of(job))
-    phase = str(part(raw, "status").get("phase") or "") if raw is not None else ""
+    phase = str(nested_map(raw, "status").get("phase") or "") if raw is not None else ""
     return phase if phase in ("", PodGroupPhase.PENDING) else None

@@ -36,9 +36,10 @@ from engine.model.phases import PodGroupPhase
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, NoOps
 from engine.model.times import rfc3339
+from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan import roles
 from engine.plan.grouping import shard_for, shard_of
-from engine.plan.jobs.lifecycle import POD_GROUP_API, part, rows, texts
+from engine.plan.jobs.lifecycle import POD_GROUP_API
 from engine.plan.queue import dequeue
 from engine.plan.scope import Scope
 
@@ -100,7 +101,7 @@ def _all(scope: Scope, going: set[tuple[str, str]]) -> bool:
     names, unchanged = roles.names(scope), scope.cache[_GROUPS]
     for key in keys:
         raw = scope.observed.objects[key]
-        if (key.namespace, key.name) in going or part(raw, "metadata").get("deletionTimestamp"):
+        if (key.namespace, key.name) in going or nested_map(raw, "metadata").get("deletionTimestamp"):
             continue
         gang = gangs.get((key.namespace, key.name))
         pods = scope.members[gang.key] if gang is not None else ()
@@ -110,7 +111,7 @@ def _all(scope: Scope, going: set[tuple[str, str]]) -> bool:
             continue
         if not _is_ours(scope, raw, gang, pods):
             continue
-        if dequeue.allowed(part(part(raw, "metadata"), "annotations")):
+        if dequeue.allowed(nested_map(raw, "metadata", "annotations")):
             timed = True
             rivals = dequeue.waiting_gangs(scope) if rivals is None else rivals
             _reconcile(scope, key, raw, counts(pods), waits, gang, rivals)
@@ -149,7 +150,7 @@ def phase(old: str, numbers: PodGroupCounts, least: int, pending: Pending | None
 def _is_ours(scope: Scope, raw: Mapping[str, Any], gang: Gang | None, pods: Sequence[Pod]) -> bool:
     """Whether this shard decides for the group and Belay places its pods."""
     if gang is None:
-        labels = texts(part(raw, "metadata").get("labels"))
+        labels = string_map(nested_map(raw, "metadata").get("labels"))
         return shard_for(scope, labels, []) == scope.shard
     return shard_of(scope, gang) == scope.shard and all(roles.schedules(scope, pod) for pod in pods)
 
@@ -168,15 +169,15 @@ def _reconcile(
     Args:
         rivals: waiting jobs by queue, where the group may give up its turn for them; else None.
     """
-    old = part(raw, "status")
-    least = part(raw, "spec").get("minMember")
+    old = nested_map(raw, "status")
+    least = nested_map(raw, "spec").get("minMember")
     needed = least if isinstance(least, int) and not isinstance(least, bool) else 1
     before = str(old.get("phase") or "")
     new: dict[str, Any] = {k: v for k, v in old.items() if k not in ("running", "succeeded", "failed")}
     new["phase"] = phase(before, numbers, needed, pending)
     marks: dict[str, str | None] = {}
     if rivals is not None:
-        annotations = texts(part(raw, "metadata").get("annotations"))
+        annotations = string_map(nested_map(raw, "metadata").get("annotations"))
         new["phase"], marks = dequeue.turn(annotations, new["phase"], gang, rivals, scope.now_ms)
     new |= {k: n for k, n in (("running", numbers.running), ("succeeded", numbers.succeeded),
                               ("failed", numbers.failed)) if n}  # fmt: skip
@@ -197,7 +198,7 @@ def _reconcile(
 def _patch(
     scope: Scope, key: ObjectKey, raw: Mapping[str, Any], reason: str, message: str, patch: dict[str, Any]
 ) -> None:
-    uid = str(part(raw, "metadata").get("uid") or "")
+    uid = str(nested_map(raw, "metadata").get("uid") or "")
     scope.actions.append(
         PatchObject(
             reason=reason,
@@ -218,7 +219,7 @@ def _conditions(
     scope: Scope, old: Mapping[str, Any], numbers: PodGroupCounts, needed: int, pending: Pending | None
 ) -> list[dict[str, Any]]:
     """The group's conditions; those of other types stay."""
-    before = rows(old, "conditions")
+    before = nested_list(old, "conditions")
     others = [row for row in before if row.get("type") not in _OURS]
     ours = [row for row in before if row.get("type") in _OURS]
     if pending is not None and numbers.waiting:

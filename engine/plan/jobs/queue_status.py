@@ -16,8 +16,9 @@ from engine.model.phases import PodGroupPhase
 from engine.model.plan_cache import CacheKey, NoOps
 from engine.model.quantities import text_of
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_map
 from engine.plan import roles
-from engine.plan.jobs.lifecycle import POD_GROUP_API, QUEUE_CRD, part
+from engine.plan.jobs.lifecycle import POD_GROUP_API, QUEUE_CRD
 from engine.plan.jobs.volcanojob_commands import API as COMMAND_API
 from engine.plan.jobs.volcanojob_commands import KIND as COMMAND
 from engine.plan.queue.queues import DEFAULT_QUEUE, OPEN, ROOT_QUEUE, Amounts, add, sums_of
@@ -73,7 +74,7 @@ def _all(scope: Scope) -> None:
     asked = _commands(scope)
     for key in queues:
         raw = objects[key]
-        if part(raw, "metadata").get("deletionTimestamp"):
+        if nested_map(raw, "metadata").get("deletionTimestamp"):
             continue
         numbers = counts.get(key.name, {})
         state = _state(scope, key, raw, asked.get(key.name, ()), sum(numbers.values()))
@@ -112,8 +113,8 @@ def _counts(scope: Scope) -> dict[str, dict[str, int]]:
     for key, raw in scope.observed.objects.items():
         if key.kind != "PodGroup" or key.api_version != POD_GROUP_API:
             continue
-        queue = str(part(raw, "spec").get("queue") or DEFAULT_QUEUE)
-        phase = str(part(raw, "status").get("phase") or PodGroupPhase.PENDING)
+        queue = str(nested_map(raw, "spec").get("queue") or DEFAULT_QUEUE)
+        phase = str(nested_map(raw, "status").get("phase") or PodGroupPhase.PENDING)
         row = found.setdefault(queue, {})
         field = field_of.get(phase, "unknown")
         row[field] = row.get(field, 0) + 1
@@ -124,13 +125,13 @@ def _commands(scope: Scope) -> dict[str, list[tuple[ObjectKey, Mapping[str, Any]
     """Commands by the queue that they are about, the oldest first."""
     found: list[tuple[str, ObjectKey, Mapping[str, Any]]] = []
     for key, raw in scope.observed.objects.items():
-        if (key.api_version, key.kind) != (COMMAND_API, COMMAND) or part(raw, "target").get("kind") != QUEUE:
+        if (key.api_version, key.kind) != (COMMAND_API, COMMAND) or nested_map(raw, "target").get("kind") != QUEUE:
             continue
-        if not part(raw, "metadata").get("deletionTimestamp"):
-            found.append((str(part(raw, "metadata").get("creationTimestamp") or ""), key, raw))
+        if not nested_map(raw, "metadata").get("deletionTimestamp"):
+            found.append((str(nested_map(raw, "metadata").get("creationTimestamp") or ""), key, raw))
     rows: dict[str, list[tuple[ObjectKey, Mapping[str, Any]]]] = {}
     for _, key, body in sorted(found, key=lambda row: (row[0], row[1])):
-        rows.setdefault(str(part(body, "target").get("name")), []).append((key, body))
+        rows.setdefault(str(nested_map(body, "target").get("name")), []).append((key, body))
     return rows
 
 
@@ -142,13 +143,13 @@ def _state(
     groups: int,
 ) -> str:
     """The queue's state after its oldest Command; a Command is deleted once the queue shows its effect."""
-    state = str(part(raw, "status").get("state") or OPEN)
+    state = str(nested_map(raw, "status").get("state") or OPEN)
     if state == CLOSING and not groups:
         state = CLOSED
-    uid = part(raw, "metadata").get("uid")
+    uid = nested_map(raw, "metadata").get("uid")
     for command, body in asked:
         action = str(body.get("action") or "")
-        meant = part(body, "target").get("uid")
+        meant = nested_map(body, "target").get("uid")
         if meant and uid and meant != uid:
             _delete(scope, command, body, f"was about an earlier Queue {key.name}")
             continue
@@ -162,7 +163,7 @@ def _state(
             wanted = OPEN
         else:
             wanted = state if state in (CLOSING, CLOSED) else CLOSING if groups else CLOSED
-        if wanted == str(part(raw, "status").get("state") or OPEN):
+        if wanted == str(nested_map(raw, "status").get("state") or OPEN):
             _delete(scope, command, body, f"Queue {key.name} is {wanted}")
         return wanted
     return state
@@ -171,14 +172,14 @@ def _state(
 def _write(
     scope: Scope, key: ObjectKey, raw: Mapping[str, Any], state: str, numbers: Mapping[str, int], used: Amounts
 ) -> None:
-    old = part(raw, "status")
+    old = nested_map(raw, "status")
     new: dict[str, Any] = {name: value for name, value in old.items() if name not in _COUNTED}
     new |= {"state": state, "allocated": {name: text_of(name, used[name]) for name in sorted(used) if used[name]}}
     new |= dict(sorted(numbers.items()))
     if new == old:
         return
     total = ", ".join(f"{count} {name}" for name, count in sorted(numbers.items())) or "no PodGroups"
-    uid = str(part(raw, "metadata").get("uid") or "")
+    uid = str(nested_map(raw, "metadata").get("uid") or "")
     scope.actions.append(
         PatchObject(
             reason=CHANGED, message=f"Queue {key.name} is {state}: {total}", evidence=Evidence(rule=RULE),
@@ -189,7 +190,7 @@ def _write(
 
 
 def _delete(scope: Scope, key: ObjectKey, raw: Mapping[str, Any], why: str) -> None:
-    uid = str(part(raw, "metadata").get("uid") or "")
+    uid = str(nested_map(raw, "metadata").get("uid") or "")
     scope.actions.append(
         DeleteObject(
             reason=ActionReason.COMMAND_ISSUED, message=f"Command {key.namespace}/{key.name}: {why}: deleting it",

@@ -24,10 +24,11 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.quantities import whole
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.grouping import shard_for
 from engine.plan.jobs import ascendjob, resilience, volcanojob
 from engine.plan.jobs.environment import sp_block
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part, rows, texts
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 from engine.plan.jobs.pod_template import RANK_TABLE_VOLUME, has_volume, npu_of, pod_spec
 from engine.wire import podannotations, rankfile, ranktable
 from engine.wire.errors import WireError
@@ -95,12 +96,12 @@ def file_of(owner: ObjectKey) -> ObjectKey:
 
 
 def _wants_file(raw: Mapping[str, Any]) -> bool:
-    return _file_volume(part(part(raw, "spec"), "template"))
+    return _file_volume(nested_map(raw, "spec", "template"))
 
 
 def _file_volume(template: Mapping[str, Any]) -> bool:
     """Whether a template mounts a volume ``ranktable`` that holds files of the node or of a share."""
-    volumes = rows(pod_spec(template), "volumes")
+    volumes = nested_list(pod_spec(template), "volumes")
     return any(row.get("name") == rankfile.VOLUME and not _OTHER_VOLUMES & row.keys() for row in volumes)
 
 
@@ -151,7 +152,7 @@ def _current_table(
         return {}
     known = context.scope.cache[_CURRENT]
     if key.namespace != SYSTEM or not key.name.startswith(rankfile.PREFIX):
-        text = part(config_map, "data").get(FILE)
+        text = nested_map(config_map, "data").get(FILE)
         return dict(known.of(key, text, lambda: _parse(text)))
     inputs = (config_map.get("data"), config_map.get("binaryData"), uid)
     return dict(known.of(key, inputs, lambda: _table_of_file(config_map, uid)))
@@ -258,7 +259,7 @@ def _save(
     """Plan one write. The version key shows readers a change: it is the time of the previous write, 0 at first."""
     done = table["status"] == "completed"
     by_agents = key.namespace == SYSTEM
-    uid = str(part(config_map or {}, "metadata").get("uid") or "")
+    uid = str(nested_map(config_map or {}, "metadata").get("uid") or "")
     context.scope.actions.append(
         WriteRankTable(
             reason=ActionReason.RANK_TABLE_COMPLETED if done else ActionReason.RANK_TABLE_CLEARED,
@@ -301,7 +302,7 @@ def _table_spec(context: ExpansionContext, job: JobObject) -> TableSpec | None:
         return None
     annotations = dict(job.annotations)
     if job.key.kind != ascendjob.KIND and templates:
-        template_notes = texts(part(part(templates[0][0], "metadata"), "annotations") or None)
+        template_notes = string_map(nested_map(templates[0][0], "metadata", "annotations") or None)
         annotations = {**template_notes, **annotations}
     version = ranktable.version_of(
         resources=[name for name, _ in resources], annotations=annotations, node_selectors=selectors(context, job)
@@ -320,14 +321,14 @@ def _table_spec(context: ExpansionContext, job: JobObject) -> TableSpec | None:
 def in_this_shard(context: ExpansionContext, job: JobObject) -> bool:
     """Whether this pass's shard decides for the job."""
     scope = context.scope
-    if context.one_shard and SHARD_LABEL not in part(job.metadata, "labels"):
+    if context.one_shard and SHARD_LABEL not in nested_map(job.metadata, "labels"):
         return scope.shard == MAIN_SHARD
     return shard_for(scope, job.labels, selectors(context, job)[:1]) == scope.shard
 
 
 def selectors(context: ExpansionContext, job: JobObject) -> list[dict[str, str]]:
     """Node selectors of an owner's pod templates, the leader's first."""
-    return [texts(pod_spec(template).get("nodeSelector")) for template, _ in _templates(context, job)]
+    return [string_map(pod_spec(template).get("nodeSelector")) for template, _ in _templates(context, job)]
 
 
 def _block(context: ExpansionContext, job: JobObject, annotations: Mapping[str, str]) -> int:
@@ -338,14 +339,14 @@ def _block(context: ExpansionContext, job: JobObject, annotations: Mapping[str, 
 
 def _templates(context: ExpansionContext, job: JobObject) -> list[tuple[Mapping[str, Any], int]]:
     """Pod templates of an owner and the number of pods of each."""
-    spec = part(job.raw, "spec")
+    spec = nested_map(job.raw, "spec")
     if job.key.kind == ascendjob.KIND:
         return [(replica.template, replica.size) for replica in ascendjob.spec_of(context, job).replicas]
     if job.key.kind == "Job":
         tasks = spec.get("tasks")
         rows = [task for task in tasks if isinstance(task, dict)] if isinstance(tasks, list) else []
-        return [(part(task, "template"), _replicas(task)) for task in rows]
-    return [(part(spec, "template"), _replicas(spec))]
+        return [(nested_map(task, "template"), _replicas(task)) for task in rows]
+    return [(nested_map(spec, "template"), _replicas(spec))]
 
 
 def _replicas(spec: Mapping[str, Any]) -> int:

@@ -24,7 +24,8 @@ from engine.documents.scalars import parse_duration
 from engine.model.cluster import Pod
 from engine.model.history import TIMELINE, JobMemory
 from engine.model.reasons import ActionReason
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
+from engine.model.unstructured import nested_map
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 from engine.plan.jobs.pod_template import containers, npu_of, pod_spec
 from engine.plan.jobs.volcanojob_spec import VolcanoSpec
 
@@ -69,7 +70,7 @@ def obstacle(job: JobObject, spec: VolcanoSpec) -> tuple[str, str] | None:
         return "metadata.labels[fault-scheduling]", "must be grace"
     if _least(spec) < 1:
         return f"metadata.annotations[{MIN_REPLICAS}]", "must be a number of pods, 1 or more"
-    if part(job.raw, "spec").get("maxRetry") != 0:
+    if nested_map(job.raw, "spec").get("maxRetry") != 0:
         return "spec.maxRetry", "must be 0"
     if spec.min_available != 1:
         return "spec.minAvailable", "must be 1"
@@ -228,7 +229,7 @@ def _halved(template: Any, rule: ElasticRule, chips: int) -> dict[str, Any]:
     out: dict[str, Any] = copy.deepcopy(dict(template))
     for row in containers(pod_spec(out)):
         for kind in ("requests", "limits"):
-            amounts = part(part(row, "resources"), kind)
+            amounts = nested_map(nested_map(row, "resources"), kind)
             if rule.resource in amounts:
                 amounts[rule.resource] = chips
     return out

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.unstructured import nested_map, string_map
 from engine.plan.jobs import podgroup
 from engine.plan.jobs.ascendjob_spec import read
-from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject, part, texts
+from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
 _ASCEND_JOB: Final = ("mindxdl.gitee.com/v1", "AscendJob")
 RULE: Final = "mind-cluster/scaling-rule"
@@ -30,7 +31,7 @@ def may_create(context: ExpansionContext, job: JobObject) -> bool:
     if RULE not in labels:
         return True
     raw = context.object("v1", "ConfigMap", job.key.namespace, labels[RULE])
-    steps = _steps(part(raw or {}, "data").get(_KEY))
+    steps = _steps(nested_map(raw or {}, "data").get(_KEY))
     if steps is None:
         context.warn(job, f"metadata.labels[{RULE}]", _refused(job, labels[RULE]))
         return False
@@ -69,9 +70,9 @@ def _running(context: ExpansionContext, namespace: str, rule: str, job_id: str) 
     members: dict[str, str] = {}
     for key in context.kinds.get((POD_GROUP_API, "PodGroup"), ()):
         raw = context.scope.observed.objects[key]
-        labels = texts(part(raw, "metadata").get("labels"))
+        labels = string_map(nested_map(raw, "metadata").get("labels"))
         mine = key.namespace == namespace and labels.get(RULE) == rule and labels.get("jobID", "") == job_id
-        if mine and part(raw, "status").get("phase") == "Running":
+        if mine and nested_map(raw, "status").get("phase") == "Running":
             members[key.name] = labels.get(GROUP, "")
     for job in context.jobs(*_ASCEND_JOB):
         labels = job.labels

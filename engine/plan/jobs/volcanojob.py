@@ -17,8 +17,9 @@ from engine.model.phases import VolcanoJobPhase
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
 from engine.model.times import parse_rfc3339
+from engine.model.unstructured import nested_map
 from engine.plan.jobs import podgroup, resilience, volcanojob_plugins
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 from engine.plan.jobs.pod_template import GROUP_NAME, TASK_SPEC, min_resources, pod
 from engine.plan.jobs.volcanojob_commands import RESUME, next_command
 from engine.plan.jobs.volcanojob_plugins import JOB_NAME, JOB_NAMESPACE
@@ -173,7 +174,7 @@ def _resize(expansion: _Expansion) -> None:
 
 def phase_of(job: JobObject) -> str:
     """The job's phase, empty for a new one."""
-    return str(part(job.status, "state").get("phase") or "")
+    return str(nested_map(job.status, "state").get("phase") or "")
 
 
 def _version(one: Pod) -> int:
@@ -433,7 +434,7 @@ def _clean_up(expansion: _Expansion) -> None:
     declared = job.key in context.scope.desired.manifest_index or job.key in context.scope.undeclared
     if expansion.spec.ttl is None or phase == VolcanoJobPhase.ABORTED or declared:
         return  # Git would re-create a declared job; the pass sync decides about one that is no longer declared
-    since = _time(part(job.status, "state").get("lastTransitionTime"))
+    since = _time(nested_map(job.status, "state").get("lastTransitionTime"))
     if since is not None and context.scope.now >= since + expansion.spec.ttl:
         context.delete(
             job,

@@ -12,7 +12,8 @@ from typing import Any, Final
 from engine.model.diagnostics import ObjectKey
 from engine.model.phases import VolcanoJobPhase
 from engine.model.reasons import ActionReason
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
+from engine.model.unstructured import nested_map
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 
 API: Final = "bus.volcano.sh/v1alpha1"
 KIND: Final = "Command"
@@ -30,13 +31,13 @@ def commands_of(context: ExpansionContext, job: JobObject) -> list[tuple[ObjectK
     objects, found = context.scope.observed.objects, []
     for key in context.kinds[(API, KIND)]:
         raw = objects[key]
-        target, created = part(raw, "target"), str(part(raw, "metadata").get("creationTimestamp") or "")
+        target, created = nested_map(raw, "target"), str(nested_map(raw, "metadata").get("creationTimestamp") or "")
         if key.namespace != job.key.namespace or (target.get("kind"), target.get("name")) != ("Job", job.key.name):
             continue
         if str(target.get("apiVersion") or job.key.api_version) != job.key.api_version:
             continue
         younger = created >= str(job.metadata.get("creationTimestamp") or "")
-        if (target["uid"] == job.uid if target.get("uid") else younger) and not part(raw, "metadata").get(
+        if (target["uid"] == job.uid if target.get("uid") else younger) and not nested_map(raw, "metadata").get(
             "deletionTimestamp"
         ):
             found.append((created, key, raw))
@@ -51,7 +52,7 @@ def next_command(context: ExpansionContext, job: JobObject, phase: str, done: st
         done: uid of the Command carried out last.
     """
     for key, raw in commands_of(context, job):
-        action, uid = str(raw.get("action") or ""), str(part(raw, "metadata").get("uid") or "")
+        action, uid = str(raw.get("action") or ""), str(nested_map(raw, "metadata").get("uid") or "")
         if action not in ACTIONS:
             text = f"action {action!r:.60} is not one of {', '.join(ACTIONS)}: delete the Command"
             context.warn(job, f"Command {key.name}", text)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.plan.jobs.lifecycle import part, rows, texts
+from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.pod_template import containers, plain, set_env
 from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
 
@@ -87,7 +87,7 @@ def head_ports(spec: VolcanoSpec) -> list[tuple[str, int]]:
 
 def addresses(task: TaskSpec, job: str) -> list[str]:
     """Host names of a task's pods under the headless Service of plugin ``svc``; one for a task with a host name."""
-    inner = part(dict(task.template), "spec")
+    inner = nested_map(dict(task.template), "spec")
     domain = str(inner.get("subdomain") or job)
     if inner.get("hostname"):
         return [f"{inner['hostname']}.{domain}"] if task.replicas else []
@@ -176,8 +176,8 @@ def _hcclrank(spec: VolcanoSpec, task: TaskSpec, pod: dict[str, Any], index: int
     """The rank: the template's, else variable ``RANK``, else by the tasks of masters and workers."""
     given = options(spec, "hcclrank")
     annotations = pod["metadata"].setdefault("annotations", {})
-    own = texts(part(part(dict(task.template), "metadata"), "annotations")).get(RANK_INDEX)
-    variables = (e for row in containers(pod["spec"]) for e in rows(row, "env") if e.get("name") == "RANK")
+    own = string_map(nested_map(dict(task.template), "metadata", "annotations")).get(RANK_INDEX)
+    variables = (e for row in containers(pod["spec"]) for e in nested_list(row, "env") if e.get("name") == "RANK")
     rank = own or next((str(e["value"]) for e in variables if e.get("value")), "")
     if not rank and task.name == given["master"]:
         rank = str(index)
@@ -190,7 +190,7 @@ def _hcclrank(spec: VolcanoSpec, task: TaskSpec, pod: dict[str, Any], index: int
 
 def _open(row: dict[str, Any], name: str, port: int) -> None:
     """Open a container's port unless it is open."""
-    if not any(one.get("containerPort") == port for one in rows(row, "ports")):
+    if not any(one.get("containerPort") == port for one in nested_list(row, "ports")):
         row["ports"] = [*(row.get("ports") or []), {"name": name, "containerPort": port, "protocol": "TCP"}]
 
 

@@ -17,8 +17,9 @@ from engine.model.actions import (
 )
 from engine.model.diagnostics import ObjectKey
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_map
 from engine.plan.jobs import volcanojob_frameworks as frameworks
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 from engine.plan.jobs.pod_template import containers, plain, set_env
 from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
 from engine.wire.names import SSH_KEYS
@@ -98,7 +99,7 @@ def hosts(job: JobObject, spec: VolcanoSpec) -> dict[str, str]:
     """Host names per task: contents of the host files and values of the variables."""
     out: dict[str, str] = {}
     for task in spec.tasks:
-        inner = part(dict(task.template), "spec")
+        inner = nested_map(dict(task.template), "spec")
         names = (
             [str(inner["hostname"])]
             if inner.get("hostname")
@@ -143,8 +144,8 @@ def _hosts(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) -> None
     if live is None:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job, _config_map(job)), "data": wanted}
         context.create_object(job, body, ActionReason.HOSTS_MISSING, f"{job.key}: creating the hosts of its plugin svc")
-    elif part(live, "data") != wanted:
-        patch = {"data": merge_patch(part(live, "data"), wanted)}
+    elif nested_map(live, "data") != wanted:
+        patch = {"data": merge_patch(nested_map(live, "data"), wanted)}
         key = ObjectKey("v1", "ConfigMap", job.key.namespace, _config_map(job))
         context.patch(
             job, key, patch, ActionReason.HOSTS_CHANGED, f"{job.key}: its tasks have changed, writing their hosts"
@@ -188,7 +189,7 @@ def _keys(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) -> None:
     """Plan the Secret of plugin ``ssh``; its key pair is generated when the action is carried out."""
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
     for task in spec.tasks:
-        inner = part(dict(task.template), "spec")
+        inner = nested_map(dict(task.template), "spec")
         domain = str(inner.get("subdomain") or job.key.name)
         for index in range(task.replicas):
             name = str(inner.get("hostname") or f"{job.key.name}-{task.name}-{index}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.plan.jobs.lifecycle import JobObject, part
+from engine.model.unstructured import nested_map
+from engine.plan.jobs.lifecycle import JobObject
 from engine.plan.jobs.pod_template import containers, misshapen, npu_of, pod_spec
 
 DEFAULT_RETRIES: Final = 3
@@ -92,13 +93,13 @@ class VolcanoSpec(NamedTuple):
 
 def read(job: JobObject) -> VolcanoSpec:
     """Read the job's spec with Volcano's defaults; ``problem`` names the first error."""
-    spec = part(job.raw, "spec")
+    spec = nested_map(job.raw, "spec")
     listed = spec.get("tasks")
     rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     tasks = tuple(_task(row, position) for position, row in enumerate(rows))
     total = sum(max(0, task.replicas) for task in tasks)
     default_least = sum(max(0, task.required) for task in tasks)
-    plugins = _plugins(part(spec, "plugins"))
+    plugins = _plugins(nested_map(spec, "plugins"))
     least = _number(spec.get("minAvailable"))
     retries = _number(spec.get("maxRetry"))
     out = VolcanoSpec(
@@ -123,7 +124,7 @@ def read(job: JobObject) -> VolcanoSpec:
         problem="",
         ignored=tuple(_ignored(spec, rows)),
     )
-    problem = _problem(out, total) or _topology_problem(part(spec, "networkTopology")) or _partition_problem(rows)
+    problem = _problem(out, total) or _topology_problem(nested_map(spec, "networkTopology")) or _partition_problem(rows)
     return out._replace(problem=problem, expected=() if problem else out.expected)
 
 
@@ -150,13 +151,13 @@ def _plugins(listed: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _task(row: Mapping[str, Any], position: int) -> TaskSpec:
-    depends = part(row, "dependsOn")
+    depends = nested_map(row, "dependsOn")
     replicas = _number(row.get("replicas"))
     return TaskSpec(
         name=str(row.get("name") or f"default{position}"),
         replicas=1 if replicas is None else replicas,
         min_available=_number(row.get("minAvailable")),
-        template=part(row, "template"),
+        template=nested_map(row, "template"),
         policies=_policies(row.get("policies")),
         depends_on=_words(depends.get("name")),
         depends_any=depends.get("iteration") == "any",
@@ -213,7 +214,7 @@ def _topology_problem(topology: Mapping[str, Any]) -> str:
 def _partition_problem(rows: Sequence[Mapping[str, Any]]) -> str:
     """The pods of a task in partitions, and its minimum, must add up to its partitions."""
     for position, row in enumerate(rows):
-        policy = part(row, "partitionPolicy")
+        policy = nested_map(row, "partitionPolicy")
         count, size = _number(policy.get("totalPartitions")), _number(policy.get("partitionSize"))
         least = _number(policy.get("minPartitions"))
         task = _task(row, position)

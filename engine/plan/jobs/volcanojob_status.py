@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 from engine.gangs.job_status import go_duration, merge_patch
 from engine.model.reasons import ActionReason
 from engine.model.times import parse_rfc3339, rfc3339
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
+from engine.model.unstructured import nested_map
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 from engine.plan.jobs.volcanojob_plugins import controlled_resources
 from engine.plan.jobs.volcanojob_spec import VolcanoSpec
 
@@ -43,7 +44,7 @@ def write(
 ) -> None:
     """Plan the status patch if anything changes."""
     old = job.status
-    changed = part(old, "state").get("phase") != phase
+    changed = nested_map(old, "state").get("phase") != phase
     new = {
         **{key: value for key, value in old.items() if key not in _OWN},
         **_counted(counts),

@@ -11,14 +11,22 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from engine.gangs.owners import GENERATED_GROUP, GROUP_NAME_KEYS, VOLCANO_API, controller_of, count, generated_group
+from engine.gangs.owners import (
+    GENERATED_GROUP,
+    GROUP_NAME_KEYS,
+    VOLCANO_API,
+    controller_of,
+    generated_group,
+    non_negative,
+)
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.quantities import text_of
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_map, string_map
 from engine.plan import roles
 from engine.plan.grouping import shard_of
-from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject, part, texts
+from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
 QUEUE_NAME_KEY: Final = "scheduling.volcano.sh/queue-name"
 MIN_MEMBER_KEY: Final = "scheduling.volcano.sh/group-min-member"
@@ -88,7 +96,11 @@ def _delete_of_none(context: ExpansionContext, group: ObjectKey) -> None:
     if kind not in ("ReplicaSet", "StatefulSet"):
         return
     owner = _controller(context, str(above.get("apiVersion")), kind, group.namespace, name)
-    if owner.uid and owner.uid == above.get("uid") and count(part(owner.raw, "spec").get("replicas"), 1) == 0:
+    if (
+        owner.uid
+        and owner.uid == above.get("uid")
+        and non_negative(nested_map(owner.raw, "spec").get("replicas"), 1) == 0
+    ):
         text = f"{kind} {group.namespace}/{name} has no replicas: deleting its PodGroup"
         context.delete(owner, group, ActionReason.SCALED_DOWN, text)
 
@@ -96,9 +108,9 @@ def _delete_of_none(context: ExpansionContext, group: ObjectKey) -> None:
 def _controller(context: ExpansionContext, api: str, kind: str, namespace: str, name: str) -> JobObject:
     key = ObjectKey(api, kind, namespace, name)
     raw = context.scope.observed.objects.get(key, {}) if kind in _KNOWN else {}
-    return JobObject(key, raw, part(raw, "metadata"))
+    return JobObject(key, raw, nested_map(raw, "metadata"))
 
 
 def _inherited(notes: dict[str, str]) -> dict[str, str]:
     """Annotations or labels for the group: Volcano's own, and those of NPU jobs."""
-    return {key: value for key, value in texts(notes).items() if key.startswith(_INHERITED)}
+    return {key: value for key, value in string_map(notes).items() if key.startswith(_INHERITED)}

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from engine.gangs.forming import pod_group_of, task_of
-from engine.gangs.owners import part, spec_of
+from engine.gangs.owners import spec_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from engine.model.plan_cache import PlanCache
+from engine.model.unstructured import nested_map
 from engine.plan.place import part_requests, switch_config
 from engine.plan.place.families import rack950, registry
 from engine.plan.place.families.multilevel import read_group_sizes, read_trees
@@ -171,7 +172,7 @@ def least_chips(job: SchedulerJob, observed: Observed) -> int:
     PodGroup is Pending (pkg/scheduler/actions/enqueue).
     """
     group = pod_group_of(observed, job.gang)
-    if part(group, "status").get("phase") not in (None, "", "Pending"):
+    if nested_map(group, "status").get("phase") not in (None, "", "Pending"):
         return 0
     stated = _npu_resources(group).get(job.resource, 0)
     elastic = job.gang.min_available < len(job.pods) and stated >= sum(pod.count for pod in job.pods)
@@ -182,7 +183,7 @@ def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
     """``minResources`` of a PodGroup, NPU entries only, sorted by name."""
     if not group:
         return {}
-    least = part(spec_of(group), "minResources")
+    least = nested_map(spec_of(group), "minResources")
     wanted = sorted(key for key in map(str, least) if key.startswith(GROUP) and key in least)
     return {key: int(str(least[key])) if str(least[key]).isdecimal() else 0 for key in wanted}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.gangs.owners import part
 from engine.model.cluster import Observed, Pod
+from engine.model.unstructured import nested_map
 
 KIND: Final = "PodDisruptionBudget"
 #: Where a server serves both, the same budget is in both; the newer one counts.
@@ -67,12 +67,12 @@ class DisruptionBudgets:
 
 def _budget(namespace: str, raw: Mapping[str, Any], *, beta: bool) -> DisruptionBudget:
     """A budget without a status allows no eviction; in v1beta1 an empty selector selects nothing."""
-    spec, left = part(raw, "spec"), part(raw, "status").get("disruptionsAllowed")
+    spec, left = nested_map(raw, "spec"), nested_map(raw, "status").get("disruptionsAllowed")
     selector: Mapping[str, Any] | None = spec["selector"] if isinstance(spec.get("selector"), dict) else None
     if selector is not None:
         rows = selector.get("matchExpressions")
         expressions = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        selector = {"matchLabels": part(selector, "matchLabels"), "matchExpressions": expressions}
+        selector = {"matchLabels": nested_map(selector, "matchLabels"), "matchExpressions": expressions}
         if beta and not selector["matchLabels"] and not expressions:
             selector = None
     return DisruptionBudget(namespace, selector, left if isinstance(left, int) and not isinstance(left, bool) else 0)

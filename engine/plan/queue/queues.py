@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.gangs.owners import annotations_of, labels_of, part
+from engine.gangs.owners import annotations_of, labels_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.quantities import amount
+from engine.model.unstructured import nested_map
 from engine.plan.queue.share import QueueDemand, divide, share
 from engine.plan.scope import Scope
 
@@ -253,7 +254,7 @@ def queues_of(desired: Desired, observed: Observed) -> dict[str, QueueState]:
 
 
 def _of_object(name: str, raw: Mapping[str, Any]) -> QueueState:
-    spec, status = part(raw, "spec"), part(raw, "status")
+    spec, status = nested_map(raw, "spec"), nested_map(raw, "status")
     queue_state = QueueState(
         name, state=str(status.get("state") or spec.get("state") or OPEN), parent=str(spec.get("parent") or "")
     )
@@ -266,9 +267,9 @@ def _of_object(name: str, raw: Mapping[str, Any]) -> QueueState:
     queue_state.preemptable = spec.get("preemptable") is True or stated == "true"
     if queue_state.parent == ROOT_QUEUE:
         queue_state.parent = ""
-    _read(queue_state, "capability", part(spec, "capability"))
-    _read(queue_state, "deserved", part(spec, "deserved"))
-    _read(queue_state, "guarantee", part(part(spec, "guarantee"), "resource"))
+    _read(queue_state, "capability", nested_map(spec, "capability"))
+    _read(queue_state, "deserved", nested_map(spec, "deserved"))
+    _read(queue_state, "guarantee", nested_map(spec, "guarantee", "resource"))
     return queue_state
 
 

@@ -18,6 +18,7 @@ from engine.model.links import LINKED
 from engine.model.reasons import ActionReason
 from engine.model.states import NodeHealth
 from engine.model.times import rfc3339
+from engine.model.unstructured import nested_map
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 from engine.plan.sync.foreign import SETTING, declared_documents
@@ -60,7 +61,7 @@ def run(scope: Scope) -> None:
     }
     for key in keys:
         raw = scope.observed.objects[key]
-        if (key.kind, key.name) in pending or _part(raw, "metadata").get("deletionTimestamp"):
+        if (key.kind, key.name) in pending or nested_map(raw, "metadata").get("deletionTimestamp"):
             continue  # a newer generation is on its way, and the next pass judges that
         name, declared = f"{key.kind}/{key.name}", documents.get((key.kind, key.name))
         if declared is not None:
@@ -155,7 +156,7 @@ def _patch(
     scope: Scope, key: ObjectKey, raw: Mapping[str, Any], verdict: _Verdict, mark: tuple[str, str, str] | None
 ) -> None:
     """Patch the status where it differs; a condition keeps its time while its status stays."""
-    status, metadata = _part(raw, "status"), _part(raw, "metadata")
+    status, metadata = nested_map(raw, "status"), nested_map(raw, "metadata")
     listed = status.get("conditions")
     rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     before = {str(row.get("type")): row for row in rows}
@@ -202,16 +203,11 @@ def _with_status(scope: Scope) -> frozenset[str]:
     """Belay's kinds whose CRD has a status subresource."""
     found = set()
     for key, raw in scope.observed.objects.items():
-        spec = _part(raw, "spec") if (key.api_version, key.kind) == _CRD else {}
+        spec = nested_map(raw, "spec") if (key.api_version, key.kind) == _CRD else {}
         if spec.get("group") != _GROUP:
             continue
         versions = spec.get("versions")
         for version in versions if isinstance(versions, list) else ():
-            if isinstance(version, dict) and "status" in _part(version, "subresources"):
-                found.add(str(_part(spec, "names").get("kind") or ""))
+            if isinstance(version, dict) and "status" in nested_map(version, "subresources"):
+                found.add(str(nested_map(spec, "names").get("kind") or ""))
     return frozenset(found)
-
-
-def _part(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = raw.get(name)
-    return value if isinstance(value, dict) else {}

@@ -13,6 +13,7 @@ from engine.documents import CLUSTER_KINDS, SHIPPED, Declared, Desired
 from engine.documents.kinds import API_VERSION
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan import IgnoredObject
+from engine.model.unstructured import nested_map
 from engine.plan.scope import Scope
 from engine.wire.names import MAIN_SHARD
 
@@ -29,7 +30,7 @@ def run(scope: Scope) -> None:
         return
     declared = {(one.document.KIND, one.document.name) for one in declared_documents(scope.desired)}
     for key in keys:
-        metadata = _part(scope.observed.objects[key], "metadata")
+        metadata = nested_map(scope.observed.objects[key], "metadata")
         if metadata.get("deletionTimestamp") or (key.kind, key.name) in declared:
             continue
         reason, why = _why(scope, key, metadata)
@@ -53,7 +54,7 @@ def declared_documents(desired: Desired) -> Iterator[Declared[Any]]:
 def _why(scope: Scope, key: ObjectKey, metadata: Mapping[str, Any]) -> tuple[str, str]:
     """Reason and message of an object that does not count."""
     inventory = scope.observed.inventory
-    applied = key in inventory if inventory is not None else _DIGEST in _part(metadata, "annotations")
+    applied = key in inventory if inventory is not None else _DIGEST in nested_map(metadata, "annotations")
     if applied:
         return "NotDeclared", "it was applied from Git, and Git no longer declares it: delete it, or declare it again"
     if key.kind in scope.desired.settings.cluster_documents:
@@ -65,8 +66,3 @@ def _why(scope: Scope, key: ObjectKey, metadata: Mapping[str, Any]) -> tuple[str
     if key.kind not in CLUSTER_KINDS:
         return "NotFromGit", commit
     return "NotFromGit", f"{commit}, or name {key.kind} in {SETTING}"
-
-
-def _part(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = raw.get(name)
-    return value if isinstance(value, dict) else {}

@@ -23,6 +23,7 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_map
 from engine.plan.scope import Scope
 from engine.plan.sync.drift import first_difference
 from engine.plan.sync.pruning import PRUNE, PRUNED, member_of
@@ -110,7 +111,7 @@ def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -
             )
         )
         return
-    metadata = _part(live, "metadata")
+    metadata = nested_map(live, "metadata")
     if metadata.get("deletionTimestamp"):
         return  # it can be created again once it is gone
     inputs = (manifest.digest, live, schema)
@@ -138,24 +139,24 @@ def applied_body(manifest: Manifest, live: Mapping[str, Any]) -> dict[str, Any]:
     Keys of ConfigMaps that components fill keep their live content.
     """
     body = normalized({key: value for key, value in manifest.body.items() if key != "status"})
-    metadata = dict(_part(body, "metadata"))
+    metadata = dict(nested_map(body, "metadata"))
     metadata["name"] = manifest.key.name
     if manifest.key.namespace:
         metadata["namespace"] = manifest.key.namespace
-    metadata["labels"] = {**_part(metadata, "labels"), MANAGED_BY: MANAGER}
-    metadata["annotations"] = {**_part(metadata, "annotations"), DIGEST: manifest.digest}
+    metadata["labels"] = {**nested_map(metadata, "labels"), MANAGED_BY: MANAGER}
+    metadata["annotations"] = {**nested_map(metadata, "annotations"), DIGEST: manifest.digest}
     body["metadata"] = metadata
     filled = _machine_keys(manifest.key)
     if filled and live:
-        now = _part(live, "data")
-        body["data"] = {**_part(body, "data"), **{key: now[key] for key in filled if key in now}}
+        now = nested_map(live, "data")
+        body["data"] = {**nested_map(body, "data"), **{key: now[key] for key in filled if key in now}}
     return body
 
 
 def _patch_reason(manifest: Manifest, live: Mapping[str, Any], schema: Mapping[str, Any] | None) -> tuple[str, str]:
     """Reason and message for patching an object; empty when it matches."""
-    metadata = _part(live, "metadata")
-    digest = _part(metadata, "annotations").get(DIGEST)
+    metadata = nested_map(live, "metadata")
+    digest = nested_map(metadata, "annotations").get(DIGEST)
     if digest != manifest.digest:
         return "ManifestChanged", "it was not applied yet" if digest is None else "its manifest has changed"
     body = applied_body(manifest, live)
@@ -199,7 +200,7 @@ def _maintain_waiting(scope: Scope, schemas: _Schemas) -> None:
         live = scope.observed.objects.get(manifest.key) if manifest.key in scope.undeclared else None
         if live is None or member_of(manifest.key, live) not in waiting:
             continue
-        if _part(_part(live, "metadata"), "annotations").get(DIGEST) == manifest.digest:
+        if nested_map(live, "metadata", "annotations").get(DIGEST) == manifest.digest:
             _apply(scope, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
 
 
@@ -216,12 +217,12 @@ def _declares_nothing(desired: Desired) -> bool:
 
 def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequence[CreateObject]) -> None:
     """Delete one object; where it may have been renamed, only once the ``fresh`` objects exist."""
-    metadata = _part(live, "metadata")
+    metadata = nested_map(live, "metadata")
     if metadata.get("deletionTimestamp"):
         return
-    if _part(metadata, "annotations").get(PRUNE) == "disabled":
+    if nested_map(metadata, "annotations").get(PRUNE) == "disabled":
         return
-    if _part(metadata, "labels").get(MANAGED_BY) != MANAGER:
+    if nested_map(metadata, "labels").get(MANAGED_BY) != MANAGER:
         _report_kept(scope, key, f"label {MANAGED_BY} says that Belay no longer manages it")
         return
     if key.kind == "Namespace":
@@ -297,12 +298,12 @@ def _schemas(observed: Observed) -> _Schemas:
     for key in observed.objects:
         if (key.api_version, key.kind) != _CRD:
             continue
-        spec = _part(observed.objects[key], "spec")
-        kind = str(_part(spec, "names").get("kind") or "")
+        spec = nested_map(observed.objects[key], "spec")
+        kind = str(nested_map(spec, "names").get("kind") or "")
         versions = spec.get("versions")
         for version in versions if isinstance(versions, list) else ({},):
             if isinstance(version, dict):
-                schema = _part(_part(version, "schema"), "openAPIV3Schema")
+                schema = nested_map(version, "schema", "openAPIV3Schema")
                 found[(f"{spec.get('group')}/{version.get('name')}", kind)] = schema
     return found
 
@@ -310,8 +311,3 @@ def _schemas(observed: Observed) -> _Schemas:
 def _evidence(scope: Scope, manifest: Manifest) -> Evidence:
     origin = manifest.origin
     return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=scope.desired.revision)
-
-
-def _part(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = raw.get(name)
-    return value if isinstance(value, dict) else {}

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.errors import bounded
+from engine.model.unstructured import nested_map
 from engine.wire import evidence, faultjob, links, pings, publicinfo, recoveryrecord, resetinfo, steptimes, superpods
 from engine.wire.names import (
     DEVICE_NAMESPACE,
@@ -144,7 +145,7 @@ def _of_agent(request: WriteRequest) -> str:
                 return f"the agent of node {node} may not change node {_cut(request.name)}"
             return _node_change(request, f"the agent of node {node}", NODE_LABELS, NODE_ANNOTATIONS)
         case _:
-            where = str(_part(request.old, "spec").get("nodeName") or "")
+            where = str(nested_map(request.old, "spec").get("nodeName") or "")
             if where != node:
                 return f"the agent of node {node} may not change pod {_key(request)}, which is on node {_cut(where)!r}"
             if _but(request.old, "annotations") != _but(request.new, "annotations"):
@@ -158,7 +159,7 @@ def _report(request: WriteRequest, node: str) -> str:
     if request.operation == "DELETE":
         allowed = request.namespace == NODE_NAMESPACE
         return "" if allowed else f"the agent of node {node} may not delete ConfigMap {_key(request)}"
-    data = _part(request.new, "data")
+    data = nested_map(request.new, "data")
     if not publicinfo.has_public_faults(request.new):
         return ""
     others = sorted(_influenced(data) - {node})
@@ -220,7 +221,7 @@ def _node_change(request: WriteRequest, who: str, labels: frozenset[str], annota
         return f"{who} may change labels and annotations of node {_cut(request.name)} only, neither taints nor its spec"
     prefixes = NODE_LABEL_PREFIXES if labels else ()
     for field, allowed in (("labels", labels), ("annotations", annotations)):
-        before, after = (_part(_part(one, "metadata"), field) for one in (request.old, request.new))
+        before, after = (nested_map(nested_map(one, "metadata"), field) for one in (request.old, request.new))
         for key in sorted(before.keys() | after.keys()):
             fits = key in allowed or (field == "labels" and key.startswith(prefixes or "\0"))
             if before.get(key) != after.get(key) and not fits:
@@ -232,13 +233,8 @@ def _but(obj: Mapping[str, Any], *fields: str) -> dict[str, Any]:
     """The object without status, bookkeeping of the API server, and these fields of its metadata."""
     left = {key: value for key, value in obj.items() if key not in ("metadata", "status")}
     kept = ("name", "namespace", "labels", "annotations", "finalizers", "ownerReferences")
-    metadata = _part(obj, "metadata")
+    metadata = nested_map(obj, "metadata")
     return {**left, "metadata": {key: metadata[key] for key in kept if metadata.get(key) and key not in fields}}
-
-
-def _part(obj: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = obj.get(key)
-    return found if isinstance(found, Mapping) else {}
 
 
 def _rows(obj: Any, key: str) -> list[Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.inference import rollout, scaling, snapshots, status, workloads
 from engine.plan.jobs.inference.serving import (
@@ -16,7 +17,7 @@ from engine.plan.jobs.inference.serving import (
     size,
     template_of,
 )
-from engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject, part, rows, texts
+from engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject
 from engine.plan.jobs.pod_template import misshapen
 
 #: Kubernetes adds a hash of eleven characters to a StatefulSet's name for a label of its pods (63 characters).
@@ -25,8 +26,8 @@ _MAX_NAME: Final = 52
 
 def invalid(serving: ServingContext, one: JobObject) -> tuple[str, str] | None:
     """The first field of an InstanceSet that cannot be used, and why; None when there is none."""
-    spec = part(one.raw, "spec")
-    kind, body = part(spec, "workload"), part(spec, "spec")
+    spec = nested_map(one.raw, "spec")
+    kind, body = nested_map(spec, "workload"), nested_map(spec, "spec")
     if (kind.get("apiVersion"), kind.get("kind")) not in {(names.APPS, known) for known in names.WORKLOADS}:
         return "spec.workload", f"must be an {names.APPS} Deployment or StatefulSet"
     count = spec.get("replicas")
@@ -40,7 +41,7 @@ def invalid(serving: ServingContext, one: JobObject) -> tuple[str, str] | None:
     if kind.get("kind") == "StatefulSet" and len(longest) > _MAX_NAME:
         text = f"instance names such as {longest:.80} have {len(longest)} characters, pods allow at most {_MAX_NAME}"
         return "metadata.name", f"{text}: shorten the names of the service and its roles"
-    wrong = misshapen(part(body, "template"))
+    wrong = misshapen(nested_map(body, "template"))
     if wrong:
         return "spec.spec.template", wrong
     if is_gang(one):
@@ -48,9 +49,9 @@ def invalid(serving: ServingContext, one: JobObject) -> tuple[str, str] | None:
             return f"metadata.labels[{names.GANG}]", "the cluster has no PodGroups, so no gang can start"
         if kind.get("kind") == "StatefulSet" and body.get("podManagementPolicy") != "Parallel" and size(body) > 1:
             return "spec.spec.podManagementPolicy", f"must be Parallel: the {size(body)} pods of a gang start together"
-    for index, row in enumerate(rows(spec, "services")):
-        for number, port in enumerate(rows(part(row, "spec"), "ports")):
-            if part(row, "spec").get("type") == "NodePort" and not port.get("nodePort"):
+    for index, row in enumerate(nested_list(spec, "services")):
+        for number, port in enumerate(nested_list(row, "spec", "ports")):
+            if nested_map(row, "spec").get("type") == "NodePort" and not port.get("nodePort"):
                 return f"spec.services[{index}].spec.ports[{number}].nodePort", "must be set for a NodePort Service"
     return None
 
@@ -120,10 +121,10 @@ def _keep_objects(serving: ServingContext, role: ServingRole, one: ServingInstan
         if live is None or (one.live is not None and not one.current):
             continue  # the group of an instance with an earlier template changes with it
         fields = ("minMember",) if one.live is not None else ("minMember", "minResources")
-        change = {f: body["spec"].get(f) for f in fields if body["spec"].get(f) != part(live, "spec").get(f)}
+        change = {f: body["spec"].get(f) for f in fields if body["spec"].get(f) != nested_map(live, "spec").get(f)}
         if change:
             key = serving.key_of(body)
-            uid = str(part(live, "metadata").get("uid") or "")
+            uid = str(nested_map(live, "metadata").get("uid") or "")
             text = f"{role.job.key}: PodGroup {key.name} follows its instance"
             serving.context.patch(role.job, key, {"spec": change}, "PodGroupChanged", text, uid=uid)
 
@@ -142,7 +143,7 @@ def _keep_workload(serving: ServingContext, role: ServingRole, one: ServingInsta
         still = {"template", "selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates"}
         patch["spec"] = {key: value for key, value in body.items() if key not in still}
         text = f"{role.job.key}: {what} changes in place"
-    uid = str(part(one.live, "metadata").get("uid") or "")
+    uid = str(nested_map(one.live, "metadata").get("uid") or "")
     serving.context.patch(role.job, one.key, patch, f"{role.kind}Changed", text, uid=uid)
 
 
@@ -156,7 +157,7 @@ def _keep_service(serving: ServingContext, role: ServingRole, body: dict[str, An
     if carried:
         patch["spec"] = body["spec"]
     key = serving.key_of(body)
-    uid = str(part(live, "metadata").get("uid") or "")
+    uid = str(nested_map(live, "metadata").get("uid") or "")
     text = f"{role.job.key}: Service {key.name} follows its declaration"
     serving.context.patch(role.job, key, patch, "ServiceChanged", text, uid=uid)
 
@@ -183,7 +184,7 @@ def _remove_surplus(serving: ServingContext, role: ServingRole, surge: int) -> N
     workloads_of = ((names.APPS, kind) for kind in sorted(names.WORKLOADS))
     for api, kind in (*workloads_of, (POD_GROUP_API, "PodGroup"), ("v1", "Service")):
         for key, raw in serving.children(role.job, api, kind):
-            index = texts(part(raw, "metadata").get("labels")).get(names.INSTANCE_INDEX, "")
+            index = string_map(nested_map(raw, "metadata").get("labels")).get(names.INSTANCE_INDEX, "")
             if index.isdecimal() and int(index) not in kept:
                 text = f"{role.job.key} no longer asks for {kind} {key.name}"
                 serving.context.delete(role.job, key, ActionReason.SCALED_DOWN, text)

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_map, string_map
 from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, annotations_of
-from engine.plan.jobs.lifecycle import JobObject, part, texts
+from engine.plan.jobs.lifecycle import JobObject
 
 RULE: Final = "rolling-update"
 
@@ -77,7 +78,7 @@ def surge_of(role: ServingRole) -> int:
 
 def is_surge(one: ServingInstance) -> bool:
     """Whether the instance only stands in for others."""
-    return one.live is not None and names.SURGE in texts(part(one.live, "metadata").get("annotations"))
+    return one.live is not None and names.SURGE in string_map(nested_map(one.live, "metadata").get("annotations"))
 
 
 def limits(role: ServingRole) -> tuple[int, int]:

@@ -9,10 +9,10 @@ import copy
 from typing import Any, Final
 
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.inference.serving import ServingContext, ServingRole, digest_of, template_of
 from engine.plan.jobs.inference.workloads import child
-from engine.plan.jobs.lifecycle import part, rows, texts
 
 HPA: Final = "HPA"
 _EXTERNAL: Final = "External"
@@ -20,7 +20,7 @@ _EXTERNAL: Final = "External"
 
 def is_scaled(spec: dict[str, Any]) -> bool:
     """Whether an autoscaler, and no manifest, says how many instances a role has."""
-    return part(spec, "scalingPolicy").get("type") == HPA
+    return nested_map(spec, "scalingPolicy").get("type") == HPA
 
 
 def keep(serving: ServingContext, role: ServingRole) -> dict[str, Any] | None:
@@ -33,11 +33,11 @@ def keep(serving: ServingContext, role: ServingRole) -> dict[str, Any] | None:
     kind = str(policy.get("type") or "")
     if kind != HPA:
         return {"type": kind, "ready": False, "message": f"unsupported scaling policy type: {kind}"[:200]}
-    wrong = _invalid(part(policy, "spec"))
+    wrong = _invalid(nested_map(policy, "spec"))
     if wrong:
         serving.context.warn(role.job, f"spec.scalingPolicy.spec.{wrong[0]}", wrong[1])
         return {"type": HPA, "ready": False, "message": f"{wrong[0]}: {wrong[1]}"}
-    body = _autoscaler(role, name, part(policy, "spec"))
+    body = _autoscaler(role, name, nested_map(policy, "spec"))
     found = {api: raw for api in names.SCALER_APIS for key, raw in serving.children(role.job, api, names.SCALER)
              if key.name == name}  # fmt: skip
     live = next(iter(found.values()), None)
@@ -45,14 +45,14 @@ def keep(serving: ServingContext, role: ServingRole) -> dict[str, Any] | None:
         text = f"{role.job.key} wants autoscaler {name}: creating it"
         serving.context.create_object(role.job, body, f"{names.SCALER}Missing", text)
         return {"type": HPA, "name": name, "ready": False, "message": "HPA is not created yet"}
-    if template_of(live) != template_of(body) and not part(live, "metadata").get("deletionTimestamp"):
+    if template_of(live) != template_of(body) and not nested_map(live, "metadata").get("deletionTimestamp"):
         notes = {names.TEMPLATE: template_of(body)}
-        adopted = not template_of(live) and _same(body["spec"], part(live, "spec"))
+        adopted = not template_of(live) and _same(body["spec"], nested_map(live, "spec"))
         patch = {"metadata": {"annotations": notes}} | ({} if adopted else {"spec": body["spec"]})
         api = next(iter(found))
         key = next(key for key, _ in serving.children(role.job, api, names.SCALER) if key.name == name)
         text = f"{role.job.key}: autoscaler {name} follows its policy"
-        uid = str(part(live, "metadata").get("uid") or "")
+        uid = str(nested_map(live, "metadata").get("uid") or "")
         serving.context.patch(role.job, key, patch, f"{names.SCALER}Changed", text, uid=uid)
     return {"type": HPA, "name": name, "ready": True, "message": "HPA created successfully"}
 
@@ -65,12 +65,12 @@ def _autoscaler(role: ServingRole, name: str, policy: dict[str, Any]) -> dict[st
     head, dash, _ = role.service.rpartition("-")
     if dash:
         own[names.SET_NAME] = head
-    for metric in rows(spec, "metrics"):
+    for metric in nested_list(spec, "metrics"):
         external = metric.get("external")
         if metric.get("type") == _EXTERNAL and isinstance(external, dict):
-            inner = external["metric"] = part(external, "metric")
-            selector = inner["selector"] = part(inner, "selector")
-            selector["matchLabels"] = {**own, **texts(selector.get("matchLabels"))}
+            inner = external["metric"] = nested_map(external, "metric")
+            selector = inner["selector"] = nested_map(inner, "selector")
+            selector["matchLabels"] = {**own, **string_map(selector.get("matchLabels"))}
     labels = {**role.job.labels, names.SCALES: role.job.key.name, names.MANAGED: ""}
     notes = {**role.job.annotations, names.TEMPLATE: digest_of(spec)}
     return child(role.job, names.SCALER_APIS[0], names.SCALER, name, labels, spec, notes)
@@ -94,7 +94,7 @@ def _clean_up(serving: ServingContext, role: ServingRole) -> None:
     for api in names.SCALER_APIS:
         gone = False
         for key, raw in serving.children(role.job, api, names.SCALER):
-            if texts(part(raw, "metadata").get("labels")).get(names.SCALES) == role.job.key.name:
+            if string_map(nested_map(raw, "metadata").get("labels")).get(names.SCALES) == role.job.key.name:
                 text = f"{role.job.key} has no scalingPolicy any more"
                 serving.context.delete(role.job, key, ActionReason.SCALING_REMOVED, text)
                 gone = True

@@ -13,12 +13,13 @@ from typing import Any, Final
 from engine.gangs.forming import SHARD_LABEL
 from engine.gangs.job_status import merge_patch
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import instances, rescheduling, rollout, scaling, snapshots, status
 from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.inference.rollout import ServiceRollout
 from engine.plan.jobs.inference.serving import ServingContext, annotations_of, identity, read
 from engine.plan.jobs.inference.workloads import child
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part, rows, texts
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 from engine.plan.jobs.pod_template import misshapen
 from engine.wire.names import MAIN_SHARD
 
@@ -72,7 +73,7 @@ def _in_shard(context: ExpansionContext, *line: JobObject | None) -> bool:
 
 
 def _set(serving: ServingContext, one: JobObject) -> None:
-    context, spec = serving.context, part(one.raw, "spec")
+    context, spec = serving.context, nested_map(one.raw, "spec")
     count = spec.get("replicas", 1)
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= names.MAX_SERVICES:
         status.refuse(context, one, "spec.replicas", f"must be 1 to {names.MAX_SERVICES}; no service is created")
@@ -83,8 +84,8 @@ def _set(serving: ServingContext, one: JobObject) -> None:
         return
     for text in rollout.malformed(one):
         context.warn(one, "metadata.annotations", text)
-    template = part(spec, "template")
-    body = part(template, "spec") if "roles" not in template else template
+    template = nested_map(spec, "template")
+    body = nested_map(template, "spec") if "roles" not in template else template
     for index in range(count):
         labels = {names.SET_NAME: one.key.name, names.SERVICE_INDEX: str(index)}
         if names.SERVICE_ID in one.labels:
@@ -92,7 +93,7 @@ def _set(serving: ServingContext, one: JobObject) -> None:
         _keep(serving, one, child(one, names.API, names.SERVICE, f"{one.key.name}-{index}", labels, body))
     ready = 0
     for key, raw in serving.children(one, names.API, names.SERVICE):
-        index_text = texts(part(raw, "metadata").get("labels")).get(names.SERVICE_INDEX, "")
+        index_text = string_map(nested_map(raw, "metadata").get("labels")).get(names.SERVICE_INDEX, "")
         if index_text.isdecimal() and int(index_text) >= count:
             text = f"{one.key} no longer asks for {names.SERVICE} {key.name}"
             context.delete(one, key, ActionReason.SCALED_DOWN, text)
@@ -105,9 +106,9 @@ def _set(serving: ServingContext, one: JobObject) -> None:
 
 
 def _service(serving: ServingContext, one: JobObject) -> None:
-    context, spec = serving.context, part(one.raw, "spec")
-    roles = rows(spec, "roles")
-    ordered = part(spec, "schedulingStrategy").get("type") == names.PRIORITY
+    context, spec = serving.context, nested_map(one.raw, "spec")
+    roles = nested_list(spec, "roles")
+    ordered = nested_map(spec, "schedulingStrategy").get("type") == names.PRIORITY
     wrong = _invalid_roles(roles, ordered)
     if wrong:
         status.refuse(context, one, "spec.roles", f"{wrong}; no instance set is created or changed")
@@ -115,7 +116,7 @@ def _service(serving: ServingContext, one: JobObject) -> None:
     for text in rollout.malformed(one):
         context.warn(one, "metadata.annotations", text)
     for role in roles:
-        _keep(serving, one, _instance_set(one, role, str(part(spec, "schedulingStrategy").get("type") or "")))
+        _keep(serving, one, _instance_set(one, role, str(nested_map(spec, "schedulingStrategy").get("type") or "")))
     wanted = {f"{one.key.name}-{role['name']}" for role in roles}
     ready = 0
     for key, raw in serving.children(one, names.API, names.INSTANCES):
@@ -134,13 +135,15 @@ def _instance_set(one: JobObject, role: dict[str, Any], strategy: str) -> dict[s
 
     Roles of super-pod policies get the service's UID as ``inferserviceid``, so that the scheduler keeps them close.
     """
-    head = part(role, "metadata")
-    labels, notes = texts(head.get("labels")), texts(head.get("annotations"))
-    template = part(part(part(role, "spec"), "template"), "metadata")
-    policy = notes.setdefault(names.SCHEDULE_POLICY, texts(template.get("annotations")).get(names.SCHEDULE_POLICY, ""))
+    head = nested_map(role, "metadata")
+    labels, notes = string_map(head.get("labels")), string_map(head.get("annotations"))
+    template = nested_map(role, "spec", "template", "metadata")
+    policy = notes.setdefault(
+        names.SCHEDULE_POLICY, string_map(template.get("annotations")).get(names.SCHEDULE_POLICY, "")
+    )
     if not policy:
         del notes[names.SCHEDULE_POLICY]
-    given = names.SERVICE_ID in texts(template.get("labels"))
+    given = names.SERVICE_ID in string_map(template.get("labels"))
     if names.SERVICE_ID in one.labels:
         labels.setdefault(names.SERVICE_ID, one.labels[names.SERVICE_ID])
     elif len(policy) > len(_SUPER_POD) and policy.endswith(_SUPER_POD) and not given and one.uid:
@@ -163,10 +166,10 @@ def _invalid_roles(roles: list[dict[str, Any]], ordered: bool) -> str:
             return f"{name!r:.80} is not an RFC 1123 label"
         if not isinstance(replicas, int) or isinstance(replicas, bool) or not 0 <= replicas <= names.MAX_REPLICAS:
             return f"role {name}: replicas must be a number from 0 to {names.MAX_REPLICAS}"
-        kind = part(role, "workload")
+        kind = nested_map(role, "workload")
         if (kind.get("apiVersion"), kind.get("kind")) not in {(names.APPS, known) for known in names.WORKLOADS}:
             return f"role {name}: workload must be an {names.APPS} Deployment or StatefulSet"
-        wrong = misshapen(part(part(role, "spec"), "template"))
+        wrong = misshapen(nested_map(role, "spec", "template"))
         if wrong:
             return f"role {name}: spec.template.{wrong}"
         if ordered and priority is not None and not (isinstance(priority, int) and 1 <= priority <= names.MAX_REPLICAS):
@@ -198,7 +201,7 @@ def _roles(
             context.warn(one, "metadata.annotations", text)
         line = [other for other in (above, parent) if other is not None]
         paused = any(annotations_of(other).get(names.ROLLOUT) == names.PAUSED for other in line)
-        strategy = part(part(above.raw, "spec"), "schedulingStrategy").get("type") if above is not None else None
+        strategy = nested_map(above.raw, "spec", "schedulingStrategy").get("type") if above is not None else None
         ordered = (strategy or one.labels.get(names.STRATEGY)) == names.PRIORITY
         role = read(serving, one, ordered=ordered, paused=paused)
         role.snapshot_base = snapshots.base_of(serving, namespace, role.instance_name(0))
@@ -212,7 +215,7 @@ def _roles(
 def _rollout(namespace: str, service: str, above: JobObject | None, parent: JobObject | None) -> ServiceRollout:
     if above is None or parent is None:
         return ServiceRollout(f"{namespace}/{names.SERVICE}/{service}", 0, 1, [])
-    count = part(parent.raw, "spec").get("replicas", 1)
+    count = nested_map(parent.raw, "spec").get("replicas", 1)
     given = annotations_of(parent).get(names.MAX_UNAVAILABLE)
     limit = rollout.amount(given, count if isinstance(count, int) else 1, up=False)
     index = above.labels.get(names.SERVICE_INDEX, "0")
@@ -231,17 +234,17 @@ def _keep(serving: ServingContext, one: JobObject, body: dict[str, Any]) -> None
     if live is None:
         context.create_object(one, body, f"{key.kind}Missing", f"{one.key} wants {what}: creating it")
         return
-    if part(live, "metadata").get("deletionTimestamp") or not serving.owns(one, live):
+    if nested_map(live, "metadata").get("deletionTimestamp") or not serving.owns(one, live):
         return
-    wanted, before = body["spec"], part(live, "spec")
+    wanted, before = body["spec"], nested_map(live, "spec")
     if key.kind == names.INSTANCES and scaling.is_scaled(before) and "replicas" in before:
         wanted = {**wanted, "replicas": before["replicas"]}
     patch: dict[str, Any] = {"spec": merge_patch(before, wanted)} if before != wanted else {}
-    metadata = _metadata_patch(body["metadata"], part(live, "metadata"))
+    metadata = _metadata_patch(body["metadata"], nested_map(live, "metadata"))
     if metadata and key.kind == names.INSTANCES:
         patch["metadata"] = metadata
     if patch:
-        uid = str(part(live, "metadata").get("uid") or "")
+        uid = str(nested_map(live, "metadata").get("uid") or "")
         context.patch(one, key, patch, f"{key.kind}Changed", f"{one.key}: {what} changes", uid=uid)
 
 
@@ -249,7 +252,7 @@ def _metadata_patch(wanted: dict[str, Any], live: dict[str, Any]) -> dict[str, A
     """Labels and annotations that differ; others stay. An affinity that was once given stays, too."""
     found: dict[str, Any] = {}
     for field in ("labels", "annotations"):
-        have = texts(live.get(field))
+        have = string_map(live.get(field))
         change = {
             name: value
             for name, value in (wanted.get(field) or {}).items()

@@ -16,8 +16,9 @@ from engine.gangs.forming import gang_key
 from engine.model.actions import DeleteObject, Preconditions
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import labels as names
-from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject, part, rows, texts
+from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
 #: Fields of a workload whose change replaces its pods; others are changed in place.
 _OF_PODS: Final = ("template", "podManagementPolicy", "volumeClaimTemplates")
@@ -58,7 +59,9 @@ class ServingContext:
         owned: dict[str, list[ObjectKey]] = {}
         for kind in _OWNED:
             for key in context.kinds.get(kind, ()):
-                for owner in rows(part(context.scope.observed.objects[key], "metadata"), "ownerReferences"):
+                for owner in nested_list(
+                    nested_map(context.scope.observed.objects[key], "metadata"), "ownerReferences"
+                ):
                     owned.setdefault(str(owner.get("uid")), []).append(key)
         return ServingContext(context, pods, {uid: sorted(keys) for uid, keys in owned.items()})
 
@@ -84,7 +87,7 @@ class ServingContext:
 
     def owns(self, one: JobObject, raw: Mapping[str, Any]) -> bool:
         """Whether an object belongs to ``one``."""
-        owners = rows(part(raw, "metadata"), "ownerReferences")
+        owners = nested_list(raw, "metadata", "ownerReferences")
         return bool(one.uid) and any(owner.get("uid") == one.uid for owner in owners)
 
     def key_of(self, body: Mapping[str, Any]) -> ObjectKey:
@@ -105,7 +108,7 @@ class ServingContext:
                 reason=reason,
                 message=text,
                 evidence=msgspec.structs.replace(evidence, rule=rule) if runs else evidence,
-                preconditions=Preconditions(uid=str(part(one.live, "metadata").get("uid") or "") or None),
+                preconditions=Preconditions(uid=str(nested_map(one.live, "metadata").get("uid") or "") or None),
                 api_version=one.key.api_version,
                 object_kind=one.key.kind,
                 namespace=one.key.namespace,
@@ -135,7 +138,7 @@ class ServingInstance:
     @property
     def deleting(self) -> bool:
         """Whether Kubernetes is deleting the workload."""
-        return self.live is not None and bool(part(self.live, "metadata").get("deletionTimestamp"))
+        return self.live is not None and bool(nested_map(self.live, "metadata").get("deletionTimestamp"))
 
     @property
     def standing(self) -> bool:
@@ -179,7 +182,7 @@ class ServingRole:
     @property
     def spec(self) -> dict[str, Any]:
         """The InstanceSet's spec."""
-        return part(self.job.raw, "spec")
+        return nested_map(self.job.raw, "spec")
 
     @property
     def template(self) -> str:
@@ -222,11 +225,11 @@ def identity(one: JobObject) -> tuple[str, str]:
 
 def read(serving: ServingContext, one: JobObject, *, ordered: bool, paused: bool) -> ServingRole:
     """The role of a valid InstanceSet, with its live instances and empty places for the missing ones."""
-    spec = part(one.raw, "spec")
+    spec = nested_map(one.raw, "spec")
     service, name = identity(one)
-    kind = str(part(spec, "workload").get("kind"))
+    kind = str(nested_map(spec, "workload").get("kind"))
     gang = is_gang(one)
-    body = part(spec, "spec")
+    body = nested_map(spec, "spec")
     priority = spec.get("priority")
     role = ServingRole(
         job=one, service=service, name=name, kind=kind, count=int(spec["replicas"]), gang=gang,
@@ -238,7 +241,7 @@ def read(serving: ServingContext, one: JobObject, *, ordered: bool, paused: bool
     )  # fmt: skip
     for other in sorted(names.WORKLOADS, key=lambda known: known == kind):  # one of another kind is outdated
         for key, raw in serving.children(one, names.APPS, other):
-            number = texts(part(raw, "metadata").get("labels")).get(names.INSTANCE_INDEX, "")
+            number = string_map(nested_map(raw, "metadata").get("labels")).get(names.INSTANCE_INDEX, "")
             if number.isdecimal() and len(number) < 6:
                 role.instances[int(number)] = _instance(serving, role, key, int(number), raw, ours=True)
     for index in range(role.count):
@@ -251,13 +254,13 @@ def read(serving: ServingContext, one: JobObject, *, ordered: bool, paused: bool
 
 def is_gang(one: JobObject) -> bool:
     """Whether the pods of an instance start together."""
-    declared = texts(part(part(one.raw, "spec"), "metadata").get("labels"))
+    declared = string_map(nested_map(one.raw, "spec", "metadata").get("labels"))
     return (declared.get(names.GANG) or one.labels.get(names.GANG)) == "true"
 
 
 def annotations_of(one: JobObject) -> dict[str, str]:
     """Annotations of an InstanceSet, with those of its role over them."""
-    return {**one.annotations, **texts(part(part(one.raw, "spec"), "metadata").get("annotations"))}
+    return {**one.annotations, **string_map(nested_map(one.raw, "spec", "metadata").get("annotations"))}
 
 
 def size(body: Mapping[str, Any]) -> int:
@@ -268,12 +271,12 @@ def size(body: Mapping[str, Any]) -> int:
 
 def size_of(raw: Mapping[str, Any]) -> int:
     """How many pods a workload asks for."""
-    return size(part(raw, "spec"))
+    return size(nested_map(raw, "spec"))
 
 
 def template_of(raw: Mapping[str, Any]) -> str:
     """The digest that a workload or Service carries; empty on one that Belay has not made or adopted."""
-    return texts(part(raw, "metadata").get("annotations")).get(names.TEMPLATE, "")
+    return string_map(nested_map(raw, "metadata").get("annotations")).get(names.TEMPLATE, "")
 
 
 def digest_of(value: object) -> str:
@@ -286,7 +289,7 @@ def _instance(
 ) -> ServingInstance:
     if raw is None:
         return ServingInstance(index, key, None, ours, [], ready=False, current=True)
-    uid = str(part(raw, "metadata").get("uid") or "")
+    uid = str(nested_map(raw, "metadata").get("uid") or "")
     mine = [
         pod for pod in serving.pods_at(role, index) if not pod.owner_uid or uid == _workload_uid(serving.context, pod)
     ]
@@ -300,7 +303,7 @@ def _workload_uid(context: ExpansionContext, pod: Pod) -> str:
     if pod.owner_kind != "ReplicaSet":
         return pod.owner_uid
     found = context.scope.observed.objects.get(ObjectKey(names.APPS, "ReplicaSet", pod.namespace, pod.owner_name))
-    owners = rows(part(found, "metadata"), "ownerReferences") if found else []
+    owners = nested_list(found, "metadata", "ownerReferences") if found else []
     return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
 
 
@@ -309,8 +312,8 @@ def _is_ready(raw: Mapping[str, Any]) -> bool:
 
     Source: component/infer-operator/pkg/controller/workload (isStatefulsetReady, isDeploymentReady).
     """
-    status, wanted = part(raw, "status"), size_of(raw)
-    generation, observed = part(raw, "metadata").get("generation"), status.get("observedGeneration")
+    status, wanted = nested_map(raw, "status"), size_of(raw)
+    generation, observed = nested_map(raw, "metadata").get("generation"), status.get("observedGeneration")
     if isinstance(generation, int) and isinstance(observed, int) and observed < generation:
         return False
     updated = status.get("updatedReplicas", wanted)

@@ -14,9 +14,9 @@ from typing import Any, Final
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.reasons import ActionReason
+from engine.model.unstructured import nested_map, string_map
 from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, size
-from engine.plan.jobs.lifecycle import part, texts
 from engine.plan.jobs.pod_template import containers, field_ref, plain, set_env
 
 LABEL: Final = "infer.huawei.com/container-snapshot"
@@ -43,13 +43,13 @@ BASE: Final = "belay.dev/snapshot-template"
 
 def is_on(role: ServingRole) -> bool:
     """Whether the role asks for snapshots; only StatefulSets have them."""
-    own = {**role.job.labels, **texts(part(role.spec, "metadata").get("labels"))}
+    own = {**role.job.labels, **string_map(nested_map(role.spec, "metadata").get("labels"))}
     return own.get(LABEL) == "true" and role.kind == "StatefulSet"
 
 
 def active(role: ServingRole) -> dict[str, str]:
     """What Services select besides: an instance that saves does not serve until it has saved."""
-    return {ACTIVE: "true"} if is_on(role) and _folder(part(part(role.spec, "spec"), "template")) else {}
+    return {ACTIVE: "true"} if is_on(role) and _folder(nested_map(role.spec, "spec", "template")) else {}
 
 
 def prepare(role: ServingRole, index: int, template: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ def prepare(role: ServingRole, index: int, template: dict[str, Any]) -> None:
     if role.snapshot_base not in ("", role.pods_digest):
         # never go on, in a container of this template, from the memory of another one
         path = f"{path}-{role.pods_digest}"
-    rows = containers(part(template, "spec"))
+    rows = containers(nested_map(template, "spec"))
     for row in rows:
         set_env(row, [reference, plain(PATH, path), field_ref(POD_NAME, "metadata.name")])
     template["metadata"]["labels"][LABEL] = "true"
@@ -77,14 +77,14 @@ def prepare(role: ServingRole, index: int, template: dict[str, Any]) -> None:
 def base_of(serving: ServingContext, namespace: str, first: str) -> str:
     """The template whose snapshot is in the folder that the infer operator names; empty while nothing is recorded."""
     raw = serving.context.scope.observed.objects.get(ObjectKey("v1", "ConfigMap", namespace, f"{PREFIX}{first}"))
-    return texts(part(raw, "metadata").get("annotations")).get(BASE, "") if raw else ""
+    return string_map(nested_map(raw, "metadata").get("annotations")).get(BASE, "") if raw else ""
 
 
 def keep(serving: ServingContext, role: ServingRole) -> None:
     """Keep the ConfigMaps of the role's instances, and move its pods from saving to serving."""
     if not is_on(role):
         return
-    if not _folder(part(part(role.spec, "spec"), "template")):
+    if not _folder(nested_map(role.spec, "spec", "template")):
         where = "spec.template.spec.containers[0].env"
         serving.context.warn(role.job, where, f"snapshots need the variable {FOLDER} with their folder; none is made")
         return
@@ -104,7 +104,7 @@ def keep(serving: ServingContext, role: ServingRole) -> None:
 
 def _watch_first(serving: ServingContext, role: ServingRole, first: ServingInstance) -> bool:
     """Let the first instance save; says whether it has saved. One that cannot save serves without a snapshot."""
-    pods, wanted = [pod for pod in first.pods if pod.deleting is None], size(part(first.live or {}, "spec"))
+    pods, wanted = [pod for pod in first.pods if pod.deleting is None], size(nested_map(first.live or {}, "spec"))
     done = len(pods) >= wanted > 0 and all(pod.annotations.get(FINISHED) == "true" for pod in pods)
     if done:
         for pod in pods:
@@ -156,7 +156,7 @@ def _keep_config_map(serving: ServingContext, role: ServingRole, one: ServingIns
         }  # fmt: skip
         context.create_object(role.job, body, "ConfigMapMissing", f"{role.job.key} wants ConfigMap {name}: creating it")
         return
-    carried = texts(part(live, "metadata").get("annotations"))
+    carried = string_map(nested_map(live, "metadata").get("annotations"))
     if carried.get(names.TEMPLATE) == role.pods_digest or (one.live is not None and not one.current):
         return
     patch: dict[str, Any] = {"metadata": {"annotations": notes}}
@@ -187,10 +187,13 @@ def _is_saved(serving: ServingContext, role: ServingRole) -> bool:
     live = serving.context.object("v1", "ConfigMap", role.job.key.namespace, name)
     if live is None:
         return False
-    if texts(part(live, "metadata").get("annotations")).get(names.TEMPLATE, role.pods_digest) != role.pods_digest:
+    if (
+        string_map(nested_map(live, "metadata").get("annotations")).get(names.TEMPLATE, role.pods_digest)
+        != role.pods_digest
+    ):
         return False
     try:
-        found = json.loads(str(part(live, "data").get(METADATA) or "{}")[:4096])
+        found = json.loads(str(nested_map(live, "data").get(METADATA) or "{}")[:4096])
     except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and found.get("checkpoint") == DONE
@@ -203,11 +206,11 @@ def _metadata(role: ServingRole, instance: str, checkpoint: str) -> str:
 
 
 def _folder(template: Mapping[str, Any]) -> str:
-    rows = containers(part(template, "spec"))
+    rows = containers(nested_map(template, "spec"))
     found = rows[0].get("env") if rows else None
     entries = found if isinstance(found, list) else []
     return next((str(e.get("value")) for e in entries if isinstance(e, dict) and e.get("name") == FOLDER), "")
 
 
 def _uid(raw: Mapping[str, Any]) -> str:
-    return str(part(raw, "metadata").get("uid") or "")
+    return str(nested_map(raw, "metadata").get("uid") or "")

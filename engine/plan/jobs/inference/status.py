@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from engine.gangs.job_status import merge_patch
 from engine.model.times import rfc3339
+from engine.model.unstructured import nested_list
 from engine.plan.jobs.inference.labels import VALIDATE_ERROR
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part, rows
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 
 NOT_READY: Final = "ReplicasNotReady"
 MAX_MESSAGE: Final = 1000
@@ -57,7 +58,7 @@ def refuse(context: ExpansionContext, one: JobObject, where: str, message: str) 
 def is_ready(raw: Mapping[str, Any]) -> bool:
     """Whether condition ``Ready`` is true."""
     return any(
-        row.get("type") == "Ready" and row.get("status") == "True" for row in rows(part(raw, "status"), "conditions")
+        row.get("type") == "Ready" and row.get("status") == "True" for row in nested_list(raw, "status", "conditions")
     )
 
 

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.inference import snapshots
 from engine.plan.jobs.inference.serving import ServingRole, annotations_of, digest_of, size
-from engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject, part, rows, texts
+from engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject
 from engine.plan.jobs.pod_template import GROUP_NAME, containers, min_resources, plain, set_env
 
 _PROTOCOL: Final = "TCP"
@@ -22,24 +23,26 @@ _PROTOCOL: Final = "TCP"
 def workload(role: ServingRole, index: int, *, surge: bool = False) -> dict[str, Any]:
     """The Deployment or StatefulSet of an instance, made from the declared template."""
     marks, name = marks_of(role, index), role.instance_name(index)
-    body = copy.deepcopy(part(role.spec, "spec"))
-    template = body["template"] = part(body, "template")
-    metadata = template["metadata"] = part(template, "metadata")
-    given = texts(metadata.get("labels"))
+    body = copy.deepcopy(nested_map(role.spec, "spec"))
+    template = body["template"] = nested_map(body, "template")
+    metadata = template["metadata"] = nested_map(template, "metadata")
+    given = string_map(metadata.get("labels"))
     service_id = role.job.labels.get(names.SERVICE_ID)
     metadata["labels"] = {**({names.SERVICE_ID: service_id} if service_id else {}), **given, **marks}
     if role.gang:
-        metadata["annotations"] = {**texts(metadata.get("annotations")), GROUP_NAME: f"pg-{name}"}
+        metadata["annotations"] = {**string_map(metadata.get("annotations")), GROUP_NAME: f"pg-{name}"}
     # the user's selector alone would be that of every instance of the role
-    selector = {k: v for k, v in texts(part(body, "selector").get("matchLabels")).items() if given.get(k) == v}
+    selector = {
+        k: v for k, v in string_map(nested_map(body, "selector").get("matchLabels")).items() if given.get(k) == v
+    }
     body["selector"] = {"matchLabels": {**selector, **marks}}
     body["replicas"] = size(body)
     if role.kind == "StatefulSet":
         body["serviceName"] = service_name(role, index)
-    for row in containers(part(template, "spec")):
+    for row in containers(nested_map(template, "spec")):
         set_env(row, _variables(role, index))
     snapshots.prepare(role, index, template)
-    pinned = {**role.job.labels, **texts(part(role.spec, "metadata").get("labels")), **marks}
+    pinned = {**role.job.labels, **string_map(nested_map(role.spec, "metadata").get("labels")), **marks}
     if names.FAULT_SCHEDULING in given:
         pinned[names.FAULT_SCHEDULING] = given[names.FAULT_SCHEDULING]
     notes = {**annotations_of(role.job), names.TEMPLATE: role.template}
@@ -58,14 +61,14 @@ def marks_of(role: ServingRole, index: int) -> dict[str, str]:
 
 def service_name(role: ServingRole, index: int) -> str:
     """The headless Service of a StatefulSet's pods: the user's, else one for each instance."""
-    return str(part(role.spec, "spec").get("serviceName") or f"service-{role.instance_name(index)}")
+    return str(nested_map(role.spec, "spec").get("serviceName") or f"service-{role.instance_name(index)}")
 
 
 def pod_group(role: ServingRole, index: int) -> dict[str, Any]:
     """The PodGroup of an instance that starts as a whole."""
-    body = part(role.spec, "spec")
+    body = nested_map(role.spec, "spec")
     members = size(body)
-    needs = min_resources([(_with_requests(part(body, "template")), members)], members)
+    needs = min_resources([(_with_requests(nested_map(body, "template")), members)], members)
     labels = {k: v for k, v in role.job.labels.items() if k != names.SERVICE_ID} | marks_of(role, index)
     spec = {"minMember": members} | ({"minResources": needs} if needs else {})
     name = f"pg-{role.instance_name(index)}"
@@ -86,12 +89,12 @@ def instance_services(role: ServingRole, index: int) -> Iterator[dict[str, Any]]
         spec = {"clusterIP": "None", "selector": selector, "ports": ports}
         yield child(role.job, "v1", "Service", name, marks, spec, role.job.annotations)
         given = service_name(role, index)
-        if given != name and not any(row.get("name") == given for row in rows(role.spec, "services")):
-            shared = texts(part(part(role.spec, "spec"), "selector").get("matchLabels"))
+        if given != name and not any(row.get("name") == given for row in nested_list(role.spec, "services")):
+            shared = string_map(nested_map(role.spec, "spec", "selector").get("matchLabels"))
             shared = shared or {names.MANAGED: "true", names.ROLE: role.name}
             labels = {k: v for k, v in marks.items() if k != names.INSTANCE_INDEX}
             yield child(role.job, "v1", "Service", given, labels, {**spec, "selector": shared})
-    elif not rows(role.spec, "services"):
+    elif not nested_list(role.spec, "services"):
         ports = [{"name": "infer", "port": port, "targetPort": port, "protocol": _PROTOCOL}]
         yield child(role.job, "v1", "Service", name, marks, {"selector": marks, "ports": ports}, role.job.annotations)
 
@@ -103,18 +106,18 @@ def role_services(role: ServingRole) -> Iterator[dict[str, Any]]:
     """
     labels = {**role.job.labels, names.SERVICE_NAME: role.service, names.ROLE: role.name, names.MANAGED: "true"}
     offset = _number_at_end(role.service)
-    for row in rows(role.spec, "services"):
-        body = copy.deepcopy(part(row, "spec"))
+    for row in nested_list(role.spec, "services"):
+        body = copy.deepcopy(nested_map(row, "spec"))
         if body.get("type") != "ExternalName":
-            selector = texts(body.get("selector")) or {names.ROLE: role.name}
+            selector = string_map(body.get("selector")) or {names.ROLE: role.name}
             body["selector"] = {**selector, **snapshots.active(role), names.SERVICE_NAME: role.service}
-        for port in rows(body, "ports"):
+        for port in nested_list(body, "ports"):
             if body.get("type") == "NodePort" and isinstance(port.get("nodePort"), int):
                 port["nodePort"] += offset
-        own = part(row, "metadata")
-        notes = {**role.job.annotations, **texts(own.get("annotations")), names.TEMPLATE: digest_of(body)}
+        own = nested_map(row, "metadata")
+        notes = {**role.job.annotations, **string_map(own.get("annotations")), names.TEMPLATE: digest_of(body)}
         name = f"{row.get('name')}-{role.service}-{role.name}"
-        marked = {**texts(own.get("labels")), **labels}
+        marked = {**string_map(own.get("labels")), **labels}
         yield child(role.job, "v1", "Service", name, marked, _strict(body), notes)
 
 
@@ -152,9 +155,12 @@ def _number_at_end(name: str) -> int:
 def _with_requests(template: Mapping[str, Any]) -> dict[str, Any]:
     """The template with requests defaulted from limits, as the infer operator counts them."""
     found = copy.deepcopy(dict(template))
-    for row in containers(part(found, "spec")):
-        resources = part(row, "resources")
-        row["resources"] = {**resources, "requests": {**part(resources, "limits"), **part(resources, "requests")}}
+    for row in containers(nested_map(found, "spec")):
+        resources = nested_map(row, "resources")
+        row["resources"] = {
+            **resources,
+            "requests": {**nested_map(resources, "limits"), **nested_map(resources, "requests")},
+        }
     return found
 
 

@@ -17,7 +17,8 @@ from engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
 from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.reasons import ActionReason
-from engine.plan.claims.devices import Counter, part, rows
+from engine.model.unstructured import nested_list, nested_map
+from engine.plan.claims.devices import Counter
 from engine.plan.claims.holding import MAX_USERS, AllocatedClaim, DeviceClaims, OpenClaim
 from engine.plan.claims.matching import Given
 from engine.plan.node_view import NodeView
@@ -146,7 +147,7 @@ def _cut(given: Sequence[Given]) -> int:
 
 
 def _allocate(claim: OpenClaim, node: str, given: Sequence[Given], users: Sequence[Pod], revision: str) -> PatchObject:
-    metadata = part(claim.raw, "metadata")
+    metadata = nested_map(claim.raw, "metadata")
     finalizers = [str(one) for one in metadata.get("finalizers") or ()]
     names = ", ".join(one.device.name for one in given)
     what = f"resourceclaim {claim.key.namespace}/{claim.key.name}"
@@ -175,7 +176,7 @@ def _allocate(claim: OpenClaim, node: str, given: Sequence[Given], users: Sequen
 
 
 def _reserve(claim: AllocatedClaim, new: Sequence[Pod], revision: str) -> PatchObject:
-    before = [dict(row) for row in rows(part(claim.raw, "status"), "reservedFor")]
+    before = [dict(row) for row in nested_list(claim.raw, "status", "reservedFor")]
     text = f"resourceclaim {claim.key.namespace}/{claim.key.name}: pod {new[0].name} becomes a user of it"
     status = {"reservedFor": [*before, *(_user(pod) for pod in new)]}
     return _patch(claim.key, claim.raw, {"status": status}, ActionReason.CLAIM_ALLOCATED, text, revision)
@@ -192,15 +193,15 @@ def _class_config(given: Sequence[Given]) -> Iterator[dict[str, Any]]:
 
 
 def _claim_config(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for row in rows(part(part(raw, "spec"), "devices"), "config"):
-        if part(row, "opaque").get("driver") == DRIVER:
+    for row in nested_list(raw, "spec", "devices", "config"):
+        if nested_map(row, "opaque").get("driver") == DRIVER:
             yield {"source": "FromClaim", **row}
 
 
 def _patch(
     key: ObjectKey, raw: Mapping[str, Any], patch: dict[str, Any], reason: ActionReason, text: str, revision: str
 ) -> PatchObject:
-    metadata = part(raw, "metadata")
+    metadata = nested_map(raw, "metadata")
     return PatchObject(
         reason=reason,
         message=text,

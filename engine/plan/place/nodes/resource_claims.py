@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.unstructured import nested_map
 from engine.plan.claims.holding import DeviceClaims
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes.selectors import NodeRule
@@ -38,8 +39,8 @@ def _rule(
     key = next((key for key in keys if key in objects), None)
     if key is None:
         return _never(f'resourceclaim "{claim}" not found')
-    status = _part(objects[key], "status")
-    allocation = _part(status, "allocation")
+    status = nested_map(objects[key], "status")
+    allocation = nested_map(status, "allocation")
     if key in claims.open and any(name.startswith("huawei.com/") and most for name, most in pod.requests.items()):
         return _never(f"pod {pod.name} asks for chips both by resource and by claim: leave one of them out")
     if key in claims.open:
@@ -49,7 +50,7 @@ def _rule(
     users = [row.get("uid") for row in status.get("reservedFor") or () if isinstance(row, Mapping)]
     if pod.uid not in users and key not in claims.allocated:
         return _never(f'resourceclaim "{claim}" is not reserved for pod {pod.name}')
-    terms = _part(allocation, "nodeSelector").get("nodeSelectorTerms")
+    terms = nested_map(allocation, "nodeSelector").get("nodeSelectorTerms")
     if not isinstance(terms, list):
         return None
     return NodeRule(tuple(term for term in terms if isinstance(term, dict)), MISMATCH)
@@ -57,8 +58,3 @@ def _rule(
 
 def _never(text: str) -> NodeRule:
     return NodeRule((), Refusal(NOT_ALLOCATED, text))
-
-
-def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = raw.get(name)
-    return part if isinstance(part, Mapping) else {}

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from engine.model import quantities
 from engine.model.cluster import Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.unstructured import nested_map
 from engine.plan.claims.holding import DeviceClaims
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes import resource_claims
@@ -48,7 +49,7 @@ class VolumeClaim(NamedTuple):
     @property
     def size(self) -> int:
         """The storage it asks for (bytes)."""
-        return quantities.whole(_part(_part(_spec(self.raw), "resources"), "requests").get("storage"))
+        return quantities.whole(nested_map(_spec(self.raw), "resources", "requests").get("storage"))
 
     @property
     def provisioner(self) -> str:
@@ -103,7 +104,7 @@ class ClusterVolumes:
         for name in pod.claims:
             key = _claim_key(pod, name)
             raw = self._objects.get(key)
-            if raw is not None and not _is_bound(raw) and not _part(raw, "metadata").get("deletionTimestamp"):
+            if raw is not None and not _is_bound(raw) and not nested_map(raw, "metadata").get("deletionTimestamp"):
                 storage = self._class_of(raw)
                 if _waits(raw, storage):
                     out.append(VolumeClaim(key, raw, storage))
@@ -130,7 +131,7 @@ class ClusterVolumes:
     def csi_volume(self, name: str) -> CSIVolume | None:
         """The PersistentVolume of that name; None when there is none, or no CSI driver attaches it."""
         raw = self._objects.get(ObjectKey("v1", "PersistentVolume", "", name))
-        csi = _part(_spec(raw), "csi") if raw is not None else {}
+        csi = nested_map(_spec(raw), "csi") if raw is not None else {}
         return CSIVolume(str(csi["driver"]), str(csi.get("volumeHandle"))) if csi.get("driver") else None
 
     def selected_node(self, claim: VolumeClaim) -> Node | None:
@@ -142,14 +143,14 @@ class ClusterVolumes:
         """Available volumes that suit a claim, smallest first; only the one that names it, if there is one."""
         name = (claim.key.namespace, claim.key.name)
         for raw in self._reserved.get(name, ()):
-            uid = _part(_spec(raw), "claimRef").get("uid")
-            if not uid or uid == _part(claim.raw, "metadata").get("uid"):
+            uid = nested_map(_spec(raw), "claimRef").get("uid")
+            if not uid or uid == nested_map(claim.raw, "metadata").get("uid"):
                 return [_volume(raw, reserved=True)]
         spec = _spec(claim.raw)
-        modes, mode, selector = set(spec.get("accessModes") or ()), _mode(spec), _part(spec, "selector")
+        modes, mode, selector = set(spec.get("accessModes") or ()), _mode(spec), nested_map(spec, "selector")
         found = []
         for raw in self._available.get(_class_name(claim.raw), ()):
-            volume, labels = _spec(raw), _part(_part(raw, "metadata"), "labels")
+            volume, labels = _spec(raw), nested_map(raw, "metadata", "labels")
             suits = _mode(volume) == mode and modes <= set(volume.get("accessModes") or ())
             if suits and (not selector or selects(selector, {str(k): str(v) for k, v in labels.items()})):
                 found.append(_volume(raw, reserved=False))
@@ -167,7 +168,7 @@ class ClusterVolumes:
             return tuple({"matchExpressions": rows} for rows in allowed) or None
         spaces: list[list[dict[str, Any]]] = []
         for raw in self._capacities.get(_class_name(claim.raw), ()):
-            rows = _expressions(_part(raw, "nodeTopology"))
+            rows = _expressions(nested_map(raw, "nodeTopology"))
             enough = quantities.whole(raw.get("maximumVolumeSize") or raw.get("capacity")) >= claim.size
             if enough and raw.get("nodeTopology") is not None and rows not in spaces:
                 spaces.append(rows)
@@ -179,10 +180,10 @@ class ClusterVolumes:
         raw = self._objects.get(key)
         if raw is None:
             return _never(f'persistentvolumeclaim "{key.name}" not found') if self._whole else None
-        if _part(raw, "metadata").get("deletionTimestamp"):
+        if nested_map(raw, "metadata").get("deletionTimestamp"):
             return _never(f'persistentvolumeclaim "{key.name}" is being deleted')
         name = str(_spec(raw).get("volumeName") or "")
-        if _part(raw, "status").get("phase") == "Lost":
+        if nested_map(raw, "status").get("phase") == "Lost":
             return _never(f'persistentvolumeclaim "{key.name}" bound to non-existent persistentvolume "{name}"')
         if _is_bound(raw):
             volume = self._objects.get(ObjectKey("v1", "PersistentVolume", "", name))
@@ -240,8 +241,8 @@ class ClusterVolumes:
         """Volumes that no claim has, by class; a file may leave out their status."""
         out: dict[str, list[dict[str, Any]]] = {}
         for raw in self._volumes:
-            free = _part(raw, "status").get("phase", "Available") == "Available" and not _spec(raw).get("claimRef")
-            if free and not _part(raw, "metadata").get("deletionTimestamp"):
+            free = nested_map(raw, "status").get("phase", "Available") == "Available" and not _spec(raw).get("claimRef")
+            if free and not nested_map(raw, "metadata").get("deletionTimestamp"):
                 out.setdefault(_class_name(raw), []).append(raw)
         return out
 
@@ -250,7 +251,7 @@ class ClusterVolumes:
         """Volumes by the namespace and name of the claim that they name."""
         out: dict[tuple[object, object], list[dict[str, Any]]] = {}
         for raw in self._volumes:
-            reference = _part(_spec(raw), "claimRef")
+            reference = nested_map(_spec(raw), "claimRef")
             if reference:
                 out.setdefault((reference.get("namespace"), reference.get("name")), []).append(raw)
         return out
@@ -283,7 +284,7 @@ def _claim_key(pod: Pod, name: str) -> ObjectKey:
 
 def _is_bound(raw: Mapping[str, Any]) -> bool:
     """Whether a claim has its volume and the volume knows it; a file may leave out annotations and status."""
-    bound = _notes(raw).get(_BIND_COMPLETED) == "yes" or _part(raw, "status").get("phase") in (None, "Bound")
+    bound = _notes(raw).get(_BIND_COMPLETED) == "yes" or nested_map(raw, "status").get("phase") in (None, "Bound")
     return bool(_spec(raw).get("volumeName")) and bound
 
 
@@ -293,12 +294,12 @@ def _waits(raw: Mapping[str, Any], storage: Mapping[str, Any]) -> bool:
 
 
 def _volume(raw: Mapping[str, Any], *, reserved: bool) -> Volume:
-    size = quantities.whole(_part(_spec(raw), "capacity").get("storage"))
-    return Volume(size, str(_part(raw, "metadata").get("name")), _terms(raw), reserved, raw)
+    size = quantities.whole(nested_map(_spec(raw), "capacity").get("storage"))
+    return Volume(size, str(nested_map(raw, "metadata").get("name")), _terms(raw), reserved, raw)
 
 
 def _terms(volume: Mapping[str, Any]) -> Terms | None:
-    rows = _part(_part(_spec(volume), "nodeAffinity"), "required").get("nodeSelectorTerms")
+    rows = nested_map(_spec(volume), "nodeAffinity", "required").get("nodeSelectorTerms")
     return tuple(row for row in rows if isinstance(row, dict)) if isinstance(rows, list) else None
 
 
@@ -313,7 +314,7 @@ def _mode(spec: Mapping[str, Any]) -> str:
 
 def _expressions(selector: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A label selector as the expressions of a node selector term."""
-    exact = sorted(_part(selector, "matchLabels").items())
+    exact = sorted(nested_map(selector, "matchLabels").items())
     rows = selector.get("matchExpressions") or ()
     return [*({"key": key, "operator": "In", "values": [value]} for key, value in exact), *map(dict, rows)]
 
@@ -323,13 +324,8 @@ def _never(text: str) -> NodeRule:
 
 
 def _notes(raw: Mapping[str, Any]) -> Mapping[str, str]:
-    return _part(_part(raw, "metadata"), "annotations")
+    return nested_map(raw, "metadata", "annotations")
 
 
 def _spec(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _part(raw, "spec")
-
-
-def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = raw.get(name)
-    return part if isinstance(part, Mapping) else {}
+    return nested_map(raw, "spec")
