@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import shutil
@@ -134,6 +135,27 @@ def test_a_fault_in_the_cluster_is_played_to_its_end(items: list[dict[str, Any]]
     outcome = document(tree, write(tmp_path / "faulty.json", list(world.objects.values())))["outcome"]
     assert job(outcome, "pretrain")["outcome"] == "moved" and outcome["ended"] == "quiet"
     assert outcome["evicted"] and all(row["reason"] != "Removed" for row in outcome["evicted"])
+
+
+@pytest.mark.parametrize("listed", [("Deployment",), ("Deployment", "AscendJob"), ()], ids=" ".join)
+def test_pods_whose_owners_the_file_lacks_stay(
+    items: list[dict[str, Any]], tree: Path, tmp_path: Path, listed: tuple[str, ...]
+) -> None:
+    """`kubectl get nodes,pods,configmaps` lists no owners; that their pods run says that they exist."""
+    kept = []
+    for item in copy.deepcopy(items):
+        if item["kind"] in ("Node", "Pod", "ConfigMap", *listed):
+            kept.append(item)
+        if item["kind"] == "Pod" and item["metadata"]["ownerReferences"][0]["kind"] == "ReplicaSet":
+            labels = item["metadata"].setdefault("labels", {})
+            labels["pod-template-hash"] = item["metadata"]["ownerReferences"][0]["name"].rpartition("-")[2]
+    cluster = write(tmp_path / "cluster.json", kept)
+    result = belay("--desired", str(tree), "--cluster", cluster, "-o", "json")
+    found = json.loads(result.stdout)["outcome"]
+    assert not found["evicted"]
+    assert not found["jobs"]
+    for kind, wanted in (("Deployment", "deployments"), ("AscendJob", "ascendjobs")):
+        assert (wanted in result.stderr) == (kind not in listed)
 
 
 def test_the_order_of_objects_does_not_matter(tree: Path, items: list[dict[str, Any]], tmp_path: Path) -> None:

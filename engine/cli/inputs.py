@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.model.plan import Plan
 
 LIVE = "live"
+_SHOWN = 5
 
 
 class Looked(NamedTuple):
@@ -103,3 +104,26 @@ def cluster_items(
 
     with progress(f"reading {cluster}", plain=False):
         return read_cluster(cluster), time.time(), now
+
+
+def left_out(plan: Plan, items: Sequence[Mapping[str, Any]], cluster: str) -> str:
+    """A note on objects that the plan creates, although pods of them run: the file does not hold them. Empty: none."""
+    from engine.model.actions import CreateObject
+    from engine.model.diagnostics import ObjectKey
+    from engine.observe.observed import key_of
+    from engine.simulate.owners import absent_owners
+
+    created = {
+        ObjectKey(a.api_version, a.object_kind, a.namespace, a.name)
+        for a in plan.actions
+        if isinstance(a, CreateObject)
+    }
+    if cluster == LIVE or not created:
+        return ""
+    found = sorted(created & absent_owners({key_of(item): item for item in items}).keys())
+    if not found:
+        return ""
+    shown = ", ".join(f"{key.kind}/{key.namespace}/{key.name}" for key in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    kinds = ",".join(sorted({f"{key.kind.lower()}s" for key in found}))
+    return f"{cluster} does not hold {shown}{more}, although pods of them run: have `kubectl get` list {kinds} too"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.inputs import cluster_items, look
+from engine.cli.inputs import cluster_items, left_out, look
 from engine.cli.invocation import cluster_options, fails_clearly, output_option
 from engine.cli.storage import storage
 
@@ -44,7 +44,7 @@ def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
     sys.exit(1 if errors or warnings else 0)
 
 
-@click.command()
+@click.command(short_help="Show what the next pass does, why, and the outcome.")
 @cluster_options
 @click.option("--explain", is_flag=True, help="Add the scores of every candidate node.")
 @click.option("--exit-code", is_flag=True, help="Exit 1 when the plan has actions or deferred ones.")
@@ -76,6 +76,9 @@ def plan(explain: bool, exit_code: bool, now_only: bool, output: str, **inputs: 
             outcome_table(outcome, result)
     if why:
         click.echo(show.plain(f"the outcome was not simulated: {why}"), err=True)
+    note = left_out(result, items, inputs["cluster"])
+    if note:
+        click.echo(show.plain(note), err=True)
     sys.exit(1 if exit_code and (result.actions or result.deferred) else 0)
 
 

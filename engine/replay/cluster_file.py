@@ -33,7 +33,7 @@ _DEPTH: Final = 250
 _EXPANDED: Final = 50_000_000
 _BOM: Final = b"\xef\xbb\xbf"
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
-_EXPECTED: Final = "Give what `kubectl get nodes,pods,configmaps -A -o json` (or yaml) prints."
+_EXPECTED: Final = "Give what `kubectl get nodes,pods,configmaps,acjob,deployments -A -o json` (or yaml) prints."
 _WORDS: Final = {
     str: "a text", list: "a list", dict: "a mapping", int: "a number", float: "a number", bool: "true or false",
 }  # fmt: skip

@@ -24,6 +24,9 @@ class SimulatedObjects:
         self.observer = Observer()
         self.version = 0
         self.uids = 0
+        #: Uids of owners that exist, although no object has them, and owners by name that do (``owners.py``).
+        self.unlisted: frozenset[str] = frozenset()
+        self.absent: dict[ObjectKey, str] = {}
         self._bound: dict[str, set[ObjectKey]] = {}
 
     def put(self, obj: dict[str, Any], *, owner_check: bool = False) -> None:
@@ -36,7 +39,9 @@ class SimulatedObjects:
         self.version += 1
         if live is None:
             self.uids += 1
-            metadata.setdefault("uid", f"uid-{self.uids}")
+            known = self.absent.pop(key, "")
+            self.unlisted -= {known}  # from now on the object itself says that it exists
+            metadata.setdefault("uid", known or f"uid-{self.uids}")
             metadata.setdefault("creationTimestamp", rfc3339(self.now))
             if key.kind == "Pod":
                 obj.setdefault("status", {}).setdefault("phase", "Pending")

@@ -30,6 +30,7 @@ from engine.plan import declared_keys, plan
 from engine.simulate import workloads
 from engine.simulate.agents import Agents
 from engine.simulate.objects import merged
+from engine.simulate.owners import absent_owners, replica_sets, unlisted_uids
 from engine.simulate.server import SimulatedServer
 from engine.status import forgotten, memory_bodies
 from engine.wire import names, nodeinfo, orders, rankfile, resetinfo, sync
@@ -319,7 +320,7 @@ class World(Agents):
 
     def _collect(self) -> None:
         """Owner garbage collection."""
-        uids = {obj["metadata"].get("uid") for obj in self.objects.values()}
+        uids = self.unlisted | {obj["metadata"].get("uid") for obj in self.objects.values()}
         for key, obj in list(self.objects.items()):
             refs = obj["metadata"].get("ownerReferences") or ()
             if refs and not any(ref.get("uid") in uids for ref in refs):
@@ -358,6 +359,10 @@ class World(Agents):
                 held.setdefault("status", {}).setdefault("phase", "Pending")
                 held.setdefault("spec", {}).setdefault("containers", [])
             self.take(held)
+        self.unlisted = unlisted_uids(self.objects.values())
+        self.absent = absent_owners(self.objects)
+        for obj in replica_sets(self.objects, self.absent):
+            self.take(obj)
         observed = self.observer.observed()
         versions = [int(v) for o in self.objects.values() if (v := _version(o)).isdigit() and len(v) < 16]
         self.version = max(versions, default=0)
