@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import sys
 from typing import Any
 
 import msgspec
 import pytest
 
 from engine.cli import answers
+from engine.cli.explanation import explain
+from engine.cli.narrative import narrate
 from engine.controller.status_writer import StatusWriter
 from engine.kube import NotFound
 from engine.model.actions import (
@@ -85,6 +88,31 @@ def test_a_jobs_status_shows_where_it_runs_and_why_it_waits() -> None:
     assert status["pending"] == {"reason": "NPUResourceShortage", "message": "no chips", "nodes": {"busy": 2},
                                  "unblock": "evict k"}  # fmt: skip
     assert {c["type"]: c["status"] for c in status["conditions"]} == {"Placed": "False", "Ready": "False"}
+
+
+def test_a_job_that_failed_is_not_ready_and_the_way_to_run_it_again_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "Job <train/j> has failed because has pod failed."
+    job = {
+        "apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "metadata": {"namespace": "train", "name": "j"},
+        "status": {"conditions": [
+            {"type": "Running", "status": "False", "message": "runs"},
+            {"type": "Failed", "status": "True", "reason": "JobFailed", "message": said},
+        ]},
+    }  # fmt: skip
+    pods = [
+        worlds.pod("j-0", node="n0", chips=range(8), owner=("AscendJob", "j")),
+        worlds.pod("j-1", node="n1", chips=range(8), owner=("AscendJob", "j"), phase="Failed", exit_code=137),
+    ]
+    seen = worlds.world(2, pods=pods, objects=[job])
+    data = named(memory_bodies(plan_of(), seen))["belay-job-train.ascendjob.j"]
+    (ready,) = [c for c in json.loads(data["status.json"])["conditions"] if c["type"] == "Ready"]
+    assert (data["phase"], ready["status"], ready["reason"], ready["message"]) == ("Failed", "False", "Failed", said)
+    body = explain("job", "train/j", plan_of(), seen)
+    assert [(pod["pod"], pod["exit codes"]) for pod in body["failedPods"]] == [("j-1", [137])]
+    narrate("job", body, sys.stdout, None)
+    text = capsys.readouterr().out
+    assert "AscendJob train/j has failed: 1 of its pods still runs" in text and said in text
+    assert "kubectl delete -n train ascendjob j" in text and "keep 8 chips" in text
 
 
 def test_a_removed_job_leaves_no_config_map() -> None:

@@ -18,12 +18,14 @@ from engine.errors import InputError
 from engine.gangs.evidence import by_job
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
+from engine.gangs.job_status import FAILED, end_message, ended
 from engine.gangs.owners import JOB_KINDS
 from engine.load import load
 from engine.model.actions import kind_of
 from engine.model.attribution import HARMLESS, FaultRank
 from engine.model.cluster import Observed, Pod, ids_of
 from engine.model.diagnostics import ObjectKey
+from engine.model.jobs import Gang
 from engine.model.levels import SUB_HEALTH
 from engine.model.links import LINKED, count_states
 from engine.model.log_codes import BMC, CHIP, meaning_of
@@ -59,7 +61,7 @@ def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     pod = observed.pods[key]
     body: dict[str, Any] = {
         "pod": key,
-        "phase": pod.phase,
+        "phase": _phase(pod),
         "node": pod.node or None,
         "chips": list(pod.chips),
         "requests": {pod.resource: pod.count} if pod.count else {},
@@ -73,8 +75,13 @@ def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     return body
 
 
+def _phase(pod: Pod) -> str:
+    """A pod's phase, ``Terminating`` where it has been asked to go, as kubectl shows it."""
+    return pod.phase if pod.deleting is None else "Terminating"
+
+
 def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[str, Any]:
-    gangs, _ = group(observed)
+    gangs, gang_of = group(observed)
     waits = pending_by_gang(plan.pending, gangs)
     key = _only({*gangs, *waits, *observed.history.jobs}, "job", name)
     namespace, kind, job = key.split("/", 2)
@@ -84,7 +91,7 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
     body: dict[str, Any] = {
         "job": f"{namespace}/{job}",
         "kind": kind,
-        "pods": [{"pod": p.name, "phase": p.phase, "node": p.node or None, "chips": list(p.chips)} for p in pods],
+        "pods": [{"pod": p.name, "phase": _phase(p), "node": p.node or None, "chips": list(p.chips)} for p in pods],
         "next": _actions(
             plan,
             lambda a: (
@@ -95,6 +102,8 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
     }
     if key in waits:
         body["pending"] = _pending(waits[key])
+    if gang is not None:
+        body |= _end(gang, pods, [observed.pods[p] for p, of in gang_of.items() if of == key], observed)
     memory = plan.history.jobs.get(key)
     if memory is not None:
         body["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
@@ -123,6 +132,32 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
         used = memory is not None and memory.retries >= 0
         body["retriesLeft"] = min(asked, memory.retries) if memory is not None and used else asked
     return body
+
+
+def _end(gang: Gang, live: Sequence[Pod], pods: Sequence[Pod], observed: Observed) -> dict[str, Any]:
+    """How a job ended, by which pods, and the way to run it again; nothing for a job that has not ended."""
+    raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name))
+    end = ended(raw)
+    if not end:
+        return {}
+    failed = [
+        {
+            "pod": pod.name,
+            "node": pod.node or None,
+            "reason": pod.reason or None,
+            "exit codes": [c.exit_code for c in pod.containers if c.exit_code] or None,
+        }
+        for pod in sorted(pods, key=lambda pod: pod.name)
+        if pod.phase == "Failed"
+    ]
+    body: dict[str, Any] = {"ended": end, "endMessage": end_message(raw) or None, "failedPods": failed[:_MAX_NODES]}
+    if end != FAILED:
+        return body
+    chips = sum(len(pod.chips) for pod in live if pod.holds_chips)
+    held = f"; until then its {len(live)} other pods keep {chips} chips" if chips else ""
+    logs = f"read `kubectl logs -n {gang.namespace} {failed[0]['pod']}`, then " if failed else ""
+    delete = f"kubectl delete -n {gang.namespace} {gang.kind.partition('.')[0].lower()} {gang.name}"
+    return body | {"unblock": f"{logs}delete the job (`{delete}`): what Git declares is created again{held}"}
 
 
 def _spared(pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, ours: Sequence[str]) -> str:

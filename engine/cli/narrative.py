@@ -33,7 +33,10 @@ _TITLES: Final[Mapping[str, str]] = {
     "lost": "chip time lost",
     "slow": "slow",
     "notEvicted": "not moved",
+    "endMessage": "why it ended",
+    "failedPods": "pods that failed",
 }
+_ENDS: Final[Mapping[str, str]] = {"Failed": " has failed", "Succeeded": " has succeeded"}
 _ABSENT: Final[tuple[Any, ...]] = (None, "", [], {}, ())
 _NORMAL: Final = ("", FaultLevel.NORMAL.value, "NormalNode")
 
@@ -78,7 +81,12 @@ def _sentence(kind: str, body: Body) -> tuple[str, tuple[str, ...]]:
         running = sum(pod.get("phase") == "Running" for pod in pods)
         state = f"{running} of {len(pods)} pods run" if pods else "it has no pods"
         waits = " waits" if body.get("pending") else ""
-        return f"{body['kind']} {body['job']}{waits}: {state}", ("job", "kind")
+        if body.get("ended"):
+            waits, state = (
+                _ENDS[body["ended"]],
+                f"{running or 'none'} of its pods still {'runs' if running < 2 else 'run'}",
+            )
+        return f"{body['kind']} {body['job']}{waits}: {state}", ("job", "kind", "ended")
     if kind == "link":
         return f"link {body['link']}: {body['summary']}", ("link", "summary")
     return f"{kind} {body.get(kind) or ''}".strip(), (kind,)

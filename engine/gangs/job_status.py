@@ -82,6 +82,18 @@ def ended(raw: Mapping[str, Any] | None) -> str:
     return finished(rows)
 
 
+def end_message(raw: Mapping[str, Any] | None) -> str:
+    """What a job object that has ended says of its end, else empty."""
+    status = (raw or {}).get("status")
+    if not ended(raw) or not isinstance(status, Mapping):
+        return ""
+    state, conditions = status.get("state"), status.get("conditions")
+    said = [row for row in conditions if _holds(row)] if isinstance(conditions, list) else []
+    rows = [row for row in said if str(row.get("type")) in (*TERMINAL_CONDITIONS, "Complete")]
+    rows += [state] if isinstance(state, Mapping) else []
+    return next((str(row["message"]) for row in rows if row.get("message")), "")
+
+
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON merge patch (RFC 7386) from ``old`` to ``new``; lists are replaced whole, empty when equal."""
     patch: dict[str, Any] = {key: None for key in old if key not in new}

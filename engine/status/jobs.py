@@ -10,7 +10,7 @@ from engine.documents import Desired
 from engine.gangs.evidence import by_job
 from engine.gangs.forming import declared_rank, pending_by_gang
 from engine.gangs.grouping import group
-from engine.gangs.job_status import ended
+from engine.gangs.job_status import end_message, ended
 from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
@@ -67,7 +67,17 @@ def job_status(
         hit = impact(pods, judged)
         raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) if gang else None
         why = broken(key, gang, pods, found.get(key, ()), desired, plan.now, cache)
-        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), done.get(key, 0), hit, ended(raw), why)
+        inputs = (
+            gang,
+            pods,
+            pending.get(key),
+            plan.history.jobs.get(key),
+            done.get(key, 0),
+            hit,
+            ended(raw),
+            end_message(raw),
+            why,
+        )
         bodies.append(known.of(key, inputs, partial(_body, key, *inputs)))
     return bodies
 
@@ -172,6 +182,7 @@ def _body(
     ended: int,
     hit: tuple[str, tuple[FaultRank, ...]],
     end: str,
+    end_said: str,
     why: Mapping[str, Any],
 ) -> dict[str, Any]:
     namespace, kind, name = key.split("/", 2)
@@ -198,7 +209,7 @@ def _body(
         status["history"] = [{"time": rfc3339(ms / 1000), "what": what} for ms, what in memory.timeline]
     status |= recovery_body(memory)
     status |= why
-    status["conditions"] = _conditions(gang, pending, running, ended)
+    status["conditions"] = _conditions(gang, pending, running, ended, end, end_said)
     data = {PHASE_KEY: phase, STATUS_KEY: text(status), **history.job_data(key, memory or JobMemory())}
     label = {names.ABOUT_LABEL: "job"}
     return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data, label)
@@ -239,9 +250,12 @@ def phase_of(gang: Gang | None, pending: Pending | None, end: str, *, placed: bo
     return "Starting" if placed else "Pending"
 
 
-def _conditions(gang: Gang | None, pending: Pending | None, running: int, ended: int) -> list[dict[str, str]]:
+def _conditions(
+    gang: Gang | None, pending: Pending | None, running: int, ended: int, end: str, end_said: str
+) -> list[dict[str, str]]:
+    """``Placed`` and ``Ready``; of a job that has ended ``Ready`` names the end and what the job object says of it."""
     placed = pending is None and gang is not None and bool(gang.pods)
-    ready = placed and gang is not None and runs(gang, running, ended)
+    ready = placed and gang is not None and runs(gang, running, ended) and not end
     return [
         {
             "type": "Placed",
@@ -252,7 +266,7 @@ def _conditions(gang: Gang | None, pending: Pending | None, running: int, ended:
         {
             "type": "Ready",
             "status": "True" if ready else "False",
-            "reason": "Running" if ready else "NotRunning",
-            "message": "",
+            "reason": end or ("Running" if ready else "NotRunning"),
+            "message": end_said,
         },
     ]

@@ -69,6 +69,8 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
         )
     created = len(waiting) + len(started)
     if created < gang.min_available:
+        lacks = gang.min_available - created
+        pods = "pod" if lacks == 1 else "pods"
         if gang.kind in ("Deployment", "ReplicaSet"):
             message = f"job {gang.name} task num {created} less than replicas {gang.min_available}"
         else:
@@ -79,6 +81,6 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
             "GangIncomplete",
             f"NotEnoughPod: {message}",
             nodes={},
-            unblock=f"{gang.min_available - created} more pods of this job must be created, or its old pods deleted",
+            unblock=f"{lacks} more {pods} of this job must be created, or its old pods deleted",
         )
     return None
