@@ -196,6 +196,30 @@ def test_in_place_waits_for_the_fault_to_go_and_then_replaces_pods() -> None:
     assert play.heard()[-1] == "changeStrategy change_strategy dump nodes=1", "they got the signal to leave before"
 
 
+def test_a_fault_that_stays_leads_to_the_next_strategy_that_is_configured() -> None:
+    stays = {"in_place": True, "in_place_clear": False}
+    play = decided(Play(configured=("recover-in-place", "dump", "exit"), **stays), software(("9", "1"))).after(15)
+    assert play.heard()[-1] == "changeStrategy change_strategy+fault_nodes_exit dump nodes=1", "not recover"
+    shrinking = Play(configured=("recover-in-place", "elastic-training", "exit"), **stays)
+    decided(shrinking.set(pod_rescheduling=True, replaced=False), software(("9", "1"))).after(15)
+    assert (shrinking.state, shrinking.talk.phase) == (State.DECIDED, "resources"), "no other wait in place"
+    assert "downgrade" in shrinking.after(20).heard()[-1]
+
+
+def test_a_platform_readies_the_rank_table_after_a_fault_that_stayed() -> None:
+    play = Play(configured=("recover-in-place", "recover"), in_place=True, in_place_clear=False, platform="recover")
+    decided(play.set(result_fault="9:1"), software(("9", "1"))).after(15)
+    assert (play.state, play.talk.phase) == (State.DECIDED, "rank-table")
+    assert play.set(rank_table_ready="true").after(3).heard()[-2].endswith(" recover nodes=1")
+
+
+@pytest.mark.parametrize("named", ["recover-in-place", "", "unheard-of"])
+def test_a_result_counts_for_the_decided_strategy_unless_it_names_another_one(named: str) -> None:
+    play = decided(Play(configured=ALL, in_place=True), software(("9", "1"))).after(5)
+    play.heard()
+    assert play.tell(Done(Report(strategy=named))).heard() == ["annotate ProcessRecoverStatus=recover-success"]
+
+
 def test_only_processes_that_can_recover_restart_in_their_pods() -> None:
     play = decided(Play(configured=ALL, in_place=True), software(("9", "1")), offers=("dump", "exit"))
     assert play.heard()[-1] == "changeStrategy change_strategy+fault_nodes_exit dump nodes=1"

@@ -59,6 +59,7 @@ def _from_in_place(conversation: Conversation, facts: JobFacts) -> StrategyChoic
 def _in_place(conversation: Conversation, facts: JobFacts) -> bool:
     return (
         facts.in_place
+        and not conversation.in_place_failed
         and RecoveryStrategy.IN_PLACE in facts.configured
         and _offers(conversation, ChangeStrategy.RECOVER)
         and _platform(facts, RecoveryStrategy.RECOVER)

@@ -279,6 +279,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     agent: tuple[str, ...] = ()
     chosen: str = ""
     in_place: bool = False
+    in_place_failed: bool = False  # the faults stayed, so that another strategy was decided
     last: str = ""  # strategy of the last result
     last_code: int = 0
     isolate: tuple[str, ...] = ()

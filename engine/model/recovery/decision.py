@@ -23,16 +23,20 @@ _CHANGED = {
     RecoveryStrategy.DUMP: (ChangeStrategy.DUMP, RecoveryEvent.DUMP_SENT),
     RecoveryStrategy.EXIT: (ChangeStrategy.EXIT, RecoveryEvent.EXIT_SENT),
 }
+_OTHER_NAMES = {
+    RecoveryStrategy.IN_PLACE.value: ChangeStrategy.RECOVER.value,
+    RecoveryStrategy.ELASTIC.value: ChangeStrategy.DOWNGRADE.value,
+}
+_WITH_RESULT = frozenset({
+    ChangeStrategy.RETRY.value, ChangeStrategy.RECOVER.value, ChangeStrategy.DOWNGRADE.value,
+    ChangeStrategy.UPGRADE.value, ChangeStrategy.DUMP.value, ChangeStrategy.EXIT.value,
+})  # fmt: skip
 
 
 def decided(turn: Turn) -> RecoveryEvent | None:
     """Choose a strategy, wait for what it needs, signal it."""
     if turn.entering:
-        wait = waits_for_resources(turn.conversation, turn.facts)
-        if wait > 0 and not (turn.facts.running and turn.facts.replaced):
-            turn.phase(RecoveryPhase.RESOURCES, wait)
-            return None
-        return _decide(turn)
+        return _begin(turn)
     phase = turn.conversation.phase
     if phase == RecoveryPhase.RESOURCES:
         return _decide(turn) if turn.expired or (turn.facts.running and turn.facts.replaced) else None
@@ -55,9 +59,8 @@ def decided(turn: Turn) -> RecoveryEvent | None:
         if turn.facts.in_place_clear:
             _change(turn)
         elif turn.expired:
-            turn.remember(in_place=False)
-            turn.widen()
-            _change(turn)
+            turn.remember(in_place=False, in_place_failed=True)
+            return _begin(turn)
         return None
     if phase == RecoveryPhase.ROUTE:
         if turn.facts.route_failed:
@@ -67,6 +70,14 @@ def decided(turn: Turn) -> RecoveryEvent | None:
             _change(turn)
         return None
     return turn.sent()
+
+
+def _begin(turn: Turn) -> RecoveryEvent | None:
+    wait = waits_for_resources(turn.conversation, turn.facts)
+    if wait > 0 and not (turn.facts.running and turn.facts.replaced):
+        turn.phase(RecoveryPhase.RESOURCES, wait)
+        return None
+    return _decide(turn)
 
 
 def _decide(turn: Turn) -> RecoveryEvent | None:
@@ -167,11 +178,10 @@ def check(turn: Turn) -> RecoveryEvent | None:
     conversation = turn.conversation
     report = turn.take("status")
     code = report.code if report is not None else 0
-    # in-place recovery is reported as recover; the decided strategy counts when the client names none
-    strategy = (report.strategy if report is not None else "") or conversation.chosen
-    if conversation.chosen in (RecoveryStrategy.EXIT, RecoveryStrategy.DUMP):
-        strategy = conversation.chosen
-    strategy = {RecoveryStrategy.ELASTIC.value: ChangeStrategy.DOWNGRADE.value}.get(strategy, strategy)
+    # the decided strategy counts when the client names none that has a result
+    strategy = _reported(report.strategy if report is not None else "")
+    if strategy not in _WITH_RESULT or conversation.chosen in (RecoveryStrategy.EXIT, RecoveryStrategy.DUMP):
+        strategy = _reported(conversation.chosen)
     turn.remember(last=strategy, last_code=code, code=code)
     ok = code == Code.OK
     if strategy == ChangeStrategy.RETRY:
@@ -197,6 +207,11 @@ def check(turn: Turn) -> RecoveryEvent | None:
         return RecoveryEvent.CHECKED
     _annotate_status(turn, "exit-completed")
     return RecoveryEvent.CHECKED
+
+
+def _reported(strategy: str) -> str:
+    """The name under which the result of a strategy is evaluated: some are known by two names."""
+    return _OTHER_NAMES.get(strategy, strategy)
 
 
 def kill_pods(turn: Turn) -> RecoveryEvent | None:
