@@ -57,7 +57,9 @@ from taskd.api.taskd_proxy_api import init_taskd_proxy, destroy_taskd_proxy
 from taskd.api.taskd_worker_api import init_taskd_worker, start_taskd_worker, destroy_taskd_worker
 from taskd.python.adaptor.pytorch.group_info import dump_group_info
 from taskd.python.toolkit.recover_module.recover_manager import (DLRecoverManager, init_grpc_client, init_grpc_process,
-    report_stop_complete, report_recover_strategy, report_recover_status, report_process_fault)
+    report_stop_complete, report_recover_strategy, report_recover_status, report_process_fault, ClientInfo)
+from taskd.python.toolkit.recover_module.pb import recover_pb2, recover_pb2_grpc
+assert ClientInfo is recover_pb2.ClientInfo and ClientInfo(jobId="j", role="agent").jobId == "j"
 from taskd.python.framework.agent.ms_mgr.msrun_plugin import MSRunPlugin
 from taskd.python.utils.log import run_log
 import sys
@@ -189,6 +191,7 @@ def test_without_a_controller_actions_are_ignored() -> None:
     ("config", "cls"),
     [
         ("x", None), ({"Framework": "PyTorch"}, None), ({"Framework": "TensorFlow"}, object()), ({}, None),
+        ({}, object()),
         ({"Framework": "MindSpore", "ServerRank": "-1"}, None), ({"Framework": "MindSpore", "ServerRank": 0.5}, None),
         ({"Framework": "MindSpore", "UpstreamAddr": "localhost"}, None),
         ({"Framework": "MindSpore", "UpstreamPort": "0"}, None),
@@ -212,6 +215,17 @@ def test_an_agent_is_accepted_with_its_functions() -> None:
 def test_a_proxy_with_a_wrong_config_is_refused(config: Any) -> None:
     assert proxy_api.init_taskd_proxy(config) is False
     assert proxy_api.destroy_taskd_proxy() is False
+
+
+def test_a_local_proxy_passes_on_to_this_host_whatever_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(proxy_api, "_proxy", None)
+    monkeypatch.setattr(bus_proxy, "start", lambda *where: asked.append(where))
+    for local in ("off", "on"):
+        monkeypatch.setenv("LOCAL_PROXY_ENABLE", local)
+        assert proxy_api.init_taskd_proxy({"UpstreamAddr": "10.0.0.9", "ServerRank": "2"})
+        assert proxy_api.destroy_taskd_proxy()
+    assert [upstream for _, upstream, _, _ in asked] == ["10.0.0.9:9601", "127.0.0.1:9601"]
 
 
 def test_a_proxy_of_the_same_job_and_pod_is_shared_and_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from agents.training.bus import codes
 from agents.training.bus.member import Member
 from agents.training.bus.message import Body
 from agents.training.bus.position import MANAGER, PROXY, WORKER, Position
-from agents.training.taskd import bus_worker, group_info
+from agents.training.taskd import bus_worker, device_functions, group_info
 from agents.training.taskd.bus_worker import BusWorker
 from agents.training.taskd.profiling import Profiler
 from agents.training.taskd.profiling_files import Records
@@ -138,6 +139,44 @@ def test_workers_run_stress_tests_in_order_and_answer(pod: Pod, asked: list[Any]
     assert json.loads(found.message) == {
         "rankResult": {"0": {"code": "0", "result": "ok"}, "1": {"code": "2", "result": "hot, very"}}
     }
+
+
+def chips(monkeypatch: pytest.MonkeyPatch, framework: str, **functions: Any) -> None:
+    """A framework whose functions on chips are those given."""
+    if framework == "pt":
+        monkeypatch.setitem(sys.modules, "torch_npu", SimpleNamespace(npu=SimpleNamespace(**functions)))
+        return
+    monkeypatch.setitem(sys.modules, "mindspore", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "mindspore.communication", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "mindspore.communication.management", SimpleNamespace(**functions))
+    monkeypatch.setitem(sys.modules, "mindspore.utils", SimpleNamespace(**functions))
+
+
+@pytest.mark.parametrize("framework", ["pt", "ms"])
+def test_each_framework_tests_and_switches_its_own_chips(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    chips(
+        monkeypatch, framework, set_device=lambda device: done.append(("device", device)),
+        stress_detect=lambda kind: done.append(kind) or 2, _comm_switch_nic=lambda ranks, ops: ranks == [3],
+    )  # fmt: skip
+    assert device_functions.stress(framework, 1, {"LOCAL_RANK": "5"}) == "2-find fault rank"
+    assert done == ([("device", 5), "hccs"] if framework == "pt" else ["hccs"])
+    assert device_functions.switch_links(framework, [3], [True]) is True
+    assert device_functions.switch_links(framework, [4], [True]) is False
+
+
+def test_a_stress_test_that_raises_left_the_voltage_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(kind: str) -> int:
+        raise OSError("voltage, still low")
+
+    chips(monkeypatch, "pt", set_device=lambda device: None, stress_detect=raises)
+    assert device_functions.stress("pt", 0, {"LOCAL_RANK": "0"}) == "4-voltage recovery failed: voltage; still low"
+    assert device_functions.stress("pt", 0, {}).startswith("1-exec failed")
+    chips(monkeypatch, "pt", set_device=lambda device: None, stress_detect=lambda kind: 99)
+    assert device_functions.stress("pt", 0, {"LOCAL_RANK": "0"}) == "1-exec failed"
+    monkeypatch.setitem(sys.modules, "torch_npu", None)
+    assert device_functions.stress("pt", 0, {"LOCAL_RANK": "0"}).startswith("1-exec failed: import of torch_npu")
+    assert device_functions.switch_links("pt", [0], [True]) is False
 
 
 def test_profiling_follows_commands_and_the_switch_file(pod: Pod, tmp_path: Path) -> None:

@@ -27,15 +27,15 @@ NOT_INITIALISED: Final = "call init_taskd_agent first"
 def init_taskd_agent(config: Any = None, cls: Any = None) -> bool:
     """Accept the processes of a pod: Framework ``PyTorch`` with the elastic agent as ``cls``, or ``MindSpore``.
 
-    UpstreamAddr (127.0.0.1, an IP literal), UpstreamPort (9602), ServerRank (RANK or MS_NODE_RANK). False, with the
-    reason in the log, when one is wrong.
+    Without ``config`` it is PyTorch. UpstreamAddr (127.0.0.1, an IP literal), UpstreamPort (9602), ServerRank (RANK or
+    MS_NODE_RANK). False, with the reason in the log, when one is wrong.
     """
     global _ready
     config = {"Framework": PYTORCH} if config is None else config
     try:
         if not isinstance(config, dict):
             raise TypeError(f"config is a {type(config).__name__}, not a dict")
-        framework = config.get("Framework", PYTORCH)
+        framework = config.get("Framework")
         if framework not in (PYTORCH, MINDSPORE) or (framework == PYTORCH and cls is None):
             raise ValueError(f"Framework is {framework!r:.40}: PyTorch with its elastic agent, or MindSpore, is needed")
         rank = config.get("ServerRank") or os.environ.get("RANK" if framework == PYTORCH else "MS_NODE_RANK") or "0"

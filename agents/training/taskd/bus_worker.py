@@ -6,7 +6,7 @@ Calls and messages: docs 06_api/07_taskd and component/taskd/taskd/go/framework_
 from __future__ import annotations
 
 import atexit
-import importlib
+import functools
 import json
 import logging
 import os
@@ -26,6 +26,7 @@ from agents.training.manager import constants
 from agents.training.manager.operations import profiling_command
 from agents.training.taskd import bus_proxy
 from agents.training.taskd.bus_agent import MGR
+from agents.training.taskd.device_functions import MINDSPORE, PYTORCH, TESTS, stress, switch_links
 from agents.training.taskd.profiling import Profiler
 from agents.training.taskd.profiling_files import Records, folder
 
@@ -36,30 +37,9 @@ MAX_SWITCH_BYTES: Final = 1 << 16
 MAX_DISK_MB: Final = 1 << 30
 POLL_SECONDS: Final = 1.0
 TEST_SECONDS: Final = {0: 300.0, 1: 600.0}
-TEST_NAMES: Final = {0: "aic", 1: "hccs"}
 
 SwitchFunction = Callable[[list[int], list[bool]], bool]
 TestFunction = Callable[[int], str]
-
-
-def switch_links(ranks: list[int], ops: list[bool]) -> bool:
-    """torch_npu's link switch; False where there is none."""
-    try:
-        npu = importlib.import_module("torch_npu").npu
-        return bool(npu._comm_switch_nic(ranks, ops))
-    except (ImportError, AttributeError, RuntimeError) as error:
-        log.error("links cannot be switched here: %s", str(error)[:200])
-        return False
-
-
-def stress(op: int) -> str:
-    """torch_npu's stress test of one kind: `<code>-<text>`."""
-    try:
-        npu = importlib.import_module("torch_npu").npu
-        code = npu.stress_detect(TEST_NAMES[op])
-    except (ImportError, AttributeError, RuntimeError) as error:
-        return f"1-cannot run here: {str(error)[:120]}".replace(",", ";")
-    return f"{int(code)}-{'ok' if code == 0 else 'stress test found a fault or failed'}"
 
 
 class BusWorker:
@@ -73,11 +53,14 @@ class BusWorker:
         *,
         upstream: str,
         job: str = "",
-        switch: SwitchFunction = switch_links,
-        test: TestFunction = stress,
+        framework: str = PYTORCH,
+        switch: SwitchFunction | None = None,
+        test: TestFunction | None = None,
         switch_file: Path = SWITCH_FILE,
     ) -> None:
-        self._profiler, self._switch, self._test = profiler, switch, test
+        self._profiler = profiler
+        self._switch = switch or functools.partial(switch_links, framework)
+        self._test = test or functools.partial(stress, framework)
         self._file, self._file_seen = switch_file, (0, 0)
         self._member = Member(Position(WORKER, str(node), str(rank)), upstream=upstream, job=job, joined=self._joined)
         self._rank = rank
@@ -226,12 +209,7 @@ def stress_request(extension: Mapping[str, str], rank: int) -> tuple[str, list[i
         ops = json.loads(extension.get(constants.STRESS_OPS, ""))[str(rank)]["ops"]
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise ValueError(f"a stress test that names nothing for rank {rank}: {error!r}") from None
-    if (
-        not uuid
-        or not isinstance(ops, list)
-        or not ops
-        or any(type(op) is not int or op not in TEST_NAMES for op in ops)
-    ):
+    if not uuid or not isinstance(ops, list) or not ops or any(type(op) is not int or op not in TESTS for op in ops):
         raise ValueError(f"a stress test with operations {ops!r:.60}, known are 0 (aic) and 1 (p2p)")
     return uuid, list(dict.fromkeys(ops))
 
@@ -248,7 +226,7 @@ def init_taskd_worker(rank_id: Any, upper_limit_of_disk_in_mb: Any = 5000, frame
         for name, value in (("rank_id", rank_id), ("upper_limit_of_disk_in_mb", upper_limit_of_disk_in_mb)):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DISK_MB:
                 raise ValueError(f"{name} is {value!r:.40}, a number from 0 is needed")
-        if framework not in ("pt", "ms"):
+        if framework not in (PYTORCH, MINDSPORE):
             raise ValueError(f"framework is {framework!r:.40}, pt or ms is needed")
         node = _node(framework, os.environ)
         where = folder(os.environ, rank_id)
@@ -261,16 +239,17 @@ def init_taskd_worker(rank_id: Any, upper_limit_of_disk_in_mb: Any = 5000, frame
     upstream = bus_proxy.address(bus_proxy.HOST, bus_proxy.port(os.environ))
     with _lock:
         if _worker is None:
-            _worker = BusWorker(rank_id, node, profiler, upstream=upstream, job=os.environ.get("MINDX_TASK_ID", ""))
+            job = os.environ.get("MINDX_TASK_ID", "")
+            _worker = BusWorker(rank_id, node, profiler, upstream=upstream, job=job, framework=framework)
             atexit.register(destroy_taskd_worker)
     return True
 
 
 def _node(framework: str, environ: Mapping[str, str]) -> int:
-    rank = environ.get("RANK", "") if framework == "pt" else environ.get("RANK") or environ.get("MS_NODE_RANK", "")
+    rank = environ.get("RANK", "") if framework == PYTORCH else environ.get("RANK") or environ.get("MS_NODE_RANK", "")
     if not rank.isdigit():
         raise ValueError(f"RANK is {rank[:20]!r}, the launcher sets it")
-    if framework == "ms":
+    if framework == MINDSPORE:
         node = environ.get("MS_NODE_RANK", "0")
         return int(node) if node.isdigit() else 0
     size = environ.get("LOCAL_WORLD_SIZE", "1")

@@ -21,9 +21,9 @@ _shared = False
 def init_taskd_proxy(config: Any) -> bool:
     """Start the pod's proxy; all values of ``config`` are text.
 
-    ListenAddr (127.0.0.1), ListenPort (9602), UpstreamAddr (MASTER_ADDR or 127.0.0.1), UpstreamPort (9601), ServerRank
-    (RANK, MS_NODE_RANK or 0). True when it listens, or another process of this job and pod already does; otherwise
-    False.
+    ListenAddr (127.0.0.1), ListenPort (9602), UpstreamAddr (MASTER_ADDR or 127.0.0.1; with LOCAL_PROXY_ENABLE=on always
+    127.0.0.1), UpstreamPort (9601), ServerRank (RANK, MS_NODE_RANK or 0). True when it listens, or another process of
+    this job and pod already does; otherwise False.
     """
     global _proxy, _shared
     try:
@@ -56,11 +56,10 @@ def destroy_taskd_proxy() -> bool:
 def _values(config: Any, rank: str) -> dict[str, str]:
     if not isinstance(config, dict):
         raise TypeError(f"config is a {type(config).__name__}, not a dict")
-    local = os.environ.get("LOCAL_PROXY_ENABLE") == "on"
     values = {
         "ListenAddr": bus_proxy.HOST,
         "ListenPort": bus_proxy.port(os.environ),
-        "UpstreamAddr": "127.0.0.1" if local else os.environ.get("MASTER_ADDR") or "127.0.0.1",
+        "UpstreamAddr": os.environ.get("MASTER_ADDR") or "127.0.0.1",
         "UpstreamPort": bus_proxy.manager_port(os.environ),
         "ServerRank": rank,
     }
@@ -69,6 +68,8 @@ def _values(config: Any, rank: str) -> dict[str, str]:
             raise TypeError(f"{str(name)[:40]} is a {type(value).__name__}, not text")
         if name in values and value:
             values[name] = value
+    if os.environ.get("LOCAL_PROXY_ENABLE") == "on":
+        values["UpstreamAddr"] = "127.0.0.1"
     for name in ("ListenPort", "UpstreamPort"):
         if not values[name].isdigit() or not 0 < int(values[name]) < 65536:
             raise ValueError(f"{name} is {values[name][:20]!r}, a port is needed")
