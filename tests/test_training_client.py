@@ -84,6 +84,13 @@ class Recorder:
         return call
 
 
+@pytest.fixture(autouse=True)
+def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job in the environment."""
+    for name in ("MINDX_TASK_ID", "MINDX_SERVER_IP", "LOCAL_PROXY_ENABLE", "HCCL_CONNECT_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def service() -> Iterator[tuple[Server, str]]:
     server = grpc.server(futures.ThreadPoolExecutor(8))
@@ -131,6 +138,7 @@ def test_signals_become_calls_of_the_controller(client: DLRecoverManager, servic
         client, service[0],
         signal("stop_train"),
         signal("pause_train", timeout=900),
+        signal("pause_train"),
         signal("on_global_rank", "fault_nodes_exit", kind="globalFault", timeout=33),
         signal("change_strategy", kind="changeStrategy", changeStrategy="recover", extraParams="recover-in-place"),
         signal("save_and_exit", kind="saveAndExit"),
@@ -141,6 +149,7 @@ def test_signals_become_calls_of_the_controller(client: DLRecoverManager, servic
     assert done == [
         ("stop_train", {9: 1}, "stop", None),
         ("stop_train", {9: 1}, "pause", 900),
+        ("stop_train", {9: 1}, "pause", 600),
         ("on_global_rank", {9: 1}, 33),
         ("change_strategy", "recover", "recover-in-place"),
         ("dump",),
@@ -194,6 +203,32 @@ def test_reports_carry_what_the_wire_has(client: DLRecoverManager, service: tupl
 def test_without_a_manager_reports_are_unregistered() -> None:
     assert DLRecoverManager._only is None
     assert managers.report_process_fault({1: 1}) == 400
+
+
+def test_reports_reach_the_service_that_the_environment_names(
+    service: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINDX_TASK_ID", "job-1")
+    monkeypatch.setenv("MINDX_SERVER_IP", service[1])
+    try:
+        assert managers.report_process_fault({1: 1}) == 0
+        assert [(name, request.jobId) for name, request in service[0].heard] == [("fault", "job-1")]
+    finally:
+        assert DLRecoverManager._only is not None
+        DLRecoverManager._only.stop()
+
+
+def test_taskd_connects_without_tls_and_the_elastic_agent_with_it(tmp_path: Path) -> None:
+    info = pb.ClientInfo(jobId="job-1", role="master agent")
+    found = DLRecoverManager(info, "127.0.0.1:1")
+    assert found.client._credentials is None
+    found.stop()
+    with pytest.raises(ValueError, match=r"ca\.crt cannot be read"):
+        managers.ElasticRecoverManager(info, "127.0.0.1:1", cert_path=str(tmp_path))
+    assert DLRecoverManager._only is None
+    insecure = managers.ElasticRecoverManager(info, "127.0.0.1:1", False)
+    assert managers.DLRecoverManager._only is insecure and insecure.client._credentials is None
+    insecure.stop()
 
 
 def test_scripts_name_their_job_by_the_message_of_the_service() -> None:

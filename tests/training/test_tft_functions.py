@@ -132,11 +132,18 @@ def test_orders_without_a_controller_are_answered_with_1():
     assert controller_api.tft_query_high_availability_switch() is False
 
 
-def test_an_unknown_callback_is_refused():
-    with pytest.raises(ValueError, match="report_fault_ranks"):
-        controller_api.tft_register_mindx_callback("report_weather", print)
-    with pytest.raises(TypeError):
-        controller_api.tft_register_mindx_callback("report_result", 3)
+def test_callbacks_are_answered_with_0_and_unknown_ones_with_1(monkeypatch):
+    monkeypatch.setattr(controller_api.host, "callbacks", {})
+    assert [controller_api.tft_register_mindx_callback(name, print) for name in controller_api.CALLBACKS] == [0] * 4
+    assert controller_api.tft_register_mindx_callback("report_weather", print) == 1
+    assert controller_api.tft_register_mindx_callback("report_result", 3) == 1
+    assert set(controller_api.host.callbacks.values()) == {print}
+
+
+def test_orders_with_the_defaults_of_mindio_are_accepted():
+    started()
+    assert controller_api.tft_notify_controller_stop_train({}, "pause", None) == 0
+    assert controller_api.tft_notify_controller_prepare_action("stop switch") == 0
 
 
 @pytest.mark.parametrize("arguments", ["-1, 4", "4, 4", "0, 100001", "'0', 4"])
@@ -321,6 +328,8 @@ def framework() -> Framework:
 @pytest.mark.parametrize("text,state,code", [
     ("FORCE STOP now", ReportState.RS_NORMAL, ""),
     ("UCE ERROR. device error type 0x1234 at", ReportState.RS_UCE, "0x1234"),
+    ("UCE ERROR. Device error type AB12f3, stream 1", ReportState.RS_UCE, "AB12f3"),
+    ("UCE ERROR. device error type is not known", ReportState.RS_UCE, ""),
     ("HBM MULTI BIT ECC without a time", ReportState.RS_UCE_CORRUPTED, ""),
     ("ARF FINISH", ReportState.RS_PREREPAIR_FINISH, ""),
     ("STEP FINISH", ReportState.RS_STEP_FINISH, ""),

@@ -7,13 +7,15 @@ Behaviour of the pure-Python recovery module of MindCluster's TaskD
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import grpc
 
-from agents.training.manager.client import RecoverClient, Status
+from agents.training.manager.bridge import pause_seconds
+from agents.training.manager.client import ClientInfo, RecoverClient, Status, server_address
 from agents.training.manager.controller import MindIO, TrainingController
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,7 @@ CONTROLLERLESS: Final = frozenset({"new pod running", "fault_nodes_exit", "fault
 
 
 class DLRecoverManager:
-    """The recovery session of a job, on the side of its processes; one per process.
+    """The recovery session of a job, on the side of its processes; one per process. TaskD's connects without TLS.
 
     ``info`` (`ClientInfo`, ours or the service's message) names the job; ``cert_path`` is a folder with ca.crt, tls.crt
     and tls.key when ``secure_conn``. ``wait`` sleeps and returns whether the manager was stopped meanwhile.
@@ -41,15 +43,15 @@ class DLRecoverManager:
     def __new__(cls, *_: Any, **__: Any) -> DLRecoverManager:
         """The manager of the process; later calls return the first one."""
         with cls._creating:
-            if cls._only is None:
-                cls._only = super().__new__(cls)
-            return cls._only
+            if DLRecoverManager._only is None:
+                DLRecoverManager._only = super().__new__(cls)
+            return DLRecoverManager._only
 
     def __init__(
         self,
         info: Any,
         server_addr: str,
-        secure_conn: bool = True,
+        secure_conn: bool = False,
         cert_path: str = "",
         *,
         controller: TrainingController | None = None,
@@ -57,7 +59,11 @@ class DLRecoverManager:
     ) -> None:
         if hasattr(self, "client"):
             return
-        self.client = RecoverClient(info, server_addr, secure=secure_conn, cert_path=cert_path)
+        try:
+            self.client = RecoverClient(info, server_addr, secure=secure_conn, cert_path=cert_path)
+        except (TypeError, ValueError):
+            DLRecoverManager._only = None
+            raise
         self._controller = controller
         self._stopped = threading.Event()
         self._wait = wait or self._stopped.wait
@@ -138,7 +144,7 @@ class DLRecoverManager:
         """End everything; used by tests and at the end of a process."""
         self._stopped.set()
         self.client.drop()
-        type(self)._only = None
+        DLRecoverManager._only = None
 
     def dispatch(self, signal: Any) -> bool:
         """Carry out a signal; False when it was the last one. Unknown actions are logged and ignored."""
@@ -152,15 +158,15 @@ class DLRecoverManager:
             log.warning("a signal for job %s is ignored", signal.jobId[:64])
             return True
         faults = _faults(signal.faultRanks)
-        timeout = signal.timeout or None
         for action in dict.fromkeys(signal.actions):
             if action == "save_and_exit":
                 self.controller.dump()
             elif action in ("stop_train", "pause_train"):
                 pausing = action == "pause_train"
-                self.controller.stop_train(faults, "pause" if pausing else "stop", timeout if pausing else None)
+                limit = pause_seconds(signal.timeout, os.environ) if pausing else None
+                self.controller.stop_train(faults, "pause" if pausing else "stop", limit)
             elif action == "on_global_rank":
-                self.controller.on_global_rank(faults, timeout)
+                self.controller.on_global_rank(faults, signal.timeout or None)
             elif action == "change_strategy":
                 self.controller.change_strategy(signal.changeStrategy, signal.extraParams)
             elif action in ("hot switch", "stop switch"):
@@ -187,13 +193,34 @@ class DLRecoverManager:
                 return INNER
 
 
+class ElasticRecoverManager(DLRecoverManager):
+    """The Elastic Agent's, which connects with TLS by default."""
+
+    def __init__(
+        self, info: Any, server_addr: str, secure_conn: bool = True, cert_path: str = "", **others: Any
+    ) -> None:
+        super().__init__(info, server_addr, secure_conn, cert_path, **others)
+
+
+_making = threading.Lock()
+
+
 def _manager() -> DLRecoverManager | None:
-    return DLRecoverManager._only
+    """The manager of the process; without one it is made of MINDX_TASK_ID and MINDX_SERVER_IP, as TaskD does. None
+    where those are not set."""
+    with _making:
+        job = os.environ.get("MINDX_TASK_ID", "")
+        if DLRecoverManager._only is None and job:
+            try:
+                return DLRecoverManager(ClientInfo(job), server_address())
+            except ValueError:
+                return None
+        return DLRecoverManager._only
 
 
 def report_stop_complete(code: int, msg: str, fault_ranks: Mapping[Any, Any]) -> int:
-    """Report that every process has stopped (0), is missing (404) or failed (499). The server's code, 400 without
-    one."""
+    """Report that every process has stopped (0), is missing (404) or failed (499). The server's code, 400 where the
+    environment names no job and no server."""
     manager = _manager()
     if manager is None:
         return UNREGISTERED
@@ -261,6 +288,6 @@ def _details(error: grpc.RpcError) -> str:
 
 
 __all__ = [
-    "DLRecoverManager", "callbacks", "register_with_retries", "report_process_fault", "report_recover_status",
-    "report_recover_strategy", "report_stop_complete",
+    "DLRecoverManager", "ElasticRecoverManager", "callbacks", "register_with_retries", "report_process_fault",
+    "report_recover_status", "report_recover_strategy", "report_stop_complete",
 ]  # fmt: skip

@@ -141,15 +141,18 @@ def tft_query_high_availability_switch() -> bool:
     return host.server is not None and host.server.linked()
 
 
-def tft_register_mindx_callback(action: str, func: Callable[..., Any]) -> None:
-    """Register a callback of the controller to ClusterD; ClusterD takes part if all four exist at the start. Raises
-    TypeError, ValueError.
+def tft_register_mindx_callback(action: str, func: Callable[..., Any]) -> int:
+    """Register a callback of the controller to ClusterD; ClusterD takes part if all four exist at the start. 1 for an
+    unknown action, or one that is no callable.
     """
     if not callable(func):
-        raise TypeError(f"func of {action!r:.40} must be a callable, got {type(func).__name__}")
+        log.error("the callback of %.40r is ignored: it must be a callable, got %s", action, type(func).__name__)
+        return 1
     if action not in CALLBACKS:
-        raise ValueError(f"action {action!r:.40} is unknown; known are {', '.join(CALLBACKS)}")
+        log.error("the callback of %.40r is ignored; known are %s", action, ", ".join(CALLBACKS))
+        return 1
     host.callbacks[action] = func
+    return 0
 
 
 def tft_notify_controller_dump() -> int:
@@ -157,8 +160,11 @@ def tft_notify_controller_dump() -> int:
     return _order(Order("dump"))
 
 
-def tft_notify_controller_stop_train(fault_ranks: Mapping[int, int], stop_type: str = "stop", timeout: int = 0) -> int:
-    """Stop training for a repair, or pause it for at most ``timeout`` seconds (0: ten minutes)."""
+def tft_notify_controller_stop_train(
+    fault_ranks: Mapping[int, int], stop_type: str = "stop", timeout: int | None = None
+) -> int:
+    """Stop training for a repair, or pause it for at most ``timeout`` seconds (None and 0: ten minutes)."""
+    timeout = 0 if timeout is None else timeout
     if stop_type not in ("stop", "pause") or type(timeout) is not int or timeout < 0:
         log.error("stop_train is ignored: type %r, timeout %r", stop_type, timeout)
         return 1
@@ -177,7 +183,7 @@ def tft_notify_controller_on_global_rank(fault_ranks: Mapping[int, int], time: i
     return _order(Order("global", faults, limit=float(time)))
 
 
-def tft_notify_controller_prepare_action(action: str, fault_ranks: Mapping[int, int]) -> int:
+def tft_notify_controller_prepare_action(action: str, fault_ranks: Mapping[int, int] | None = None) -> int:
     """Prepare or cancel a hot switch of these ranks."""
     faults = _faults(fault_ranks)
     if action not in ACTIONS or faults is None:

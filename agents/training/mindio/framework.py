@@ -32,7 +32,7 @@ NEEDS_UCE = frozenset(
 )
 NO_WAIT = frozenset({ReportState.RS_PREREPAIR_FINISH, ReportState.RS_STEP_FINISH})
 REBUILDING = frozenset({RepairType.RT_UCE_HIGHLEVEL.value, RepairType.RT_LOAD_REBUILD.value})
-CODE = re.compile(r"device error type\D{0,4}(0x[0-9a-fA-F]+|[0-9a-fA-F]+)")
+CODE = re.compile(r"device error type[\s:=]{0,4}((?:0x)?[0-9a-f]{1,13})\b", re.IGNORECASE)
 EXPORTS = ("MindSpeed", "MindSpeed-LLM")
 
 

@@ -1,6 +1,5 @@
 """DLRecoverManager and its reports (component/taskd/taskd/python/toolkit/recover_module)."""
 
-from agents.training.manager.client import ClientInfo, Status
 from agents.training.manager.recovery_client import (
     DLRecoverManager,
     report_process_fault,
@@ -9,8 +8,10 @@ from agents.training.manager.recovery_client import (
     report_stop_complete,
 )
 from agents.training.manager.recovery_start import init_grpc_client, init_grpc_process
+from engine.wire.clusterd import recover_pb2 as pb
+from engine.wire.clusterd.recover_pb2 import ClientInfo, Status
 
 __all__ = [
-    "ClientInfo", "DLRecoverManager", "Status", "init_grpc_client", "init_grpc_process", "report_process_fault",
+    "ClientInfo", "DLRecoverManager", "Status", "init_grpc_client", "init_grpc_process", "pb", "report_process_fault",
     "report_recover_status", "report_recover_strategy", "report_stop_complete",
 ]  # fmt: skip
