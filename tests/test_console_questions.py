@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from engine.cli.console_answers import Cut
+from engine.cli.console_answers import WhatIfDeadline
 from engine.cli.console_answers import answer as answered
 from engine.cli.console_moments import Moments
 from engine.model.plan import Plan
@@ -283,7 +283,7 @@ def test_a_what_if_is_cut_so_that_its_answer_comes_before_it_is_due() -> None:
     def played(*passes: float) -> list[bool]:
         nonlocal now
         now = 50.0
-        cut = Cut(110.0, lambda: now)
+        cut = WhatIfDeadline(110.0, lambda: now)
         said = []
         for seconds in passes:
             now += seconds

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from agents.node.trust import OrderTrust
 from engine.act.order_keys import OrderKeys
 from engine.cli import key_sets, main
-from engine.cli.key_sets import OrderKeySet, Standing
+from engine.cli.key_sets import OrderKeySet, SignedObject
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, resource_for
 from engine.model.cluster import AgentReport, Orders
@@ -80,7 +80,7 @@ def test_in_every_step_of_a_rotation_engine_and_agents_trust_what_the_other_hold
     key_sets.rotated(keys, NOW + 601, None)
     seen.append(copied(keys))
     new = key_sets.signing_key(keys).key_id
-    stands = [Standing("belay-orders-node-1", int((NOW + 9000) * 1000))]
+    stands = [SignedObject("belay-orders-node-1", int((NOW + 9000) * 1000))]
     for at, standing, said in (
         (NOW + 1500, [], "may be taken from"),
         (NOW + 1600, stands, r"1 orders and policies .*\(belay-orders-node-1\); the last expires at 2027-01-15T10:30"),
@@ -182,8 +182,8 @@ def test_orders_of_nodes_without_an_agent_do_not_keep_a_key_alive(tmp_path: Path
     folder = tmp_path / "order-keys"
     key = json.loads(belay("list", "--dir", str(tmp_path), "-o", "json"))[0]["key"]
     items = [sealed_orders(folder, "node-1", 5), sealed_orders(folder, "node-2"), report("node-1")]
-    assert key_sets.standing_under(items, key) == [Standing("belay-orders-node-1", 5)]
-    assert key_sets.standing_under(items, "") == []
+    assert key_sets.objects_signed_by(items, key) == [SignedObject("belay-orders-node-1", 5)]
+    assert key_sets.objects_signed_by(items, "") == []
 
 
 # ---- in a cluster
@@ -219,7 +219,7 @@ def test_secrets_of_the_cluster_are_made_pinned_and_rotated(cluster: Cluster, tm
     assert len(data("belay-order-trust")) == 3 and "next.pem" in data("belay-order-keys")
     assert "may be taken from" in belay("rotate", "orders", *where, code=2)
     belay("rotate", "orders", *where, "--spread", "0s")
-    assert "next.pem" not in data("belay-order-keys") and "orders stand for 15 minutes" in belay(
+    assert "next.pem" not in data("belay-order-keys") and "orders last for 15 minutes" in belay(
         "rotate", "orders", *where, "--spread", "0s", code=2
     )
     listed = json.loads(belay("list", "--kubeconfig", cluster.kubeconfig, "-o", "json"))

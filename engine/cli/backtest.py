@@ -139,7 +139,7 @@ def compare(
     if len(files) > MAX_FRAMES:
         notes.append(f"{len(files) - MAX_FRAMES} older frames are left out, the limit is {MAX_FRAMES}")
         files = files[-MAX_FRAMES:]
-    story = _Differences()
+    differences = _Differences()
     source = _Frames(policy, tree, overlays)
     comparison = Comparison(plan)
     frames, first, last = 0, 0.0, 0.0
@@ -153,13 +153,13 @@ def compare(
             notes += [f"{file}: {finding}" for finding in frame.observed.diagnostics]
             frames, first, last = frames + 1, first or frame.now, frame.now
             now, other = comparison.decisions(frame.before, frame.after, frame.observed, frame.now, frame.shard)
-            story.take(frame, now, other)
+            differences.take(frame, now, other)
     if not frames:
         raise InputError("holds no device report, so there is nothing to replay", where=str(files[0]), hint=_EXPECTED)
     if len(notes) > MAX_NOTES:
         notes = [*notes[:MAX_NOTES], f"and {len(notes) - MAX_NOTES} more"]
     names = tuple(sorted(source.names))
-    avoided, new, missed = story.changes()
+    avoided, new, missed = differences.changes()
     return BacktestResult(names, frames, rfc3339(first), rfc3339(last), avoided, new, missed, tuple(notes))
 
 

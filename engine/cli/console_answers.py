@@ -53,10 +53,10 @@ class Question(msgspec.Struct, frozen=True, rename="camel"):
     data: str = ""
 
 
-class Cut:
-    """Says before each pass of a what-if whether it must end now, so that its answer comes in time.
+class WhatIfDeadline:
+    """Called before each pass of a what-if: True when the what-if must end now, so that its answer comes in time.
 
-    ``ends`` is when the answer is due, on ``clock``. The time until then begins here: before the cluster is read.
+    ``ends`` is when the answer is due, in seconds of ``clock``. Make it before the cluster is read: the reading counts.
     """
 
     def __init__(self, ends: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -183,10 +183,10 @@ def _plan(question: Question, moments: Moments) -> bytes:
 def _what_if(question: Question, moments: Moments) -> bytes:
     from engine.cli.console_what_if import what_if
 
-    cut = Cut(question.ends) if question.ends else None
+    deadline = WhatIfDeadline(question.ends) if question.ends else None
     moment = moments.read(question.source)
     place = (question.repository, question.path, question.data)
-    return msgspec.json.encode(what_if(moment, question.changes, question.horizon, *place, cut))
+    return msgspec.json.encode(what_if(moment, question.changes, question.horizon, *place, deadline))
 
 
 _ASKED: Final[dict[str, Callable[[Question, Moments], bytes]]] = {

@@ -124,20 +124,21 @@ def what_if(
     player.events = [line(text) for text in [*said, *map(str, events)][:MOST_ACTIONS]]
     if over is not None:
         over()  # from here on passes are played; the first one is in any case
-    story = simulate(world, due(events, world), duration=horizon, most=MOST_PASSES, watch=player, over=over)
+    simulated = simulate(world, due(events, world), duration=horizon, most=MOST_PASSES, watch=player, over=over)
     player.watcher.refresh(world)
-    final = player._shown(story.last, world)
+    final = player._shown(simulated.last, world)
     outcome = Forecast(
-        ended=story.ended, end=story.end, passes=story.passes, jobs=tuple(player.watcher.jobs(world, story.last)),
+        ended=simulated.ended, end=simulated.end, passes=simulated.passes,
+        jobs=tuple(player.watcher.jobs(world, simulated.last)),
         evicted=tuple(player.watcher.evicted),
         chip_hours_lost=round(sum(one.chip_hours_lost for one in player.watcher.evicted), 2),
-        pruned=tuple(player.watcher.pruned[key] for key in sorted(player.watcher.pruned)), counts=story.counts,
+        pruned=tuple(player.watcher.pruned[key] for key in sorted(player.watcher.pruned)), counts=simulated.counts,
     )  # fmt: skip
     return {
         "before": player.before.body(),
         "frames": player.frames,
-        "ended": story.ended,
-        "end": story.end,
+        "ended": simulated.ended,
+        "end": simulated.end,
         "outcome": outcome_body(outcome),
         "recoveries": final.sections["recoveries"],
         "explanations": _explanations(outcome),

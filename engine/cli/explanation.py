@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.cli.answers import GET, chip_names, chip_row, links
-from engine.cli.phrases import because
+from engine.cli.phrases import cause_text
 from engine.documents import Desired
 from engine.errors import InputError
 from engine.gangs.evidence import by_job
@@ -34,7 +34,7 @@ from engine.model.states import OUT_OF_SERVICE
 from engine.model.times import rfc3339
 from engine.status.jobs import broken, graded, impact, impact_body
 from engine.status.links import summary
-from engine.status.recoveries import conversation_body, effective, recovery_body, story
+from engine.status.recoveries import conversation_body, effective, recovery_body, recovery_sentences
 from engine.status.rescheduling import asked_retries
 from engine.wire import names, slownode
 from engine.wire.links import name_of as link_orders
@@ -120,7 +120,7 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
         body["notEvicted"] = spared
     body |= conversation_body(observed.recoveries.get(gang.uid) if gang is not None else None)
     body |= _slow(observed, lambda row: row["name"] == f"{namespace}/{job}")
-    steps = story(memory)
+    steps = recovery_sentences(memory)
     if steps:
         body["story"] = steps
     chips = sum(pod.count for pod in pods)
@@ -316,7 +316,7 @@ def _standing(node: str, observed: Observed) -> list[str]:
 
 def _actions(plan: Plan, wanted: Callable[[Any], bool]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"action": kind_of(a), "reason": a.reason, "message": a.message, "because": because(a)}
+        {"action": kind_of(a), "reason": a.reason, "message": a.message, "because": cause_text(a)}
         for a in plan.actions
         if wanted(a)
     ]

@@ -107,17 +107,17 @@ def forecast(first: Plan, desired: Desired, cluster: Sequence[Mapping[str, Any]]
     world.now = first.now
     most = min(MAX_PASSES, max(FEWEST, EFFORT // max(1, len(world.objects))))
     watcher = ForecastWatcher(world)
-    story = simulate(world, [], first=first, most=most, rest=QUIET if most > 3 * QUIET else 2, watch=watcher)
+    outcome = simulate(world, [], first=first, most=most, rest=QUIET if most > 3 * QUIET else 2, watch=watcher)
     watcher.refresh(world)
     return Forecast(
-        ended=story.ended,
-        end=story.end,
-        passes=story.passes,
-        jobs=tuple(watcher.jobs(world, story.last)),
+        ended=outcome.ended,
+        end=outcome.end,
+        passes=outcome.passes,
+        jobs=tuple(watcher.jobs(world, outcome.last)),
         evicted=tuple(watcher.evicted),
         chip_hours_lost=round(sum(one.chip_hours_lost for one in watcher.evicted), 2),
         pruned=tuple(watcher.pruned[key] for key in sorted(watcher.pruned)),
-        counts=story.counts,
+        counts=outcome.counts,
     )
 
 

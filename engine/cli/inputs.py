@@ -1,4 +1,4 @@
-"""The inputs of the verbs that look at a cluster: its objects, the time, and the plan made of them."""
+"""The inputs of the verbs that read a cluster: its objects, the time, and the plan made of them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LIVE = "live"
 _SHOWN = 5
 
 
-class Looked(NamedTuple):
-    """One look at a cluster: the plan made of it, the snapshot, and what is declared."""
+class PlannedCluster(NamedTuple):
+    """A cluster read once: the plan of one pass, the snapshot that it was made from, and the desired state."""
 
     plan: Plan
     observed: Observed
     desired: Desired
 
     def readings(self, places: Sequence[str]) -> Measured:
-        """What chips measure, from these places.
+        """Return what chips measure, read from these places.
 
         Raises:
             InputError: a place cannot be read.
@@ -39,15 +39,15 @@ class Looked(NamedTuple):
         return measured(places, addresses) if places else {}
 
 
-def look(
+def plan_cluster(
     desired: str | None,
     policies: Sequence[str],
     cluster: str,
     now: str | None,
     kubeconfig: str | None,
     about: str = "",
-) -> Looked:
-    """Read a cluster, or a file, and plan one pass; ``about`` is the job or pod that is asked about.
+) -> PlannedCluster:
+    """Read a cluster or a file and plan one pass; ``about`` names the job or pod whose pending reason is wanted.
 
     Raises:
         BelayError: an input is not usable, or the cluster does not answer.
@@ -57,13 +57,13 @@ def look(
     items, clock, now = cluster_items(cluster, now, kubeconfig)
     live = cluster == LIVE
     with progress("planning", plain=False):
-        return Looked(
+        return PlannedCluster(
             *plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock, live=live, about=about)
         )
 
 
-def looking(inputs: Mapping[str, Any]) -> Callable[[Kube], Awaitable[Looked]]:
-    """A reader for ``-w``: each call looks at the cluster again.
+def cluster_planner(inputs: Mapping[str, Any]) -> Callable[[Kube], Awaitable[PlannedCluster]]:
+    """Return a function for ``-w`` that reads the live cluster and plans one pass at each call.
 
     Raises:
         InputError: the inputs name a file, which does not change, or a fixed time.
@@ -78,9 +78,9 @@ def looking(inputs: Mapping[str, Any]) -> Callable[[Kube], Awaitable[Looked]]:
     if inputs["now"] is not None:
         raise InputError("time goes on", where="-w", hint="Leave --now out.")
 
-    async def read(kube: Kube) -> Looked:
+    async def read(kube: Kube) -> PlannedCluster:
         items, clock = await fetch(kube), time.time()
-        return Looked(
+        return PlannedCluster(
             *plan_offline(
                 items, tree=inputs["desired"], overlays=inputs["policies"], now=rfc3339(clock), clock=clock, live=True
             )

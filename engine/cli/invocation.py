@@ -23,7 +23,7 @@ _FORMATS: Final = ("table", "wide", "json", "yaml")
 _LONGEST: Final = 500
 
 
-class Kinds(click.Choice[str]):
+class KindChoice(click.Choice[str]):
     """Plural names that may be written in the singular and in capitals too, as with kubectl."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

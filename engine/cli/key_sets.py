@@ -33,7 +33,7 @@ BATCH_FILE: Final = "keys"
 SPREAD: Final = 600.0
 """Seconds until a changed Secret counts as read by every process; kubelet takes a minute or two."""
 ORDER_LIFE: Final = 900.0
-"""Seconds for which an order stands after it was signed."""
+"""Seconds for which an order is in force after it was signed."""
 _COMMENT: Final = re.compile(rb"^# rotation (\{.*\})$", re.MULTILINE)
 _SHOWN: Final = 3
 
@@ -70,8 +70,8 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
     public: str = ""
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """An object that a key signed and that counts; ``until`` is its expiry in Unix ms, 0 for none."""
+class SignedObject(msgspec.Struct, frozen=True):
+    """A signed object in force; ``until`` is its expiry (Unix ms), 0 for none."""
 
     name: str
     until: int = 0
@@ -105,8 +105,8 @@ def policy_files(signers: bytes | None, allowed_signers: bytes | None, source: s
     return found
 
 
-def pinned(keys: OrderKeySet, policy: Mapping[str, bytes], unsigned: Iterable[Standing]) -> None:
-    """Give agents every public key of the engine. Raises InputError while orders stand that no key of it signed."""
+def pinned(keys: OrderKeySet, policy: Mapping[str, bytes], unsigned: Iterable[SignedObject]) -> None:
+    """Give agents every public key of the engine. Raises InputError while unsigned orders are in force."""
     waiting = list(unsigned)
     if waiting and not any(name.endswith(".pub") for name in keys.trust):
         raise InputError(
@@ -116,18 +116,18 @@ def pinned(keys: OrderKeySet, policy: Mapping[str, bytes], unsigned: Iterable[St
     keys.trust.update({**_public(keys.engine), **policy})
 
 
-def rotated(keys: OrderKeySet, now: float, standing: list[Standing] | None, spread: float = SPREAD) -> str:
+def rotated(keys: OrderKeySet, now: float, signed: list[SignedObject] | None, spread: float = SPREAD) -> str:
     """Take the next step of a rotation and say which it was.
 
-    ``standing`` are the orders and policies that the old key signed and that count; None: not known, so nothing can be
-    retired. Raises InputError when it is too early for the next step, saying when it is not, or when a file is broken.
+    ``signed`` are the orders and policies in force that the old key signed; None: not known, so nothing can be retired.
+    Raises InputError when it is too early for the next step, saying when it is not, or when a file is broken.
     """
     stage = keys.rotation
     if stage is None:
         return _distribute(keys, now)
     if stage.step == "distributed":
         return _promote(keys, stage, now, spread)
-    return _retire(keys, stage, now, standing, spread)
+    return _retire(keys, stage, now, signed, spread)
 
 
 def replaced(keys: OrderKeySet, now: float) -> str:
@@ -169,24 +169,24 @@ def _promote(keys: OrderKeySet, stage: Rotation, now: float, spread: float) -> s
     )
     keys.engine[SIGNING] = keys.engine.pop(NEXT)
     _note(keys, Rotation("signing", int(now), stage.old, stage.new))
-    return f"step 2 of 3: key {stage.new} signs, {stage.old} is trusted until nothing stands that it signed"
+    return f"step 2 of 3: key {stage.new} signs, {stage.old} is trusted until nothing that it signed is in force"
 
 
-def _retire(keys: OrderKeySet, stage: Rotation, now: float, standing: list[Standing] | None, spread: float) -> str:
+def _retire(keys: OrderKeySet, stage: Rotation, now: float, signed: list[SignedObject] | None, spread: float) -> str:
     _wait(
-        stage.at + max(spread, ORDER_LIFE), now, f"key {stage.old} signed until {_ago(stage, now)}, and orders stand "
+        stage.at + max(spread, ORDER_LIFE), now, f"key {stage.old} signed until {_ago(stage, now)}, and orders last "
         f"for {ORDER_LIFE / 60:.0f} minutes",
     )  # fmt: skip
-    if standing is None:
+    if signed is None:
         raise InputError(
             f"what key {stage.old} signed is not known, so it is not retired",
             hint="Give --cluster live, or FILE with what `kubectl get configmaps -A -o yaml` printed",
         )
-    if standing:
-        last = max(row.until for row in standing)
+    if signed:
+        last = max(row.until for row in signed)
         until = f"; the last expires at {rfc3339(last / 1000)}" if last else ""
         raise InputError(
-            f"{len(standing)} orders and policies that stand are signed by key {stage.old} ({_some(standing)}){until}",
+            f"{len(signed)} orders and policies in force are signed by key {stage.old} ({_some(signed)}){until}",
             hint="The engine signs them again, 200 nodes a pass; is condition OrdersSigned True?",
         )
     for files in (keys.engine, keys.trust):
@@ -231,21 +231,21 @@ def new_signing_key() -> SigningKey:
     return SigningKey(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
-# ---- what stands
+# ---- objects in force that a key signed
 
 
-def standing_under(items: Iterable[Mapping[str, Any]], key: str) -> list[Standing]:
-    """The orders, policies and logs that a key signed and that count. ``key`` empty: those without a signature.
+def objects_signed_by(items: Iterable[Mapping[str, Any]], key: str) -> list[SignedObject]:
+    """Return the orders, policies and logs in force that a key signed; with an empty ``key`` the unsigned ones.
 
-    Orders count for nodes whose agent reports: the engine signs those again. A policy counts while such orders name its
-    pool.
+    Orders are in force where the node's agent reports: the engine signs those again. A policy is in force while such
+    orders name its pool.
     """
     maps = {}
     for item in items:
         metadata = item.get("metadata")
         if item.get("kind") == "ConfigMap" and isinstance(metadata, Mapping):
             maps[str(metadata.get("namespace", "")), str(metadata.get("name", ""))] = item
-    found: list[Standing] = []
+    found: list[SignedObject] = []
     pools: set[str | None] = set()
     for (space, name), body in sorted(maps.items()):
         if space != names.SYSTEM or not name.startswith(names.ORDERS_PREFIX):
@@ -258,12 +258,12 @@ def standing_under(items: Iterable[Mapping[str, Any]], key: str) -> list[Standin
             continue  # no agent takes it either
         pools.add(orders.pool)
         if _signed_by(body, key):
-            found.append(Standing(name, orders.not_after_ms))
+            found.append(SignedObject(name, orders.not_after_ms))
     for (space, name), body in sorted(maps.items()):
         pool = name.removeprefix(names.POLICY_PREFIX) if name.startswith(names.POLICY_PREFIX) else None
         log = bool(key) and name.split(".")[0] == names.REVISIONS
         if space == names.SYSTEM and (pool in pools or log) and _signed_by(body, key):
-            found.append(Standing(name))
+            found.append(SignedObject(name))
     return found
 
 
@@ -378,6 +378,6 @@ def _public_name(key: SigningKey, now: float) -> str:
     return f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}-{key.key_id}.pub"
 
 
-def _some(rows: list[Standing]) -> str:
+def _some(rows: list[SignedObject]) -> str:
     more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
     return ", ".join(row.name for row in rows[:_SHOWN]) + more

@@ -12,8 +12,8 @@ import click
 from engine.cli.invocation import fails_clearly, output_option, seconds
 
 if TYPE_CHECKING:
-    from engine.cli.key_places import KeyPlace
     from engine.cli.key_sets import KeyRow, OrderKeySet
+    from engine.cli.key_stores import KeyStore
 
 _SETS = click.Choice(["orders", "batch"])
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -69,24 +69,24 @@ def create(
     Agents refuse unsigned orders as soon as they hold keys: in a cluster, `belay keys pin` gives them the public part
     once the engine has signed everything.
     """
-    from engine.cli import key_places, key_sets
+    from engine.cli import key_sets, key_stores
     from engine.errors import InputError
 
     if not (directory or apply or as_yaml) or (apply and directory):
         raise InputError("say where the key goes", hint="Give --dir DIR, --apply or --yaml")
     if what == "batch":
-        part, files = key_places.BATCH, {key_sets.BATCH_FILE: key_sets.new_batch_keys()}
+        part, files = key_stores.BATCH, {key_sets.BATCH_FILE: key_sets.new_batch_keys()}
         trust: dict[str, bytes] = {}
     else:
         made = key_sets.created(time.time(), _policy(**policy))
-        part, files, trust = key_places.ENGINE, made.engine, made.trust
-    place = _place(directory, kubeconfig) if directory or apply else None
-    if place is not None:
-        _say(f"written: {place.write(part, files, new=True)}")
+        part, files, trust = key_stores.ENGINE, made.engine, made.trust
+    store = _store(directory, kubeconfig) if directory or apply else None
+    if store is not None:
+        _say(f"written: {store.write(part, files, new=True)}")
         if directory and trust:
-            _say(f"written: {place.write(key_places.TRUST, trust, new=True)} (for agents, once orders are signed)")
+            _say(f"written: {store.write(key_stores.TRUST, trust, new=True)} (for agents, once orders are signed)")
     if as_yaml:
-        key_places.print_secret(part, files)
+        key_stores.print_secret(part, files)
     if what == "orders" and not directory:
         _say("next: wait for condition OrdersSigned=True (`belay status`), then `belay keys pin --apply`")
 
@@ -98,17 +98,17 @@ def create(
 @fails_clearly
 def pin(directory: Path | None, kubeconfig: str | None, apply: bool, **policy: Any) -> None:
     """Give agents the public keys that the engine signs with. From then on they refuse unsigned orders, so this waits
-    until the engine has signed all orders that stand (with --apply; with --dir you see to that)."""
-    from engine.cli import key_places, key_sets
+    until the engine has signed all orders in force (with --apply; with --dir you see to that)."""
+    from engine.cli import key_sets, key_stores
     from engine.errors import InputError
 
     if bool(directory) == apply:
         raise InputError("say where the keys are", hint="Give --dir DIR or --apply")
-    place = _place(directory, kubeconfig)
-    held = _order_keys(place)
-    unsigned = key_sets.standing_under(_config_maps("live", kubeconfig), "") if apply else []
+    store = _store(directory, kubeconfig)
+    held = _order_keys(store)
+    unsigned = key_sets.objects_signed_by(_config_maps("live", kubeconfig), "") if apply else []
     key_sets.pinned(held, _policy(**policy), unsigned)
-    _say(f"written: {place.write(key_places.TRUST, held.trust)}")
+    _say(f"written: {store.write(key_stores.TRUST, held.trust)}")
 
 
 @keys.command(short_help="Take the next step of a rotation; run it three times.")
@@ -135,23 +135,23 @@ def rotate(
     """Take the next step of a rotation. Run it three times: the new key is distributed; the new key signs; the old key
     is retired. Too early a step is refused, with the time from which it may be taken; the last one also while orders or
     policies stand that the old key signed."""
-    from engine.cli import key_places, key_sets
+    from engine.cli import key_sets, key_stores
     from engine.errors import InputError
 
     if bool(directory) == apply:
         raise InputError("say where the keys are", hint="Give --dir DIR or --apply")
-    place, wait, now = _place(directory, kubeconfig), seconds(spread, "--spread") or 0.0, time.time()
+    store, wait, now = _store(directory, kubeconfig), seconds(spread, "--spread") or 0.0, time.time()
     if what == "batch":
-        files = place.read(key_places.BATCH) or {}
+        files = store.read(key_stores.BATCH) or {}
         if leaked:
             files[key_sets.BATCH_FILE], said = key_sets.new_batch_keys(), "a new key seals; no other is accepted"
         else:
             files[key_sets.BATCH_FILE], said = key_sets.rotated_batch(files.get(key_sets.BATCH_FILE, b""), now, wait)
-        place.write(key_places.BATCH, files)
+        store.write(key_stores.BATCH, files)
         _say(said)
         return
-    held = _order_keys(place)
-    pinned = place.read(key_places.TRUST) is not None
+    held = _order_keys(store)
+    pinned = store.read(key_stores.TRUST) is not None
     where = cluster or ("live" if apply else None)
     stage = held.rotation
     if leaked:
@@ -159,19 +159,19 @@ def rotate(
     else:
         retiring = where is not None and stage is not None and stage.step == "signing"
         standing = (
-            key_sets.standing_under(_config_maps(where, kubeconfig), stage.old)
+            key_sets.objects_signed_by(_config_maps(where, kubeconfig), stage.old)
             if retiring and where and stage
             else None
         )
         said = key_sets.rotated(held, now, standing, wait)
-    place.write(key_places.ENGINE, held.engine)
+    store.write(key_stores.ENGINE, held.engine)
     if pinned:
-        place.write(key_places.TRUST, held.trust)
+        store.write(key_stores.TRUST, held.trust)
     _say(said)
     if not pinned:
         _say("agents hold no keys: orders are carried out unsigned (`belay keys pin`)")
     if directory:
-        _say(f"copy {directory}/{key_places.ENGINE} to the engine and {directory}/{key_places.TRUST} to every agent")
+        _say(f"copy {directory}/{key_stores.ENGINE} to the engine and {directory}/{key_stores.TRUST} to every agent")
 
 
 @keys.command(name="list", short_help="Keys, their roles, and where a rotation stands.")
@@ -182,7 +182,7 @@ def list_keys(directory: Path | None, kubeconfig: str | None, output: str) -> No
     """The keys of orders and batches with their roles (signs, next, trusted, accepted) and places. No private part."""
     from engine.cli import output as show
 
-    rows = _rows(_place(directory, kubeconfig))
+    rows = _rows(_store(directory, kubeconfig))
     if output in ("json", "yaml"):
         show.document([{"use": row.use, "key": row.key, "role": row.role, "where": row.where} for row in rows], output)
         return
@@ -197,13 +197,13 @@ def list_keys(directory: Path | None, kubeconfig: str | None, output: str) -> No
 @fails_clearly
 def show(directory: Path | None, kubeconfig: str | None, as_yaml: bool) -> None:
     """The public keys that agents should hold (PEM), and where a rotation stands. No private part."""
-    from engine.cli import key_places, key_sets
+    from engine.cli import key_sets, key_stores
     from engine.model.times import rfc3339
 
-    held = _order_keys(_place(directory, kubeconfig))
+    held = _order_keys(_store(directory, kubeconfig))
     if as_yaml:
         key_sets.pinned(held, {}, [])
-        key_places.print_secret(key_places.TRUST, held.trust)
+        key_stores.print_secret(key_stores.TRUST, held.trust)
         return
     for row in key_sets.order_rows(held):
         click.echo(f"# {row.key} {row.role} ({row.where})\n{row.public}", nl=False)
@@ -211,34 +211,34 @@ def show(directory: Path | None, kubeconfig: str | None, as_yaml: bool) -> None:
         click.echo(f"# rotation from {stage.old} to {stage.new}: {stage.step} since {rfc3339(stage.at)}")
 
 
-def _place(directory: Path | None, kubeconfig: str | None) -> KeyPlace:
-    from engine.cli.key_places import ClusterSecrets, KeyDirectory
+def _store(directory: Path | None, kubeconfig: str | None) -> KeyStore:
+    from engine.cli.key_stores import ClusterSecrets, KeyDirectory
 
     return KeyDirectory(directory) if directory else ClusterSecrets(kubeconfig)
 
 
 def _policy(signers: Path | None, allowed_signers: Path | None, source: str) -> dict[str, bytes]:
-    from engine.cli.key_places import read_list
     from engine.cli.key_sets import policy_files
+    from engine.cli.key_stores import read_list
 
     texts = [read_list(path) if path else None for path in (signers, allowed_signers)]
     return policy_files(texts[0], texts[1], source)
 
 
-def _order_keys(place: KeyPlace) -> OrderKeySet:
-    from engine.cli import key_places, key_sets
+def _order_keys(store: KeyStore) -> OrderKeySet:
+    from engine.cli import key_sets, key_stores
     from engine.errors import InputError
 
-    engine = place.read(key_places.ENGINE)
+    engine = store.read(key_stores.ENGINE)
     if engine is None:
         raise InputError("there are no keys of orders", hint="`belay keys create orders` makes them")
-    return key_sets.OrderKeySet(engine, place.read(key_places.TRUST) or {})
+    return key_sets.OrderKeySet(engine, store.read(key_stores.TRUST) or {})
 
 
-def _rows(place: KeyPlace) -> list[KeyRow]:
-    from engine.cli import key_places, key_sets
+def _rows(store: KeyStore) -> list[KeyRow]:
+    from engine.cli import key_sets, key_stores
 
-    engine, trust, batch = (place.read(part) for part in key_places.PARTS)
+    engine, trust, batch = (store.read(part) for part in key_stores.PARTS)
     rows = key_sets.order_rows(key_sets.OrderKeySet(engine or {}, trust or {})) if engine or trust else []
     return rows + (key_sets.batch_rows(batch.get(key_sets.BATCH_FILE, b"")) if batch else [])
 

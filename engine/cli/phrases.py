@@ -42,8 +42,8 @@ def _shorter(found: re.Match[str]) -> str:
     return prefix + ",".join(words)
 
 
-def because(action: AnyAction) -> str:
-    """The cause of an action: rule, file:line, fault codes."""
+def cause_text(action: AnyAction) -> str:
+    """Return the cause of an action: rule, file:line, fault codes."""
     evidence = action.evidence
     place = f"{evidence.file}:{evidence.line}" if evidence.file and evidence.line else evidence.file
     codes = f"codes {','.join(evidence.codes)}" if evidence.codes else ""

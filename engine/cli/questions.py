@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.inputs import cluster_items, left_out, look
+from engine.cli.inputs import cluster_items, left_out, plan_cluster
 from engine.cli.invocation import cluster_options, fails_clearly, output_option
 from engine.cli.storage import storage
 
@@ -95,7 +95,7 @@ def diff(output: str, **inputs: Any) -> None:
 
     if not inputs["desired"]:
         raise InputError("there is nothing to compare with", hint="Give --desired DIR, the state repository.")
-    result, observed, _ = look(**inputs)
+    result, observed, _ = plan_cluster(**inputs)
     found = changes(result, observed)
     if output in ("json", "yaml"):
         show.document({"changes": found, "diagnostics": result.diagnostics}, output)
@@ -133,7 +133,7 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
         items, now, _ = cluster_items(inputs["cluster"], None, inputs["kubeconfig"])
         body = msgspec.to_builtins(explain_order(name, items), str_keys=True)
     else:
-        result, observed, desired = look(**inputs, about=name if kind in ("job", "pod") else "")
+        result, observed, desired = plan_cluster(**inputs, about=name if kind in ("job", "pod") else "")
         body, now = explained(kind, name, result, observed, desired), result.now
     if output == "text":
         narrate(kind, body, sys.stdout, now)
@@ -188,17 +188,17 @@ def simulate(output: str, timeline: str | None, duration: str | None, seed: int,
     """
     from engine.cli import output as show
     from engine.cli.invocation import seconds
-    from engine.cli.simulation import story, story_table
+    from engine.cli.simulation import simulate_cluster, simulation_table
 
     items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
-    outcome, findings = story(
+    outcome, findings = simulate_cluster(
         items, tree=inputs["desired"], overlays=inputs["policies"], timeline=timeline, now=now, clock=clock,
         live=inputs["cluster"] == "live", duration=seconds(duration, "--for"), seed=seed,
     )  # fmt: skip
     if output in ("json", "yaml"):
         show.document({**outcome.document(), "diagnostics": findings}, output)
         return
-    story_table(outcome)
+    simulation_table(outcome)
     for finding in findings:
         click.echo(show.plain(str(finding)), err=True)
 

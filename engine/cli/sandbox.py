@@ -36,9 +36,9 @@ def demo() -> None:
 
 @click.group(short_help="Make simulated nodes fail (sandbox only).", invoke_without_command=True)
 @click.option(
-    "--timeline", metavar="FILE", help="Play a story of faults; deploy/samples/faults-timeline.yaml shows all."
+    "--timeline", metavar="FILE", help="Play a timeline of faults; deploy/samples/faults-timeline.yaml shows all."
 )
-@click.option("--check", is_flag=True, help="Only read the story; needs no cluster.")
+@click.option("--check", is_flag=True, help="Only read the timeline; needs no cluster.")
 @click.option("--speed", type=click.FloatRange(0.01, 1000.0), default=1.0, show_default=True, help="Times as fast.")
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG.")
 @click.pass_context

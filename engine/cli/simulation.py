@@ -20,7 +20,7 @@ from engine.simulate.run import Outcome, simulate
 from engine.simulate.timeline import check, due, read_timeline
 
 
-def story(
+def simulate_cluster(
     cluster: Sequence[Mapping[str, Any]],
     *,
     tree: str | None,
@@ -58,7 +58,7 @@ def story(
     return outcome, findings
 
 
-def story_table(outcome: Outcome) -> None:
+def simulation_table(outcome: Outcome) -> None:
     """Print the passes in order of time, then what is left to do."""
     out = sys.stdout
     rows: list[tuple[object, ...]] = []

@@ -8,7 +8,7 @@ from typing import Final
 from engine.cli import output as show
 from engine.cli.backtest import BacktestResult
 from engine.cli.forecast import Forecast, end_of
-from engine.cli.phrases import because, ranges, target
+from engine.cli.phrases import cause_text, ranges, target
 from engine.load import Loaded
 from engine.model.actions import AnyAction, kind_of
 from engine.model.plan import ChipState, Plan
@@ -148,7 +148,7 @@ def _actions(plan: Plan, wide: bool) -> None:
 
 
 def _action_row(action: AnyAction) -> tuple[str, ...]:
-    return kind_of(action), target(action), action.reason, ranges(action.message), because(action)
+    return kind_of(action), target(action), action.reason, ranges(action.message), cause_text(action)
 
 
 def _chips(chips: Sequence[ChipState], wide: bool) -> None:

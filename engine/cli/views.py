@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from engine.cli.invocation import Kinds, cluster_options, fails_clearly, output_option
+from engine.cli.invocation import KindChoice, cluster_options, fails_clearly, output_option
 
 if TYPE_CHECKING:
     from engine.cli.answers import Answer
-    from engine.cli.inputs import Looked
+    from engine.cli.inputs import PlannedCluster
 
-    Ask = Callable[[Looked], Answer]
+    Ask = Callable[[PlannedCluster], Answer]
     Rows = list[Mapping[str, Any]]
 
 _GET: Final = ("nodes", "chips", "jobs", "faults", "recoveries", "queues", "revisions", "vnpus", "pools", "links")
@@ -43,7 +43,7 @@ def status(watch: bool, kubeconfig: str | None, output: str) -> None:
 
 
 @click.command(short_help="List what Belay knows: nodes, chips, jobs, faults, …")
-@click.argument("what", type=Kinds(_GET), metavar="KIND")
+@click.argument("what", type=KindChoice(_GET), metavar="KIND")
 @click.argument("name", required=False)
 @click.option("-w", "--watch", is_flag=True, help="Then print what changes, as it changes.")
 @click.option("--output-watch-events", "events", is_flag=True, help="With -w: say ADDED, MODIFIED or DELETED.")
@@ -62,17 +62,17 @@ def get(
     or faults gives those of the node.
     """
     from engine.cli import output as show
-    from engine.cli.inputs import look
+    from engine.cli.inputs import plan_cluster
 
-    def rows_of(looked: Looked) -> tuple[Answer, Rows]:
-        answer = _ask(what, looked)
-        return answer, _selected(what, answer, name, filters, looked.plan.now)
+    def rows_of(planned: PlannedCluster) -> tuple[Answer, Rows]:
+        answer = _ask(what, planned)
+        return answer, _selected(what, answer, name, filters, planned.plan.now)
 
     if watch:
         _watch(what, rows_of, output, every, inputs, events=events)
         return
-    looked = look(**inputs)
-    answer, rows = rows_of(looked)
+    planned = plan_cluster(**inputs)
+    answer, rows = rows_of(planned)
     if output in ("json", "yaml"):
         show.document(_one_or_all(what, name, rows), output)
     elif output == "name":
@@ -81,11 +81,11 @@ def get(
         if not rows:
             click.echo(f"no {what} found", err=True)
         columns = _columns(answer, output)
-        show.table(columns, _cells(columns, rows), now=looked.plan.now)
+        show.table(columns, _cells(columns, rows), now=planned.plan.now)
 
 
 @click.command(short_help="Show nodes, chips or jobs by what they use.")
-@click.argument("what", type=Kinds(_TOP), metavar="[nodes|chips|jobs]", default="nodes")
+@click.argument("what", type=KindChoice(_TOP), metavar="[nodes|chips|jobs]", default="nodes")
 @click.option("-w", "--watch", is_flag=True, help="Keep running: drawn in place on a terminal, else printed on change.")
 @click.option("--sort", "--sort-by", "sort", metavar="COLUMN", help="Largest first; names from A. Default: by use.")
 @click.option("-r", "--reverse", is_flag=True, help="The other way round.")
@@ -109,24 +109,24 @@ def top(
     q ends.
     """
     from engine.cli import output as show
-    from engine.cli.inputs import look
+    from engine.cli.inputs import plan_cluster
 
-    choice = _Choice(what, sort, reverse, most, places, filters)
+    screen = _TopScreen(what, sort, reverse, most, places, filters)
     if watch and output in ("table", "wide"):
-        choice.watch(inputs, every, wide=output == "wide")
+        screen.watch(inputs, every, wide=output == "wide")
         return
     if watch:
-        _stream(inputs, every, lambda looked: _print_document(choice.rows(looked)[1], output))
+        _stream(inputs, every, lambda planned: _print_document(screen.rows(planned)[1], output))
         return
-    looked = look(**inputs)
+    planned = plan_cluster(**inputs)
     if output in ("json", "yaml"):
-        show.document(choice.rows(looked)[1], output)
+        show.document(screen.rows(planned)[1], output)
     else:
-        choice.paint(looked, sys.stdout, wide=output == "wide")
+        screen.paint(planned, sys.stdout, wide=output == "wide")
 
 
-class _Choice:
-    """What a screen of `belay top` shows, which keys change."""
+class _TopScreen:
+    """What `belay top` shows: kind, order and filters, which the user changes by keys."""
 
     def __init__(
         self, what: str, sort: str | None, reverse: bool, most: int | None, places: Sequence[str],
@@ -136,14 +136,14 @@ class _Choice:
         self._places, self._filters = places, tuple(filters)
         self._columns: tuple[str, ...] = ()
 
-    def rows(self, looked: Looked) -> tuple[Answer, Rows]:
+    def rows(self, planned: PlannedCluster) -> tuple[Answer, Rows]:
         """The answer and its rows in order."""
         from engine.cli import usage
         from engine.cli.filters import column_of
 
-        answer = usage.TOP[self._what](looked.plan, looked.observed, looked.readings(self._places))
+        answer = usage.TOP[self._what](planned.plan, planned.observed, planned.readings(self._places))
         self._columns = answer.columns
-        rows = _selected(self._what, answer, None, self._filters, looked.plan.now)
+        rows = _selected(self._what, answer, None, self._filters, planned.plan.now)
         every = (*answer.columns, *answer.wide)
         if self._sort is not None:
             column = column_of(self._sort, every, "--sort")
@@ -151,27 +151,27 @@ class _Choice:
             column = next(name for name in usage.ORDER[self._what] if name in every)
         return answer, usage.ordered(rows, column, reverse=self._reverse)[: self._most]
 
-    def paint(self, looked: Looked, out: TextIO, *, wide: bool) -> None:
+    def paint(self, planned: PlannedCluster, out: TextIO, *, wide: bool) -> None:
         """Print the table under three lines about the whole cluster."""
         from engine.cli import output as show
         from engine.cli import usage
 
-        answer, rows = self.rows(looked)
-        for line in usage.headline(looked.plan, looked.observed):
+        answer, rows = self.rows(planned)
+        for line in usage.headline(planned.plan, planned.observed):
             show.text(line, out)
         out.write("\n")
         columns = _columns(answer, "wide" if wide else "table")
-        show.table(columns, _cells(columns, rows), out, now=looked.plan.now)
+        show.table(columns, _cells(columns, rows), out, now=planned.plan.now)
 
     def watch(self, inputs: Mapping[str, Any], every: float, *, wide: bool) -> None:
         """Show it until interrupted."""
-        from engine.cli.inputs import looking
+        from engine.cli.inputs import cluster_planner
         from engine.cli.watching import follow
 
         follow(
             inputs["kubeconfig"],
-            looking(inputs),
-            lambda looked, out: self.paint(looked, out, wide=wide),
+            cluster_planner(inputs),
+            lambda planned, out: self.paint(planned, out, wide=wide),
             every=every,
             on_key=self._key,
             keys=", s: next column, r: other way round, n c j: nodes, chips, jobs",
@@ -189,12 +189,12 @@ class _Choice:
             self._sort = self._columns[(here + 1) % len(self._columns)]
 
 
-def _ask(what: str, looked: Looked) -> Answer:
+def _ask(what: str, planned: PlannedCluster) -> Answer:
     from engine.cli import answers, records
 
     if what in answers.GET:
-        return answers.GET[what](looked.plan, looked.observed)
-    return records.RECORDS[what](looked.plan, looked.observed, looked.desired)
+        return answers.GET[what](planned.plan, planned.observed)
+    return records.RECORDS[what](planned.plan, planned.observed, planned.desired)
 
 
 def _selected(what: str, answer: Answer, name: str | None, filters: Iterable[str], now: float) -> Rows:
@@ -208,8 +208,8 @@ def _selected(what: str, answer: Answer, name: str | None, filters: Iterable[str
 
 
 def _watch(
-    what: str, rows_of: Callable[[Looked], tuple[Answer, Rows]], output: str, every: float, inputs: Mapping[str, Any],
-    *, events: bool,
+    what: str, rows_of: Callable[[PlannedCluster], tuple[Answer, Rows]], output: str, every: float,
+    inputs: Mapping[str, Any], *, events: bool,
 ) -> None:  # fmt: skip
     from engine.cli import output as show
     from engine.cli.changes import RowChanges
@@ -217,9 +217,9 @@ def _watch(
     changes = RowChanges(what)
     table: show.GrowingTable | None = None
 
-    def take(looked: Looked) -> None:
+    def take(planned: PlannedCluster) -> None:
         nonlocal table
-        answer, rows = rows_of(looked)
+        answer, rows = rows_of(planned)
         columns = _columns(answer, output)
         found = changes.of(rows, columns if output in ("table", "wide") else None)
         if output == "name":
@@ -233,17 +233,17 @@ def _watch(
             cells = _cells(columns, [row for _, row in found])
             table.add(
                 [[event, *line] if events else line for (event, _), line in zip(found, cells, strict=True)],
-                now=looked.plan.now,
+                now=planned.plan.now,
             )
 
     _stream(inputs, every, take)
 
 
-def _stream(inputs: Mapping[str, Any], every: float, take: Callable[[Looked], None]) -> None:
-    from engine.cli.inputs import looking
+def _stream(inputs: Mapping[str, Any], every: float, take: Callable[[PlannedCluster], None]) -> None:
+    from engine.cli.inputs import cluster_planner
     from engine.cli.watching import stream
 
-    stream(inputs["kubeconfig"], looking(inputs), take, every=every)
+    stream(inputs["kubeconfig"], cluster_planner(inputs), take, every=every)
 
 
 def _print_document(value: object, output: str) -> None:

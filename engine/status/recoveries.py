@@ -63,7 +63,7 @@ def effective(memory: JobMemory | None, created: float, now: float, chips: int) 
     return round(max(0.0, 1 - spent / (chips * (now - created))), 4)
 
 
-def story(memory: JobMemory | None) -> list[str]:
+def recovery_sentences(memory: JobMemory | None) -> list[str]:
     """The recoveries as sentences, each with the steps of its conversation."""
     return (
         [line for one in memory.recoveries for line in (_sentence(one), *_step_lines(one))]

@@ -29,7 +29,7 @@ _SECRET: Final = resource_for("v1", "Secret")
 _MAX_FILES: Final = 64
 
 
-class KeyPlace(Protocol):
+class KeyStore(Protocol):
     """A place that holds the parts. Reading gives None for a part that is not there."""
 
     def read(self, part: str) -> dict[str, bytes] | None:
@@ -200,7 +200,7 @@ __all__ = [
     "TRUST",
     "ClusterSecrets",
     "KeyDirectory",
-    "KeyPlace",
+    "KeyStore",
     "print_secret",
     "read_list",
     "secret",
