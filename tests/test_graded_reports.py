@@ -102,7 +102,7 @@ def test_a_job_that_only_harmless_codes_hit_is_healthy() -> None:
     graded = GradedReports(SHIPPED).of(seen)
     state, ranks = impact(view, graded, PlanCache())
     assert (state, [r.level for r in ranks]) == ("Healthy", ["NotHandleFault"])
-    assert fault_view.of_job(view, seen) and fault_view.of_job(view, graded) == []
+    assert fault_view.of_jobs([view], seen) and fault_view.of_jobs([view], graded) == []
 
 
 def test_switches_and_boards_are_graded_as_the_planner_does() -> None:

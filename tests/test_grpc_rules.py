@@ -351,6 +351,32 @@ def test_faults_reach_subscribers_and_queries(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_an_inference_service_is_told_of_the_faults_of_all_its_jobs(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        service = {"jobID": "mindie-ms-1", "process-recover-enable": ""}
+        await world.job("prefill", pods=1, labels={**service, "app": "mindie-ms-server"})
+        await world.job("decode", pods=2, nodes=False, labels={**service, "app": "mindie-ms-server"})
+        await world.node("n1")
+        await world.job("other", pods=1, nodes=False, labels={"jobID": "mindie-ms-2"})
+        async with world.server() as server:
+            client = Client(server.port, "")
+            info = fault_pb2.ClientInfo(jobId="mindie-ms-1", role="controller")
+            absent = fault_pb2.ClientInfo(jobId="mindie-ms-9", role="controller")
+            for who, code in ((info, 0), (absent, 402)):
+                assert (await client.call("Register", who, fault_pb2.Status, "fault.Fault")).code == code
+            call = client.stream("SubscribeFaultMsgSignal", info, fault_pb2.FaultMsgSignal, "fault.Fault")
+            first = await call.read()
+            assert (first.jobId, first.signalType) == ("mindie-ms-1", "normal")
+            await world.report("n1", bad={3: ("80C98001", "RestartNPU")}, at=NOW_MS)
+            second = await call.read()
+            assert (second.signalType, [node.nodeName for node in second.nodeFaultInfo]) == ("fault", ["n1"])
+            answer = await client.call("GetFaultMsgSignal", info, fault_pb2.FaultQueryResult, "fault.Fault")
+            assert (answer.code, answer.info) == (200, "all info returned")
+            await client.close()
+
+    play(tmp_path, story)
+
+
 def test_queries_beyond_the_rate_wait_and_then_are_refused(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         async with world.server() as server:

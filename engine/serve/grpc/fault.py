@@ -16,12 +16,15 @@ import grpc
 from engine.model.recovery import Code
 from engine.serve.grpc import fault_view
 from engine.serve.grpc.fault_view import CLUSTER
+from engine.serve.grpc.job_view import JobView
 from engine.serve.grpc.limits import TokenBucket
 from engine.serve.grpc.publishers import Publishers
 from engine.serve.grpc.recovery.registry import Registry
 from engine.serve.grpc.streams import Context
 from engine.wire.clusterd import fault_pb2 as pb
 
+#: The label by which the jobs of an inference service (prefill, decode, controller) name it.
+SERVICE_LABEL: Final = "jobID"
 RATE: Final = 10.0
 BURST: Final = 10
 WAITING: Final = 50
@@ -49,13 +52,14 @@ class FaultService:
         self._bucket = TokenBucket(RATE, BURST, clock)
         self._waiting = 0
         self._cached: tuple[float, list[pb.NodeFaultInfo]] | None = None
+        self._services: tuple[int, dict[str, list[JobView]]] = (-1, {})
 
     async def Register(self, request: pb.ClientInfo, context: Context) -> pb.Status:
         """Register a role for a job; an empty job stands for the whole cluster."""
         job = request.jobId or CLUSTER
         if not request.role:
             return pb.Status(code=int(Code.BAD_PARAMETER), info="role is empty")
-        if job != CLUSTER and job not in self._cluster.jobs:
+        if job != CLUSTER and not self._jobs_of(job):
             return pb.Status(code=int(Code.JOB_NOT_EXIST), info=f"jobId={job} not exist")
         if self._publishers.register(job, request.role) is None:
             return pb.Status(code=int(Code.TOO_MANY_JOBS), info="out of max serve jobs")
@@ -81,8 +85,7 @@ class FaultService:
         if job == CLUSTER:
             signal = fault_view.signal(CLUSTER, self._whole(), self._registry.uuid())
             return pb.FaultQueryResult(code=int(Code.SUCCESS), info="Succeed", faultSignal=signal)
-        view = self._cluster.jobs.get(job)
-        nodes = fault_view.of_job(view, self._cluster.observed) if view is not None else []
+        nodes = fault_view.of_jobs(self._jobs_of(job), self._cluster.observed)
         if not nodes:
             text = f"job with jobId: {job} not found fault info"
             return pb.FaultQueryResult(code=int(Code.SUCCESS), info=text)
@@ -99,7 +102,7 @@ class FaultService:
                 self._publishers.publish(self._message)
                 if self._clock() > forget:
                     forget = self._clock() + _FORGET_SECONDS
-                    self._publishers.forget(lambda job: job == CLUSTER or job in self._cluster.jobs)
+                    self._publishers.forget(lambda job: job == CLUSTER or bool(self._jobs_of(job)))
 
     def close(self) -> None:
         """End every stream."""
@@ -109,10 +112,24 @@ class FaultService:
         """The job's faults; None for one that is gone."""
         if job == CLUSTER:
             return _named(fault_view.signal(CLUSTER, fault_view.of_cluster(self._cluster.observed)))
-        view = self._cluster.jobs.get(job)
-        if view is None:
-            return None
-        return _named(fault_view.signal(job, fault_view.of_job(view, self._cluster.observed)))
+        views = self._jobs_of(job)
+        return _named(fault_view.signal(job, fault_view.of_jobs(views, self._cluster.observed))) if views else None
+
+    def _jobs_of(self, name: str) -> list[JobView]:
+        """The job of that id, or the jobs of the inference service of that name."""
+        view = self._cluster.jobs.get(name)
+        if view is not None:
+            return [view]
+        version, services = self._services
+        if version != self._cluster.version:
+            services = {}
+            for one in self._cluster.jobs.values():
+                labels = (one.labels, *(pod.labels for pod in one.pods[:1]))
+                service = next((found[SERVICE_LABEL] for found in labels if found.get(SERVICE_LABEL)), "")
+                if service:
+                    services.setdefault(service, []).append(one)
+            self._services = (self._cluster.version, services)
+        return services.get(name, [])
 
     def _whole(self) -> list[pb.NodeFaultInfo]:
         now = self._clock()

@@ -74,11 +74,15 @@ def of_cluster(observed: Observed) -> list[pb.NodeFaultInfo]:
     return _ordered(found)
 
 
-def of_job(view: JobView, observed: Observed) -> list[pb.NodeFaultInfo]:
-    """The job's nodes with faults of its chips or of the node as a whole."""
-    chips: dict[str, set[int]] = {pod.node: set() for pod in view.pods if pod.node}
-    for place in places(view, observed):
-        chips.setdefault(place.pod.node, set()).update(place.chips)
+def of_jobs(views: Iterable[JobView], observed: Observed) -> list[pb.NodeFaultInfo]:
+    """The nodes of one job, or of all jobs of an inference service, with faults of their chips or of the node."""
+    chips: dict[str, set[int]] = {}
+    for view in views:
+        for pod in view.pods:
+            if pod.node:
+                chips.setdefault(pod.node, set())
+        for place in places(view, observed):
+            chips.setdefault(place.pod.node, set()).update(place.chips)
     return _ordered([_node(observed, name, chips[name]) for name in sorted(chips)])
 
 
@@ -222,4 +226,4 @@ def _worst(states: Iterable[str]) -> str:
     return max(states, key=_STATES.index, default=HEALTHY)
 
 
-__all__ = ["CLUSTER", "of_cluster", "of_job", "signal", "state_in_cluster", "state_in_job"]
+__all__ = ["CLUSTER", "of_cluster", "of_jobs", "signal", "state_in_cluster", "state_in_job"]
