@@ -22,7 +22,9 @@ from agents.training.manager.bridge import Bridge, pause_seconds
 from agents.training.manager.service import ManagerService, listen_address, loop_seconds, mindio_controller
 from agents.training.manager.session import RecoverSession
 from agents.training.manager.state import JobSettings, ToController
+from agents.training.resetfile import ResetState
 from agents.training.taskd import agent_api, bus_proxy, mindspore, proxy_api
+from agents.training.taskd.processes import ProcessState, ProcessStatus
 from tests.training.taskd_world import PACKAGES, ROOT, free_port, until
 
 pytestmark = pytest.mark.real_time
@@ -256,7 +258,7 @@ class MsRun:
     def __init__(self, count: int) -> None:
         self.count = count
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.failed: dict[int, int] = {}
+        self.killed: list[list[int]] = []
 
     def start_all(self) -> None:
         self.start_list(list(range(self.count)))
@@ -265,17 +267,20 @@ class MsRun:
         for local in locals_:
             self.processes[local] = subprocess.Popen(["sleep", "600"], start_new_session=True)
 
-    def kill(self, ranks: list[int]) -> None:
-        for local, process in self.processes.items():
-            if ranks == [-1] or local + 4 in ranks:
+    def kill(self, pids: list[int]) -> None:
+        self.killed.append(pids)
+        for process in self.processes.values():
+            if pids == [-1] or process.pid in pids:
                 process.kill()
                 process.wait()
 
     def monitor(self, _: list[int]) -> dict[int, dict[str, Any]]:
-        return {
-            local: {"pid": process.pid, "status": process.poll(), "global_rank": local + 4}
-            for local, process in self.processes.items()
-        }
+        found: dict[int, dict[str, Any]] = {}
+        for local in range(self.count):
+            process = self.processes.get(local)
+            pid, status = (None, 200) if process is None else (process.pid, process.poll())
+            found[local] = {"pid": pid, "status": status, "global_rank": local + 4}
+        return found
 
     def functions(self) -> dict[str, Any]:
         return {
@@ -328,6 +333,7 @@ def test_msruns_processes_are_restarted_alone_by_the_manager(tmp_path: Path) -> 
     assert manager.send(agent, Body(codes.ACTION, 209, '["5"]'), sync=True) == 0
     until(lambda: msrun.processes[1] is not first and msrun.processes[1].poll() is None, "rank 5 runs again")
     assert msrun.processes[0] is survivor and survivor.poll() is None
+    assert msrun.killed == [[first.pid]]
     for odd in (Body(codes.ACTION, 209, "[0]"), Body(codes.ACTION, 209, "x"), Body("DANCE", 999)):
         assert manager.send(agent, odd, sync=True) == 0
     assert manager.send(agent, Body(codes.ACTION, 203), sync=True) == 0
@@ -337,6 +343,91 @@ def test_msruns_processes_are_restarted_alone_by_the_manager(tmp_path: Path) -> 
     until(lambda: reports()[-1] == [], "the last report")
     proxy.close()
     manager.close()
+
+
+def test_processes_of_msrun_that_have_not_started_are_not_failed() -> None:
+    msrun = MsRun(2)
+    processes = mindspore.MindSporeProcesses(msrun.functions())
+    try:
+        msrun.start_list([1])
+        assert processes.monitor().state is ProcessState.HEALTHY
+        assert processes.ranks() == (4, 5)
+        processes.stop([4])
+        assert msrun.killed == [], "rank 4 has no process"
+        processes.stop([5])
+        assert msrun.killed == [[msrun.processes[1].pid]]
+        assert processes.monitor().failed == {5}
+        processes.finish(processes.monitor())
+        assert msrun.killed[1:] == [[-1]]
+    finally:
+        msrun.kill([-1])
+        for descriptor in processes.descriptors():
+            os.close(descriptor)
+
+
+class Pod:
+    """Processes 4 and 5 of a pod, and a reset file, that change as the seconds pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: Any) -> None:
+        self.now, self.story = 0, {int(at[1:]): change for at, change in seconds.items()}
+        self.file, self.failed, self.done, self.state = ResetState(), frozenset[int](), [], ProcessState.HEALTHY
+        self.plugin = mindspore.MSRunPlugin()
+        monkeypatch.setattr(mindspore.resetfile, "read", lambda: self.file)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += 1
+        assert self.now < 1000, self.done
+        for name, value in self.story.get(self.now, {}).items():
+            setattr(self, name, value)
+
+    def follow(self) -> tuple[int, list[Any]]:
+        """The second in which the plugin ended, and what it did."""
+        try:
+            self.plugin.follow_reset_file(self, self.sleep)  # type: ignore[arg-type]
+        except SystemExit as end:
+            self.done.append(("exit", end.code))
+        return self.now, self.done
+
+    def ranks(self) -> tuple[int, ...]:
+        return 4, 5
+
+    def start(self, restarts: int) -> None:
+        self.done.append("start")
+
+    def stop(self, ranks: Any = None, *, grace: float = 0.0) -> None:
+        self.done.append(("stop", grace))
+
+    def restart(self, ranks: list[int]) -> None:
+        self.done.append(("restart", ranks))
+        self.failed = frozenset()
+
+    def monitor(self) -> ProcessStatus:
+        return ProcessStatus(ProcessState.FAILED if self.failed else self.state, self.failed)
+
+    def finish(self, status: ProcessStatus) -> None:
+        self.done.append("finish")
+
+
+def test_without_a_manager_the_reset_file_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = ResetState(ranks=frozenset({5}), restart_process=True)
+    over, dead = {"file": ResetState()}, {"failed": frozenset({5})}
+    last = {"state": ProcessState.SUCCEEDED}
+    monkeypatch.delenv("ENABLE_RESTART_FAULT_PROCESS", raising=False)
+    waits = Pod(monkeypatch, _3=over, _5={"file": ResetState(retry_time=1)}, _9=last)
+    waits.file = ResetState(flushing=True)
+    assert waits.follow() == (9, ["start", ("stop", 0.0), "start", "finish"])
+    assert Pod(monkeypatch, _2=dead).follow() == (2, ["start", ("stop", 0.0), ("exit", 1)])
+    monkeypatch.setenv("ENABLE_RESTART_FAULT_PROCESS", "on")
+    monkeypatch.setenv("MS_NODE_RANK", "2")
+    alone = Pod(monkeypatch, _2=dead, _9={"file": named}, _14=over, _20=last)
+    assert alone.follow() == (20, ["start", ("restart", [5]), "finish"]), "it waited to be named"
+    assert Pod(monkeypatch, _2=dead).follow() == (122, ["start", ("stop", 0.0), ("exit", 1)]), "nobody named it"
+    monkeypatch.setenv("MS_NODE_RANK", "0")
+    assert Pod(monkeypatch, _2=dead).follow()[0] == 2, "the pod of rank 0 restarts as a whole"
+    gone = Pod(monkeypatch, _2={"file": ResetState(ranks=frozenset({4}))})
+    assert gone.follow() == (2, ["start", ("stop", 0.0), ("exit", 1)])
+    grace = Pod(monkeypatch, _2={"file": ResetState(graceful_exit=True)})
+    assert grace.follow() == (2, ["start", ("stop", 600.0), ("exit", 1)])
 
 
 def test_missing_callbacks_of_msrun_are_named() -> None:

@@ -1,8 +1,8 @@
 """MindSpore's msrun: its processes, controlled by the callbacks that it registers.
 
-Callbacks (component/taskd/taskd/python/framework/agent): KILL_WORKER(list of ranks, [-1] all), START_ALL_WORKER(),
-START_WORKER_LIST(list of local ranks), MONITOR([-1]) → {local rank: {pid, status, global_rank}}; status None
-means running, 0 done, 100 not started, anything else failed.
+Callbacks (component/taskd/taskd/python/framework/agent, and MindSpore's own msrun): KILL_WORKER(list of pids, [-1]
+all), START_ALL_WORKER(), START_WORKER_LIST(list of local ranks), MONITOR([-1]) → {local rank: {pid, status,
+global_rank}}; status None means running, 0 done, 200 not started (its pid is None), anything else failed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from agents.training import logs, resetfile
 from agents.training.taskd import bus_proxy
-from agents.training.taskd.bus_agent import BusAgent, NoManager, terminate
+from agents.training.taskd.bus_agent import GRACE_SECONDS, BusAgent, NoManager, terminate
 from agents.training.taskd.processes import (
     KILL_WORKER,
     MONITOR,
@@ -31,10 +31,12 @@ from agents.training.taskd.proxy_api import init_taskd_proxy
 
 log = logging.getLogger(__name__)
 
-ALL_RANKS: Final = [-1]
-RUNS, DONE, NOT_STARTED = None, 0, 100
+EVERY: Final = [-1]
+RUNS, DONE, NOT_STARTED = None, 0, 200
 NEEDED: Final = (KILL_WORKER, START_ALL_WORKER, START_WORKER_LIST, MONITOR)
 RESTARTS: Final = 32767
+#: Seconds for which a failed process waits to be named in the reset file, where ENABLE_RESTART_FAULT_PROCESS is on.
+NAMED_SECONDS: Final = 120.0
 
 
 class MindSporeProcesses:
@@ -52,13 +54,14 @@ class MindSporeProcesses:
     def _refresh(self) -> None:
         """Ask msrun for its processes: global rank → (local rank, pid, status). An unreadable answer changes
         nothing."""
-        found = self._functions[MONITOR](ALL_RANKS)
+        found = self._functions[MONITOR](EVERY)
         if not isinstance(found, Mapping):
             log.warning("MONITOR answers a %s, not a dict", type(found).__name__)
             return
         try:
             known = {
-                int(one["global_rank"]): (int(local), int(one["pid"]), one["status"]) for local, one in found.items()
+                int(one["global_rank"]): (int(local), int(one["pid"] or 0), one["status"])
+                for local, one in found.items()
             }
         except (KeyError, TypeError, ValueError) as error:
             log.warning("MONITOR's answer cannot be read: %r", error)
@@ -91,14 +94,20 @@ class MindSporeProcesses:
         """End processes."""
         if grace:
             terminate({rank: one[1] for rank, one in self._known.items() if ranks is None or rank in ranks}, grace)
-        self._functions[KILL_WORKER](ALL_RANKS if ranks is None else sorted(ranks))
+        self._kill(ranks)
 
     def restart(self, ranks: Collection[int]) -> None:
         """End and start these ranks only."""
         locals_ = [self._known[rank][0] for rank in sorted(ranks)]
-        self._functions[KILL_WORKER](sorted(ranks))
+        self._kill(ranks)
         self._functions[START_WORKER_LIST](locals_)
         self._refresh()
+
+    def _kill(self, ranks: Collection[int] | None) -> None:
+        """End all processes, or those of these ranks; msrun knows them by their pids."""
+        pids = EVERY if ranks is None else [self._known[rank][1] for rank in sorted(ranks) if rank in self._known]
+        if pids := [pid for pid in pids if pid]:
+            self._functions[KILL_WORKER](pids)
 
     def monitor(self) -> ProcessStatus:
         """State of the processes."""
@@ -115,7 +124,8 @@ class MindSporeProcesses:
         return list(self._descriptors.values())
 
     def finish(self, status: ProcessStatus) -> Any:
-        """Return the status; nothing remains to do."""
+        """End what msrun started beside them, such as processes that show their logs; the status."""
+        self._kill(None)
         return status
 
 
@@ -153,16 +163,23 @@ class MSRunPlugin:
 
     def follow_reset_file(self, processes: MindSporeProcesses, sleep: Any = time.sleep) -> None:
         """Without a manager: start once no fault is being collected, restart the processes that the file names, or
-        leave."""
+        leave, at once or gracefully."""
         state = self._allowed(processes, sleep)
         retries = state.retry_time
         processes.start(RESTARTS)
+        faulty = 0.0
         while True:
             sleep(self.period)
             status = processes.monitor()
             if status.state is ProcessState.SUCCEEDED:
+                processes.finish(status)
                 return
             state = self._read() or state
+            if state.graceful_exit:
+                log.warning("the processes get SIGTERM and time to end, then the pod ends")
+                processes.stop(grace=GRACE_SECONDS)
+                sys.exit(0 if processes.monitor().state is ProcessState.SUCCEEDED else 1)
+            faulty = faulty + self.period if status.failed else 0.0
             own = set(processes.ranks()) & state.ranks
             if state.retry_time > retries:
                 retries = state.retry_time
@@ -173,7 +190,7 @@ class MSRunPlugin:
                 failed = sorted(status.failed)
                 self._allowed(processes, sleep)
                 processes.restart(failed)
-            elif (status.failed and not state.restart_process) or (own and not state.restart_process):
+            elif (status.failed and faulty > _named_within(state)) or (own and not state.restart_process):
                 log.error("ranks %s failed; the pod ends and must be restarted", sorted(status.failed or own)[:16])
                 processes.stop()
                 sys.exit(1)
@@ -194,6 +211,12 @@ class MSRunPlugin:
             sleep(1.0)
             waited += 1.0
         return state
+
+
+def _named_within(state: resetfile.ResetState) -> float:
+    """Seconds in which the file may name a failed process for a restart alone; rank 0's pod restarts as a whole."""
+    enabled = os.environ.get("ENABLE_RESTART_FAULT_PROCESS") == "on" and os.environ.get("MS_NODE_RANK", "0") != "0"
+    return NAMED_SECONDS if enabled or state.restart_process else 0.0
 
 
 __all__ = ["MSRunPlugin", "MindSporeProcesses"]
