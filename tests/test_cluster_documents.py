@@ -212,7 +212,7 @@ def test_kubectl_apply_of_an_isolation_is_ignored_until_git_allows_it(
     cluster.add_pod("two", 8)
     until(lambda: cluster.bound() == {"one", "two"}, 30, what="work on both nodes: the object is not obeyed")
     repo.commit({"policies/own.yaml": settings("Isolation")})
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: says("False"), 30, what="the condition that it counts")
     until(lambda: _tolerant(state, "node-1") == "manually-isolated", 30, what="the isolation")
     assert sync.IGNORED not in sync_data(cluster)

@@ -63,7 +63,7 @@ class World:
         for path in removed:
             (self.repo.work / path).unlink()
         sha = self.repo.commit(dict(files))
-        self.loop.controller.poke()
+        self.loop.controller.fetch_soon()
 
         def told() -> bool:
             condition = self.conditions().get("Ready", {})

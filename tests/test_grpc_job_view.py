@@ -12,7 +12,7 @@ from engine.model.plan_cache import PlanCache
 from engine.model.recovery import Conversation, FaultyRank, JobFacts
 from engine.model.recovery.conversation import Faults, SubHealthy
 from engine.serve.grpc.job_view import JobView, impact, views
-from engine.serve.grpc.recovery.job_facts import intake, wait_of
+from engine.serve.grpc.recovery.job_facts import new_faults, wait_of
 from engine.status import jobs
 from engine.wire.recoveryrecord import Record
 from tests.worlds import fault, node, node_report, observed, pod, report
@@ -74,7 +74,7 @@ def told(broken: dict[tuple[int, int], str]) -> object:
     """The faults that the conversation of a job gets (pod and chip to level)."""
     seen = world(broken, set(), set(), {})
     record = Record(conversation=Conversation(job="j"))
-    return intake(
+    return new_faults(
         only(seen),
         record,
         JobFacts(sub_health="hotSwitch", devices_per_pod=2),

@@ -49,13 +49,15 @@ def test_a_taken_port_is_said_where_people_look_until_it_is_served(tmp_path: Pat
 
 def test_servers_keep_keys_of_their_own_and_dead_ones_are_forgotten(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        await listening.say(world.kube, "a", "", 0.0)
+        await listening.publish_problem(world.kube, "a", "", 0.0)
         assert await world.kube.get(CONFIGMAP, "belay-server", "belay-system") is None, "nothing to say"
-        await asyncio.gather(*(listening.say(world.kube, name, f"no port for {name}", 1000.0) for name in "abc"))
+        await asyncio.gather(
+            *(listening.publish_problem(world.kube, name, f"no port for {name}", 1000.0) for name in "abc")
+        )
         assert len(await findings(world)) == 3
-        await listening.say(world.kube, "b", "", 1100.0)
+        await listening.publish_problem(world.kube, "b", "", 1100.0)
         assert [line.split(":")[0] for line in await findings(world) if "server b" in line] == []
-        await listening.say(world.kube, "d", "", 1000.0 + listening.LASTS_SECONDS)
+        await listening.publish_problem(world.kube, "d", "", 1000.0 + listening.LASTS_SECONDS)
         assert await findings(world) == []
 
     play(tmp_path, scenario)

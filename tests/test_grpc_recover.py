@@ -181,7 +181,7 @@ def test_a_new_time_limit_wakes_the_loop_that_checks_limits(tmp_path: Path, monk
         await at.hears("preExitProcess pre exit process nodes=1")
         await at.after(60)
         await at.hears("stopTrain stop_train ranks=11:1")
-        monkeypatch.setattr(at.server.registry, "sooner", lambda: woken.append(session.due))
+        monkeypatch.setattr(at.server.registry, "wake", lambda: woken.append(session.due))
         await at.client.stopped()
         await at.waits_for("WaitFaultFlushFinishedState")
         assert woken[-1] == at.time() + 200

@@ -118,7 +118,7 @@ def test_the_same_identity_retakes_at_once_with_a_new_epoch() -> None:
         before, after = world.lease("a"), world.lease("a")
         assert await before.acquire() == 1
         assert await after.acquire() == 2
-        assert await before.renew() is False, "the earlier life of the process must stop"
+        assert await before.renew() is False, "the earlier run of the process must stop"
         assert await before.verify(1) is False
 
     asyncio.run(case())
@@ -184,7 +184,7 @@ def test_against_the_real_api_server(kubeconfig: str) -> None:
     asyncio.run(case())
 
 
-def test_a_restarted_process_releases_what_its_former_life_held() -> None:
+def test_a_restarted_process_releases_what_its_former_run_held() -> None:
     world = World()
 
     async def story() -> None:
@@ -194,7 +194,7 @@ def test_a_restarted_process_releases_what_its_former_life_held() -> None:
         assert not await other.release_former(), "another's Lease stays"
         assert not await killed.release_former(), "a Lease that is held now stays"
         assert await again.release_former() and not await again.release_former()
-        assert await again.verify(1), "batches of the former life may end"
+        assert await again.verify(1), "batches of the former run may end"
         assert await other.acquire() == 2
         assert not await again.release_former() and await other.verify(2)
 

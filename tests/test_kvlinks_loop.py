@@ -199,13 +199,13 @@ def test_a_push_links_a_dead_process_is_linked_again_and_a_deletion_unlinks(
     programs.kill("prefill-2")
     programs.process("prefill-2", "node-1", 2, ports[2])
     repo.commit({"desired/link.yaml": kv_link(ports)})
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     programs.agent("node-2")
     reach("the link to the new place", lambda: states(cluster) == {1: "linked", 2: "linked"} and linked_at(ports[2]))
 
     (repo.work / "desired/link.yaml").unlink()
     repo.commit()
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     reach("the end of the state", lambda: status(cluster) == {})
     folder = tmp_path / "links-node-2" / "cluster-9"
     reach("the end of the orders", lambda: not (folder / "links.json").exists())

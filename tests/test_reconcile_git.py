@@ -64,12 +64,12 @@ def test_what_is_pushed_is_applied_changed_and_pruned(cluster: Cluster, repo: Re
     loop = start()
     until(lambda: value_of(cluster, "a") == "1" and value_of(cluster, "b") == "1", what="the first revision")
     sha = repo.commit({"desired/a.yaml": config_map("a", "2")})
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: value_of(cluster, "a") == "2", what="the change")
     until(lambda: sync(cluster).get("appliedRevision") == sha)
     (repo.work / "desired/b.yaml").unlink()
     repo.commit()
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: value_of(cluster, "b") is None, what="the pruning")
     assert value_of(cluster, "a") == "2"
     until(lambda: "default" in sync(cluster)["inventory.json"] and '"b"' not in sync(cluster)["inventory.json"])
@@ -93,7 +93,7 @@ def test_a_broken_file_keeps_its_last_good_version_across_lost_redis_and_new_pro
     first = start()
     until(lambda: value_of(cluster, "b") == "1" and "lastGood.json" in sync(cluster))
     bad = repo.commit({"desired/a.yaml": "apiVersion: v1\nkind: [", "desired/b.yaml": config_map("b", "2")})
-    first.controller.poke()
+    first.controller.fetch_soon()
     until(lambda: value_of(cluster, "b") == "2", what="the good half of the push")
     until(lambda: sync(cluster).get("attemptedRevision") == bad)
     found = json.loads(sync(cluster)["diagnostics.json"])
@@ -122,7 +122,7 @@ def test_an_emptied_repository_is_refused(cluster: Cluster, repo: Repo, start: S
     until(lambda: value_of(cluster, "a") == "1")
     (repo.work / "desired/a.yaml").unlink()
     empty = repo.commit()
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: sync(cluster).get("attemptedRevision") == empty)
     assert value_of(cluster, "a") == "1"
 
@@ -141,7 +141,7 @@ def test_a_document_of_belay_that_is_declared_no_more_loses_its_copy_too(
     until(lambda: "NodePool" in sync(cluster).get("inventory.json", ""), what="the inventory")
     (repo.work / "desired/pool.yaml").unlink()
     repo.commit()
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: cluster.get(pools, "p") is None, what="the pruning of the copy")
     until(lambda: "NodePool" not in sync(cluster)["inventory.json"])
 
@@ -174,7 +174,7 @@ def test_a_node_counts_in_one_pool_whatever_pools_were_declared_before(
         ({"desired/p.yaml": pool.replace("name: training", "name: serving")}, {"serving": count}),
     ):
         repo.commit(dict(files[0]))
-        loop.controller.poke()
+        loop.controller.fetch_soon()
         until(lambda wanted=files[1]: pools_told(cluster) == wanted, what=f"{files[1]} and no other pool")  # type: ignore[misc]
     loop.close()
     repo.commit({"desired/p.yaml": pool.replace("node-1", "node-11").replace("name: training", "name: serving")})

@@ -91,7 +91,7 @@ def test_a_big_deletion_waits_is_reported_and_runs_when_a_commit_confirms_it(
     until(lambda: runs(cluster), what="ten pods on their nodes")
     pods = uids(cluster)
     gone = delete(repo)
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: held(cluster), what="the hold in belay-sync")
     waiting = held(cluster)
     assert (waiting["objects"], waiting["jobs"], waiting["chips"]) == (5, 5, {"default": 80})
@@ -110,14 +110,14 @@ def test_a_big_deletion_waits_is_reported_and_runs_when_a_commit_confirms_it(
     connect(redis_url).flushall()
     other = start()
     repo.commit({"desired/a.yaml": config_map("a", "2")}, message="something else\n\nBelay-Confirm: " + "0" * 32)
-    other.controller.poke()
+    other.controller.fetch_soon()
     until(lambda: cluster.get(CONFIGMAP, "a", "default")["data"] == {"value": "2"}, what="another change")  # type: ignore[index]
     assert held(cluster)["digest"] == waiting["digest"]
     assert runs(cluster) and uids(cluster) == pods
 
     repo.commit(message=f"Those five are finished\n\n{waiting['release']}")
     repo.commit({"desired/a.yaml": config_map("a", "3")}, message="and something later")
-    other.controller.poke()
+    other.controller.fetch_soon()
     until(lambda: not jobs(cluster), what="the deletion")
     until(lambda: not held(cluster) and "pruneBase" not in sync(cluster), what="the end of the wait")
     assert "PruneHeld" not in sync(cluster)["conditions.json"]
@@ -140,16 +140,16 @@ def test_restored_documents_end_the_wait_and_void_the_confirmation(cluster: Clus
     until(lambda: runs(cluster), what="ten pods on their nodes")
     pods = uids(cluster)
     delete(repo)
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: held(cluster), what="the hold")
     release = held(cluster)["release"]
     repo.commit(documents(), message=f"No, keep them\n\n{release}")
     restored = repo.head()
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: not held(cluster) and sync(cluster).get("appliedRevision") == restored, what="the end of the wait")
     assert runs(cluster) and uids(cluster) == pods
     delete(repo)
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: held(cluster), what="the same deletion waits again")
     assert held(cluster)["release"] == release and runs(cluster) and uids(cluster) == pods
 
@@ -159,10 +159,10 @@ def test_documents_with_the_annotation_need_no_confirmation(cluster: Cluster, re
     loop = start()
     until(lambda: runs(cluster), what="ten pods on their nodes")
     repo.commit(documents(prune="confirmed"))
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: all(marked(one) for one in cluster.run(cluster.kube.list(JOB)).items), what="the annotation")
     delete(repo)
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: not jobs(cluster), what="the deletion")
     assert not held(cluster)
 
@@ -181,14 +181,14 @@ def test_only_signed_commits_confirm_where_signatures_are_required(
     loop = start(source_verify="ssh", source_signers=str(signers))
     until(lambda: runs(cluster), what="ten pods on their nodes")
     delete(repo, *signed)
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: held(cluster), what="the hold")
     release = held(cluster)["release"]
     repo.commit(None, message=f"not signed\n\n{release}", push=False)
     later = repo.commit({"desired/a.yaml": config_map("a", "2")}, *signed, message="signed, and confirms nothing")
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: sync(cluster).get("appliedRevision") == later, what="the signed tip")
     assert held(cluster)["release"] == release and jobs(cluster) == NAMES
     repo.commit(None, *signed, message=f"signed\n\n{release}")
-    loop.controller.poke()
+    loop.controller.fetch_soon()
     until(lambda: not jobs(cluster), what="the deletion")

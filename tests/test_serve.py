@@ -320,9 +320,9 @@ def test_a_leading_controller_sends_heartbeats_and_takes_the_request(
             controller = Controller(settings, kube, lambda shard: None, source=source)  # type: ignore[arg-type]
             running = asyncio.create_task(controller.run())
             await _until(lambda: f"{CONTROLLER_BEAT}main" in passes.alive())
-            assert source.pokes == 0
+            assert source.requests == 0
             assert (await http.post("/webhook", data=PUSH)).status == 202
-            await _until(lambda: source.pokes == 1)
+            await _until(lambda: source.requests == 1)
             controller.stop()
             await asyncio.wait_for(running, 60)
 
@@ -330,15 +330,15 @@ def test_a_leading_controller_sends_heartbeats_and_takes_the_request(
 
 
 class _Source:
-    """A repository where nothing ever happens; counts pokes."""
+    """A repository where nothing ever happens; counts requests."""
 
     config = SourceConfig(url="/nowhere.git")
 
     def __init__(self) -> None:
-        self.pokes = 0
+        self.requests = 0
 
-    def poke(self) -> None:
-        self.pokes += 1
+    def fetch_soon(self) -> None:
+        self.requests += 1
 
     async def watch(self, stop: asyncio.Event) -> AsyncIterator[str]:
         await stop.wait()

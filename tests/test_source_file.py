@@ -76,7 +76,7 @@ def test_suspending_and_resuming_takes_effect_while_it_runs(tmp_path: Path, redi
         file.write_text(DOCUMENT.format(url=repository.bare, suspend="true"))
         until(lambda: has_condition("Suspended"), what="being suspended")
         repository.commit({"desired/two.yaml": CONFIG % "two"})
-        loop.controller.poke()
+        loop.controller.fetch_soon()
         until(lambda: has_condition("Suspended"))
         assert cluster.get(CONFIGMAP, "two", "default") is None
         file.write_text(DOCUMENT.format(url=repository.bare, suspend="false"))

@@ -188,7 +188,7 @@ def test_edits_pokes_and_polls_wake_the_watcher(repo: Repo, tmp_path: Path) -> N
         stop, found = asyncio.Event(), asyncio.Queue[str]()
         task = asyncio.create_task(_causes(s, stop, found))
         causes = [await asyncio.wait_for(found.get(), 60)]
-        s.poke()
+        s.fetch_soon()
         causes.append(await asyncio.wait_for(found.get(), 60))
         (repo.work / "unrelated.txt").write_text("x")
         for attempt in range(50):  # inotify needs a moment to be armed
@@ -202,15 +202,15 @@ def test_edits_pokes_and_polls_wake_the_watcher(repo: Repo, tmp_path: Path) -> N
         await asyncio.wait_for(task, 60)
         return causes
 
-    assert asyncio.run(scenario()) == ["start", "poke", "files"]
+    assert asyncio.run(scenario()) == ["start", "request", "files"]
 
 
 def test_polls_follow_the_interval_and_a_poke_before_watching_is_remembered(repo: Repo, tmp_path: Path) -> None:
     async def scenario() -> list[str]:
         config = SourceConfig(url=str(repo.bare), interval=1.0)
         s = GitSource(config, tmp_path / "mirrors", chance=random.Random(1))
-        s.poke()
-        s.poke()
+        s.fetch_soon()
+        s.fetch_soon()
         stop, found = asyncio.Event(), asyncio.Queue[str]()
         task = asyncio.create_task(_causes(s, stop, found))
         causes = [await asyncio.wait_for(found.get(), 60) for _ in range(3)]
@@ -218,4 +218,4 @@ def test_polls_follow_the_interval_and_a_poke_before_watching_is_remembered(repo
         await asyncio.wait_for(task, 60)
         return causes
 
-    assert asyncio.run(scenario()) == ["start", "poke", "poll"]
+    assert asyncio.run(scenario()) == ["start", "request", "poll"]

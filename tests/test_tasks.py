@@ -20,7 +20,7 @@ from engine.controller.triggers import Triggers
 from engine.errors import InputError
 from engine.kube.lease import shard_lease
 from engine.settings import Settings, from_environment, to_environment
-from engine.store import Life, PassStore, connect
+from engine.store import PassStore, ProcessLiveness, connect
 from tests.loop_world import Cluster, cluster, until
 from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
 
@@ -161,7 +161,7 @@ def test_what_a_worker_held_when_it_died_and_stayed_away_is_free_soon(cluster: C
     triggers.mark("main")
     assert triggers.claim("main", "worker-9", 3000.0)
     assert triggers.owners() == {"worker-9"}
-    Life(client, "worker", "worker-9", 600.0).beat()  # Redis keeps it for twice that time
+    ProcessLiveness(client, "worker", "worker-9", 600.0).beat()  # Redis keeps it for twice that time
     assert cluster.run(shard_lease(cluster.kube, "main", "worker-9", duration=3000.0).acquire()) == 1
     processes.start("controller")
     processes.start("worker", "worker-1")

@@ -16,9 +16,11 @@ from engine.kube.lease import NAMESPACE, epoch_of
 from engine.store import ObjectWrite
 
 FENCE_SECONDS = 1.0
-"""Seconds for which one read of the Lease counts. Another worker needs a release, silence (engine/store/life.py) or the
-Lease's whole duration; what the former writes within this time after that, the ledger's claims and the epochs in orders
-keep apart."""
+"""Seconds for which one read of the Lease counts.
+
+Another worker gets the Lease by a release, by our silence (engine/store/liveness.py) or after its whole duration. What
+we still write within this time after that, the ledger's claims and the epochs in orders make harmless.
+"""
 
 
 class Refused(BelayError):

@@ -30,8 +30,8 @@ from engine.source.git import stop_all
 from engine.store import (
     CONTROLLER_BEAT,
     Keyring,
-    Life,
     PassStore,
+    ProcessLiveness,
     RevisionWriter,
     SnapshotWriter,
     StoreUnavailable,
@@ -91,13 +91,13 @@ class Controller:
             mark=self._mark,
             leads=self._leads,
         )
-        self.life = Life(client, "controller", settings.identity, settings.silence)
+        self.liveness = ProcessLiveness(client, "controller", settings.identity, settings.silence)
         self._lease = Lease(
             kube,
             f"belay-controller-{settings.shard}",
             settings.identity,
             duration=settings.lease,
-            ended=self.life.ended,
+            ended=self.liveness.is_dead,
         )
         self._renewing = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -119,7 +119,7 @@ class Controller:
     async def _lead_on(self) -> None:
         while not self._stop.is_set():
             if await self._acquire():
-                silent = self._lease.holder if self.life.ended(self._lease.holder) else ""
+                silent = self._lease.holder if self.liveness.is_dead(self._lease.holder) else ""
                 _log.info("leading", shard=self._shard, **({"instead_of": silent} if silent else {}))
                 await self._lead()
             else:
@@ -129,16 +129,16 @@ class Controller:
         """Wait until the Lease is worth another look: a while has passed, or its holder is dead."""
         ends = time.monotonic() + min(LOOK_SECONDS, self._settings.lease / 5)
         while time.monotonic() < ends and not self._stop.is_set():
-            await wait(self._stop, min(TICK_SECONDS, self.life.every))
-            if self.life.ended(self._lease.holder):
+            await wait(self._stop, min(TICK_SECONDS, self.liveness.every))
+            if self.liveness.is_dead(self._lease.holder):
                 return
 
     def stop(self) -> None:
         """End ``run`` soon, releasing the Lease."""
         self._stop.set()
 
-    def rivals(self) -> list[str]:
-        """Whose life matters to this controller: the leader's."""
+    def watched_holders(self) -> list[str]:
+        """The identities whose death lets this controller lead: the holder of the Lease."""
         return [self._lease.holder]
 
     @property
@@ -146,9 +146,9 @@ class Controller:
         """Whether it leads with a complete snapshot in Redis."""
         return self._snapshot.synced
 
-    def poke(self) -> None:
-        """Fetch now: a webhook was called."""
-        self._revision.poke()
+    def fetch_soon(self) -> None:
+        """Fetch the repository soon: a webhook was called."""
+        self._revision.fetch_soon()
 
     async def _acquire(self) -> bool:
         try:
@@ -233,7 +233,7 @@ class Controller:
             wait = TICK_SECONDS
             try:
                 if await asyncio.to_thread(self._passes.take_fetch, self._shard):
-                    self.poke()
+                    self.fetch_soon()
                 if self.ready and time.monotonic() - beat >= BEAT_SECONDS:
                     beat = time.monotonic()
                     await asyncio.to_thread(self._beat)
@@ -291,8 +291,8 @@ async def _serve(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, end_soon)
-        controller.life.start(controller.rivals)
+        controller.liveness.start(controller.watched_holders)
         try:
             await controller.run()
         finally:
-            controller.life.stop()
+            controller.liveness.stop()

@@ -20,7 +20,7 @@ RETRY_SECONDS = 1.0
 
 async def reconcile(shard: Shard) -> str:
     """One pass over a shard; returns its outcome in a few words. Safe to run twice or late, or to be killed."""
-    async with shard.turn() as ours:
+    async with shard.claim_pass() as ours:
         if not ours:
             return "nothing to do"
         if waiting := await _wait(shard):
@@ -68,7 +68,7 @@ async def _pass(shard: Shard) -> str:
     with in_pass(record.pass_id if record else ""):
         if record is not None:
             written = await shard.write_memory(plan, observed, loaded.desired)
-            claimed, refused = await shard.claim(plan, observed)
+            claimed, refused = await shard.claim_chips(plan, observed)
             await shard.send(record, plan, [*written, *claimed], refused)
         await shard.write_status(plan, observed, loaded.desired, remembered=record is not None)
         shard.record_metrics(plan, observed, record, time.monotonic() - began)

@@ -62,10 +62,10 @@ class RevisionFeed:
         """Whether there is a repository to follow."""
         return self._source is not None
 
-    def poke(self) -> None:
-        """Fetch now: a webhook was called."""
+    def fetch_soon(self) -> None:
+        """Fetch the repository soon: a webhook was called."""
         if self._source is not None:
-            self._source.poke()
+            self._source.fetch_soon()
 
     def keep(self, blobs: frozenset[str], base: str, *, waits: bool) -> None:
         """Keep these blobs in Redis. ``base`` is the revision before a deletion, ``waits`` whether one waits."""

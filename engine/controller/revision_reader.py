@@ -83,12 +83,12 @@ class RevisionReader:
         record = self._reader.current(self._shard)
         if lacking := self._lacks_source(observed, record):
             self._log_once("source", lacking.message)
-            self._take_nothing(RevisionRecord("", {}, {"conditions": [msgspec.to_builtins(lacking)]}), observed)
+            self._follow_no_repository(RevisionRecord("", {}, {"conditions": [msgspec.to_builtins(lacking)]}), observed)
             return self._in_force
         if record is not None and record.sha:
             self._take(record, self._memory(observed), foreign_documents(belay_objects(observed)))
         elif record is not None and (self._in_force is None or not self._in_force.desired.has_git):
-            self._take_copies(record, observed)
+            self._apply_copies(record, observed)
         self._log_once("wait", "" if self._in_force is not None else _WAITING)
         return self._with_confirmations()
 
@@ -171,11 +171,11 @@ class RevisionReader:
             if text:
                 _log.warning(text, shard=self._shard)
 
-    def _take_nothing(self, record: RevisionRecord, observed: Observed) -> None:
+    def _follow_no_repository(self, record: RevisionRecord, observed: Observed) -> None:
         """Take no repository. If one was applied before, the copies of its policies in the cluster stay in force."""
         self._read = None
         if observed.inventory:
-            self._take_copies(record, observed)
+            self._apply_copies(record, observed)
             return
         if self._in_force is None or self._in_force.desired.has_git or self._copies:
             self._copies, self._in_force = {}, load({}, has_git=False)
@@ -183,7 +183,7 @@ class RevisionReader:
         self._record, self._loaded = record, self._in_force
         self._remembered, self._earlier = _remembered(observed), ()
 
-    def _take_copies(self, record: RevisionRecord, observed: Observed) -> None:
+    def _apply_copies(self, record: RevisionRecord, observed: Observed) -> None:
         objects = belay_objects(observed)
         known, others = copies_from_git(objects), foreign_documents(objects)
         if self._in_force is None or self._in_force.desired.has_git or (known, others) != (self._copies, self._foreign):

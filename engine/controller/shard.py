@@ -116,7 +116,7 @@ class Shard:
         self._summary: PassSummary | None = None
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[bool]:
+    async def claim_pass(self) -> AsyncIterator[bool]:
         """Claim the shard for one pass; yields False when nothing is due or another worker has the claim.
 
         Claim and Lease are renewed until the context ends; when one is lost, ShardLost is raised inside. At the end the
@@ -215,7 +215,7 @@ class Shard:
         await self.status.delete_memories(forgotten(plan, observed, self.cache))
         return writes if spent is None else [spent, *writes]
 
-    async def claim(self, plan: Plan, observed: Observed) -> tuple[list[ObjectWrite], list[ActionOutcome]]:
+    async def claim_chips(self, plan: Plan, observed: Observed) -> tuple[list[ObjectWrite], list[ActionOutcome]]:
         """Claim the chips of every binding. Returns the write of the ledger, and the bindings whose claim was refused.
 
         Gangs continue without their refused bindings.

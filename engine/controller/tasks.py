@@ -105,7 +105,7 @@ def _started(**_: object) -> None:
 
 @worker_ready.connect
 def _resume(**_: object) -> None:
-    """Take up what a former life of this identity left, beside the first messages."""
+    """Take up what a former run of this identity left, beside the first messages."""
 
     def resume() -> None:
         try:

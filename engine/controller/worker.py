@@ -33,8 +33,8 @@ from engine.settings import Settings
 from engine.store import (
     BatchResult,
     Keyring,
-    Life,
     PassStore,
+    ProcessLiveness,
     StoredRevisions,
     StoredSnapshots,
     StoreUnavailable,
@@ -67,7 +67,7 @@ class Worker:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()
         self._run(self._kube.__aenter__(), 30.0)
-        self.life.start(self.triggers.owners, self.free_claims_of_the_dead)
+        self.liveness.start(self.triggers.owners, self.free_claims_of_the_dead)
 
     def set_up(self, settings: Settings, send: Callable[[str, str], None], client: redis.Redis, kube: Kube) -> None:
         """Set up everything but the event loop, which simulations replace. ``send`` sends a task with its argument."""
@@ -88,12 +88,12 @@ class Worker:
         self._pods = PodWatch(kube)
         self._gate = asyncio.Semaphore(settings.in_flight)
         self.order_keys = OrderKeys(settings.order_keys)
-        self.life = Life(client, "worker", settings.identity, settings.silence)
+        self.liveness = ProcessLiveness(client, "worker", settings.identity, settings.silence)
 
     def free_claims_of_the_dead(self) -> None:
         """Free the claims of workers that are dead, so that their shards are due now. Raises StoreUnavailable."""
         for owner in sorted(self.triggers.owners()):
-            if owner != self.settings.identity and self.life.ended(owner) and self.triggers.free(owner):
+            if owner != self.settings.identity and self.liveness.is_dead(owner) and self.triggers.free(owner):
                 _log.warning("worker is silent, its shards are due again", was=owner)
 
     def resume(self) -> None:
@@ -102,17 +102,17 @@ class Worker:
             self._run(self.release_former_leases(), 30.0)
         except (BelayError, CancelledError, TimeoutError) as error:
             reason = f"{type(error).__name__}: {error}"[:256]
-            _log.warning("Leases of a former life are not released", identity=self.settings.identity, reason=reason)
+            _log.warning("Leases of a former run are not released", identity=self.settings.identity, reason=reason)
 
     async def release_former_leases(self) -> None:
-        """Release the Leases of shards that a former life of this process holds. Raises KubeError."""
+        """Release the Leases of shards that a former run of this process holds. Raises KubeError."""
         for shard in await release_former_leases(self._kube, self.settings.identity):
-            _log.info("Lease of a former life released", shard=shard)
+            _log.info("Lease of a former run released", shard=shard)
             self.triggers.mark(shard, self.passes.now())
 
     def close(self) -> None:
         """End the connections."""
-        self.life.stop()
+        self.liveness.stop()
         self._run(self._kube.__aexit__(), 10.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -208,8 +208,8 @@ class Worker:
         current = self.passes.current(record.shard)
         if current is not None and current.pass_id != record.pass_id:
             return "superseded"
-        self.passes.pulse(record)
-        pulse = asyncio.create_task(self._pulse(batch))
+        self.passes.batch_heartbeat(record)
+        heartbeats = asyncio.create_task(self._send_heartbeats(batch))
         fence = Fence(self._kube, record.shard, record.epoch)
         life, revision = self.settings.order_life, batch.revision
         edge = Edge(
@@ -219,7 +219,7 @@ class Worker:
         try:
             result = await batches.run(edge, batch, self.settings.in_flight)
         finally:
-            await cancel_all(pulse)
+            await cancel_all(heartbeats)
         self._carried_out[record.pass_id, batch.number] = None
         while len(self._carried_out) > MOST_CARRIED_OUT:
             self._carried_out.popitem(last=False)
@@ -244,10 +244,10 @@ class Worker:
         refused = [(action, why[index]) for index, action in batch.actions if index in why]
         await write_events(self._kube, done, refused, self.passes.now(), batch.record.batches)
 
-    async def _pulse(self, batch: batches.Batch) -> None:
+    async def _send_heartbeats(self, batch: batches.Batch) -> None:
         while True:
             await asyncio.sleep(PULSE_SECONDS)
-            self.passes.pulse(batch.record)
+            self.passes.batch_heartbeat(batch.record)
 
     def _shard(self, name: str) -> Shard:
         return Shard(
@@ -260,7 +260,7 @@ class Worker:
             StoredRevisions(self._client, keys=self.keys),
             self._send_batch,
             order_keys=self.order_keys,
-            ended=self.life.ended,
+            ended=self.liveness.is_dead,
         )
 
     async def _send_soon(self, seconds: float) -> None:

@@ -109,7 +109,7 @@ class Lease:
             return  # another identity acquired it meanwhile: the same as released
 
     async def release_former(self) -> bool:
-        """Release what a former life of this process, killed while it held the Lease, holds still; whether it did.
+        """Release what a former run of this process, killed while it held the Lease, holds still; whether it did.
 
         Others would wait for its whole duration. The epoch stays valid, as by ``release``.
         """
@@ -160,7 +160,7 @@ class Lease:
 
 
 async def release_former_leases(kube: Kube, identity: str) -> list[str]:
-    """Release every shard's Lease that a former life of this process holds; returns the shards. Raises KubeError."""
+    """Release every shard's Lease that a former run of this process holds; returns the shards. Raises KubeError."""
     released = []
     for found in (await kube.list(LEASE, NAMESPACE)).items:
         name, holder = str(found["metadata"]["name"]), (found.get("spec") or {}).get("holderIdentity")

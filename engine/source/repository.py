@@ -155,13 +155,13 @@ class GitSource:
         return self._prover.prove(self._objects(), revision, older)
 
     def watch(self, stop: asyncio.Event) -> AsyncIterator[str]:
-        """Yield a cause (`start`, `poll`, `poke`, `files`) whenever `fetch` should be called, until `stop` is set.
+        """Yield a cause (`start`, `poll`, `request`, `files`) whenever `fetch` should be called, until `stop` is set.
         Polls wait the interval ± 10 %, and back off with full jitter while fetching fails."""
         return self._watch.causes(stop)
 
-    def poke(self) -> None:
-        """Ask for a fetch soon, from any thread: a webhook was called. Many pokes become one fetch."""
-        self._watch.poke()
+    def fetch_soon(self) -> None:
+        """Ask for a fetch soon, from any thread: a webhook was called. Many requests become one fetch."""
+        self._watch.fetch_soon()
 
     def next_delay(self) -> float:
         """Return the seconds to wait before the next poll."""

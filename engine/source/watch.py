@@ -1,4 +1,4 @@
-"""When to fetch again: file events for folders, a jittered poll for every source, and pokes from a webhook."""
+"""When to fetch again: file events for folders, a jittered poll for every source, and requests of a webhook."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.source.records import SourceConfig
 from engine.source.tree import ROOTS
 
 _MIN_SPACING: Final = 0.5
-"""Least seconds between fetches that pokes cause: at most two fetches a second in a flood of webhooks."""
+"""Least seconds between fetches that requests cause: at most two fetches a second in a flood of webhooks."""
 
 _DEBOUNCE_MS: Final = 100
 _STEP_MS: Final = 20
@@ -34,12 +34,12 @@ class Watch:
         self._wake: asyncio.Event | None = None
         self._cause: str | None = None
 
-    def poke(self) -> None:
-        """Wake the watcher, from any thread; remembered until a watcher starts."""
-        self._wake_with("poke")
+    def fetch_soon(self) -> None:
+        """Make a fetch due, from any thread; remembered until a watcher starts."""
+        self._wake_with("request")
 
     async def causes(self, stop: asyncio.Event) -> AsyncIterator[str]:
-        """Yield why a fetch is due until `stop` is set: `start` at once, then `files`, `poke` or `poll`."""
+        """Yield why a fetch is due until `stop` is set: `start` at once, then `files`, `request` or `poll`."""
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         if self._cause:
             self._wake.set()
@@ -56,7 +56,7 @@ class Watch:
                 cause, self._cause = self._cause or "poll", None
                 self._wake.clear()
                 yield cause
-                if cause == "poke":
+                if cause == "request":
                     await asyncio.wait([stopping], timeout=_MIN_SPACING)
         finally:
             self._loop = self._wake = None

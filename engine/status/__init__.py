@@ -15,7 +15,7 @@ from engine.model.plan_cache import PlanCache
 from engine.status.cluster_map import map_bodies
 from engine.status.diagnoses import rule_bodies
 from engine.status.events import events
-from engine.status.links import link_bodies, standing_links
+from engine.status.links import link_bodies, published_links
 from engine.status.memory import forgotten, memory_bodies
 from engine.status.mindcluster import ClusterInfo
 from engine.status.pools import PublishedPools
@@ -23,7 +23,7 @@ from engine.status.queues import queue_body
 from engine.status.readers import NOTHING
 from engine.status.rescheduling import scheduler_bodies
 from engine.status.statistics import exceptions, statistic
-from engine.status.summaries import job_summaries, standing_summaries
+from engine.status.summaries import job_summaries, published_summaries
 from engine.status.switches import share_bodies
 from engine.status.sync_status import StatusCondition, SyncState, manual_bodies, pool_bodies, sync_body
 from engine.status.writer import WriteTracker, is_foreign
@@ -87,5 +87,5 @@ def surplus(
     say which of the two this pass derived.
     """
     current = {(body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in bodies}
-    standing = [*(standing_summaries(observed) if jobs else ()), *(standing_links(observed) if links else ())]
-    return sorted(place for place in standing if place not in current)
+    published = [*(published_summaries(observed) if jobs else ()), *(published_links(observed) if links else ())]
+    return sorted(place for place in published if place not in current)

@@ -49,7 +49,7 @@ def row_of(row: LinkState) -> dict[str, Any]:
     return body | {"since": rfc3339(row.since_ms / 1000) if row.since_ms else None}
 
 
-def standing_links(observed: Observed) -> list[tuple[str, str]]:
+def published_links(observed: Observed) -> list[tuple[str, str]]:
     """Namespace and name of every such ConfigMap in the cluster."""
     return [
         (key.namespace, key.name)
@@ -58,4 +58,4 @@ def standing_links(observed: Observed) -> list[tuple[str, str]]:
     ]
 
 
-__all__ = ["PREFIX", "link_bodies", "row_of", "standing_links", "summary"]
+__all__ = ["PREFIX", "link_bodies", "row_of", "published_links", "summary"]

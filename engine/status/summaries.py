@@ -67,16 +67,16 @@ def job_summaries(observed: Observed, now: float, cache: PlanCache | None = None
     for key, name in gang_of.items():
         if observed.pods[key].finished:
             ended.setdefault(name, []).append(observed.pods[key])
-    standing = _standing(observed)
+    published = _published(observed)
     found: dict[tuple[str, str], JobSummary] = {}
     for key, gang in gangs.items():
         pods = _own_pods([observed.pods[pod] for pod in gang.pods] + ended.get(key, []))
         if gang.kind in _KINDS and gang.uid and any(pod.count for pod in pods):
             place = (gang.namespace, gang.name)
-            found.setdefault(place, _summary(gang, pods, standing.get(place, {}), observed, now, cache))
-    for summary in _waiting(observed, standing, now):
+            found.setdefault(place, _summary(gang, pods, published.get(place, {}), observed, now, cache))
+    for summary in _waiting(observed, published, now):
         found.setdefault((summary.namespace, summary.name), summary)
-    for place, old in sorted(standing.items()):
+    for place, old in sorted(published.items()):
         if place not in found:
             gone = _gone(place, old, observed, now)
             if gone is not None:
@@ -84,7 +84,7 @@ def job_summaries(observed: Observed, now: float, cache: PlanCache | None = None
     return [found[place] for place in sorted(found)]
 
 
-def standing_summaries(observed: Observed) -> list[tuple[str, str]]:
+def published_summaries(observed: Observed) -> list[tuple[str, str]]:
     """Namespace and name of Belay's summaries in the cluster."""
     return [(key.namespace, key.name) for key, _ in _owned(observed)]
 
@@ -137,13 +137,13 @@ def _summary(
 
 
 def _waiting(
-    observed: Observed, standing: Mapping[tuple[str, str], Mapping[str, str]], now: float
+    observed: Observed, published: Mapping[tuple[str, str], Mapping[str, str]], now: float
 ) -> Iterator[JobSummary]:
     """Jobs that have only a PodGroup so far."""
     for key, raw in observed.objects.items():
         owner = controller_of(raw) if key.kind == "PodGroup" and key.api_version in POD_GROUP_APIS else {}
         uid, name = str(owner.get("uid") or ""), str(owner.get("name") or "")
-        old = standing.get((key.namespace, name), {})
+        old = published.get((key.namespace, name), {})
         if (
             not uid
             or owner.get("kind") not in _KINDS
@@ -297,7 +297,7 @@ def _owned(observed: Observed) -> Iterator[tuple[ObjectKey, dict[str, Any]]]:
             yield key, raw
 
 
-def _standing(observed: Observed) -> dict[tuple[str, str], dict[str, str]]:
+def _published(observed: Observed) -> dict[tuple[str, str], dict[str, str]]:
     """The data of the first part of each summary in the cluster, by the job's namespace and name."""
     found = {}
     for key, raw in _owned(observed):

@@ -8,7 +8,7 @@ unsynced or None, never as an error; an unreachable Redis raises ``StoreUnavaila
 from __future__ import annotations
 
 from engine.store.keyring import Key, Keyring
-from engine.store.life import Life
+from engine.store.liveness import ProcessLiveness
 from engine.store.passes import (
     CONTROLLER_BEAT,
     ActionOutcome,
@@ -42,7 +42,7 @@ __all__ = [
     "Field",
     "Key",
     "Keyring",
-    "Life",
+    "ProcessLiveness",
     "PassRecord",
     "PassState",
     "PassStore",

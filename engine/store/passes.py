@@ -192,7 +192,7 @@ class PassStore:
         ]
         return PassState(read, [batch for batch in batches if batch is not None], beat)
 
-    def pulse(self, record: PassRecord) -> None:
+    def batch_heartbeat(self, record: PassRecord) -> None:
         """Write a heartbeat of a running batch."""
         with translated():
             self._client.hset(self._key(record.shard), f"beat:{record.pass_id}", repr(self.now()))

@@ -43,8 +43,7 @@ from engine.sandbox.definitions import shipped
 from engine.sandbox.nodes_shape import Shape
 from engine.settings import Settings
 from engine.source.records import FetchResult, Revision, SourceConfig
-from engine.store import Life as ProcessLife
-from engine.store import StoreUnavailable
+from engine.store import ProcessLiveness, StoreUnavailable
 from engine.wire import names
 from tests.sim.clock import START, Clock
 from tests.sim.cluster import Api, Json, SimAgentClient, SimTransport
@@ -74,7 +73,7 @@ class Repository:
         self.files, self.number = dict(files), self.number + 1
         self._pushed.set()
 
-    def poke(self) -> None:
+    def fetch_soon(self) -> None:
         self._pushed.set()
 
     def _blob(self, content: bytes) -> str:
@@ -285,7 +284,7 @@ class World:
             source: Any = self.repository
             send = partial(self.messages.send, life, RECONCILE)
             controller = Controller(settings, kube, send, source=source, watched=self.watched)
-            living = asyncio.create_task(_live(controller.life, controller.rivals))
+            living = asyncio.create_task(_live(controller.liveness, controller.watched_holders))
             try:
                 await controller.run()
             finally:
@@ -300,7 +299,9 @@ class World:
         async with worker._kube:
             with contextlib.suppress(KubeError, StoreUnavailable):
                 await worker.release_former_leases()
-            at_work.add(asyncio.create_task(_live(worker.life, worker.triggers.owners, worker.free_claims_of_the_dead)))
+            at_work.add(
+                asyncio.create_task(_live(worker.liveness, worker.triggers.owners, worker.free_claims_of_the_dead))
+            )
             while True:
                 await asyncio.sleep(0.02 if not self.quiet else 0.2)
                 if self.outside.redis_down or len(at_work) > 4:  # the life is one of them
@@ -486,12 +487,14 @@ class World:
         return plan(loaded.desired, seen, self.clock.wall)
 
 
-async def _live(life: ProcessLife, watch: Callable[[], Iterable[str]], then: Callable[[], None] = lambda: None) -> None:
-    """What ``engine.store.Life`` does in a thread."""
+async def _live(
+    liveness: ProcessLiveness, watch: Callable[[], Iterable[str]], then: Callable[[], None] = lambda: None
+) -> None:
+    """What ``ProcessLiveness.start`` does in a thread."""
     while True:
         with contextlib.suppress(StoreUnavailable):
-            life.turn(watch, then)
-        await asyncio.sleep(life.every)
+            liveness.update(watch, then)
+        await asyncio.sleep(liveness.every)
 
 
 def owner_of(pod: Json) -> str:

@@ -161,7 +161,7 @@ class LimitInterceptor(Interceptor):
                 refused = self._rates.refusal(method)
                 if refused:
                     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refused)
-                return await _sound(inner, request, context, method)
+                return await _call_handler(inner, request, context, method)
             finally:
                 self._connections.leave(peer)
 
@@ -173,15 +173,15 @@ class LimitInterceptor(Interceptor):
             if not self._connections.enter(peer):
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many connections")
             try:
-                await _sound(inner, request, context, method)
+                await _call_handler(inner, request, context, method)
             finally:
                 self._connections.leave(peer)
 
         return guarded
 
 
-async def _sound(inner: Any, request: Any, context: Any, method: str) -> Any:
-    """The handler's answer to a readable request. A bug in the handler is one log line here and INTERNAL there."""
+async def _call_handler(inner: Any, request: Any, context: Any, method: str) -> Any:
+    """Call the handler with a readable request. A bug in it is one log line here and INTERNAL for the client."""
     if isinstance(request, Malformed):
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, request.reason)
     try:

@@ -1,4 +1,4 @@
-"""Says where people look that a server cannot serve gRPC: ``belay-server`` in ``belay status``, and an Event.
+"""Publishes that a server cannot serve gRPC: in ConfigMap ``belay-server``, which ``belay status`` shows, and an Event.
 
 Without it only the log of the process says so, and ranks wait for a recovery service that no one serves. Each server
 has a key of its own in the ConfigMap; a server that serves removes its own, and those of servers that have not
@@ -25,9 +25,10 @@ _TRIES: Final = 4
 _LONGEST: Final = 1000
 
 
-async def say(kube: Kube, identity: str, problem: str, now: float) -> None:
-    """Publish why this server does not serve; an empty ``problem`` ends it. ``now`` is Unix seconds. Never raises
-    KubeError: the process goes on, or ends, for its own reason.
+async def publish_problem(kube: Kube, identity: str, problem: str, now: float) -> None:
+    """Publish why this server does not serve gRPC; an empty ``problem`` withdraws it. ``now`` is Unix seconds.
+
+    Never raises KubeError: whether the process goes on is not decided here.
     """
     try:
         written = await _write(kube, identity, problem[:_LONGEST], now)

@@ -291,7 +291,7 @@ async def serving(
     try:
         await server.__aenter__()
     except InputError as error:
-        await listening.say(kube, settings.identity, str(error), time.time())
+        await listening.publish_problem(kube, settings.identity, str(error), time.time())
         if given:
             raise
         _log.warning("gRPC services are off", reason=str(error))
@@ -302,7 +302,7 @@ async def serving(
             await cancel_all(repeating)
         return
     try:
-        await listening.say(kube, settings.identity, "", time.time())
+        await listening.publish_problem(kube, settings.identity, "", time.time())
         yield server
     finally:
         await server.aclose()
@@ -311,7 +311,7 @@ async def serving(
 async def _repeat(kube: Kube, identity: str, problem: str) -> None:
     while True:
         await asyncio.sleep(listening.REPEAT_SECONDS)
-        await listening.say(kube, identity, problem, time.time())
+        await listening.publish_problem(kube, identity, problem, time.time())
 
 
 def callers_of(settings: Settings, host: str, *, tls: bool) -> Mode:

@@ -16,8 +16,8 @@ from engine.model.cluster import Observed
 from engine.model.pings import End, NodePings
 from engine.plan import NetworkDetector, PingSample
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from engine.serve.grpc.ongoing_faults import OngoingFaults
 from engine.serve.grpc.public_faults import PubFaultService
-from engine.serve.grpc.standing_faults import StandingFaults
 from engine.wire import pings, slownetwork
 from engine.wire.errors import WireError
 from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NETWORKS
@@ -45,7 +45,7 @@ class SlowNetworks:
         self._cluster, self._leads, self._clock = cluster, leads, clock
         self._reports: dict[str, tuple[int, NodePings]] = {}
         self._detectors: dict[int, NetworkDetector] = {}
-        self._faults = StandingFaults(kube, public, SLOW_NETWORKS, "slow-networks", clock)
+        self._faults = OngoingFaults(kube, public, SLOW_NETWORKS, "slow-networks", clock)
         self._said: frozenset[str] = frozenset()
         self._reflector = Reflector(kube, CONFIGMAP, NODES, f"{ABOUT_LABEL}={pings.ABOUT}", on_change=self._take)
 

@@ -21,9 +21,9 @@ from engine.model.step_times import NodeSteps, SlowFinding, StepWindow
 from engine.plan import SlownessDetector, culprits
 from engine.serve.grpc.job_view import JobView, places, ranks_of
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from engine.serve.grpc.ongoing_faults import OngoingFaults
 from engine.serve.grpc.profiling import SWITCHES, TrainingDataTraceService
 from engine.serve.grpc.public_faults import PubFaultService
-from engine.serve.grpc.standing_faults import StandingFaults
 from engine.wire import slownode, steptimes
 from engine.wire.errors import WireError
 from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NODES
@@ -62,7 +62,7 @@ class SlowNodes:
         self._jobs: dict[str, _Watched] = {}
         self._switched: dict[str, bool] = {}
         self._refused: dict[str, str] = {}
-        self._faults = StandingFaults(kube, public, SLOW_NODES, "slow-nodes", clock)
+        self._faults = OngoingFaults(kube, public, SLOW_NODES, "slow-nodes", clock)
         self._reflectors = [
             Reflector(kube, CONFIGMAP, NODES, f"{ABOUT_LABEL}={steptimes.ABOUT}", on_change=self._take_steps),
             Reflector(kube, CONFIGMAP, None, f"{slownode.LABEL}=true", on_change=self._take_settings),

@@ -43,7 +43,7 @@ class SessionContext(ABC):
         return f"{self._nanos():X}-{os.urandom(16).hex()}"
 
     @abstractmethod
-    def sooner(self) -> None:
+    def wake(self) -> None:
         """Look again when the next session is due: one has set a time limit."""
 
     @abstractmethod

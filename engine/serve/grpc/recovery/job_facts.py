@@ -105,7 +105,9 @@ def _codes(conversation: Conversation, records: Sequence[FaultRank]) -> tuple[st
     ranks = {rank.rank for rank in conversation.ranks}
     if not ranks:
         return ()
-    found = {code for row in records if counts(row) and str(row.rank) in ranks for code in row.code.split(",") if code}
+    found = {
+        code for row in records if is_relevant(row) and str(row.rank) in ranks for code in row.code.split(",") if code
+    }
     return tuple(sorted(found)[: summary.MAX_CODES])
 
 
@@ -154,7 +156,9 @@ def fault_pods(ranks: Sequence[FaultyRank], per_pod: int) -> list[int]:
     return sorted({int(rank.rank) // per_pod for rank in ranks if rank.rank.isascii() and rank.rank.isdecimal()})
 
 
-def intake(view: JobView, record: Record, facts: JobFacts, hit: JobFaults, now_ms: int) -> Faults | SubHealthy | None:
+def new_faults(
+    view: JobView, record: Record, facts: JobFacts, hit: JobFaults, now_ms: int
+) -> Faults | SubHealthy | None:
     """The newest faults of the job's hardware as an input for its recovery; None when nothing changed."""
     health, records = hit
     conversation = record.conversation
@@ -171,14 +175,14 @@ def intake(view: JobView, record: Record, facts: JobFacts, hit: JobFaults, now_m
         records = tuple(row for row in records if row.level != SUB_HEALTH)
     retries = RecoveryStrategy.RETRY in facts.configured
     retried = steps.read(view.annotations) if retries else None
-    ranks = merged((), tuple(_rank(row, conversation, retries, retried, now_ms) for row in records if counts(row)))
+    ranks = merged((), tuple(_rank(row, conversation, retries, retried, now_ms) for row in records if is_relevant(row)))
     if set(ranks) == set(conversation.seen):
         return None
     return Faults(ranks)
 
 
-def counts(row: FaultRank) -> bool:
-    """Whether a record matters to recovery. A lost node has no code: the surviving processes report it."""
+def is_relevant(row: FaultRank) -> bool:
+    """Whether recovery reacts to a fault. A lost node has no code: the surviving processes report it."""
     return bool(row.code) and row.level not in HARMLESS
 
 
@@ -196,7 +200,7 @@ def _hot(view: JobView, records: Sequence[FaultRank], per_pod: int) -> SubHealth
     """The first sub-healthy pod that may move; the pod of rank 0 never does."""
     by_pod: dict[int, list[FaultyRank]] = {}
     for row in records:
-        if counts(row):
+        if is_relevant(row):
             by_pod.setdefault(row.rank // per_pod, []).append(FaultyRank(str(row.rank), NORMAL))
     moving = sorted(rank for rank in by_pod if rank)
     pods = view.by_rank()
@@ -248,6 +252,6 @@ def _gone(view: JobView, name: str, uid: str) -> bool:
 
 __all__ = [
     "BACKUP_KEY", "CONFIRM_KEY", "ENABLE_KEY", "PLATFORM_KEY", "RETRY_CODES", "SOURCE_KEY", "STRATEGY_KEY",
-    "SUB_HEALTH_KEY", "backup_of", "configured_of", "counts", "facts_of", "fault_pods", "intake",
+    "SUB_HEALTH_KEY", "backup_of", "configured_of", "is_relevant", "facts_of", "fault_pods", "new_faults",
     "uids_after", "wait_of",
 ]  # fmt: skip

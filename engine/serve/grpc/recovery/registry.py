@@ -211,7 +211,7 @@ class Registry(SessionContext):
         except KubeError as error:
             _log.warning("session not refreshed", job=session.job, reason=str(error))
 
-    def sooner(self) -> None:
+    def wake(self) -> None:
         """Wake the loop, which may have gone to sleep for longer than a session waits."""
         self._wake.set()
 

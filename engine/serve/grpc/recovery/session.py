@@ -40,7 +40,7 @@ from engine.model.recovery.conversation import (
 from engine.serve.grpc.job_view import JobView
 from engine.serve.grpc.recovery.cluster_writer import SOFTWARE, fault_labels
 from engine.serve.grpc.recovery.context import SessionContext
-from engine.serve.grpc.recovery.job_facts import facts_of, intake, uids_after
+from engine.serve.grpc.recovery.job_facts import facts_of, new_faults, uids_after
 from engine.serve.grpc.recovery.release import in_super_pod
 from engine.serve.grpc.recovery.session_store import SessionStore, TakenOver
 from engine.serve.grpc.recovery.subscribers import Subscribers
@@ -150,7 +150,7 @@ class Session:
         view = self.view
         hit = self._context.cluster.job_faults(view) if view is not None else ("", ())
         if view is not None and (hit != (HEALTHY, ()) or self.conversation.seen):
-            news = intake(view, self.record, self._facts(), hit, self._context.clock())
+            news = new_faults(view, self.record, self._facts(), hit, self._context.clock())
             if isinstance(news, SubHealthy):
                 conversation = self.conversation
                 if conversation.state is State.INIT and not conversation.ranks and not conversation.degraded:
@@ -299,7 +299,7 @@ class Session:
         self._effects.extend((effect, self._token) for effect in step.effects)
         self._start()
         if self.due is not None and (due is None or self.due < due):
-            self._context.sooner()
+            self._context.wake()
         if after is not before:
             self._moved.set()
             self._moved = asyncio.Event()

@@ -15,17 +15,17 @@ from engine.serve.grpc.public_faults import PubFaultService, too_large
 from engine.wire import slownode
 from engine.wire.names import SYSTEM
 
-_log = get("grpc.standing")
+_log = get("grpc.ongoing")
 MAX_FAULTS: Final = 50
 """Faults of one message."""
 MAX_RECORDED: Final = 1000
-"""Faults that stand at the same time."""
+"""Most ongoing faults of one kind."""
 News = tuple[str, dict[str, Any], str]
-"""A fault that began (``occur``) or ended (``recover``): its key, what is recorded of it, and which of both."""
+"""A fault that began or ended: its key, its row in the record, and ``occur`` or ``recover``."""
 
 
-class StandingFaults:
-    """The faults of one kind. ``name`` is their ConfigMap, ``about`` begins the ids of messages; ``clock`` is
+class OngoingFaults:
+    """The ongoing faults of one kind. ``name`` is their ConfigMap, ``about`` the prefix of message ids; ``clock`` gives
     milliseconds since 1970.
     """
 
@@ -39,7 +39,7 @@ class StandingFaults:
         self.rows = None
 
     async def load(self) -> dict[str, dict[str, Any]]:
-        """What stands, by key. Raises KubeError."""
+        """Return the rows of the ongoing faults by key. Raises KubeError."""
         if self.rows is None:
             self.rows = slownode.recorded(await self._kube.get(CONFIGMAP, self._name, SYSTEM))
         return self.rows
@@ -47,15 +47,15 @@ class StandingFaults:
     async def report(self, wanted: Mapping[str, dict[str, Any]], unjudged: Callable[[Mapping[str, Any]], bool]) -> None:
         """Send what began and ended, then record it. Raises KubeError.
 
-        ``unjudged``: whether this server does not know yet if a fault still stands; such a fault is kept.
+        ``unjudged``: whether this server does not know yet if a fault is still there; such a fault is kept.
         """
         before = await self.load()
         kept = {key: row for key, row in before.items() if key in wanted or unjudged(row)}
         wanted = dict(sorted({**kept, **wanted}.items())[:MAX_RECORDED])
         if wanted == before and self._recorded:
             return
-        standing = dict(before)
-        news: list[News] = [(key, row, "occur") for key, row in wanted.items() if key not in standing]
+        recorded = dict(before)
+        news: list[News] = [(key, row, "occur") for key, row in wanted.items() if key not in recorded]
         news += [(key, row, "recover") for key, row in before.items() if key not in wanted]
         for number, part in enumerate(self._parts(news)):
             problem = await self._public.report(self._message(part, number))
@@ -64,15 +64,15 @@ class StandingFaults:
                 break
             for key, row, assertion in part:
                 if assertion == "occur":
-                    standing[key] = row
+                    recorded[key] = row
                 else:
-                    standing.pop(key, None)
+                    recorded.pop(key, None)
             self._recorded = False
         else:
-            standing, self._recorded = wanted, False
-        self.rows = standing
+            recorded, self._recorded = wanted, False
+        self.rows = recorded
         if not self._recorded:
-            await self._record(standing)
+            await self._record(recorded)
 
     def _parts(self, news: list[News]) -> list[list[News]]:
         """The faults in messages that the inbox can hold; one that no inbox can hold is left out."""
@@ -106,4 +106,4 @@ class StandingFaults:
         self._recorded = True
 
 
-__all__ = ["MAX_FAULTS", "MAX_RECORDED", "StandingFaults"]
+__all__ = ["MAX_FAULTS", "MAX_RECORDED", "OngoingFaults"]

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from engine.store import Life, StoreUnavailable, connect, repair
+from engine.store import ProcessLiveness, StoreUnavailable, connect, repair
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
 EVERY = 0.4
@@ -26,16 +26,16 @@ class Site:
     def __init__(self, client: redis.Redis) -> None:
         self.client, self.time = client, Time()
 
-    def life(self, identity: str, kind: Any = "worker") -> Life:
-        return Life(self.client, kind, identity, 2.4, clock=self.time)
+    def liveness(self, identity: str, kind: Any = "worker") -> ProcessLiveness:
+        return ProcessLiveness(self.client, kind, identity, 2.4, clock=self.time)
 
-    def run(self, seconds: float, *lives: Life, watching: tuple[str, ...] = ()) -> None:
+    def run(self, seconds: float, *lives: ProcessLiveness, watching: tuple[str, ...] = ()) -> None:
         """Let these live for a while; the last of them looks at ``watching``."""
         ends = self.time.now + seconds
         while self.time.now < ends:
             self.time.now += EVERY
-            for life in lives:
-                life.turn(lambda: watching)
+            for one in lives:
+                one.update(lambda: watching)
 
 
 @pytest.fixture
@@ -44,61 +44,61 @@ def site(redis_url: str) -> Site:  # noqa: F811
 
 
 def test_a_process_that_stops_is_dead_after_its_silence_and_not_before(site: Site) -> None:
-    a, b = site.life("a"), site.life("b")
+    a, b = site.liveness("a"), site.liveness("b")
     site.run(4.0, a, b, watching=("a",))
-    assert not b.ended("a")
+    assert not b.is_dead("a")
     site.run(2.0, b, watching=("a",))
-    assert not b.ended("a")
+    assert not b.is_dead("a")
     site.run(0.8, b, watching=("a",))
-    assert b.ended("a")
+    assert b.is_dead("a")
     site.run(5.0, b)  # no one asks for it any more, and it stays dead
-    assert b.ended("a")
-    site.life("a").beat()  # the same identity in a new life
-    b.turn(lambda: ())
-    assert not b.ended("a")
+    assert b.is_dead("a")
+    site.liveness("a").beat()  # the same identity in a new life
+    b.update(lambda: ())
+    assert not b.is_dead("a")
 
 
 def test_one_that_died_before_anybody_looked_is_found_by_what_it_left(site: Site) -> None:
-    site.life("a").beat()
-    b = site.life("b")
+    site.liveness("a").beat()
+    b = site.liveness("b")
     site.run(2.0, b, watching=("a",))
-    assert not b.ended("a")
+    assert not b.is_dead("a")
     site.run(1.2, b, watching=("a",))
-    assert b.ended("a")
+    assert b.is_dead("a")
 
 
 def test_one_without_a_number_is_never_dead_and_kinds_are_apart(site: Site) -> None:
-    controller, b = site.life("a", "controller"), site.life("b")
+    controller, b = site.liveness("a", "controller"), site.liveness("b")
     controller.beat()
     site.run(10.0, b, watching=("a", "older-version", ""))
-    assert not b.ended("a") and not b.ended("older-version") and not b.ended("")
+    assert not b.is_dead("a") and not b.is_dead("older-version") and not b.is_dead("")
 
 
 def test_a_flush_kills_none_that_writes_again(site: Site) -> None:
-    a, b = site.life("a"), site.life("b")
+    a, b = site.liveness("a"), site.liveness("b")
     site.run(2.0, a, b, watching=("a",))
     site.client.flushall()
     site.run(4.0, a, b, watching=("a",))
-    assert not b.ended("a")
+    assert not b.is_dead("a")
     site.client.flushall()
     site.run(4.0, b, watching=("a",))  # but one that does not
-    assert b.ended("a")
+    assert b.is_dead("a")
 
 
 def test_what_a_paused_process_did_not_see_counts_against_none(site: Site) -> None:
-    a, b = site.life("a"), site.life("b")
+    a, b = site.liveness("a"), site.liveness("b")
     site.run(2.0, a, b, watching=("a",))
     site.time.now += 60.0  # both were paused, and b wakes first
-    b.turn(lambda: ("a",))
-    assert not b.ended("a")
+    b.update(lambda: ("a",))
+    assert not b.is_dead("a")
     site.run(0.8, b, watching=("a",))
-    assert not b.ended("a"), "a has half of its silence to show that it lives"
+    assert not b.is_dead("a"), "a has half of its silence to show that it lives"
     site.run(0.8, b, watching=("a",))
-    assert b.ended("a")
+    assert b.is_dead("a")
 
 
 def test_without_answers_of_redis_none_is_dead(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = site.life("a"), site.life("b")
+    a, b = site.liveness("a"), site.liveness("b")
     site.run(2.0, a, b, watching=("a",))
 
     def away(*_: object) -> Any:
@@ -108,29 +108,29 @@ def test_without_answers_of_redis_none_is_dead(site: Site, monkeypatch: pytest.M
         without.setattr(site.client, "mget", away)
         site.time.now += 10.0
         with pytest.raises(StoreUnavailable):
-            b.look(["a"])
+            b.read(["a"])
     site.time.now += EVERY
-    b.look(["a"])  # of the time without an answer half of the silence counts at most
+    b.read(["a"])  # of the time without an answer half of the silence counts at most
     site.run(0.8, b, watching=("a",))
-    assert not b.ended("a")
+    assert not b.is_dead("a")
     site.run(0.8, b, watching=("a",))
-    assert b.ended("a")
+    assert b.is_dead("a")
     site.time.now += 2.0  # and what was seen long ago is no news
-    assert not b.ended("a")
+    assert not b.is_dead("a")
 
 
 def test_the_silent_are_forgotten(site: Site) -> None:
-    a, b = site.life("a"), site.life("b")
+    a, b = site.liveness("a"), site.liveness("b")
     site.run(1.0, a, b, watching=("a",))
     site.client.delete("belay:life:worker:a")  # as Redis does a minute after its last change
     site.run(70.0, b)
-    assert not b.ended("a") and not b._seen
+    assert not b.is_dead("a") and not b._seen
 
 
 def test_a_number_of_a_wrong_type_is_repaired(site: Site) -> None:
     site.client.rpush("belay:life:worker:a", "x")
-    b = site.life("b")
-    b.turn(lambda: ("a",))
+    b = site.liveness("b")
+    b.update(lambda: ("a",))
     assert repair(site.client) == ["belay:life:worker:a"]
 
 
@@ -138,11 +138,11 @@ def test_the_thread_lives_until_it_is_stopped(site: Site) -> None:
     import threading
 
     turned = threading.Event()
-    life = Life(site.client, "worker", "a", 0.06)
-    life.start(lambda: (), turned.set)
+    liveness = ProcessLiveness(site.client, "worker", "a", 0.06)
+    liveness.start(lambda: (), turned.set)
     assert site.client.get("belay:life:worker:a") is not None, "written before anything else happens"
     assert turned.wait(30.0)
-    life.stop()
+    liveness.stop()
     thread = next((one for one in threading.enumerate() if one.name == "belay-life"), None)
     if thread is not None:
         thread.join(30.0)
@@ -159,10 +159,10 @@ def test_the_thread_survives_an_absent_redis() -> None:
             asked.set()
             raise redis.ConnectionError("away")
 
-    life = Life(cast(redis.Redis, Away()), "worker", "a", 0.06)
-    life.start(lambda: ())
+    liveness = ProcessLiveness(cast(redis.Redis, Away()), "worker", "a", 0.06)
+    liveness.start(lambda: ())
     asked.clear()
     assert asked.wait(30.0)
     asked.clear()
     assert asked.wait(30.0), "one refusal ended it"
-    life.stop()
+    liveness.stop()
