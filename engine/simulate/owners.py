@@ -1,4 +1,4 @@
-"""Owners of pods that a list of objects leaves out: whoever lists pods seldom lists all that owns them.
+"""Owners of pods that a list of objects leaves out: a list of pods seldom names all of their owners.
 
 An owner that is not listed exists nevertheless, as the garbage collector would have deleted its pods. A ReplicaSet is
 rebuilt from its pods, so that a Deployment that is listed, or declared, counts them as its own.
