@@ -351,7 +351,7 @@ def test_faults_reach_subscribers_and_queries(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_an_inference_service_is_told_of_the_faults_of_all_its_jobs(tmp_path: Path) -> None:
+def test_an_inference_service_gets_the_faults_of_all_its_jobs(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         service = {"jobID": "mindie-ms-1", "process-recover-enable": ""}
         await world.job("prefill", pods=1, labels={**service, "app": "mindie-ms-server"})

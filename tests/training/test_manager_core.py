@@ -372,6 +372,11 @@ def test_switches_become_commands(on: tuple[str, ...], command: int) -> None:
     )
 
 
+def test_a_switch_that_is_not_off_opens_the_default_domain() -> None:
+    assert profiling_command({"Step": "yes", "CommunicationOperator": "off"}) == 710
+    assert profiling_command({"Step": "", "another": "on"}) == 700
+
+
 def test_grace_exit_is_sent_once() -> None:
     play = Play().started()
     assert short(play.core.reset_file(0, True, play.now)) == ["0,1,2: GRACE_EXIT"]

@@ -6,11 +6,16 @@ Rules: component/taskd/taskd/go/framework_backend/manager/plugins (om, faultdig)
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any, Final
 
 from agents.training.bus import codes
 from agents.training.manager import constants
 from agents.training.manager.state import JobState, ReplyStress, ReplySwitch, StressRequest, SwitchRequest, ToWorkers
 from agents.training.manager.streams import Outcome
+
+#: The switches of profiling, as ClusterD names them.
+SWITCHES: Final = ("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader")
 
 
 class LinkSwitch:
@@ -146,13 +151,12 @@ class Profiling:
         self._sent.pop(rank, None)
 
 
-def profiling_command(switches: dict[str, str]) -> int:
-    """The command for ClusterD's five switches: any of them opens the default domain, CommunicationOperator also its
-    own."""
-    on = {name for name, value in switches.items() if value == "on"}
-    if not on:
+def profiling_command(switches: Mapping[str, Any]) -> int:
+    """The command for ClusterD's five switches: any that is not off opens the default domain, CommunicationOperator on
+    also its own."""
+    if all(switches.get(name) in ("off", "", None) for name in SWITCHES):
         return codes.PROFILING_OFF
-    return codes.PROFILING_ALL if "CommunicationOperator" in on else codes.PROFILING_DEFAULT
+    return codes.PROFILING_ALL if switches.get("CommunicationOperator") == "on" else codes.PROFILING_DEFAULT
 
 
 __all__ = ["LinkSwitch", "Profiling", "StressTest", "profiling_command", "stress_results"]

@@ -12,7 +12,7 @@ import grpc
 
 from agents.training.manager import constants
 from agents.training.manager.client import ClientInfo, RecoverClient, Status
-from agents.training.manager.operations import profiling_command
+from agents.training.manager.operations import SWITCHES, profiling_command
 from agents.training.manager.state import Signal, StressRequest, SwitchRequest
 from engine.wire.clusterd import profiling_pb2, profiling_pb2_grpc
 from engine.wire.clusterd import recover_pb2 as pb
@@ -23,7 +23,6 @@ ROLE: Final = "taskd"
 RETRY_SECONDS: Final = 1.0
 REPORT_TRIES: Final = 4
 REMINDER: Final = 60
-SWITCHES: Final = ("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader")
 
 
 class RecoverSession:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import Any
+import time
+from typing import Any, Final
 
 from agents.training import logs
 from agents.training.bus.member import Member
@@ -13,6 +14,8 @@ from agents.training.taskd import bus_proxy
 
 log = logging.getLogger(__name__)
 
+#: The name of the log file holds the time at which the process began.
+_BEGAN: Final = int(time.time())
 _lock = threading.Lock()
 _proxy: Member | None = None
 _shared = False
@@ -29,7 +32,7 @@ def init_taskd_proxy(config: Any) -> bool:
     try:
         rank = bus_proxy.server_rank(os.environ)
         values = _values(config, rank)
-        logs.to_file(f"taskd-proxy-{values['ServerRank']}.log")
+        logs.to_file(f"taskd-proxy-{values['ServerRank']}-{_BEGAN}.log")
         listen = bus_proxy.address(values["ListenAddr"], values["ListenPort"])
         upstream = bus_proxy.address(values["UpstreamAddr"], values["UpstreamPort"])
         with _lock:
