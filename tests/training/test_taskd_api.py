@@ -421,7 +421,7 @@ def test_without_a_manager_the_reset_file_decides(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MS_NODE_RANK", "2")
     alone = Pod(monkeypatch, _2=dead, _9={"file": named}, _14=over, _20=last)
     assert alone.follow() == (20, ["start", ("restart", [5]), "finish"]), "it waited to be named"
-    assert Pod(monkeypatch, _2=dead).follow() == (122, ["start", ("stop", 0.0), ("exit", 1)]), "nobody named it"
+    assert Pod(monkeypatch, _2=dead).follow() == (122, ["start", ("stop", 0.0), ("exit", 1)]), "it was never named"
     monkeypatch.setenv("MS_NODE_RANK", "0")
     assert Pod(monkeypatch, _2=dead).follow()[0] == 2, "the pod of rank 0 restarts as a whole"
     gone = Pod(monkeypatch, _2={"file": ResetState(ranks=frozenset({4}))})
