@@ -173,33 +173,47 @@ class _Bench:
         ]  # fmt: skip
 
     def reading(self) -> list[Result]:
-        from agents.training.checkpoint import reading, verifying
+        from agents.training.checkpoint import background, reading, sets, verifying
+        from agents.training.checkpoint.native import Checkpoints
+        from agents.training.checkpoint.saver import Saver
 
         path, zipped = self.folder / "a.pt", self.folder / "t.pt"
         self.saver.save(self.state, path).durable()
         self.torch.save(self.state, zipped)
-        loads, proven, mapped, seen, torchs, disk, verify, memory = [], [], [], [], [], [], [], []
-        for _ in range(RUNS):
+        checkpoints = Checkpoints(self.folder / "job", 0, 1, through=Saver(None))
+        checkpoints.save(self.state, 1)
+        own = sets.rank_file(self.folder / "job", 1, 0, 1)
+        newest, proven, torchs, disk, verify, memory, later, fresh = [], [], [], [], [], [], [], []
+        for _ in range(PAIRS):
             disk.append(self._cold(path, lambda: self._read(path)))
-            proven.append(self._cold(path, lambda: reading.load(path)))
-            loads.append(self._cold(path, lambda: reading.load(path, proven=False)))
+            newest.append(self._cold(own, lambda: self._touch(checkpoints.load_newest()[1])))
             torchs.append(self._cold(zipped, lambda: self._touch(torch_load(self.torch, zipped))))
-            mapped.append(self._cold(path, lambda: self._touch(reading.load(path, mapped=True))))
-            seen.append(self._cold(path, lambda: self._touch(reading.load(path, mapped=True, proven=False))))
             verify.append(self._cold(path, lambda: verifying.verify(path)))
-            memory.append(_timed(lambda: self.saver.load(path)))
+        for _ in range(RUNS):
+            before = self._cold(path, lambda: self._read(path))
+            proven.append(self._cold(path, lambda: reading.load(path)) / before)
+            fresh.append(_timed(self._fresh))
+            memory.append(_timed(lambda: self._touch(self.saver.load(path))) * 1000)
+            state = checkpoints.load_newest()[1]
+            later.append(_timed(background.finish))
+            del state
         best = [min(a, b) for a, b in zip(disk, torchs, strict=True)]
         return [
-            Result("load mapped, every byte proven, times the better of torch.load(mmap) and the disk's read", "×", 1.1,
-                   [a / b for a, b in zip(mapped, best, strict=True)],
-                   f"proven {_seconds(mapped)}, unproven {_seconds(seen)}, both touched; "
-                   f"disk {_seconds(disk)}, torch.load(mmap) touched {_seconds(torchs)}"),
-            Result("the same into memory of its own", "×", 1.1,
-                   [a / b for a, b in zip(proven, best, strict=True)],
-                   f"proven {_seconds(proven)}, unproven {_seconds(loads)}, from memory {_seconds(memory)}"),
+            Result("load_newest(), every byte proven, times the better of torch.load(mmap) and the disk", "×", 1.1,
+                   _ratios(newest, best),
+                   f"{_seconds(newest)}, touched; disk {_seconds(disk)}, torch.load(mmap) touched {_seconds(torchs)}; "
+                   f"memory of its own, in the background, takes {_seconds(later)}"),
+            Result("the same from the memory of the writing process", "ms", None, memory, "touched"),
+            Result("load of a file of any name, which waits for memory of its own, times the disk's read", "×", None,
+                   proven, f"first access to as much fresh memory {_seconds(fresh)}"),
             Result("verify, of the disk's rate", "%", 80, [100 * a / b for a, b in zip(disk, verify, strict=True)],
                    f"verify {_seconds(verify)}, disk {_seconds(disk)}", at_least=True),
         ]  # fmt: skip
+
+    def _fresh(self) -> None:
+        with mmap.mmap(-1, SIZE) as memory:
+            for start in range(0, SIZE, mmap.PAGESIZE):
+                memory[start] = 1
 
     def _cold(self, path: Path, work: Callable[[], Any]) -> float:
         handle = os.open(path, os.O_RDONLY)

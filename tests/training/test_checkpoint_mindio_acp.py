@@ -167,9 +167,9 @@ def test_preloaded_files_come_from_memory(tmp_path: Path, acp: Any):
     acp.save(STATE, str(path), open_way="fopen")
     assert acp.preload(str(path)) == 0 and acp.preload(str(tmp_path / "none")) == 1 and acp.preload() == 1
     client = api.saver_of_process().client
-    with client.resident(path) as content:
+    with client.resident(path) as slot:
         # a file that is being read into memory is waited for
-        assert content is not None and len(content) == path.stat().st_size
+        assert slot is not None and slot.size == path.stat().st_size
     assert client.listed(tmp_path) and same(acp.load(str(path)))
 
 

@@ -63,6 +63,19 @@ class Ticket:
         return self.rescued.is_set() or generation != self.generation or state is SlotState.DURABLE
 
 
+@dataclass(frozen=True)
+class Resident:
+    """A file that lies in a slot of the pool; ``size`` in bytes."""
+
+    memory: Memory
+    size: int
+
+    @property
+    def content(self) -> memoryview:
+        """Its bytes."""
+        return self.memory.content(self.size)
+
+
 class WriterClient:
     """One connection of this process to the writing process of ``work``; safe for threads."""
 
@@ -346,10 +359,11 @@ class WriterClient:
                     raise TimeoutError(f"{len(answer['pending'])} saves are not on the disk after {wait_s:.0f} s")
 
     @contextmanager
-    def resident(self, path: Path) -> Iterator[memoryview | None]:
+    def resident(self, path: Path) -> Iterator[Resident | None]:
         """A context with the content of ``path`` in memory, or ``None`` when it is not there."""
         try:
             self.connect(start=False)
+            epoch = self._epoch
             until = time.monotonic() + PRELOAD_WAIT_S
             while True:
                 answer, handle = self.ask({"do": "open", "path": str(path), "wait": 1.0})
@@ -363,10 +377,10 @@ class WriterClient:
             return
         memory = self._memory(answer, handle)
         try:
-            yield memory.content(answer["size"])
+            yield Resident(memory, answer["size"])
         finally:
             try:
-                self.ask({"do": "close", "slot": answer["slot"], "generation": answer["generation"]})
+                self.ask({"do": "close", "slot": answer["slot"], "generation": answer["generation"]}, epoch)
             except CheckpointError:
                 # a dead writing process holds no slots
                 pass

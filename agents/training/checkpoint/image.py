@@ -95,6 +95,7 @@ def image(obj: object) -> Image:
         return _finish(obj, [], layout.bytes_map(len(obj)))
     structure, storages = _pickled(obj)
     sizes = [storage.nbytes() for storage in storages]
+    structure += layout.padding(len(structure), sum(sizes))
     pieces, start = [], len(structure)
     for storage, size in zip(storages, sizes, strict=True):
         pieces.append(Piece(start, size, storage))

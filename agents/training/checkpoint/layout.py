@@ -18,6 +18,9 @@ from agents.training.checkpoint.errors import Damaged, NotThisFormat
 
 FLAG = b"mindio\x00"
 TAIL = struct.Struct("<QQ7s")
+ALIGNMENT = 64
+LARGE = 64 << 20
+"""Size in bytes from which storages are aligned in their file, so that it can be mapped instead of read."""
 STRUCTURE = "data.pkl"
 """The record with the pickled object, whose tensors are references to the other records."""
 MAP_LIMIT = 256 << 20
@@ -38,6 +41,13 @@ class Contents:
 def tail(start: int, size: int) -> bytes:
     """The last 23 bytes of a file whose map is ``size`` bytes long and begins at ``start``."""
     return TAIL.pack(start, size, FLAG)
+
+
+def padding(structure: int, storages: int) -> bytes:
+    """Zero bytes after a pickle of ``structure`` bytes that align the storages of a large file, ``storages`` bytes long
+    together. They count as part of ``data.pkl``: readers of pickles stop at its end. Small files get none.
+    """
+    return bytes(-structure % ALIGNMENT if storages >= LARGE else 0)
 
 
 def tensors_map(structure: int, storages: list[int]) -> bytes:

@@ -74,11 +74,12 @@ class Checkpoints:
             if not self._uploaded.wait_for(lambda: not self._left, max(0.0, until - time.monotonic())):
                 raise TimeoutError(f"{self._left} checkpoints are not in {self.url} after {wait_s:.0f} s")
 
-    def load_newest(self, *, mapped: bool = False) -> tuple[int, Any]:
+    def load_newest(self, *, mapped: bool | None = None) -> tuple[int, Any]:
         """Step and state of the newest complete checkpoint that passes verification.
 
-        ``mapped`` leaves tensors in a private mapping of the file instead of memory of their own, which is faster where
-        they are copied into a model at once; the file must stay while they live, so keep it off network storage.
+        Large tensors begin as a private mapping of memory or of a file on a disk of this host, and get memory of their
+        own in the background: a load takes as long as the read. ``mapped=False`` waits for that memory; ``mapped=True``
+        maps files of any size on any storage, which must then keep them while the tensors live.
         Raises :class:`Incomplete` naming the missing files, also when another number of ranks wrote it.
         """
         found, state = self.tiers.load_newest(self.rank, mapped=mapped)

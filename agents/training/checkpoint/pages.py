@@ -8,6 +8,8 @@ pages, which come from what was just freed, are the better ones.
 from __future__ import annotations
 
 import ctypes
+import functools
+import mmap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 HUGE = 2 << 20
+PAGE = 4096
 STEP = 8 << 20
 """Bytes taken at a time."""
 SLOW = 1e9
@@ -32,6 +35,13 @@ def advise(address: int, size: int, what: str) -> bool:
     5.14, when pages are taken at the first access.
     """
     return bool(_libc.madvise(address, size, _ADVICE[what]) == 0)
+
+
+@functools.cache
+def can_populate() -> bool:
+    """Whether the kernel takes pages ahead on request (from 5.14 on)."""
+    with mmap.mmap(-1, PAGE) as memory:
+        return advise(ctypes.addressof(ctypes.c_char.from_buffer(memory)), PAGE, "populate")
 
 
 def whole(address: int, size: int, page: int = HUGE) -> tuple[int, int]:

@@ -19,10 +19,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agents.training.checkpoint import layout, pages
 from agents.training.checkpoint.durable import PAGE
 
 STEP = 4 << 20
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "fuse.glusterfs", "dpc", "9p", "virtiofs"}
+_DISKS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "overlay"}
+"""File systems of this host, whose files stay readable while they are mapped, also after their removal."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -62,6 +65,19 @@ def mount_of(folder: Path, table: str) -> Mount | None:
         if inside and (best is None or len(point) >= len(best.point)):
             best = Mount(point, rest[0], rest[1], frozenset([*fields[5].split(","), *rest[2].split(",")]))
     return best
+
+
+def mappable(path: Path, *, table: str | None = None) -> bool:
+    """Whether the file ``path`` is large, and lies on a file system of this host: a private mapping of it is then as
+    good as a copy in memory. On network storage a server takes files away while they are mapped.
+    """
+    try:
+        size = path.stat().st_size
+        table = Path("/proc/self/mountinfo").read_text(errors="replace") if table is None else table
+    except OSError:
+        return False
+    mount = mount_of(path, table)
+    return size >= layout.LARGE and mount is not None and mount.kind in _DISKS and pages.can_populate()
 
 
 def check(

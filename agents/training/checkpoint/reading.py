@@ -5,18 +5,18 @@ parallel to their final memory, and verifies checksums on the way.
 from __future__ import annotations
 
 import ctypes
+import mmap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from agents.training.checkpoint import blocks, layout, pages, sources, sums, unpickling
+from agents.training.checkpoint import background, blocks, layout, pages, sources, sums, unpickling
 from agents.training.checkpoint.errors import Damaged
 from agents.training.checkpoint.layout import Contents
-from agents.training.checkpoint.sources import FileSource, Source
+from agents.training.checkpoint.sources import FileSource, MemorySource, Source
 from agents.training.checkpoint.sums import Sums
-
-_ALIGNMENT = 64
 
 
 def contents(source: Source) -> Contents:
@@ -37,17 +37,18 @@ def contents(source: Source) -> Contents:
 def load(path: Path, *, weights_only: bool = True, proven: bool = True, mapped: bool = False, threads: int = 0) -> Any:
     """The object in the file ``path``.
 
-    ``proven`` compares every byte with the checksums beside the file, if there are any. ``mapped`` takes no memory for
-    tensors: they are a private mapping of the file, as by ``torch.load(mmap=True)``, so the file must not be written in
-    place while they live (Belay never does); without ``proven`` nothing is read before it is used. Raises what
-    :func:`contents` raises, :class:`Unsupported` for content that is not data, ``OSError``.
+    ``proven`` compares every byte with the checksums beside the file, if there are any. ``mapped`` does not wait for
+    memory for tensors: they are a private mapping of the file, as by ``torch.load(mmap=True)``, which is copied in the
+    background (:mod:`background`). The file must not be cut short or written in place while they live (Belay never
+    does). Without ``proven`` nothing is read before it is used, and nothing is copied. Raises what :func:`contents`
+    raises, :class:`Unsupported` for content that is not data, ``OSError``.
     """
     source = FileSource(path)
     try:
         known = sums.read(path) if proven else []
         fitting = [entry for entry in known if entry.size == source.size]
         if mapped:
-            return _mapped(source, fitting, bool(known), weights_only, threads)
+            return _mapped(source, fitting, bool(known), weights_only, proven, threads)
         return from_source(source, fitting, bool(known), weights_only, threads)
     finally:
         source.close()
@@ -103,8 +104,8 @@ def ranges(damaged: list[tuple[int, int]]) -> str:
 class _Storages:
     """Creates empty storages for persistent ids, and records the data to read into them."""
 
-    def __init__(self, name: str, found: Contents, memory: Any = None) -> None:
-        self.name, self.records, self.memory = name, found.records, memory
+    def __init__(self, name: str, found: Contents, memory: mmap.mmap | None = None, begin: int = 0) -> None:
+        self.name, self.records, self.memory, self.begin = name, found.records, memory, begin
         self.made: dict[str, Any] = {}
 
     def make(self, pid: Any) -> Any:
@@ -138,19 +139,51 @@ class _Storages:
             return torch.UntypedStorage(size)
         if not size:
             return torch.UntypedStorage(0)
-        view = torch.frombuffer(self.memory, dtype=torch.uint8, count=size, offset=start)
+        view = torch.frombuffer(self.memory, dtype=torch.uint8, count=size, offset=self.begin + start)
         # records are not padded: unaligned ones are copied
         return (view if start % element == 0 else view.clone()).untyped_storage()
 
 
-def _mapped(source: FileSource, known: list[Sums], must: bool, weights_only: bool, threads: int) -> Any:
+def _mapped(source: FileSource, known: list[Sums], must: bool, weights_only: bool, proven: bool, threads: int) -> Any:
     _check_size(source, known, must)
     found = contents(source)
-    if found.length is not None:
+    if found.length is not None or not _aligned(found):
         return from_source(source, known, must, weights_only, threads)
     mapped = sources.MappedFile(source)
     # no targets: the blocks are compared where they lie
     _fetch(mapped, [], known, threads or blocks.workers())
     where, size = found.records[layout.STRUCTURE]
     storages = _Storages(source.name, found, mapped.memory)
-    return unpickling.load(source.name, sources.read(mapped, where, size), storages.make, weights_only)
+    result = unpickling.load(source.name, sources.read(mapped, where, size), storages.make, weights_only)
+    if proven:
+        background.own(mapped.memory, source.name)
+    return result
+
+
+def _aligned(found: Contents) -> bool:
+    """Whether tensors can lie where their file has them. Files that others wrote are seldom so."""
+    return found.records[layout.STRUCTURE][1] % 4 == 0
+
+
+def from_mapping(
+    memory: mmap.mmap, start: int, size: int, name: str, release: Callable[[], None], weights_only: bool = True
+) -> Any:
+    """The object in ``size`` bytes from ``start`` of a private mapping, whose tensors lie there.
+
+    ``release`` is called once, when the origin of the mapping may change: not before the tensors have memory of their
+    own. Raises what :func:`load` raises, with ``release`` called.
+    """
+    try:
+        source = MemorySource(name, memoryview(memory)[start : start + size])
+        found = contents(source)
+        if found.length is None and _aligned(found):
+            where, length = found.records[layout.STRUCTURE]
+            storages = _Storages(name, found, memory, start)
+            result = unpickling.load(name, sources.read(source, where, length), storages.make, weights_only)
+        else:
+            result = from_source(source, [], weights_only=weights_only)
+    except BaseException:
+        release()
+        raise
+    background.own(memory, name, release)
+    return result

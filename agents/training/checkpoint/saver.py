@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import enum
 import logging
+import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from agents.training.checkpoint import devices, durable, image, reading, wire
-from agents.training.checkpoint.client import Ticket, WriterClient
+from agents.training.checkpoint import devices, durable, image, layout, pages, reading, slots, wire
+from agents.training.checkpoint.client import Resident, Ticket, WriterClient
 from agents.training.checkpoint.errors import CheckpointError, PoolFull, WriterGone
 from agents.training.checkpoint.image import Image
 from agents.training.checkpoint.settings import WriterSettings
@@ -160,17 +162,26 @@ class Saver:
         pending.ticket, pending.way, pending._client = ticket, Way.MEMORY, self.client
         return True
 
-    def load(self, path: Path, *, weights_only: bool = True, proven: bool = True, mapped: bool = False) -> Any:
+    def load(self, path: Path, *, weights_only: bool = True, proven: bool = True, mapped: bool | None = None) -> Any:
         """The object saved under ``path``: from memory if it is there, else from the disk.
 
-        Raises :class:`NotThisFormat` for other files, :class:`Damaged`, :class:`Unsupported`, ``OSError``.
+        Tensors of a large object in memory begin as a private mapping of it and are copied in the background. With
+        ``mapped`` those of all objects and files do, see :func:`reading.load`: for files that nobody cuts short or
+        writes in place. With ``mapped=False`` none do. Raises :class:`NotThisFormat` for other files,
+        :class:`Damaged`, :class:`Unsupported`, ``OSError``.
         """
         path = _whole(path)
-        if self.client is not None and not mapped:
-            with self.client.resident(path) as content:
-                if content is not None:
-                    return reading.from_source(MemorySource(str(path), content), [], weights_only=weights_only)
-        return reading.load(path, weights_only=weights_only, proven=proven, mapped=mapped)
+        if self.client is not None:
+            with ExitStack() as held:
+                slot = held.enter_context(self.client.resident(path))
+                memory = _mapping(slot, mapped) if slot is not None else None
+                if slot is not None and memory is not None:
+                    # the slot is held until the background copy is complete
+                    release = held.pop_all().close
+                    return reading.from_mapping(memory, slots.HEADER, slot.size, str(path), release, weights_only)
+                if slot is not None:
+                    return reading.from_source(MemorySource(str(path), slot.content), [], weights_only=weights_only)
+        return reading.load(path, weights_only=weights_only, proven=proven, mapped=bool(mapped))
 
     def reserve(self, obj: object, slots: int = 2) -> None:
         """Prepare shared memory for objects of this size, so that the first saves cost no more than later ones.
@@ -206,6 +217,21 @@ def _directly(found: Image, paths: tuple[Path, ...], mode: int, after: dict[Any,
     found.fill(buffer.data_ptr(), after=after)
     content = image.bytes_of(buffer.untyped_storage(), found.size)
     durable.write(paths[0], content, mode=mode, links=paths[1:])
+
+
+def _mapping(slot: Resident, mapped: bool | None) -> mmap.mmap | None:
+    """A private mapping of a slot; None when the object is to be copied."""
+    wanted = slot.size >= layout.LARGE if mapped is None else mapped
+    if not wanted or not pages.can_populate():
+        return None
+    if os.fstatvfs(slot.memory.handle).f_bsize > pages.PAGE:
+        # a copy of reserved huge pages would take others that are reserved for saves
+        return None
+    try:
+        return mmap.mmap(slot.memory.handle, slot.memory.length, flags=mmap.MAP_PRIVATE)
+    except OSError:
+        # no room in the address space: a copy fails with a better message
+        return None
 
 
 def _whole(path: Path) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import objects, sets
+from agents.training.checkpoint import objects, places, sets
 from agents.training.checkpoint.errors import CheckpointError, Damaged, Incomplete
 from agents.training.checkpoint.newest import Found
 from agents.training.checkpoint.saver import Saver
@@ -62,20 +62,24 @@ class Tiers:
         ]
         return lines[:20] or ([] if best else [f"{folder}: no checkpoint" for _, folder in self.folders])
 
-    def load(self, found: Found, rank: int, *, weights_only: bool = True, mapped: bool = False) -> Any:
-        """The state of ``rank`` in ``found``; see the protocol."""
+    def load(self, found: Found, rank: int, *, weights_only: bool = True, mapped: bool | None = None) -> Any:
+        """The state of ``rank`` in ``found``; see the protocol. ``mapped`` as in :meth:`Saver.load`; None maps large
+        files on a disk of this host, which Belay never writes in place.
+        """
         folder = Path(found.place).parent
         if found.tier == "objects":
             folder = self._downloaded(found)
         path = sets.rank_file(folder, found.step, rank, found.world_size)
         try:
+            if mapped is None and places.mappable(path):
+                mapped = True
             return self.saver.load(path, weights_only=weights_only, mapped=mapped)
         except FileNotFoundError as error:
             raise Incomplete(f"{path} is gone; the checkpoint of step {found.step} lacks it") from error
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}") from error
 
-    def load_newest(self, rank: int, *, weights_only: bool = True, mapped: bool = False) -> tuple[Found, Any]:
+    def load_newest(self, rank: int, *, weights_only: bool = True, mapped: bool | None = None) -> tuple[Found, Any]:
         """Load the newest checkpoint that passes verification; damaged ones are skipped with a warning.
 
         Raises :class:`Incomplete` naming what is missing or damaged when there is none.

@@ -21,10 +21,10 @@ class Readable:
         self.path = process.path_of(path)
         self._data: bytes | None = None
         self._file: sources.FileSource | None = None
-        with process.client_of_process().resident(self.path) as content:
-            if content is not None:
+        with process.client_of_process().resident(self.path) as slot:
+            if slot is not None:
                 # a copy, since the slot may be reused while the file is open
-                self._data = bytes(content)
+                self._data = bytes(slot.content)
                 return
         self._file = sources.FileSource(self.path)
 
