@@ -166,8 +166,8 @@ class Saver:
         """The object saved under ``path``: from memory if it is there, else from the disk.
 
         Tensors of a large object in memory begin as a private mapping of it and are copied in the background. With
-        ``mapped`` those of all objects and files do, see :func:`reading.load`: for files that nobody cuts short or
-        writes in place. With ``mapped=False`` none do. Raises :class:`NotThisFormat` for other files,
+        ``mapped`` those of all objects and files do, see :func:`reading.load`: for files that are not cut short or
+        written in place. With ``mapped=False`` none do. Raises :class:`NotThisFormat` for other files,
         :class:`Damaged`, :class:`Unsupported`, ``OSError``.
         """
         path = _whole(path)
