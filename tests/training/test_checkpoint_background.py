@@ -71,7 +71,7 @@ def test_the_copy_keeps_contents_and_changes_when_the_origin_is_written(origin: 
     assert memory[:] == expected
 
 
-def test_the_copy_begins_by_itself(origin: int):
+def test_the_copy_begins_after_the_grace(origin: int):
     memory, released = mapping(origin), threading.Event()
     background.own(memory, "origin", released.set, grace_s=0)
     assert released.wait(60)
