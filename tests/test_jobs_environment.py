@@ -184,6 +184,13 @@ def test_multilevel_jobs_take_the_block_from_their_tree() -> None:
     assert [env_of(world.pod(p))["HCCL_LOGIC_SUPERPOD_ID"] for p in world.pods()] == ["0", "0", "1", "1"]
 
 
+def test_a_block_of_zero_chips_is_none() -> None:
+    notes = {"sp-block": "0", "huawei.com/affinity-config": "level1=2,level2=4"}
+    world = World(ascend_job(workers=3, annotations=notes))
+    world.settle()
+    assert [env_of(world.pod(p))["HCCL_LOGIC_SUPERPOD_ID"] for p in world.pods()] == ["0", "0", "1", "1"]
+
+
 def test_soft_super_pods_follow_the_scheduler() -> None:
     env = variables("train-master-0", labels={"super-pod-affinity": "soft"})
     assert env["HCCL_LOGIC_SUPERPOD_ID"] == "metadata.annotations['super-pod-rank']"
@@ -233,6 +240,13 @@ def test_mindspore_recovery(strategy: str, tft: str, extra: dict[str, str]) -> N
         "MS_ENABLE_THM": "{HCCL_WATCHDOG:0}",
         **extra,
     }
+
+
+def test_elastic_training_starts_no_recovery_of_processes_on_mindspore() -> None:
+    env = variables("train-worker-0", framework="mindspore", annotations={"recover-strategy": "elastic-training"})
+    assert "PROCESS_RECOVER" not in env and "ELASTIC_PROCESS_RECOVER_ENABLE" not in env
+    both = variables("train-worker-0", framework="mindspore", annotations={"recover-strategy": "elastic-training,dump"})
+    assert both["MS_ENABLE_TFT"] == "{TTP:1}" and both["PROCESS_RECOVER"] == "on"
 
 
 def test_pod_rescheduling_alone_sets_one_word_for_mindspore() -> None:

@@ -80,7 +80,7 @@ def variables(
 def sp_block(spec: AscendSpec) -> int:
     """Chips per logical super pod: annotation ``sp-block``, else level 1 of a multilevel job's tree; 0 for none."""
     text = spec.annotations.get("sp-block", "")
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and int(text[:9]):
         return int(text[:9])
     for piece in spec.annotations.get("huawei.com/affinity-config", "").split(","):
         level, _, nodes = piece.strip().partition("=")
@@ -181,7 +181,8 @@ def _recovery(spec: AscendSpec, written: Mapping[str, str]) -> _Variables:
         out = _mindspore_recovery(chosen, active, spec.labels.get("pod-rescheduling") == "on", written)
     else:
         return []
-    if active:
+    # elastic training is PyTorch's alone
+    if spec.framework == "pytorch" and active or any(word != "elastic-training" for word in active):
         out.append(plain("PROCESS_RECOVER", "on"))
     if any(word != "elastic-training" for word in active):
         out.append(plain("ELASTIC_PROCESS_RECOVER_ENABLE", 1))
