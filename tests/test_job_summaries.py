@@ -17,7 +17,7 @@ from engine.status import job_bodies, surplus
 from engine.status.statistics import JobStatistic, updated
 from engine.status.summaries import KEPT
 from tests import worlds
-from tests.jobs import ascend_job
+from tests.jobs import ascend_job, volcano_job
 from tests.worlds import NOW
 
 Told = dict[str, dict[str, Any]]
@@ -97,6 +97,21 @@ def test_states(pods: tuple[Pod, ...], wanted: str) -> None:
     assert data(tell(world(*pods)))["job_status"] == wanted
 
 
+def test_a_job_that_ran_has_failed_until_it_runs_again() -> None:
+    told = tell(world(pod(0, "n0"), pod(1, "n1")))
+    assert "deleteTime" not in data(told)
+    lost = tell(world(pod(0, "n0"), pod(1, phase="Pending"), told=told), NOW + 5)
+    assert (data(lost)["job_status"], data(lost)["deleteTime"]) == ("failed", str(int(NOW) + 5))
+    later = tell(world(pod(0, phase="Pending"), pod(1, phase="Pending"), told=lost), NOW + 9)
+    assert (data(later)["job_status"], data(later)["deleteTime"]) == ("failed", str(int(NOW) + 5))
+    again = tell(world(pod(0, "n0"), pod(1, "n1"), told=later), NOW + 20)
+    assert data(again)["job_status"] == "running" and "deleteTime" not in data(again)
+    done = tell(world(pod(0, "n0", "Succeeded"), pod(1, "n1", "Succeeded"), told=again), NOW + 30)
+    assert (data(done)["job_status"], data(done)["deleteTime"]) == ("complete", str(int(NOW) + 30))
+    cleaned = tell(world(told=done), NOW + 40)
+    assert (data(cleaned)["job_status"], data(cleaned)["deleteTime"]) == ("complete", str(int(NOW) + 30))
+
+
 def test_a_waiting_jobs_table_is_initializing() -> None:
     assert data(tell(world(pod(0, phase="Pending"), pod(1, phase="Pending"))))["hccl.json"] == (
         '{"status":"initializing"}'
@@ -142,6 +157,88 @@ def test_exceptions_say_why_a_job_waits() -> None:
         "conditions": {"status": "JobInitialized", "reason": "NotEnoughResources", "message": "0/2 nodes"},
     }  # fmt: skip
     assert tell(world(pod(0, "n0")))["scheduling-exception-report"]["data"] == {}
+
+
+def pod_group(phase: str, *conditions: tuple[str, str]) -> dict[str, Any]:
+    """The PodGroup of job ``j`` in a phase, with conditions Unschedulable (reason, message)."""
+    owner = {"apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "name": "j", "uid": "job-uid"}
+    rows = [{"type": "Unschedulable", "status": "True", "reason": r, "message": m} for r, m in conditions]
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+        "metadata": {"namespace": "train", "name": "j-job-uid", "ownerReferences": [{**owner, "controller": True}]},
+        "spec": {"minMember": 2, "queue": "gold"}, "status": {"phase": phase, "conditions": rows},
+    }  # fmt: skip
+
+
+def trouble(*pods: Pod, group: dict[str, Any] | None = None, now: float = NOW) -> dict[str, str] | None:
+    """The job's conditions in the report; None without a row."""
+    told = tell(world(*pods, told={"group": group} if group else {}), now)
+    row = told["scheduling-exception-report"]["data"].get("j.job-uid")
+    return None if row is None else dict(json.loads(row)["conditions"])
+
+
+@pytest.mark.parametrize(
+    ("phase", "conditions", "status", "reason", "text"),
+    [
+        ("", (), "PodGroupCreated", "PgNotInitialized", "volcano-scheduler maybe not running"),
+        ("Pending", (), "PodGroupPending", "JobEnqueueFailed", "kubectl describe q gold"),
+        ("Pending", (("JobEnqueueFailed", "closed"),), "PodGroupPending", "JobEnqueueFailed", "closed"),
+        ("Inqueue", (("NodePredicateFailed", "no node"),), "PodGroupInqueue", "NodePredicateFailed", "no node"),
+        (
+            "Inqueue", (("NodePredicateFailed", "no node"), ("BatchOrderFailed", "no set")),
+            "PodGroupInqueue", "BatchOrderFailed", "no set; no node",
+        ),
+        ("Inqueue", (("JobValidateFailed", "odd"),), "PodGroupInqueue", "JobValidateFailed", "odd"),
+        ("Inqueue", (("NotEnoughResources", "1/2"),), "PodGroupInqueue", "NotEnoughResources", "1/2"),
+    ],
+)  # fmt: skip
+def test_exceptions_of_jobs_that_volcano_places_follow_their_pod_group(
+    phase: str, conditions: tuple[tuple[str, str], ...], status: str, reason: str, text: str
+) -> None:
+    group = pod_group(phase, *conditions)
+    for pods in ((), (pod(0, phase="Pending"), pod(1, phase="Pending"))):
+        found = trouble(*pods, group=group)
+        assert found is not None and (found["status"], found["reason"]) == (status, reason)
+        assert text in found["message"]
+
+
+def test_pods_that_fail_or_do_not_start_are_exceptions() -> None:
+    starting = (pod(0, "n0"), pod(1, "n1", "Pending", created=NOW - 30))
+    row = trouble(*starting, group=pod_group("Running"))
+    assert row is not None and (row["status"], row["reason"]) == ("PodGroupRunning", "PodPending")
+    assert "kubectl describe pod -n train j-1" in row["message"]
+    assert trouble(pod(0, "n0"), pod(1, "n1", "Pending", created=NOW - 5), group=pod_group("Running")) is None
+    for group in (pod_group("Running"), pod_group("Unknown"), None):
+        failed = trouble(pod(0, "n0", "Failed"), pod(1, "n1"), group=group)
+        assert failed is not None and (failed["status"], failed["reason"]) == ("PodGroupUnknown", "PodFailed")
+    assert trouble(pod(0, "n0"), pod(1, "n1"), group=pod_group("Running")) is None
+    assert trouble(pod(0, "n0", "Succeeded"), pod(1, "n1", "Succeeded"), group=pod_group("Completed")) is None
+
+
+def test_a_job_that_nobody_picks_up_is_an_exception_after_a_while() -> None:
+    assert trouble(now=NOW - 50) is None
+    row = trouble()
+    assert row is not None and (row["status"], row["reason"]) == ("JobEmptyStatus", "JobNoInitialized")
+    raw = ascend_job("j", namespace="train")
+    for condition, status in (("Created", "JobInitialized"), ("Failed", "JobFailed")):
+        raw["status"] = {"conditions": [{"type": condition, "status": "True", "reason": "Why", "message": "text"}]}
+        report = tell(observe([raw]))["scheduling-exception-report"]["data"]
+        assert json.loads(report["j.job-uid"])["conditions"] == {"status": status, "reason": "Why", "message": "text"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "status", "reason"),
+    [("", "JobEmptyStatus", "JobNoInitialized"), ("Pending", "JobInitialized", "JobPending"),
+     ("Failed", "JobFailed", "JobFailed"), ("Completed", "", "")],
+)  # fmt: skip
+def test_volcano_jobs_without_pods_are_exceptions(phase: str, status: str, reason: str) -> None:
+    raw = volcano_job("v", namespace="train", uid="v-uid")
+    raw["status"] = {"state": {"phase": phase}} if phase else {}
+    report = tell(observe([raw]))["scheduling-exception-report"]["data"]
+    assert list(report) == (["v.v-uid"] if status else [])
+    if status:
+        found = json.loads(report["v.v-uid"])["conditions"]
+        assert (found["status"], found["reason"]) == (status, reason)
 
 
 def test_a_refused_job_is_an_exception() -> None:

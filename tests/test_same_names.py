@@ -17,8 +17,8 @@ from engine.load import load
 from engine.model.plan import Pending, Plan
 from engine.observe.observed import observe
 from engine.plan import plan
+from engine.status.exceptions import exceptions
 from engine.status.jobs import job_status
-from engine.status.statistics import exceptions
 from tests import listing, worlds
 
 BATCH = "batch/v1"

@@ -15,6 +15,7 @@ from engine.model.plan_cache import PlanCache
 from engine.status.cluster_map import map_bodies
 from engine.status.diagnoses import rule_bodies
 from engine.status.events import events
+from engine.status.exceptions import exceptions
 from engine.status.links import link_bodies, published_links
 from engine.status.memory import forgotten, memory_bodies
 from engine.status.mindcluster import ClusterInfo
@@ -22,7 +23,7 @@ from engine.status.pools import PublishedPools
 from engine.status.queues import queue_body
 from engine.status.readers import NOTHING
 from engine.status.rescheduling import scheduler_bodies
-from engine.status.statistics import exceptions, statistic
+from engine.status.statistics import statistic
 from engine.status.summaries import job_summaries, published_summaries
 from engine.status.switches import share_bodies
 from engine.status.sync_status import StatusCondition, SyncState, manual_bodies, pool_bodies, sync_body
@@ -77,7 +78,7 @@ def job_bodies(plan: Plan, observed: Observed, cache: PlanCache | None = None) -
     """ClusterD's ConfigMaps about jobs: summaries, statistics, and scheduling exceptions."""
     summaries = job_summaries(observed, plan.now, cache)
     bodies = [body for one in summaries for body in one.bodies()]
-    return [*bodies, statistic(observed, summaries, plan.now), exceptions(plan, observed, cache)]
+    return [*bodies, statistic(observed, summaries, plan.now), exceptions(plan, observed, summaries, cache)]
 
 
 def surplus(

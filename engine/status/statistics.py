@@ -1,4 +1,4 @@
-"""Statistics and exceptions of jobs: ``current-job-statistic`` and ``scheduling-exception-report``, in ClusterD's form.
+"""Statistics of jobs: ``current-job-statistic``, in ClusterD's form.
 
 The counters continue from the ConfigMap, as ClusterD's do after a restart; applying a rule twice changes nothing.
 Sources: component/clusterd/pkg/domain/statistics/{job_utils,job_collect_utils}.go.
@@ -11,31 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import group
-from engine.gangs.job_status import FAILED as ENDED_BADLY
-from engine.gangs.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
-from engine.model.pending_reasons import ENQUEUE_FAILED, INVALID_REQUEST, NODE_UNSTABLE, QUEUE_EXHAUSTED, TOPOLOGY
-from engine.model.phases import PodGroupPhase
-from engine.model.plan import Pending, Plan
-from engine.model.plan_cache import PlanCache
 from engine.status.bodies import MAX_BYTES, bounded_list, config_map
 from engine.status.summaries import COMPLETE, FAILED, RUNNING, JobSummary
 from engine.wire.gojson import go_json
 from engine.wire.names import JOB_STATISTIC as STATISTIC
 from engine.wire.names import NODE_NAMESPACE
-from engine.wire.names import SCHEDULING_EXCEPTIONS as EXCEPTIONS
 
-EXCEPTIONS_NAMESPACE: Final = "cluster-system"
 MAX_JOBS: Final = 10_000
-MAX_MESSAGE: Final = 500
-#: Our reason for a pending job → ClusterD's.
-_REASONS: Final = {
-    QUEUE_EXHAUSTED: "JobEnqueueFailed", INVALID_REQUEST: "JobValidateFailed", TOPOLOGY: "BatchOrderFailed",
-    NODE_UNSTABLE: "NodePredicateFailed", ENQUEUE_FAILED: ENQUEUE_FAILED,
-}  # fmt: skip
 
 
 class JobStatistic(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -88,68 +72,6 @@ def statistic(observed: Observed, summaries: Sequence[JobSummary], now: float) -
     shown, _ = bounded_list(found, MAX_BYTES)
     data = {"data": go_json(msgspec.to_builtins(shown)), "totalJob": str(len(summaries))}
     return config_map(NODE_NAMESPACE, STATISTIC, data)
-
-
-def exceptions(plan: Plan, observed: Observed, cache: PlanCache | None = None) -> dict[str, Any]:
-    """``cluster-system/scheduling-exception-report``: jobs that cannot proceed, by ``<job name>.<uid>``, and why."""
-    gangs, _ = group(observed, cache)
-    rows: dict[str, str] = {}
-    used = 0
-    for job, entry in pending_by_gang(plan.pending, gangs).items():
-        gang = gangs.get(job)
-        if gang is None or not gang.uid or gang.kind == "Pod":
-            continue
-        conditions = {"status": _phase(observed, gang.namespace, gang.pod_group), "reason": _reason(entry)}
-        used += _add(rows, entry.name, gang.uid, entry.kind, entry.namespace, conditions, entry.message)
-        if used > MAX_BYTES:
-            break
-    for key, raw in observed.objects.items():
-        if (key.api_version, key.kind) in ((ASCEND_API, "AscendJob"), (VOLCANO_API, "Job")) and used <= MAX_BYTES:
-            why = _invalid(raw)
-            if why:
-                uid = str((raw.get("metadata") or {}).get("uid") or "")
-                conditions = {"status": "JobFailed", "reason": "JobValidateFailed"}
-                used += _add(rows, key.name, uid, key.kind, key.namespace, conditions, why)
-    return config_map(EXCEPTIONS_NAMESPACE, EXCEPTIONS, dict(sorted(rows.items())))
-
-
-def _add(
-    rows: dict[str, str], name: str, uid: str, kind: str, namespace: str, conditions: dict[str, str], message: str
-) -> int:
-    body = {
-        "jobName": name, "jobType": kind, "nameSpace": namespace,
-        "conditions": {**conditions, "message": message[:MAX_MESSAGE]},
-    }  # fmt: skip
-    rows[f"{name}.{uid}"[:253]] = go_json(body)
-    return len(rows[f"{name}.{uid}"[:253]]) + len(name) + len(uid)
-
-
-def _phase(observed: Observed, namespace: str, group_name: str) -> str:
-    """The job's state by its PodGroup, ``JobInitialized`` where it has none."""
-    for api in POD_GROUP_APIS:
-        raw = observed.objects.get(ObjectKey(api, "PodGroup", namespace, group_name)) if group_name else None
-        if raw is not None:
-            phase = str((raw.get("status") or {}).get("phase") or "")
-            known = set(PodGroupPhase) - {PodGroupPhase.COMPLETED}
-            return f"PodGroup{phase}" if phase in known else "PodGroupCreated"
-    return "JobInitialized"
-
-
-def _reason(entry: Pending) -> str:
-    return _REASONS.get(entry.reason, "NotEnoughResources")
-
-
-def _invalid(raw: Mapping[str, Any]) -> str:
-    """Why the job was refused; empty when it was not."""
-    status = raw.get("status")
-    if not isinstance(status, dict):
-        return ""
-    for row in status.get("conditions") or []:
-        if isinstance(row, dict) and row.get("type") == ENDED_BADLY and row.get("reason") == "JobValidFailed":
-            return str(row.get("message") or "")
-    state = status.get("state")
-    invalid = isinstance(state, dict) and state.get("reason") == "InvalidJob"
-    return str(state.get("message") or "") if invalid and isinstance(state, dict) else ""
 
 
 def _read(data: Mapping[str, Any]) -> dict[str, JobStatistic]:

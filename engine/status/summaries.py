@@ -90,17 +90,26 @@ def published_summaries(observed: Observed) -> list[tuple[str, str]]:
 
 
 def status_of(gang: Gang, pods: Sequence[Pod], before: str) -> str:
-    """A job's state by its pods; the first rule that fits."""
+    """A job's state by its pods, the first rule that fits; where none does, a job that ran has failed."""
+    last = FAILED if before == RUNNING else before
     if not pods:
-        return FAILED if before == RUNNING else before
+        return last
     least = max(gang.min_available, parse_min_available(gang.annotations) or 0)
     phases = {pod.phase for pod in pods}
     if "Failed" in phases:
         return FAILED
-    if phases == {"Succeeded"}:
-        return COMPLETE if len(pods) >= least else PENDING
+    if phases == {"Succeeded"} and len(pods) >= least:
+        return COMPLETE
     up = all(p.phase == "Succeeded" or (p.phase == "Running" and podannotations.is_allocated(p)) for p in pods)
-    return RUNNING if up and len(pods) >= least > 0 else PENDING
+    return RUNNING if up and len(pods) >= least > 0 else last
+
+
+def _ended(status: str, old: Mapping[str, str], now: float) -> dict[str, str]:
+    """``deleteTime`` of a job that has failed or is complete: since when; nothing for others."""
+    if status not in (COMPLETE, FAILED):
+        return {}
+    since = old.get("deleteTime") if old.get("job_status") == status else None
+    return {"deleteTime": since or str(int(now))}
 
 
 def _own_pods(pods: Sequence[Pod]) -> tuple[Pod, ...]:
@@ -128,6 +137,7 @@ def _summary(
         "operator": "add",
         "time": known.get("time") or str(int(now)),
         "sid": _sid(gang),
+        **_ended(status, known, now),
     }
     if framework == "pytorch":
         data["sharedTorIp"] = _shared_switches(pods) if whole else known.get("sharedTorIp", "")
@@ -172,7 +182,8 @@ def _gone(place: tuple[str, str], old: Mapping[str, str], observed: Observed, no
     shared = {k: v for k, v in old.items() if k not in ("hccl.json", "cm_index", "total", "deleteTime")}
     if live:
         status = FAILED if before == RUNNING else before
-        return JobSummary(old.get("job_id", ""), *place, status, (_NEW,), {**shared, "job_status": status}, 0, False)
+        data = {**shared, "job_status": status, **_ended(status, old, now)}
+        return JobSummary(old.get("job_id", ""), *place, status, (_NEW,), data, 0, False)
     deleted = _seconds(old.get("deleteTime")) if old.get("operator") == "delete" else int(now)
     if now >= deleted + KEPT:
         return None

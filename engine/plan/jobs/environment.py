@@ -182,7 +182,7 @@ def _recovery(spec: AscendSpec, written: Mapping[str, str]) -> _Variables:
     else:
         return []
     # elastic training is PyTorch's alone
-    if spec.framework == "pytorch" and active or any(word != "elastic-training" for word in active):
+    if (spec.framework == "pytorch" and active) or any(word != "elastic-training" for word in active):
         out.append(plain("PROCESS_RECOVER", "on"))
     if any(word != "elastic-training" for word in active):
         out.append(plain("ELASTIC_PROCESS_RECOVER_ENABLE", 1))

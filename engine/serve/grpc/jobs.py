@@ -130,9 +130,9 @@ class JobService:
             before = self._sent.get(job)
             # the time at which a job was first seen never changes
             data = found.data if before is None else {**found.data, "time": before.data["time"]}
-            if data.get("job_status") in (COMPLETE, FAILED) and not data.get("deleteTime"):
-                known = before.data.get("deleteTime") if before is not None else ""
-                data = {**data, "deleteTime": known or str(int(now))}
+            if before is not None and all(data.get(k) == before.data.get(k) for k in ("job_status", "operator")):
+                # until the ConfigMap has the time of the end, each call would name another
+                data = {**data, **{k: v for k, v in before.data.items() if k == "deleteTime"}}
             after = found._replace(data=data)
             if after != before:
                 self._sent[job] = after
