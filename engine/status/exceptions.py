@@ -13,7 +13,7 @@ from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import grouping
 from engine.gangs.job_status import CREATED
 from engine.gangs.job_status import FAILED as ENDED_BADLY
-from engine.gangs.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API, controller_of, items, part
+from engine.gangs.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API, controller_of
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.pending_reasons import ENQUEUE_FAILED, INVALID_REQUEST, NODE_UNSTABLE, QUEUE_EXHAUSTED, TOPOLOGY
@@ -21,6 +21,7 @@ from engine.model.phases import PodGroupPhase, VolcanoJobPhase
 from engine.model.plan import Pending, Plan
 from engine.model.plan_cache import PlanCache
 from engine.model.times import parse_rfc3339
+from engine.model.unstructured import nested_list, nested_map
 from engine.status.bodies import MAX_BYTES, config_map
 from engine.status.summaries import FAILED, PENDING, JobSummary
 from engine.wire.gojson import go_json
@@ -104,7 +105,7 @@ def _jobs(plan: Plan, observed: Observed, summaries: Sequence[JobSummary], cache
         yield job
     for object_key, body in observed.objects.items():
         if (object_key.api_version, object_key.kind) in ((ASCEND_API, "AscendJob"), (VOLCANO_API, "Job")):
-            uid = str(part(body, "metadata").get("uid") or "")
+            uid = str(nested_map(body, "metadata").get("uid") or "")
             refused = _refused(body)
             if refused is None and uid in known:
                 continue
@@ -123,7 +124,7 @@ def _of_groups(observed: Observed, uids: set[str]) -> Iterator[_Job]:
 
 def of_group(group: Mapping[str, Any] | None, pods: Iterable[Pod], now: float) -> Trouble | None:
     """Why a job that no plan explains does not get on, by its PodGroup and pods; None while it may."""
-    status = part(group or {}, "status")
+    status = nested_map(group or {}, "status")
     phase = str(status.get("phase") or "")
     if group is not None and not phase:
         text = f"pg phase is empty, volcano-scheduler maybe not running, you can check it by: {_SCHEDULER}"
@@ -132,11 +133,11 @@ def of_group(group: Mapping[str, Any] | None, pods: Iterable[Pod], now: float) -
         return _of_pods(f"PodGroup{phase or PodGroupPhase.UNKNOWN}", pods, now)
     said = {
         str(row.get("reason")): str(row.get("message") or "")
-        for row in items(status, "conditions")
+        for row in nested_list(status, "conditions")
         if row.get("type") == "Unschedulable" and row.get("status") == "True"
     }
     if phase == PodGroupPhase.PENDING:
-        queue = str(part(group, "spec").get("queue") or "default")
+        queue = str(nested_map(group, "spec").get("queue") or "default")
         usual = f"the resources such as cpu, memory are not enough in the queue: kubectl describe q {queue}"
         return Trouble("PodGroupPending", ENQUEUE_FAILED, said.get(ENQUEUE_FAILED, usual))
     step = next((reason for reason in _STEPS if reason in said), None) if phase == PodGroupPhase.INQUEUE else None
@@ -161,7 +162,7 @@ def _of_pods(status: str, pods: Iterable[Pod], now: float) -> Trouble | None:
 
 def of_job(raw: Mapping[str, Any], now: float) -> Trouble | None:
     """Why a job has neither pods nor a PodGroup; None while it may be about to get them, or has ended well."""
-    metadata, status = part(raw, "metadata"), part(raw, "status")
+    metadata, status = nested_map(raw, "metadata"), nested_map(raw, "status")
     where = f"-n {metadata.get('namespace')} {metadata.get('name')}"
     trouble = _of_ascend_job(status) if raw.get("kind") == "AscendJob" else _of_volcano_job(status, where)
     young = now - _created(metadata) <= SETTLES
@@ -176,7 +177,7 @@ def _created(metadata: Mapping[str, Any]) -> float:
 
 
 def _of_ascend_job(status: Mapping[str, Any]) -> Trouble | None:
-    rows = [row for row in items(status, "conditions") if row.get("status") != "False"]
+    rows = [row for row in nested_list(status, "conditions") if row.get("status") != "False"]
     if not status.get("conditions"):
         text = f"job condition is empty: does the operator run? {_OPERATOR}"
         return Trouble("JobEmptyStatus", "JobNoInitialized", text)
@@ -188,7 +189,7 @@ def _of_ascend_job(status: Mapping[str, Any]) -> Trouble | None:
 
 
 def _of_volcano_job(status: Mapping[str, Any], where: str) -> Trouble | None:
-    phase = str(part(status, "state").get("phase") or "")
+    phase = str(nested_map(status, "state").get("phase") or "")
     if not phase:
         text = (
             "job state is empty: does the controller run? kubectl get pod -n volcano-system -l app=volcano-controller"
@@ -203,12 +204,12 @@ def _of_volcano_job(status: Mapping[str, Any], where: str) -> Trouble | None:
 
 def _refused(raw: Mapping[str, Any]) -> Trouble | None:
     """Why the job was refused; None when it was not."""
-    status = part(raw, "status")
+    status = nested_map(raw, "status")
     text = ""
-    for row in items(status, "conditions"):
+    for row in nested_list(status, "conditions"):
         if row.get("type") == ENDED_BADLY and row.get("reason") == "JobValidFailed":
             text = str(row.get("message") or "")
-    state = part(status, "state")
+    state = nested_map(status, "state")
     if state.get("reason") == "InvalidJob":
         text = str(state.get("message") or "")
     return Trouble("JobFailed", "JobValidateFailed", text) if text else None
@@ -227,7 +228,7 @@ def _phase(observed: Observed, namespace: str, group_name: str) -> str:
     raw = _group(observed, namespace, group_name)
     if raw is None:
         return "JobInitialized"
-    phase = str(part(raw, "status").get("phase") or "")
+    phase = str(nested_map(raw, "status").get("phase") or "")
     known = set(PodGroupPhase) - {PodGroupPhase.COMPLETED}
     return f"PodGroup{phase}" if phase in known else "PodGroupCreated"
 
