@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from engine.model.pings import WINDOW_ROUNDS, End
+from engine.model.pings import WINDOW_ROUNDS, PathEnd
 from engine.plan.slowness.blame import Element, crossed
 from engine.plan.slowness.paths import PingSample
 
@@ -31,9 +31,9 @@ class Injected(NamedTuple):
     end: int = 1 << 30
 
 
-def a3(nodes: int, chips: int = 8) -> list[tuple[End, End]]:
+def a3(nodes: int, chips: int = 8) -> list[tuple[PathEnd, PathEnd]]:
     """The paths of one super pod of A3."""
-    ends = {(n, c): End(f"192.{n}.2.{199 - c}", f"node-{n}", c, 0) for n in range(nodes) for c in range(chips)}
+    ends = {(n, c): PathEnd(f"192.{n}.2.{199 - c}", f"node-{n}", c, 0) for n in range(nodes) for c in range(chips)}
     inside = [(ends[n, a], ends[n, b]) for n in range(nodes) for a in range(chips) for b in range(chips) if a != b]
     beyond = [
         (ends[n, c], ends[m, c]) for n in range(nodes) for m in range(nodes) for c in range(chips) if n != m
@@ -41,16 +41,18 @@ def a3(nodes: int, chips: int = 8) -> list[tuple[End, End]]:
     return inside + beyond
 
 
-def rack950(racks: int, nodes: int = 4, chips: int = 8, planes: int = 2, reach: int = 3) -> list[tuple[End, End]]:
+def rack950(
+    racks: int, nodes: int = 4, chips: int = 8, planes: int = 2, reach: int = 3
+) -> list[tuple[PathEnd, PathEnd]]:
     """The paths of one super pod of Ascend950: each address pings ``reach`` nodes of its rack and as many racks."""
     paths = []
     for rack in range(racks):
         for node in range(nodes):
             for chip in range(chips):
 
-                def end(r: int, n: int, c: int, plane: int, layer: int) -> End:
+                def end(r: int, n: int, c: int, plane: int, layer: int) -> PathEnd:
                     text = f"{r:04x}{n:04x}{c:04x}{plane:04x}{layer:016x}"
-                    return End(text, f"r{r}-n{n}", c, 0, r, plane, layer)
+                    return PathEnd(text, f"r{r}-n{n}", c, 0, r, plane, layer)
 
                 for other in range(chips):
                     if other != chip:
@@ -64,7 +66,7 @@ def rack950(racks: int, nodes: int = 4, chips: int = 8, planes: int = 2, reach: 
 
 
 def windows(
-    paths: Sequence[tuple[End, End]],
+    paths: Sequence[tuple[PathEnd, PathEnd]],
     count: int,
     seed: int,
     injected: Sequence[Injected] = (),
@@ -106,7 +108,7 @@ def _window(rng: random.Random, noise: float, congested: float) -> float:
     return sum(kept) / len(kept)
 
 
-def _usual(source: End, target: End) -> float:
+def _usual(source: PathEnd, target: PathEnd) -> float:
     """Nanoseconds of a round trip."""
     if source.node == target.node:
         return 8_000.0

@@ -19,7 +19,7 @@ from engine.cli.explanation import explain
 from engine.kube import CONFIGMAP, NODE
 from engine.load import load
 from engine.model import public_faults
-from engine.model.pings import End, NetworkFinding, NodePings, Part, PathWindow, Trouble
+from engine.model.pings import NetworkFinding, NetworkPart, NetworkProblem, NodePings, PathEnd, PathWindow
 from engine.observe.observed import observe
 from engine.plan import NetworkDetector, plan
 from engine.plan.slowness.blame import Element, crossed
@@ -39,7 +39,7 @@ BEGIN = 12
 
 
 def judged(
-    paths: Sequence[tuple[End, End]],
+    paths: Sequence[tuple[PathEnd, PathEnd]],
     injected: Iterable[Injected],
     count: int = 22,
     seed: int = 5,
@@ -54,73 +54,76 @@ def judged(
     return found
 
 
-def elements(paths: Sequence[tuple[End, End]], part: Part) -> list[Element]:
+def elements(paths: Sequence[tuple[PathEnd, PathEnd]], part: NetworkPart) -> list[Element]:
     return sorted({one for path in paths for one in crossed(*path) if one.part is part})
 
 
-@pytest.mark.parametrize("trouble", ["delay", "loss"])
+@pytest.mark.parametrize("problem", ["delay", "loss"])
 @pytest.mark.parametrize(
     ("paths", "part"),
     [
-        *(pytest.param(A3, part, id=f"a3-{part.name}") for part in (Part.LINK, Part.CHIP, Part.NODE, Part.MESH)),
-        *(pytest.param(RACKS, part, id=f"950-{part.name}") for part in Part),
+        *(
+            pytest.param(A3, part, id=f"a3-{part.name}")
+            for part in (NetworkPart.LINK, NetworkPart.CHIP, NetworkPart.NODE, NetworkPart.MESH)
+        ),
+        *(pytest.param(RACKS, part, id=f"950-{part.name}") for part in NetworkPart),
     ],
 )
 def test_five_percent_in_any_part_is_found_as_that_part_and_as_nothing_else(
-    paths: list[tuple[End, End]], part: Part, trouble: str
+    paths: list[tuple[PathEnd, PathEnd]], part: NetworkPart, problem: str
 ) -> None:
     element = elements(paths, part)[-1]
-    found = judged(paths, [Injected(element, BEGIN, **{trouble: 0.05})])
+    found = judged(paths, [Injected(element, BEGIN, **{problem: 0.05})])
     assert not any(found[:BEGIN]), "nothing is wrong yet"
     assert {(one.part, one.name) for each in found for one in each} == {(element.part, element.name)}
     (last,) = found[-1]
-    assert last.trouble is (Trouble.DELAY if trouble == "delay" else Trouble.LOSS)
+    assert last.problem is (NetworkProblem.DELAY if problem == "delay" else NetworkProblem.LOSS)
     assert 0.03 < last.excess < 0.07 and last.since <= BEGIN + 1
 
 
 def test_a_finding_ends_when_the_network_is_as_usual_again() -> None:
-    element = Element(Part.CHIP, "node-1/2")
+    element = Element(NetworkPart.CHIP, "node-1/2")
     found = judged(A3, [Injected(element, BEGIN, delay=0.05, end=BEGIN + 6)], BEGIN + 14)
     assert found[BEGIN + 5] and not found[-1]
 
 
 def test_what_slows_all_paths_alike_and_a_quiet_network_are_no_finding() -> None:
-    everywhere = [Injected(element, BEGIN, delay=0.2) for element in elements(A3, Part.CHIP)]
+    everywhere = [Injected(element, BEGIN, delay=0.2) for element in elements(A3, NetworkPart.CHIP)]
     assert not any(judged(A3, everywhere))
     assert not any(judged(RACKS, [], 60))
 
 
 def test_a_path_without_answers_is_disconnected_and_a_whole_switch_may_be() -> None:
-    (last,) = judged(A3, [Injected(Element(Part.LINK, "node-0/1 - node-2/1"), BEGIN, loss=1.0)])[-1]
-    assert (last.part, last.trouble, last.value) == (Part.LINK, Trouble.DISCONNECTED, 1.0)
-    (last,) = judged(A3, [Injected(Element(Part.SUPER_POD_SWITCH, "0 plane 0"), BEGIN, loss=0.9)])[-1]
-    assert (last.part, last.trouble) == (Part.SUPER_POD_SWITCH, Trouble.DISCONNECTED)
+    (last,) = judged(A3, [Injected(Element(NetworkPart.LINK, "node-0/1 - node-2/1"), BEGIN, loss=1.0)])[-1]
+    assert (last.part, last.problem, last.value) == (NetworkPart.LINK, NetworkProblem.DISCONNECTED, 1.0)
+    (last,) = judged(A3, [Injected(Element(NetworkPart.SUPER_POD_SWITCH, "0 plane 0"), BEGIN, loss=0.9)])[-1]
+    assert (last.part, last.problem) == (NetworkPart.SUPER_POD_SWITCH, NetworkProblem.DISCONNECTED)
 
 
 def test_two_faults_at_once_are_two_findings() -> None:
-    chip, node = Element(Part.CHIP, "node-1/2"), Element(Part.NODE, "node-3")
+    chip, node = Element(NetworkPart.CHIP, "node-1/2"), Element(NetworkPart.NODE, "node-3")
     found = judged(a3(6, 4), [Injected(chip, BEGIN, delay=0.08), Injected(node, BEGIN, delay=0.08)])
     assert {(one.part, one.name) for one in found[-1]} == {chip, node}
 
 
 def test_what_was_slow_before_anything_is_known_is_found_only_when_gross() -> None:
-    element = Element(Part.CHIP, "node-1/2")
+    element = Element(NetworkPart.CHIP, "node-1/2")
     assert {one.name for one in judged(A3, [Injected(element, 0, delay=0.6)])[-1]} == {"node-1/2"}
     assert not judged(A3, [Injected(element, 0, delay=0.1)])[-1]
 
 
 def test_another_server_goes_on_with_what_stands_while_it_learns() -> None:
-    bad = [Injected(Element(Part.CHIP, "node-1/2"), 0, delay=0.1)]
+    bad = [Injected(Element(NetworkPart.CHIP, "node-1/2"), 0, delay=0.1)]
     before = judged(A3, [Injected(bad[0].element, BEGIN, delay=0.1)])[-1]
     rows = slownetwork.faults(before, {"node-1"})
-    after = judged(A3, bad, detector=NetworkDetector(standing=slownetwork.standing(rows)))[-1]
+    after = judged(A3, bad, detector=NetworkDetector(known=slownetwork.recorded_delays(rows)))[-1]
     assert [one.key for one in after] == [one.key for one in before]
 
 
 @pytest.mark.parametrize("missing", [range(3, 5), range(4), range(1, 8, 2)], ids=["away", "late", "in-turns"])
 def test_windows_with_few_paths_alike_teach_nothing(missing: range) -> None:
     few = a3(3, 1)  # six paths between nodes, and two without node-2
-    link = Element(Part.LINK, "node-0/0 - node-1/0")
+    link = Element(NetworkPart.LINK, "node-0/0 - node-1/0")
     detector, found = NetworkDetector(), []
     for number, samples in enumerate(windows(few, 34, 5, [Injected(link, 26, delay=0.2)], differ=0.02)):
         gone = "node-2" if number in missing else ""
@@ -134,7 +137,7 @@ def test_windows_with_few_paths_alike_teach_nothing(missing: range) -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_the_order_of_reports_changes_nothing(order: tuple[int, ...]) -> None:
-    chip = Injected(Element(Part.CHIP, "node-1/2"), 6, delay=0.1)
+    chip = Injected(Element(NetworkPart.CHIP, "node-1/2"), 6, delay=0.1)
     rows = list(windows(A3, 12, 5, [chip]))
     nodes = sorted({source.node for source, _ in A3})
     straight, shuffled = NetworkDetector(), NetworkDetector()
@@ -217,23 +220,23 @@ def test_addresses_of_chips_come_from_what_nodes_publish() -> None:
         assert list(addresses(bad)) == []
 
 
-def finding(part: Part, name: str, chips: tuple[tuple[str, int], ...]) -> NetworkFinding:
-    return NetworkFinding(part, name, Trouble.DELAY, 0.051, 14.7, 14.0, 0.03, 20, 3, chips)
+def finding(part: NetworkPart, name: str, chips: tuple[tuple[str, int], ...]) -> NetworkFinding:
+    return NetworkFinding(part, name, NetworkProblem.DELAY, 0.051, 14.7, 14.0, 0.03, 20, 3, chips)
 
 
 @pytest.mark.parametrize(
     ("part", "chips", "code"),
     [
-        (Part.LINK, (("n0", 1), ("n0", 2)), "200001010"),
-        (Part.LINK, (("n0", 1), ("n1", 1)), "200001011"),
-        (Part.CHIP, (("n0", 1),), "200001010"),
-        (Part.NODE, (("n0", 1), ("n0", 2)), "200001012"),
-        (Part.RACK_SWITCH, (("n0", 1), ("n1", 2)), "200001012"),
-        (Part.SUPER_POD_SWITCH, (("n0", 1), ("n1", 2)), "200001012"),
+        (NetworkPart.LINK, (("n0", 1), ("n0", 2)), "200001010"),
+        (NetworkPart.LINK, (("n0", 1), ("n1", 1)), "200001011"),
+        (NetworkPart.CHIP, (("n0", 1),), "200001010"),
+        (NetworkPart.NODE, (("n0", 1), ("n0", 2)), "200001012"),
+        (NetworkPart.RACK_SWITCH, (("n0", 1), ("n1", 2)), "200001012"),
+        (NetworkPart.SUPER_POD_SWITCH, (("n0", 1), ("n1", 2)), "200001012"),
     ],
 )
 def test_faults_have_mindclusters_codes_and_pass_the_inbox(
-    part: Part, chips: tuple[tuple[str, int], ...], code: str
+    part: NetworkPart, chips: tuple[tuple[str, int], ...], code: str
 ) -> None:
     rows = slownetwork.faults([finding(part, "é" * 300, chips)], {"n0", "n1"})
     (row,) = rows.values()
@@ -247,7 +250,7 @@ def test_faults_have_mindclusters_codes_and_pass_the_inbox(
 
 
 def test_explain_says_what_is_slow_in_the_network_with_its_figures() -> None:
-    rows = slownetwork.faults([finding(Part.CHIP, "n0/5", (("n0", 5),))], {"n0"})
+    rows = slownetwork.faults([finding(NetworkPart.CHIP, "n0/5", (("n0", 5),))], {"n0"})
     notes = {"baseDeviceInfos": json.dumps({f"Ascend910-{chip}": {"IP": "", "SuperDeviceID": 0} for chip in range(8)})}
     server = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "labels": A2_LABELS, "annotations": notes}}
     record = slownode.record(rows, "belay-slow-networks", "slow-networks")
@@ -276,12 +279,12 @@ def test_the_server_reports_a_slow_chip_and_ends_it(tmp_path: Path, monkeypatch:
     numbers = {f"node-{n}": {c: str((n << 22) + c) for c in range(4)} for n in range(4)}
     paths = [
         (
-            End(numbers[source.node][source.chip], source.node, source.chip, 3),
-            End(numbers[target.node][target.chip], target.node, target.chip, 3),
+            PathEnd(numbers[source.node][source.chip], source.node, source.chip, 3),
+            PathEnd(numbers[target.node][target.chip], target.node, target.chip, 3),
         )
         for source, target in A3
     ]
-    chip = Element(Part.CHIP, "node-1/2")
+    chip = Element(NetworkPart.CHIP, "node-1/2")
     rows = list(windows(paths, 30, 5, [Injected(chip, 10, delay=0.1, end=20)]))
     first = int(time.time()) // 100 - 30
 
@@ -292,7 +295,7 @@ def test_the_server_reports_a_slow_chip_and_ends_it(tmp_path: Path, monkeypatch:
         await world.kube.patch(NODE, name, notes)
         await world.report(name, 4, super_pod=3)
 
-    async def standing(world: World) -> dict[str, Any]:
+    async def recorded(world: World) -> dict[str, Any]:
         live = await world.kube.get(CONFIGMAP, "belay-slow-networks", "belay-system")
         return {key: json.loads(text) for key, text in ((live or {}).get("data") or {}).items()}
 
@@ -312,14 +315,14 @@ def test_the_server_reports_a_slow_chip_and_ends_it(tmp_path: Path, monkeypatch:
                     await until(lambda at=at: server.slow_networks.newest >= first + at, f"window {at} is judged")  # type: ignore[misc]
 
             await feed(0, 14)
-            await until(lambda: standing(world), "the slow chip is recorded")
-            (row,) = (await standing(world)).values()
+            await until(lambda: recorded(world), "the slow chip is recorded")
+            (row,) = (await recorded(world)).values()
             assert (row["code"], row["nodes"]) == ("200001010", {"node-1": [2]})
             assert row["text"].startswith("chip node-1/2: ") and "% more (limit 3.0%)" in row["text"]
             await feed(14, 28)
 
             async def none() -> bool:
-                return not await standing(world)
+                return not await recorded(world)
 
             await until(none, "the fault has ended")
             live = await world.kube.get(CONFIGMAP, "belay-public-faults", "belay-system")
@@ -333,7 +336,7 @@ def test_the_server_reports_a_slow_chip_and_ends_it(tmp_path: Path, monkeypatch:
 
 
 def test_an_agent_speaks_for_its_own_chips_and_for_the_past_only() -> None:
-    own, other = End("1", "n0", 0, 3), End("2", "n1", 0, 3)
+    own, other = PathEnd("1", "n0", 0, 3), PathEnd("2", "n1", 0, 3)
     ends = {(3, "1"): own, (3, "2"): other}
     detector = NetworkDetector()
     lies = (
@@ -348,13 +351,13 @@ def test_an_agent_speaks_for_its_own_chips_and_for_the_past_only() -> None:
 
 
 def test_super_pods_with_equal_device_ids_are_judged_each() -> None:
-    def in_super_pod(end: End, super_pod: int) -> End:
-        return End(end.address, f"{end.node}-of-{super_pod}", end.chip, super_pod)
+    def in_super_pod(end: PathEnd, super_pod: int) -> PathEnd:
+        return PathEnd(end.address, f"{end.node}-of-{super_pod}", end.chip, super_pod)
 
     paths = [(in_super_pod(one, pod), in_super_pod(other, pod)) for pod in (3, 4) for one, other in A3]
     ends = {(end.super_pod, end.address): end for path in paths for end in path}
     assert len(ends) == 32 and len({address for _, address in ends}) == 16
-    bad = Injected(Element(Part.CHIP, "node-1-of-4/2"), BEGIN, delay=0.1)
+    bad = Injected(Element(NetworkPart.CHIP, "node-1-of-4/2"), BEGIN, delay=0.1)
     detector = NetworkDetector()
     for number, samples in enumerate(windows(paths, BEGIN + 8, 5, [bad], differ=0.1)):
         slow_networks._judge(detector, list(_reports([samples], number).values()), ends, number)
@@ -378,7 +381,7 @@ def test_a_node_whose_rows_are_left_out_is_not_waited_for() -> None:
     detector = NetworkDetector()
     good = NodePings("n0", 100, (PathWindow(0, "1", "2", 5, 10, 9, 100, 0),))
     other = NodePings("n1", 100, (PathWindow(0, "unknown", "2", 5, 10, 9, 100, 0),))
-    slow_networks._judge(detector, [good, other], {(3, "1"): End("1", "n0", 0, 3)}, 10)
+    slow_networks._judge(detector, [good, other], {(3, "1"): PathEnd("1", "n0", 0, 3)}, 10)
     assert detector.newest == 5
 
 

@@ -108,7 +108,7 @@ def _take_all(tree: Assembly, blob_ids: Mapping[str, str]) -> dict[str, bool] | 
     paths = sorted(path for path in tree.files if is_document(path))
     good: dict[str, bool] = {}
     count = 0
-    with _resting_collector(len(paths) - len(tree.cache) >= _MANY):
+    with _collector_paused(len(paths) - len(tree.cache) >= _MANY):
         for path in paths:
             version = blob_ids.get(path)
             result = tree.cache.get(path, version) if version else None
@@ -123,7 +123,7 @@ def _take_all(tree: Assembly, blob_ids: Mapping[str, str]) -> dict[str, bool] | 
 
 
 @contextmanager
-def _resting_collector(rests: bool) -> Iterator[None]:
+def _collector_paused(rests: bool) -> Iterator[None]:
     if not (rests and gc.isenabled()):
         yield
         return

@@ -134,7 +134,9 @@ class _Reader:
             for where, policy in (_policies(body) if isinstance(value, Manifest) else ())
         ]
         salvaged = (
-            _salvaged(body) if broken and isinstance(body, dict) and body.get("apiVersion") == API_VERSION else None
+            _without_wrong_fields(body)
+            if broken and isinstance(body, dict) and body.get("apiVersion") == API_VERSION
+            else None
         )
         text = self.data if isinstance(value, Declared) or salvaged else b""
         found = None if broken else value
@@ -226,8 +228,8 @@ def _check_belay(
         return problems_of(failure, model), None
 
 
-def _salvaged(body: dict[str, Any]) -> BelayDocument | None:
-    """What is left of a broken document of Belay's without the fields that are wrong; None when that is broken too."""
+def _without_wrong_fields(body: dict[str, Any]) -> BelayDocument | None:
+    """Read a broken document of Belay's without the fields that are wrong; None when the rest is broken too."""
     model = KINDS.get(str(body.get("kind")))
     if model is None or model.KIND == "Source":
         return None
@@ -237,11 +239,11 @@ def _salvaged(body: dict[str, Any]) -> BelayDocument | None:
             return model.model_validate(left)
         except ValidationError as failure:
             for problem in problems_of(failure, model):
-                _cut(left, problem.path[:depth])
+                _remove_field(left, problem.path[:depth])
     return None
 
 
-def _cut(holder: Any, path: Path) -> None:
+def _remove_field(holder: Any, path: Path) -> None:
     """Remove the field at a path; list items stay, so that the places of others do not move."""
     for part in path[:-1]:
         if isinstance(holder, dict):

@@ -107,7 +107,7 @@ def diagnose(
     figures = f"{len({one.pod.pod for one in waits})} pods wait for others, and no log says for which"
     for name, found in (
         ("located", _located(pods, seen)),
-        ("firstError", _first_error(_telling(pods, causes, waits, weights), begin, weights)),
+        ("firstError", _first_error(_without_tolerated(pods, causes, waits, weights), begin, weights)),
         ("silent", _silent(pods, waits, missing)),
         ("waitedFor", _waited_for(pods, waits)),
         ("late", _late(waits)),
@@ -150,11 +150,14 @@ def _located(pods: Sequence[PodEvidence], seen: Sequence[_Seen]) -> tuple[list[R
     return roots, f"{most} of {len(pods)} pods name it in HCCL's record of abnormal devices" if roots else ""
 
 
-def _telling(
+def _without_tolerated(
     pods: Sequence[PodEvidence], causes: Sequence[_Seen], waits: Sequence[_Seen], weights: Mapping[str, int]
 ) -> list[_Seen]:
-    """Without errors that scripts print and live on: those of less than `GRAVE` priority on ranks that wait for others
-    afterwards, or alike on most pods, while others wait."""
+    """Drop errors that scripts print and survive.
+
+    These are errors below priority `GRAVE` on ranks that wait for others afterwards, or alike on most pods while others
+    wait.
+    """
     if not waits:
         return list(causes)
     waiting: dict[str, set[int]] = {}
@@ -165,15 +168,15 @@ def _telling(
         pods_with.setdefault(event.code, set()).add(pod.pod)
     many = sum(not pod.bystander for pod in pods)
 
-    def lives_on(pod: PodEvidence, event: LogEvent) -> bool:
-        heard, own = waiting.get(pod.pod, set()), _own_rank(pod, event)
-        return own in heard if own >= 0 else bool(pod.ranks) and heard.issuperset(pod.ranks)
+    def survives(pod: PodEvidence, event: LogEvent) -> bool:
+        waiters, own = waiting.get(pod.pod, set()), _own_rank(pod, event)
+        return own in waiters if own >= 0 else bool(pod.ranks) and waiters.issuperset(pod.ranks)
 
     return [
         one
         for one in causes
         if weights.get(one.event.code, 50) >= GRAVE
-        or not (lives_on(*one) or (many >= 4 and len(pods_with[one.event.code]) * 2 > many))
+        or not (survives(*one) or (many >= 4 and len(pods_with[one.event.code]) * 2 > many))
     ]
 
 

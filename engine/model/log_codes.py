@@ -79,7 +79,7 @@ def _is_hex(text: str, digits: int) -> bool:
     return len(text) == digits and all(one in "0123456789abcdefABCDEF" for one in text)
 
 
-def _e(part: str, en: str, zh: str, cause: bool = True) -> Meaning:
+def _mindie_error(part: str, en: str, zh: str, cause: bool = True) -> Meaning:
     return Meaning(f"MindIE {part}: {en}", f"MindIE {part}：{zh}", cause, 40 if cause else 30, "service")
 
 
@@ -107,26 +107,26 @@ _REASONS: Final = {
     "0D": ("it was interrupted", "操作被中断", False),
 }
 _EXACT: Final = {
-    "04E020204": _e("Server", "a request was not valid", "请求输入校验失败", False),
-    "04E020207": _e("Server", "a request names a model that is not there", "请求的模型名错误", False),
-    "04E02040E": _e("Server", "parameters of a request are not valid", "请求参数校验失败", False),
-    "04E020410": _e("Server", "a request took too long", "推理请求超时", False),
-    "04E060102": _e("Server", "its engine library may not be read", "引擎库文件权限错误"),
-    "04E060108": _e("Server", "the model backend did not start", "推理模型后端初始化失败"),
-    "04E120208": _e("Server", "shared memory is too small", "共享内存不足"),
-    "04E120414": _e("Server", "the master node does not answer", "多机推理主节点心跳检测失败", False),
-    "04E121107": _e("Server", "gRPC certificates do not fit", "多机推理 gRPC 安全认证失败"),
-    "05E000000": _e("ATB models", "parameters of the model are wrong", "模型参数校验失败"),
-    "05E000001": _e("ATB models", "the model did not start", "模型初始化失败"),
-    "05E000003": _e("ATB models", "the model is not supported", "不支持该模型"),
-    "05E010000": _e("LLM", "a feature is not supported", "插件特性不支持"),
-    "05E010001": _e("LLM", "what a feature demands is not met", "不满足特性使用要求"),
-    "05E010003": _e("LLM", "sampling parameters are not valid", "采样参数无效", False),
-    "05E010004": _e("LLM", "sampling parameters are not valid", "采样参数无效", False),
-    "05E010008": _e("LLM", "the type of backend is not supported", "后端类型不支持"),
-    "05E010012": _e("LLM", "eos_token_id is not valid", "eos_token_id 无效"),
-    "05E01001A": _e("LLM", "KV cache could not be fetched from a prefill instance", "PD 分离拉取 KV 失败"),
-    "05E01001B": _e("LLM", "prefill and decode instances could not connect", "PD 分离建链失败"),
+    "04E020204": _mindie_error("Server", "a request was not valid", "请求输入校验失败", False),
+    "04E020207": _mindie_error("Server", "a request names a model that is not there", "请求的模型名错误", False),
+    "04E02040E": _mindie_error("Server", "parameters of a request are not valid", "请求参数校验失败", False),
+    "04E020410": _mindie_error("Server", "a request took too long", "推理请求超时", False),
+    "04E060102": _mindie_error("Server", "its engine library may not be read", "引擎库文件权限错误"),
+    "04E060108": _mindie_error("Server", "the model backend did not start", "推理模型后端初始化失败"),
+    "04E120208": _mindie_error("Server", "shared memory is too small", "共享内存不足"),
+    "04E120414": _mindie_error("Server", "the master node does not answer", "多机推理主节点心跳检测失败", False),
+    "04E121107": _mindie_error("Server", "gRPC certificates do not fit", "多机推理 gRPC 安全认证失败"),
+    "05E000000": _mindie_error("ATB models", "parameters of the model are wrong", "模型参数校验失败"),
+    "05E000001": _mindie_error("ATB models", "the model did not start", "模型初始化失败"),
+    "05E000003": _mindie_error("ATB models", "the model is not supported", "不支持该模型"),
+    "05E010000": _mindie_error("LLM", "a feature is not supported", "插件特性不支持"),
+    "05E010001": _mindie_error("LLM", "what a feature demands is not met", "不满足特性使用要求"),
+    "05E010003": _mindie_error("LLM", "sampling parameters are not valid", "采样参数无效", False),
+    "05E010004": _mindie_error("LLM", "sampling parameters are not valid", "采样参数无效", False),
+    "05E010008": _mindie_error("LLM", "the type of backend is not supported", "后端类型不支持"),
+    "05E010012": _mindie_error("LLM", "eos_token_id is not valid", "eos_token_id 无效"),
+    "05E01001A": _mindie_error("LLM", "KV cache could not be fetched from a prefill instance", "PD 分离拉取 KV 失败"),
+    "05E01001B": _mindie_error("LLM", "prefill and decode instances could not connect", "PD 分离建链失败"),
 }
 
 __all__ = ["ADVICE", "BMC", "CANN", "CHIP", "MINDIE", "SWITCH", "Meaning", "meaning_of"]

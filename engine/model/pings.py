@@ -21,16 +21,16 @@ DISCONNECTED: Final = 0.8
 """Share of lost packets from which a path counts as disconnected (the same share as in MindCluster's analysis)."""
 
 
-class Trouble(StrEnum):
-    """What is wrong with the network there. The value stands in faults and messages."""
+class NetworkProblem(StrEnum):
+    """What is wrong with a part of the network. Faults and messages show the value."""
 
     DELAY = "network delay"
     LOSS = "packet loss"
     DISCONNECTED = "disconnected"
 
 
-class Part(StrEnum):
-    """The part of the network that explains the paths, the largest first."""
+class NetworkPart(StrEnum):
+    """A kind of part of the network that may be at fault, the largest first."""
 
     SUPER_POD_SWITCH = "switch of super pod"
     RACK_SWITCH = "switch of rack"
@@ -41,8 +41,8 @@ class Part(StrEnum):
     LINK = "link"
 
 
-class End(msgspec.Struct, frozen=True, order=True):
-    """One end of a path. ``address`` is what was pinged; ``node`` is empty where no known chip has the address.
+class PathEnd(msgspec.Struct, frozen=True, order=True):
+    """One end of a pinged path. ``address`` is the pinged one; ``node`` is empty where no known chip has the address.
 
     ``plane`` numbers the network plane of the super pod, ``layer`` the level of Ascend950's network (0: the mesh of a
     server or rack); -1 where the product has none. ``rack`` is -1 outside racks.
@@ -108,9 +108,9 @@ class NetworkFinding(msgspec.Struct, frozen=True, order=True):
     microseconds or shares, ``limit`` is a share; ``paths`` were counted; ``since`` is the first window.
     """
 
-    part: Part
+    part: NetworkPart
     name: str
-    trouble: Trouble
+    problem: NetworkProblem
     excess: float
     value: float
     usual: float
@@ -118,17 +118,17 @@ class NetworkFinding(msgspec.Struct, frozen=True, order=True):
     paths: int
     since: int
     chips: tuple[tuple[str, int], ...]
-    ends: tuple[End, ...] = ()
+    ends: tuple[PathEnd, ...] = ()
 
     @property
     def key(self) -> str:
         """Names the finding for as long as it lasts."""
-        return finding_key(self.part, self.name, self.trouble)
+        return finding_key(self.part, self.name, self.problem)
 
 
-def finding_key(part: Part, name: str, trouble: Trouble) -> str:
+def finding_key(part: NetworkPart, name: str, problem: NetworkProblem) -> str:
     """Names what is found of a part: its delay, or its lost packets."""
-    kind = "delay" if trouble is Trouble.DELAY else "loss"
+    kind = "delay" if problem is NetworkProblem.DELAY else "loss"
     return f"network.{kind}.{part.replace(' ', '-')}.{zlib.crc32(name.encode()):08x}"
 
 
@@ -136,7 +136,7 @@ def explained(found: NetworkFinding) -> str:
     """The finding with its figures, in one sentence."""
     count = f"{found.paths} path{'s' if found.paths != 1 else ''}"
     who = f"{found.part} {found.name}"
-    if found.trouble is Trouble.DELAY:
+    if found.problem is NetworkProblem.DELAY:
         return (
             f"{who}: {count} take {found.value:.1f} us, usually {found.usual:.1f} us: {found.excess:.1%} more "
             f"(limit {found.limit:.1%})"
@@ -146,6 +146,6 @@ def explained(found: NetworkFinding) -> str:
 
 
 __all__ = [
-    "DISCONNECTED", "WINDOW_ROUNDS", "End", "NetworkFinding", "NetworkSettings", "NodePings", "Part", "PathWindow",
-    "Trouble", "explained", "finding_key",
+    "DISCONNECTED", "WINDOW_ROUNDS", "NetworkFinding", "NetworkPart", "NetworkSettings", "NodePings", "PathEnd",
+    "PathWindow", "NetworkProblem", "explained", "finding_key",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ from engine.plan import views
 from engine.plan.place import job as jobs
 from engine.plan.place import switch_config
 from engine.plan.place.bindings import Bindings
-from engine.plan.place.gangs import blocks, returning, search, slots, switch_affinity, tied
+from engine.plan.place.gangs import allocated_claims, blocks, returning, search, slots, switch_affinity
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.nodes import claim_choices, volume_choices
@@ -283,7 +283,7 @@ class _GangPlacement:
             return [], PlacementFailure(self.waiting, None, npu_pods[0], self.state.explain(job, npu_pods[0]))
         if npu_pods:
             rule = switch_affinity.place if job.topology == switch_config.RULE else blocks.place
-            found = tied.place(self.state, job, npu_pods, ranks, memory) or rule(
+            found = allocated_claims.place(self.state, job, npu_pods, ranks, memory) or rule(
                 self.state, job, npu_pods, ranks, memory
             )
             if isinstance(found, Refusal):

@@ -254,7 +254,7 @@ class _Pools:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._declared = scope.desired.pools
-        self._keys = sorted({key for item in self._declared for key in _telling(item.document)})
+        self._keys = sorted({key for item in self._declared for key in _selector_labels(item.document)})
         self._known: dict[tuple[str | None, ...], tuple[NodePool, ...]] = {}
         self._previous: tuple[NodePool, ...] | None = None
 
@@ -291,7 +291,7 @@ class _Pools:
         return kept
 
 
-def _telling(pool: NodePool) -> Iterable[str]:
+def _selector_labels(pool: NodePool) -> Iterable[str]:
     yield from pool.spec.selector.match_labels
     for expression in pool.spec.selector.match_expressions:
         yield expression.key

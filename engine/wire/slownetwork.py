@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from engine.model.pings import NetworkFinding, Part, Trouble, explained
+from engine.model.pings import NetworkFinding, NetworkPart, NetworkProblem, explained
 from engine.model.public_faults import MAX_DESCRIPTION, MAX_DEVICES, MAX_INFLUENCES
 from engine.wire.slownode import SLOW_BETWEEN_NODES, SLOW_IN_NODE, SLOW_LINK
 
 #: Kinds of causes: an NPU, the switch of a rack, a node, the switch of a super pod.
 TYPES: Final = {
-    Part.LINK: 0, Part.PORT: 0, Part.CHIP: 0, Part.RACK_SWITCH: 3, Part.MESH: 4, Part.NODE: 4,
-    Part.SUPER_POD_SWITCH: 6,
+    NetworkPart.LINK: 0, NetworkPart.PORT: 0, NetworkPart.CHIP: 0, NetworkPart.RACK_SWITCH: 3,
+    NetworkPart.MESH: 4, NetworkPart.NODE: 4,
+    NetworkPart.SUPER_POD_SWITCH: 6,
 }  # fmt: skip
-_CHIPS: Final = frozenset({Part.LINK, Part.PORT, Part.CHIP})
+_CHIPS: Final = frozenset({NetworkPart.LINK, NetworkPart.PORT, NetworkPart.CHIP})
 
 
 def code_of(found: NetworkFinding) -> str:
@@ -42,7 +43,7 @@ def faults(findings: Iterable[NetworkFinding], nodes: Collection[str]) -> dict[s
         first, last = (ends[0], ends[-1]) if ends else (one.name, one.name)
         kind = str(TYPES[one.part])
         found[one.key] = {
-            "job": "", "name": one.name[:128], "id": one.key, "code": code_of(one), "kind": one.trouble.value,
+            "job": "", "name": one.name[:128], "id": one.key, "code": code_of(one), "kind": one.problem.value,
             "part": one.part.value, "excess": one.excess,
             "nodes": dict(list(chips.items())[:MAX_INFLUENCES]),
             "location": {"srcType": kind, "srcId": first[:128], "dstType": kind, "dstId": last[:128]},
@@ -51,12 +52,12 @@ def faults(findings: Iterable[NetworkFinding], nodes: Collection[str]) -> dict[s
     return found
 
 
-def standing(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """The excess of each delay that an earlier server found, by the key of its finding."""
+def recorded_delays(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Return the excess of each delay that an earlier server recorded, by the key of its finding."""
     found = {}
     for key, row in rows.items():
         excess = row.get("excess")
-        if row.get("kind") == Trouble.DELAY.value and isinstance(excess, int | float) and 0 < excess < 1000:
+        if row.get("kind") == NetworkProblem.DELAY.value and isinstance(excess, int | float) and 0 < excess < 1000:
             found[key] = float(excess)
     return found
 
@@ -65,4 +66,4 @@ def _end(node: str, chip: int, address: str) -> str:
     return f"{node}/{chip}" if node else address
 
 
-__all__ = ["code_of", "faults", "standing"]
+__all__ = ["code_of", "faults", "recorded_delays"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 
-from engine.model.pings import WINDOW_ROUNDS, End, Part
+from engine.model.pings import WINDOW_ROUNDS, NetworkPart, PathEnd
 from engine.plan.slowness.blame import crossed
 from engine.plan.slowness.network import NetworkDetector
 from tests.bench.measure import Result
@@ -24,11 +24,11 @@ SMALL = (a3(6, 8), rack950(4, 4, 8))
 QUIET_ROUNDS = 100_000
 
 
-def trial(paths: list[tuple[End, End]], part: Part, trouble: str, seed: int) -> tuple[int, int, int]:
+def trial(paths: list[tuple[PathEnd, PathEnd]], part: NetworkPart, problem: str, seed: int) -> tuple[int, int, int]:
     """Right and wrong findings of one fleet, and the rounds from the injection to the finding (0 if missed)."""
     parts = sorted({one for path in paths for one in crossed(*path) if one.part is part})
     element = random.Random(seed).choice(parts)
-    bad = Injected(element, BEGIN, **{trouble: SHARE})
+    bad = Injected(element, BEGIN, **{problem: SHARE})
     detector, found = NetworkDetector(), {}
     for number, samples in enumerate(windows(paths, WINDOWS, seed, [bad])):
         detector.add("all", number, samples)
@@ -36,11 +36,11 @@ def trial(paths: list[tuple[End, End]], part: Part, trouble: str, seed: int) -> 
         for one in detector.findings:
             kind = one.key.split(".")[1]
             found.setdefault((kind, one.part, one.name), (number + 1 - BEGIN) * WINDOW_ROUNDS)
-    wanted = (trouble, element.part, element.name)
+    wanted = (problem, element.part, element.name)
     return int(wanted in found), len(found) - int(wanted in found), found.get(wanted, 0)
 
 
-def false_alarms(paths: list[tuple[End, End]], rounds: int, seed: int) -> int:
+def false_alarms(paths: list[tuple[PathEnd, PathEnd]], rounds: int, seed: int) -> int:
     """Findings in a fleet where nothing is wrong."""
     detector, found = NetworkDetector(), set()
     for number, samples in enumerate(windows(paths, rounds // WINDOW_ROUNDS, seed)):
@@ -53,16 +53,16 @@ def false_alarms(paths: list[tuple[End, End]], rounds: int, seed: int) -> int:
 def run() -> list[Result]:
     """The rows of RESULTS.md."""
     results = []
-    for trouble, name in (("delay", "5 % more delay"), ("loss", "5 % of packets lost")):
+    for problem, name in (("delay", "5 % more delay"), ("loss", "5 % of packets lost")):
         right = wrong = count = 0
         delays = []
         for paths in SMALL:
             present = {one.part for path in paths for one in crossed(*path)}
             # the only switch of the only super pod slows all paths between nodes alike: no finding of delay
-            present -= {Part.SUPER_POD_SWITCH} if paths is SMALL[0] and trouble == "delay" else set()
+            present -= {NetworkPart.SUPER_POD_SWITCH} if paths is SMALL[0] and problem == "delay" else set()
             for part in sorted(present):
                 for seed in range(TRIALS):
-                    hit, bad, rounds = trial(paths, part, trouble, 1000 * count + seed)
+                    hit, bad, rounds = trial(paths, part, problem, 1000 * count + seed)
                     right, wrong, count = right + hit, wrong + bad, count + 1
                     delays += [float(rounds)] if hit else []
         remark = f"{count} fleets of {' and '.join(f'{len(paths):,}' for paths in SMALL)} paths"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from engine.model.recovery import protocol, steps
-from engine.model.recovery.aftermath import dump_exit
 from engine.model.recovery.choice import choose, may_shrink, waits_for_resources
 from engine.model.recovery.conversation import Annotate, MarkPods, Reset, Signal
+from engine.model.recovery.fallback import dump_exit
 from engine.model.recovery.protocol import (
     ChangeStrategy,
     Code,

@@ -1,15 +1,15 @@
 """Handlers from a fault until the processes have offered their strategies.
 
 A handler is called on entry (``turn.entering``) and for every input afterwards; it answers with the event that ends the
-state, or None while it lasts. `decision.py` goes on, `aftermath.py` ends it where nothing of it helped.
+state, or None while it lasts. `decision.py` goes on, `fallback.py` ends it where nothing of it helped.
 """
 
 from __future__ import annotations
 
 from engine.model.recovery import protocol
-from engine.model.recovery.aftermath import take_back
 from engine.model.recovery.choice import all_normal, dump_only, usable_retry
 from engine.model.recovery.conversation import Annotate, Faults, FaultyRank, Release, Reset, Signal, merged
+from engine.model.recovery.fallback import take_back
 from engine.model.recovery.protocol import (
     ChangeStrategy,
     Code,

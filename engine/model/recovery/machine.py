@@ -1,6 +1,6 @@
 """The recovery of one job as a pure function: `step(conversation, input, facts, now, uuid) -> Step`.
 
-The transition table (`table.py`) says where events lead; handlers (`flow.py`, `decision.py`, `aftermath.py`,
+The transition table (`table.py`) says where events lead; handlers (`flow.py`, `decision.py`, `fallback.py`,
 `maintenance.py`, `elastic.py`, `hotswitch.py`) say what a state does and which event ends it. A state that is entered
 runs until it waits: for the outcome of an effect, a report, a fact, or its limit. An event without a row resets the
 conversation (code 401).
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.model.recovery import aftermath, decision, elastic, flow, hotswitch, maintenance, protocol, steps, summary
+from engine.model.recovery import decision, elastic, fallback, flow, hotswitch, maintenance, protocol, steps, summary
 from engine.model.recovery.choice import usable_retry
 from engine.model.recovery.conversation import (
     Annotate,
@@ -75,12 +75,12 @@ HANDLERS: dict[State, Callable[[Turn], RecoveryEvent | None]] = {
     State.WAIT_DUMP: decision.wait_status,
     State.CHECK: decision.check,
     State.KILL_PODS: decision.kill_pods,
-    State.LISTEN_SCHEDULE: aftermath.listen_schedule,
-    State.RESTART_ALL: aftermath.restart_all,
-    State.WAIT_RESTART_ALL: aftermath.wait_restart_all,
-    State.FAULT_CLEAR: aftermath.fault_clear,
-    State.FAULT_RETRY: aftermath.fault_retry,
-    State.KILL_JOB: aftermath.kill_job,
+    State.LISTEN_SCHEDULE: fallback.listen_schedule,
+    State.RESTART_ALL: fallback.restart_all,
+    State.WAIT_RESTART_ALL: fallback.wait_restart_all,
+    State.FAULT_CLEAR: fallback.fault_clear,
+    State.FAULT_RETRY: fallback.fault_retry,
+    State.KILL_JOB: fallback.kill_job,
     State.PAUSE: maintenance.pause,
     State.WAIT_PAUSE: maintenance.wait_pause,
     State.SWITCH_NIC: maintenance.notify,

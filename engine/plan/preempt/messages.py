@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -77,7 +77,7 @@ def cheapest_eviction(gang: Gang, victim_sets: Sequence[VictimSet], why_not: str
 
 
 def named(gang: Gang) -> str:
-    """``AscendJob train/big``."""
+    """Return the job's kind, namespace and name for messages, e.g. ``AscendJob train/big``."""
     return f"{gang.kind} {gang.namespace}/{gang.name}"
 
 
@@ -85,7 +85,7 @@ def amend(
     scope: Scope, gang: Gang, unblock: str, *, reason: str | None = None, near: Iterable[str] | None = None
 ) -> None:
     """Replace the way out in the gang's pending entry, its reason and its nodes where they are given."""
-    _edit(scope, gang, lambda entry: unblock, reason, near)
+    _edit(scope, gang, lambda _: unblock, reason, near)
 
 
 def extend(scope: Scope, gang: Gang, more: str, *, near: Iterable[str] | None = None) -> None:
@@ -104,12 +104,14 @@ def entry_of(scope: Scope, gang: Gang) -> Pending | None:
     return scope.pending[index] if index is not None else None
 
 
-def _edit(scope: Scope, gang: Gang, text: object, reason: str | None, near: Iterable[str] | None) -> None:
+def _edit(
+    scope: Scope, gang: Gang, way_out: Callable[[Pending], str], reason: str | None, near: Iterable[str] | None
+) -> None:
     index = _index(scope, gang)
     if index is None:
         return
     entry = scope.pending[index]
-    unblock = str(text(entry)) if callable(text) else str(text)
+    unblock = way_out(entry)
     unblock = unblock if len(unblock) <= MAX_UNBLOCK else unblock[: MAX_UNBLOCK - 1] + "…"
     nodes = entry.near if near is None else tuple(dict.fromkeys(near))[:MAX_NEAR]
     scope.pending[index] = msgspec.structs.replace(entry, unblock=unblock, reason=reason or entry.reason, near=nodes)

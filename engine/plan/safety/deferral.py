@@ -41,7 +41,6 @@ BROKEN: Final = "unreadable"
 #: Budget name of an eviction that waits because faults evict pods of its pool, and the wait in seconds.
 ONE_METHOD: Final = "one-method-per-pass"
 NEXT_PASS: Final = 1.0
-#: Rule of the actions by which jobs are expanded and cleaned up.
 #: Kinds that an unreadable budget stops. IsolateChip is not among them: it protects, and interrupts nothing.
 DISRUPTIVE: Final = frozenset({"EvictPod", "ResetChips", "IsolateNode", "DeleteObject", "PartitionChip"})
 
@@ -49,12 +48,12 @@ DISRUPTIVE: Final = frozenset({"EvictPod", "ResetChips", "IsolateNode", "DeleteO
 def run(scope: Scope) -> None:
     """Defer what the budgets do not allow; record what the other actions spend and leave in the memory."""
     ledger = BudgetTracker(scope)
-    gate = _BudgetFilter(scope, ledger)
+    budget_filter = _BudgetFilter(scope, ledger)
     kept: list[AnyAction] = []
     for action in scope.actions:
-        kept.extend(gate.admit(action))
+        kept.extend(budget_filter.admit(action))
     scope.actions = kept
-    gate.report_held_room()
+    budget_filter.report_deferred_preemptions()
     scope.memory.budgets = ledger.spent()
     scope.budgets = ledger.uses()
     record.record_actions(scope)
@@ -71,7 +70,7 @@ def run(scope: Scope) -> None:
 
 
 class _BudgetFilter:
-    """Admits or defers actions one by one, units as a whole."""
+    """Admits or defers the actions of a pass one by one; a unit (gang or single pod) only as a whole."""
 
     def __init__(self, scope: Scope, ledger: BudgetTracker) -> None:
         self._scope, self._ledger = scope, ledger
@@ -80,8 +79,8 @@ class _BudgetFilter:
         self._held_isolations: dict[str, tuple[int | None, BudgetRefusal]] = {}
         self._not_isolated: dict[str, tuple[int, BudgetRefusal]] = {}
         self._nodes_of = _nodes_of_units(scope)
-        self._not_asked = _not_asked(scope)
-        self._rescued_pools = _rescued_pools(scope)
+        self._newly_evicted = _newly_evicted_units(scope)
+        self._fault_pools = _pools_with_fault_evictions(scope)
         self._pruning = Pruning(scope, ledger)
         self._windows = [
             (item.document.name, item.document.spec.windows)
@@ -93,13 +92,13 @@ class _BudgetFilter:
         self._without_room: dict[str, tuple[int, BudgetRefusal]] = {}
 
     def admit(self, action: AnyAction) -> Iterable[AnyAction]:
-        """The part of the action that may run now; the rest is deferred."""
+        """Return the part of the action that may run now; defer the rest."""
         if isinstance(action, IsolateChip):
-            shut = self._closed_window("IsolateChip", (action.node,))
-            if shut is None:
-                return self._isolation(action)
-            self._hold_chips(action.node, action.chips, shut)
-            self._scope.deferred.append(_deferred(action, shut))
+            closed_window = self._closed_window("IsolateChip", (action.node,))
+            if closed_window is None:
+                return self._admit_isolation(action)
+            self._hold_chips(action.node, action.chips, closed_window)
+            self._scope.deferred.append(_deferred(action, closed_window))
             return ()
         refusal = self._refusal(action)
         if refusal is None:
@@ -107,7 +106,7 @@ class _BudgetFilter:
         self._defer(action, refusal)
         return ()
 
-    def report_held_room(self) -> None:
+    def report_deferred_preemptions(self) -> None:
         """Report what defers the victims of a waiting job, in place of the list of its victims."""
         for key, (units, refusal) in sorted(self._without_room.items()):
             until = rfc3339(refusal.until) if refusal.until is not None else ""
@@ -115,76 +114,77 @@ class _BudgetFilter:
             messages.amend(self._scope, self._scope.gangs[key], messages.held_back(units, name, until))
 
     def _refusal(self, action: AnyAction) -> BudgetRefusal | None:
-        if isinstance(action, SignalJob) and action.budget_unit is not None:
-            return self._unit(action.budget_unit)
-        if isinstance(action, EvictPod):
-            return self._other_method(action) or self._unit(action.budget_unit)
-        if isinstance(action, DeleteObject) and action.budget_unit is not None:
-            return self._other_method(action) or self._unit(action.budget_unit)
+        """Why the action must wait; None when it may run now, which spends the budgets."""
+        if isinstance(action, EvictPod | DeleteObject | SignalJob) and action.budget_unit is not None:
+            one_method = None if isinstance(action, SignalJob) else self._other_method(action)
+            return one_method or self._unit_refusal(action.budget_unit)
         kind = kind_of(action)
         if kind not in DISRUPTIVE or _is_cleanup(action):
             return None
-        node = getattr(action, "node", "")
-        shut = self._closed_window(kind, (node,) if node else ())
         if self._broken:
-            refusal: BudgetRefusal | None = BudgetRefusal(BROKEN, None)
-        elif shut is not None:
-            refusal = shut
-            if isinstance(action, IsolateNode):
-                self._held_isolations[action.node] = (None, shut)
-        elif isinstance(action, DeleteObject):
-            refusal = self._pruning.refusal(action)
-        elif isinstance(action, ResetChips):
-            refusal = self._not_out(action)
-            if refusal is None:
-                refusal = self._ledger.take(BudgetDemand(kind, f"{action.node}/{action.chips[0]}", 1, (action.node,)))
-        elif isinstance(action, PartitionChip):
-            refusal = self._ledger.take(BudgetDemand(kind, f"{action.node}/{action.chip}", 1, (action.node,)))
-        elif isinstance(action, IsolateNode):
-            refusal = self._ledger.take(BudgetDemand(kind, action.node, 1, (action.node,)))
-            if refusal is not None:
-                self._held_isolations[action.node] = (None, refusal)
-        else:
-            refusal = None
+            return BudgetRefusal(BROKEN, None)
+        node = getattr(action, "node", "")
+        refusal = self._closed_window(kind, (node,) if node else ()) or self._spend(kind, action)
+        if refusal is not None and isinstance(action, IsolateNode):
+            self._held_isolations[action.node] = (None, refusal)
         return refusal
 
-    def _unit(self, unit: str) -> BudgetRefusal | None:
-        """One answer per evicted unit: what follows from a deferred isolation waits, else the budgets decide."""
+    def _spend(self, kind: str, action: AnyAction) -> BudgetRefusal | None:
+        """Spend what a disruptive action without a budget unit needs; the refusal of the budget that lacks it."""
+        match action:
+            case DeleteObject():
+                return self._pruning.refusal(action)
+            case ResetChips():
+                demand = BudgetDemand(kind, f"{action.node}/{action.chips[0]}", 1, (action.node,))
+                return self._deferred_isolation_of(action) or self._ledger.take(demand)
+            case PartitionChip():
+                return self._ledger.take(BudgetDemand(kind, f"{action.node}/{action.chip}", 1, (action.node,)))
+            case IsolateNode():
+                return self._ledger.take(BudgetDemand(kind, action.node, 1, (action.node,)))
+        return None
+
+    def _unit_refusal(self, unit: str) -> BudgetRefusal | None:
+        """The one answer for all actions on an evicted unit, decided at the first of them."""
         if unit not in self._units and unit in self._scope.displaced:
-            self._preemption(self._scope.displaced[unit].preemptor)
+            self._decide_preemption(self._scope.displaced[unit].preemptor)
         if unit not in self._units:
-            change = self._scope.reschedules.get(unit)
-            refusal = next((r for r in map(self._waits, self._nodes_of.get(unit, {}).items()) if r), None)
-            if self._broken:
-                refusal = BudgetRefusal(BROKEN, None)
-            elif refusal is None:
-                nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
-                fresh = change is None or change.counted
-                shut = self._closed_window("EvictPod", nodes) if fresh else None
-                if shut is not None:
-                    self._units[unit] = shut
-                    return shut
-                demand = BudgetDemand("EvictPod", unit, 1, nodes)
-                if change.counted if change is not None else unit in self._not_asked:
-                    refusal = self._ledger.take(demand)
-                elif unit in self._not_asked:
-                    refusal = self._ledger.renew(demand)
-            self._units[unit] = refusal
+            self._units[unit] = self._decide_unit(unit)
         return self._units[unit]
+
+    def _decide_unit(self, unit: str) -> BudgetRefusal | None:
+        """What follows from a deferred isolation waits with it; for the rest the budgets decide."""
+        if self._broken:
+            return BudgetRefusal(BROKEN, None)
+        chips_by_node = self._nodes_of.get(unit, {})
+        for node, chips in chips_by_node.items():
+            held = self._held_isolation(node, chips)
+            if held is not None:
+                return held
+        nodes = tuple(sorted(node for node in chips_by_node if node))
+        reschedule = self._scope.reschedules.get(unit)
+        if reschedule is None or reschedule.counted:
+            closed_window = self._closed_window("EvictPod", nodes)
+            if closed_window is not None:
+                return closed_window
+        demand = BudgetDemand("EvictPod", unit, 1, nodes)
+        newly_evicted = unit in self._newly_evicted
+        if newly_evicted if reschedule is None else reschedule.counted:
+            return self._ledger.take(demand)
+        return self._ledger.renew(demand) if newly_evicted else None
 
     def _other_method(self, action: EvictPod | DeleteObject) -> BudgetRefusal | None:
         """Defer other evictions in a pool while faults evict pods there: one disruptive method per pass and pool.
 
         Resets and partitions do not wait: they touch idle chips only.
         """
-        if _involuntary(action) or not self._rescued_pools:
+        if _involuntary(action) or not self._fault_pools:
             return None
         views = (self._scope.nodes.get(node) for node in self._nodes_of.get(action.budget_unit or "", {}))
-        if not any(view is not None and view.pool in self._rescued_pools for view in views):
+        if not any(view is not None and view.pool in self._fault_pools for view in views):
             return None
         return BudgetRefusal(ONE_METHOD, self._scope.now + NEXT_PASS)
 
-    def _preemption(self, preemptor: str) -> None:
+    def _decide_preemption(self, preemptor: str) -> None:
         """Admit or defer together all units evicted for the same job: fewer would cost work and make no room."""
         rows = {unit: row for unit, row in sorted(self._scope.displaced.items()) if row.preemptor == preemptor}
         demands = [
@@ -200,19 +200,19 @@ class _BudgetFilter:
             else:
                 self._units[unit] = refusal
 
-    def _waits(self, on: tuple[str, int]) -> BudgetRefusal | None:
-        """The refusal of a deferred isolation that covers any of these chips of this node."""
-        held = self._held_isolations.get(on[0])
-        if held is None or (held[0] is not None and not held[0] & on[1]):
+    def _held_isolation(self, node: str, chips: int) -> BudgetRefusal | None:
+        """The refusal of a deferred isolation that covers the node, or any of these chips (a mask) of it."""
+        held = self._held_isolations.get(node)
+        if held is None or (held[0] is not None and not held[0] & chips):
             return None
         return held[1]
 
-    def _not_out(self, action: ResetChips) -> BudgetRefusal | None:
-        """The refusal of a reset because the isolation of one of its chips is deferred."""
+    def _deferred_isolation_of(self, action: ResetChips) -> BudgetRefusal | None:
+        """The refusal by which the isolation of one of the chips to reset is deferred."""
         waiting = self._not_isolated.get(action.node)
         return waiting[1] if waiting is not None and waiting[0] & _mask(action.chips) else None
 
-    def _isolation(self, action: IsolateChip) -> Iterable[AnyAction]:
+    def _admit_isolation(self, action: IsolateChip) -> Iterable[AnyAction]:
         """Isolate as many chips as the budgets allow, in the order of their ids."""
         count, names = len(action.chips), action.chips
         demand = BudgetDemand("IsolateChip", action.node, count, (action.node,))
@@ -271,7 +271,7 @@ def _involuntary(action: EvictPod | DeleteObject) -> bool:
     return action.evidence.rule.startswith("fault-scheduling") or action.evidence.rule == EXPANSION
 
 
-def _rescued_pools(scope: Scope) -> frozenset[str]:
+def _pools_with_fault_evictions(scope: Scope) -> frozenset[str]:
     """Pools with pods that this pass evicts for a fault."""
     found = set()
     for action in scope.actions:
@@ -292,7 +292,7 @@ def _deferred(action: AnyAction, refusal: BudgetRefusal, confirm: str = "") -> D
     return Deferred(action, refusal.budget, rfc3339(refusal.until) if refusal.until is not None else None, confirm)
 
 
-def _not_asked(scope: Scope) -> set[str]:
+def _newly_evicted_units(scope: Scope) -> set[str]:
     """Units with a pod to evict that is not terminating yet, or with a workload to delete."""
     found = set()
     for action in scope.actions:

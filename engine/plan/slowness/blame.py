@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.pings import End, Part
+from engine.model.pings import NetworkPart, PathEnd
 
 SHARE: Final = 0.8
 """Part of the paths through a part that must be slow."""
@@ -21,13 +21,13 @@ LEAST_PATHS: Final = 3
 """Paths, and other ends, of a chip or port; other nodes of a switch."""
 MOST_EXACT: Final = 16
 """Paths beyond which a mean is taken for no more exact: what makes paths vary is partly common to them."""
-_SMALLNESS: Final = {part: at for at, part in enumerate(Part)}
+_SMALLNESS: Final = {part: at for at, part in enumerate(NetworkPart)}
 
 
 class Element(NamedTuple):
     """A part of the network by its name."""
 
-    part: Part
+    part: NetworkPart
     name: str
 
 
@@ -36,8 +36,8 @@ class Weight(NamedTuple):
     must reach to be no chance.
     """
 
-    source: End
-    target: End
+    source: PathEnd
+    target: PathEnd
     excess: float
     floor: float
     chance: float
@@ -57,48 +57,50 @@ class Blame(NamedTuple):
     limit: float
 
 
-def crossed(source: End, target: End) -> tuple[Element, ...]:
+def crossed(source: PathEnd, target: PathEnd) -> tuple[Element, ...]:
     """The parts that a path crosses."""
     first, second = sorted((place(source), place(target)))
-    found = [Element(Part.LINK, f"{first} - {second}")]
+    found = [Element(NetworkPart.LINK, f"{first} - {second}")]
     for end in (source, target):
         if not end.node:
             continue
         if end.plane >= 0 or end.layer >= 0:
-            found.append(Element(Part.PORT, place(end)))
-        found.append(Element(Part.CHIP, f"{end.node}/{end.chip}"))
+            found.append(Element(NetworkPart.PORT, place(end)))
+        found.append(Element(NetworkPart.CHIP, f"{end.node}/{end.chip}"))
         if source.node != target.node:
-            found.append(Element(Part.NODE, end.node))
+            found.append(Element(NetworkPart.NODE, end.node))
             if end.layer > 0 and end.rack >= 0:
-                found.append(Element(Part.RACK_SWITCH, f"{end.super_pod}/{end.rack} plane {end.plane}"))
+                found.append(Element(NetworkPart.RACK_SWITCH, f"{end.super_pod}/{end.rack} plane {end.plane}"))
     if source.node and source.node == target.node:
-        found.append(Element(Part.MESH, source.node))
+        found.append(Element(NetworkPart.MESH, source.node))
     elif not (source.rack >= 0 and (source.super_pod, source.rack) == (target.super_pod, target.rack)):
         pods = {end.super_pod: end.plane for end in (source, target) if end.super_pod >= 0}
-        found += [Element(Part.SUPER_POD_SWITCH, f"{pod} plane {max(0, plane)}") for pod, plane in sorted(pods.items())]
+        found += [
+            Element(NetworkPart.SUPER_POD_SWITCH, f"{pod} plane {max(0, plane)}") for pod, plane in sorted(pods.items())
+        ]
     return tuple(dict.fromkeys(found))
 
 
-def place(end: End) -> str:
+def place(end: PathEnd) -> str:
     """An end in words: node, chip, and the address where a chip has several."""
     if not end.node:
         return end.address
     return f"{end.node}/{end.chip}" + (f" {end.address}" if end.plane >= 0 or end.layer >= 0 else "")
 
 
-def concerns(element: Element, end: End) -> bool:
+def concerns(element: Element, end: PathEnd) -> bool:
     """Whether an end of a path is, or hangs on, the part."""
     name = element.name
     match element.part:
-        case Part.PORT:
+        case NetworkPart.PORT:
             return place(end) == name
-        case Part.CHIP:
+        case NetworkPart.CHIP:
             return f"{end.node}/{end.chip}" == name
-        case Part.NODE | Part.MESH:
+        case NetworkPart.NODE | NetworkPart.MESH:
             return end.node == name
-        case Part.RACK_SWITCH:
+        case NetworkPart.RACK_SWITCH:
             return f"{end.super_pod}/{end.rack} plane {end.plane}" == name
-        case Part.SUPER_POD_SWITCH:
+        case NetworkPart.SUPER_POD_SWITCH:
             return f"{end.super_pod} plane {max(0, end.plane)}" == name
     return True
 
@@ -166,16 +168,16 @@ def _verdict(
 
 def _leads_on(element: Element, rows: Sequence[Weight]) -> bool:
     """Whether the paths lead to enough others: else what is at their other end is as likely to blame."""
-    if element.part is Part.LINK:
+    if element.part is NetworkPart.LINK:
         return True
     nodes = {end.node for one in rows for end in (one.source, one.target)}
-    if element.part is Part.SUPER_POD_SWITCH:
+    if element.part is NetworkPart.SUPER_POD_SWITCH:
         return len(nodes) > LEAST_PATHS
-    if element.part is Part.RACK_SWITCH:
+    if element.part is NetworkPart.RACK_SWITCH:
         inside = {end.node for one in rows for end in (one.source, one.target) if concerns(element, end)}
         return len(inside) > 1 and len(nodes) > LEAST_PATHS
     chips = {(end.node, end.chip, end.address) for one in rows for end in (one.source, one.target)}
-    if element.part is Part.NODE:
+    if element.part is NetworkPart.NODE:
         own = {(one, chip) for one, chip, _ in chips if one == element.name}
         return len(own) > 1 and len(nodes) >= LEAST_PATHS
     return len(chips) > LEAST_PATHS

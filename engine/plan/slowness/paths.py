@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.model.pings import End, NetworkSettings
+from engine.model.pings import NetworkSettings, PathEnd
 
 LEARNING: Final = 5
 """Windows, in each of which enough paths alike answered, after which a path's usual delay is known."""
@@ -39,8 +39,8 @@ PathKey = tuple[int, str, int, str]
 class PingSample(NamedTuple):
     """One path in one window: nanoseconds (0: no packet came back), packets."""
 
-    source: End
-    target: End
+    source: PathEnd
+    target: PathEnd
     delay: int
     sent: int
     lost: int
@@ -57,8 +57,8 @@ class PathExcess(NamedTuple):
     where no packet came back; ``spread`` its standard deviation among paths alike.
     """
 
-    source: End
-    target: End
+    source: PathEnd
+    target: PathEnd
     delay: float | None
     usual: float
     spread: float
@@ -70,8 +70,8 @@ class PathExcess(NamedTuple):
 class _Path(msgspec.Struct):
     """One path's past."""
 
-    source: End
-    target: End
+    source: PathEnd
+    target: PathEnd
     kind: tuple[bool, bool, int]
     first: list[float] = []  # as shares of what paths alike took then
     usual: float = 0.0
@@ -205,7 +205,7 @@ def loss_limit(sent: int, usual: float, settings: NetworkSettings) -> float:
     return max(settings.loss + usual, beyond)
 
 
-def _kind(source: End, target: End) -> tuple[bool, bool, int]:
+def _kind(source: PathEnd, target: PathEnd) -> tuple[bool, bool, int]:
     """Paths of one kind have as many hops: same node, same rack, level of the network."""
     same_node = bool(source.node) and source.node == target.node
     same_rack = source.rack >= 0 and (source.super_pod, source.rack) == (target.super_pod, target.rack)

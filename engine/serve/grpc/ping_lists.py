@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from engine.model.pings import End
+from engine.model.pings import PathEnd
 
 REACH: Final = 3
 """Nodes of the rack, and other racks, that each address pings."""
@@ -23,12 +23,12 @@ _EID: Final = 2
 _SIZE: Final = 28
 
 
-def ping_lists(ends: Iterable[End]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def ping_lists(ends: Iterable[PathEnd]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The rows of each node's ping list, as ``ping_list_<server>.json`` has them: node by node, in order.
 
     Rows are made when their node is asked for: those of a thousand nodes together fill tens of megabytes.
     """
-    racks: dict[tuple[int, int, int], dict[int, dict[str, End]]] = defaultdict(lambda: defaultdict(dict))
+    racks: dict[tuple[int, int, int], dict[int, dict[str, PathEnd]]] = defaultdict(lambda: defaultdict(dict))
     for end in sorted(ends):
         if end.layer == PLANES and end.super_pod >= 0:
             racks[(end.super_pod, end.plane, end.chip)][end.rack].setdefault(end.node, end)
@@ -36,7 +36,7 @@ def ping_lists(ends: Iterable[End]) -> Iterator[tuple[str, list[dict[str, Any]]]
         key: [[nodes[name] for name in sorted(nodes)] for _, nodes in sorted(by_rack.items())]
         for key, by_rack in sorted(racks.items())
     }
-    places: dict[str, list[tuple[list[list[End]], int, int]]] = defaultdict(list)
+    places: dict[str, list[tuple[list[list[PathEnd]], int, int]]] = defaultdict(list)
     for rings in ordered.values():
         for at, own in enumerate(rings):
             for place, source in enumerate(own):
@@ -45,7 +45,7 @@ def ping_lists(ends: Iterable[End]) -> Iterator[tuple[str, list[dict[str, Any]]]
         yield node, [row for rings, at, place in places[node] for row in _rows(rings, at, place)]
 
 
-def _rows(rings: Sequence[Sequence[End]], at: int, place: int) -> Iterator[dict[str, Any]]:
+def _rows(rings: Sequence[Sequence[PathEnd]], at: int, place: int) -> Iterator[dict[str, Any]]:
     """The rows of the address at ``place`` of rack ``at``."""
     own = rings[at]
     source = own[place]
@@ -56,7 +56,7 @@ def _rows(rings: Sequence[Sequence[End]], at: int, place: int) -> Iterator[dict[
         yield _row(source, target)
 
 
-def _row(source: End, target: End) -> dict[str, Any]:
+def _row(source: PathEnd, target: PathEnd) -> dict[str, Any]:
     return {
         "srcType": _EID, "dstType": _EID, "pktSize": _SIZE, "srcCardPhyId": source.chip, "srcAddr": source.address,
         "dstAddr": target.address, "dstCardPhyId": target.chip,

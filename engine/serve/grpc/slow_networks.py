@@ -13,7 +13,7 @@ from typing import Any, Final
 from engine.kube import CONFIGMAP, Kube, KubeError, Reflector, WatchChange, cancel_all
 from engine.log import get
 from engine.model.cluster import Observed
-from engine.model.pings import End, NodePings
+from engine.model.pings import NodePings, PathEnd
 from engine.plan import NetworkDetector, PingSample
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
 from engine.serve.grpc.ongoing_faults import OngoingFaults
@@ -74,7 +74,7 @@ class SlowNetworks:
     async def step(self) -> None:
         """Judge what is new, and report what began and ended. Raises KubeError."""
         observed, now = self._cluster.observed, self._clock()
-        known = slownetwork.standing(await self._faults.load())
+        known = slownetwork.recorded_delays(await self._faults.load())
         fresh: dict[int, list[NodePings]] = {}
         for name, (time, report) in sorted(self._reports.items()):
             if report.node in observed.nodes and now - time <= STALE_WINDOWS * report.seconds * 1000:
@@ -86,7 +86,7 @@ class SlowNetworks:
         ends = ends_by_address(observed) if fresh else {}
         wanted: dict[str, dict[str, Any]] = {}
         for seconds, reports in sorted(fresh.items()):
-            detector = self._detectors.setdefault(seconds, NetworkDetector(standing=known))
+            detector = self._detectors.setdefault(seconds, NetworkDetector(known=known))
             window = now // (seconds * 1000)
             if window < detector.newest:
                 detector.restart()  # the clock was set back: all new windows would be late
@@ -114,7 +114,7 @@ class SlowNetworks:
 
 
 def _judge(
-    detector: NetworkDetector, reports: Sequence[NodePings], ends: Mapping[tuple[int, str], End], newest: int
+    detector: NetworkDetector, reports: Sequence[NodePings], ends: Mapping[tuple[int, str], PathEnd], newest: int
 ) -> None:
     """``newest``: the window that the clock is in; what claims to be later is not believed."""
     super_pods = {end.node: end.super_pod for end in ends.values()}
@@ -126,7 +126,7 @@ def _judge(
             source = ends.get((super_pod, one.source))
             if one.number > newest or source is None or source.node != report.node:
                 continue  # an agent speaks for the chips of its node only
-            target = ends.get((super_pod, one.target)) or End(one.target)
+            target = ends.get((super_pod, one.target)) or PathEnd(one.target)
             rows.setdefault(one.number, []).append(PingSample(source, target, one.delay, one.sent, one.lost))
         for number, samples in sorted(rows.items()):
             detector.add(report.node, number, samples)
@@ -135,9 +135,9 @@ def _judge(
     detector.judge(nodes)
 
 
-def ends_by_address(observed: Observed) -> dict[tuple[int, str], End]:
+def ends_by_address(observed: Observed) -> dict[tuple[int, str], PathEnd]:
     """The chip behind each address that nodes publish for their chips, by super pod: another one has the same ids."""
-    found: dict[tuple[int, str], End] = {}
+    found: dict[tuple[int, str], PathEnd] = {}
     for name, node in sorted(observed.nodes.items()):
         report = observed.reports.get(name)
         super_pod = report.super_pod_id if report is not None else -1
@@ -147,7 +147,7 @@ def ends_by_address(observed: Observed) -> dict[tuple[int, str], End]:
             chip = full.rpartition("-")[2]
             if chip.isascii() and chip.isdecimal() and len(chip) < 4:
                 for address, layer, plane in addresses(device):
-                    end = End(address, name, int(chip), super_pod, rack_id, plane, layer)
+                    end = PathEnd(address, name, int(chip), super_pod, rack_id, plane, layer)
                     found.setdefault((super_pod, address), end)
     return found
 

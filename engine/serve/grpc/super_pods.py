@@ -22,7 +22,7 @@ from engine.kube import CONFIGMAP, Conflict, Kube, KubeError
 from engine.load import load
 from engine.log import get
 from engine.model.cluster import Observed
-from engine.model.pings import End
+from engine.model.pings import PathEnd
 from engine.plan import resolve_roles
 from engine.serve.grpc.observed_cluster import ObservedCluster
 from engine.serve.grpc.ping_lists import PLANES, ping_lists
@@ -112,7 +112,7 @@ def _digest(value: Any) -> bytes:
     return hashlib.blake2b(msgspec.json.encode(value), digest_size=16).digest()
 
 
-def _ends(observed: Observed) -> tuple[list[End], bytes]:
+def _ends(observed: Observed) -> tuple[list[PathEnd], bytes]:
     """What ping lists are made of, and its digest."""
     ends = [end for end in ends_by_address(observed).values() if end.super_pod >= 0 and end.layer == PLANES]
     indexes = {node: observed.reports[node].server_index for node in sorted({end.node for end in ends})}
@@ -158,7 +158,7 @@ def ping_list_maps(observed: Observed) -> Iterator[dict[str, Any]]:
     yield from _maps(observed, _ends(observed)[0])
 
 
-def _maps(observed: Observed, ends: Sequence[End]) -> Iterator[dict[str, Any]]:
+def _maps(observed: Observed, ends: Sequence[PathEnd]) -> Iterator[dict[str, Any]]:
     for node, rows in ping_lists(ends):
         report = observed.reports[node]
         if report.server_index >= 0:

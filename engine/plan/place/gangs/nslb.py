@@ -73,7 +73,7 @@ def single_layer(leaves: Sequence[LeafSwitch], width: int, request: SwitchReques
     if request.total > width:
         return Refusal(TOPOLOGY, f"job's task number({request.total}) is bigger than torCount({width})")
     found = _tightest(leaves, request.pods)
-    return [_part(found, request.pods)] if found else _short("job", request, leaves)
+    return [_first_nodes(found, request.pods)] if found else _short("job", request, leaves)
 
 
 def version_1(leaves: Sequence[LeafSwitch], width: int, request: SwitchRequest) -> list[NodeGroup] | Refusal:
@@ -82,12 +82,12 @@ def version_1(leaves: Sequence[LeafSwitch], width: int, request: SwitchRequest) 
     if request.pods < width or request.fills:
         found = _tightest(order, request.pods)
         if found is not None:
-            return [_part(found, request.pods)]
+            return [_first_nodes(found, request.pods)]
         if request.fills:
             return _short("fill job", request, leaves)
     parts = _rows(order, width, request.pods) or _positions(order, width, request.pods)
     if parts is None and request.schema == NORMAL:
-        parts = _anything(order, request.pods)
+        parts = _fill_in_order(order, request.pods)
     return _short("job", request, leaves) if parts is None else parts
 
 
@@ -98,10 +98,10 @@ def version_2(
     unhealthy shared ones and those that only normal jobs use.
     """
     if request.pods < width or request.fills:
-        for found in _ladder(leaves):
+        for found in _switches_for_small_job(leaves):
             leaf = next((leaf for leaf in found if leaf.room >= request.pods), None)
             if leaf is not None:
-                return [_part(leaf, request.pods, leaf.kind, leaf.unhealthy)]
+                return [_first_nodes(leaf, request.pods, leaf.kind, leaf.unhealthy)]
         if request.fills:
             return _short("fill job", request, leaves)
     if request.pods > largest(leaves, most_shared):
@@ -124,7 +124,7 @@ def complete(
         take = min(left, leaf.room)
         if take:
             kind = EXCLUSIVE if leaf.kind == FREE and len(used) > 1 else leaf.kind
-            parts.append(_part(leaf, take, kind, leaf.unhealthy))
+            parts.append(_first_nodes(leaf, take, kind, leaf.unhealthy))
             left -= take
     if not left:
         return parts
@@ -159,7 +159,7 @@ def _tightest(leaves: Iterable[LeafSwitch], count: int) -> LeafSwitch | None:
     return min(fitting, key=lambda leaf: (leaf.room, leaf.id), default=None)
 
 
-def _part(leaf: LeafSwitch, count: int, kind: int = FREE, unhealthy: bool = False) -> NodeGroup:
+def _first_nodes(leaf: LeafSwitch, count: int, kind: int = FREE, unhealthy: bool = False) -> NodeGroup:
     nodes = tuple(leaf.nodes[position] for position in sorted(leaf.nodes)[:count])
     return NodeGroup(nodes, leaf, kind, unhealthy)
 
@@ -176,7 +176,7 @@ def _rows(order: Sequence[LeafSwitch], width: int, count: int) -> list[NodeGroup
     full = [leaf for leaf in order if leaf.room == width]
     if row + 1 > len(full):
         return None
-    return [*(_part(leaf, width) for leaf in full[:row]), _part(full[row], last + 1)]
+    return [*(_first_nodes(leaf, width) for leaf in full[:row]), _first_nodes(full[row], last + 1)]
 
 
 def _positions(order: Sequence[LeafSwitch], width: int, count: int) -> list[NodeGroup] | None:
@@ -201,28 +201,30 @@ def _positions(order: Sequence[LeafSwitch], width: int, count: int) -> list[Node
     return [*(across(index, width) for index in range(row)), across(row, last + 1)]
 
 
-def _anything(order: Sequence[LeafSwitch], count: int) -> list[NodeGroup] | None:
+def _fill_in_order(order: Sequence[LeafSwitch], count: int) -> list[NodeGroup] | None:
     parts = []
     for leaf in order:
         take = min(count, leaf.room)
         if take:
-            parts.append(_part(leaf, take))
+            parts.append(_first_nodes(leaf, take))
             count -= take
     return None if count else parts
 
 
-def _of(leaves: Iterable[LeafSwitch], kind: int, unhealthy: bool, descending: bool = False) -> list[LeafSwitch]:
+def _switches_of(
+    leaves: Iterable[LeafSwitch], kind: int, unhealthy: bool, descending: bool = False
+) -> list[LeafSwitch]:
     found = [leaf for leaf in leaves if leaf.kind == kind and leaf.unhealthy == unhealthy]
     return sorted(found, key=lambda leaf: (-leaf.room if descending else leaf.room, leaf.id))
 
 
-def _ladder(leaves: Sequence[LeafSwitch]) -> tuple[list[LeafSwitch], ...]:
+def _switches_for_small_job(leaves: Sequence[LeafSwitch]) -> tuple[list[LeafSwitch], ...]:
     """Switches for a small job, first those that other jobs cannot use."""
     return (
-        _of(leaves, EXCLUSIVE, False),
-        _of(leaves, SHARED, True),
-        _of(leaves, SHARED, False),
-        _of(leaves, FREE, False),
+        _switches_of(leaves, EXCLUSIVE, False),
+        _switches_of(leaves, SHARED, True),
+        _switches_of(leaves, SHARED, False),
+        _switches_of(leaves, FREE, False),
     )
 
 
@@ -231,23 +233,23 @@ def _exclusive_then_shared(
 ) -> list[NodeGroup] | Refusal:
     """Free switches whole; the rest on healthy shared ones, else on a part of a free one, which becomes shared."""
     parts: list[NodeGroup] = []
-    broken: LeafSwitch | None = None
-    for leaf in _of(leaves, FREE, False, descending):
+    split: LeafSwitch | None = None
+    for leaf in _switches_of(leaves, FREE, False, descending):
         if count < leaf.room:
-            broken = leaf
+            split = leaf
             break
         if leaf.room:
-            parts.append(_part(leaf, leaf.room, EXCLUSIVE))
+            parts.append(_first_nodes(leaf, leaf.room, EXCLUSIVE))
             count -= leaf.room
     if not count:
         return parts
-    healthy = _of(leaves, SHARED, False)
+    healthy = _switches_of(leaves, SHARED, False)
     shared = _shared(healthy, count, most_shared)
     if shared is not None:
         return parts + shared
-    if broken is None:
+    if split is None:
         return Refusal(TOPOLOGY, f"set tor failed by not enough nodes{_shown(leaves)}")
-    return [*parts, _part(broken, count, SHARED if most_shared > 0 else EXCLUSIVE)]
+    return [*parts, _first_nodes(split, count, SHARED if most_shared > 0 else EXCLUSIVE)]
 
 
 def _shared(ascending: Sequence[LeafSwitch], count: int, most: int) -> list[NodeGroup] | None:
@@ -256,12 +258,12 @@ def _shared(ascending: Sequence[LeafSwitch], count: int, most: int) -> list[Node
         return None
     alone = next((leaf for leaf in ascending if leaf.room >= count), None)
     if alone is not None:
-        return [_part(alone, count, SHARED)]
+        return [_first_nodes(alone, count, SHARED)]
     if most < 2:
         return None
     for small, big in pairwise(ascending):
         if small.room + big.room >= count:
-            return [_part(small, small.room, SHARED), _part(big, count - small.room, SHARED)]
+            return [_first_nodes(small, small.room, SHARED), _first_nodes(big, count - small.room, SHARED)]
     return None
 
 
@@ -272,15 +274,15 @@ def _normal(leaves: Sequence[LeafSwitch], count: int) -> list[NodeGroup] | Refus
     parts: list[NodeGroup] = []
     lent = [leaf for leaf in leaves if leaf.kind in (SHARED, EXCLUSIVE) and not leaf.unhealthy and not leaf.large]
     stages = (
-        _of(leaves, FREE, False, descending=True),
-        _of(leaves, SHARED, True),
+        _switches_of(leaves, FREE, False, descending=True),
+        _switches_of(leaves, SHARED, True),
         sorted(lent, key=lambda leaf: (leaf.room, leaf.id)),
     )
     for stage, found in enumerate(stages):
         for leaf in found:
             take = min(count, leaf.room)
             if take:
-                parts.append(_part(leaf, take, SHARED if stage else EXCLUSIVE, bool(stage)))
+                parts.append(_first_nodes(leaf, take, SHARED if stage else EXCLUSIVE, bool(stage)))
                 count -= take
     if count:
         return Refusal(TOPOLOGY, f"not enough node for normal job to schedule{_shown(leaves)}")

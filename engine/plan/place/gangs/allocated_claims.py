@@ -1,9 +1,10 @@
 """Gangs under a rule whose resource claims (DRA) are allocated: each pod has its node already, by the same rule.
 
 The pass that allocated the claims chose the nodes of the whole gang together. Choosing again could come to other
-blocks, so the nodes stand, and only what the rule demands of them is checked once more: a block is in one super pod, a
-part of it in one rack; under switch affinity the memory has what each node gets, and other jobs find the switches
-taken. Where that or a node no longer holds, the gang gets a new choice, and its claims are taken back.
+blocks, so the nodes are kept, and only what the rule demands of them is checked once more: a block is in one super
+pod, a part of it in one rack; under switch affinity the memory has what each node gets, and other jobs find the
+switches taken. Where a check fails or a node does not fit any more, the claims are taken back and nodes are chosen
+again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from engine.plan.place.state import Assignment, PlacementState
 def place(
     state: PlacementState, job: SchedulerJob, waiting: Sequence[Pod], ranks: Mapping[str, int], memory: JobMemory | None
 ) -> list[Assignment] | None:
-    """Assignments of all waiting pods to the nodes of their claims, already in the state; None where claims do not say,
-    or the nodes do not suit any more.
+    """Assign all waiting pods to the nodes of their claims, and return the assignments, which are in the state already.
+
+    None where a claim names no node, or a node does not fit any more; the state is unchanged then.
     """
     slots = _slots(state, job, waiting, ranks, memory)
     if slots is None:
