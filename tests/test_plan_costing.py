@@ -21,6 +21,7 @@ from engine.model.history import History, JobMemory, Recovery
 from engine.model.plan import Plan
 from engine.plan import plan
 from engine.status import memory_bodies
+from engine.status.recoveries import stages
 from tests import listing
 from tests.worlds import NOW, desired, fault, node, observed, pod, report
 
@@ -192,6 +193,30 @@ def test_a_job_that_shrank_lost_only_its_missing_part() -> None:
 def test_the_processes_report_ends_a_recovery(told: float, back: int) -> None:
     made = decided(world(gang(annotations={TRAINING: str(told)}), history=opened()))
     assert memory(made).recoveries[0].back == back
+
+
+def test_the_time_from_which_all_pods_run_is_recorded_before_training_resumes() -> None:
+    waits = decided(world(replaced(annotations={TRAINING: str(NOW - 120)}), history=opened()))
+    one = memory(waits).recoveries[0]
+    assert (one.placed, one.running, one.back) == (ms(-30), ms(0), 0)
+    goes_on = world(replaced(annotations={TRAINING: str(NOW + 20)}), history=waits.history)
+    one = memory(decided(goes_on, NOW + 25)).recoveries[0]
+    assert (one.placed, one.running, one.back) == (ms(-30), ms(0), ms(20))
+    assert [row["stage"] for row in stages(one)] == ["evicted", "bound", "running", "resumed"]
+
+
+def test_pods_run_no_later_than_their_processes_report() -> None:
+    one = memory(decided(world(replaced(annotations={TRAINING: str(NOW - 10)}), history=opened()))).recoveries[0]
+    assert (one.placed, one.running, one.back) == (ms(-30), ms(-10), ms(-10))
+
+
+def ms(seconds: float) -> int:
+    return round((NOW + seconds) * 1000)
+
+
+def replaced(**more: Any) -> list[Pod]:
+    """Both pods of the job, made for the open recovery and accepted 30 s ago."""
+    return [msgspec.structs.replace(pod, created=NOW - 60, started=NOW - 30) for pod in gang(**more)]
 
 
 def test_a_recovery_goes_on_while_a_pod_is_missing() -> None:

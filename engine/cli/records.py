@@ -67,7 +67,7 @@ def recoveries(plan: Plan, _: Observed, __: Desired) -> Answer:
                 "level": one.level,
                 "chips": one.chips,
                 "state": "done" if one.back else "under way",
-                "seconds": (one.back - one.at) // 1000 if one.back else None,
+                "seconds": _seconds(one.back - one.at) if one.back else None,
                 "lostChipHours": round(cost(one) / 3600, 2) if one.back else None,
                 "by": "cost" if one.estimates else "ladder",
             }
@@ -75,6 +75,11 @@ def recoveries(plan: Plan, _: Observed, __: Desired) -> Answer:
     found.sort(key=lambda item: (-item[0].at, item[1]["namespace"], item[1]["kind"], item[1]["name"]))
     columns = ("namespace", "name", "time", "reason", "codes", "level", "state", "seconds", "lostChipHours")
     return Answer(columns, [row for _, row in found], ("kind", "chips", "by"))
+
+
+def _seconds(milliseconds: int) -> float:
+    """Whole seconds, and the milliseconds of what takes less than ten: processes recover in tenths of a second."""
+    return milliseconds // 1000 if milliseconds >= 10_000 else milliseconds / 1000
 
 
 def revisions(_: Plan, observed: Observed, __: Desired) -> Answer:

@@ -66,7 +66,7 @@ METRICS: Final = (
     Described(
         "belay_recovery_seconds", "histogram", ("cause", "stage"),
         "From the decision to recover a job to each stage, by the reason of the decision. Stages: scheduled (kubelet "
-        "has accepted the last new pod), resumed (training goes on at full size).",
+        "has accepted the last new pod), running (all pods run), resumed (training goes on at full size).",
         RECOVERY_BUCKETS,
     ),
     Described(

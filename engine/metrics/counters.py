@@ -53,6 +53,8 @@ def _recovery(one: Recovery) -> Counter[str]:
     found = timed("recovery_seconds", (one.back - one.at) / 1000, cause=one.reason, stage="resumed")
     if one.placed:
         found += timed("recovery_seconds", (one.placed - one.at) / 1000, cause=one.reason, stage="scheduled")
+    if one.running:
+        found += timed("recovery_seconds", (one.running - one.at) / 1000, cause=one.reason, stage="running")
     found[counter_name("lost_chip_seconds", cause=one.reason)] += cost(one)
     return found
 

@@ -168,7 +168,8 @@ class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     checkpoint it starts from (s). ``placed`` is when kubelet had accepted the last pod made for it (ms, 0: none was
     made). ``steps`` are those of the conversation with its processes, if any: time (ms), event,
     state entered, code. ``seen`` is when the first of its codes was seen, ``isolated`` when the first chip with one was
-    isolated (ms, 0: unknown).
+    isolated (ms, 0: unknown). ``running`` is when the pods made for it were first seen to run, all of them (ms, 0: not
+    yet, or none was made).
     """
 
     at: int
@@ -184,6 +185,7 @@ class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     placed: int = 0
     seen: int = 0
     isolated: int = 0
+    running: int = 0
 
 
 class Healing(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -32,8 +32,8 @@ def stages(one: Recovery) -> list[dict[str, str]]:
     """What a recovery went through, in order of time; stages of which nothing is known are left out.
 
     ``seen`` (the first of its codes), ``graded`` and ``isolated`` (one pass does both), ``signalled`` (the job's
-    processes were asked), ``evicted``, ``bound`` (kubelet accepted the last new pod), ``repaired`` (the processes
-    answered last), ``resumed`` (training at full size).
+    processes were asked), ``evicted``, ``bound`` (kubelet accepted the last new pod), ``running`` (all pods run),
+    ``repaired`` (the processes answered last), ``resumed`` (training at full size).
     """
     in_place = bool(one.steps) and not one.placed
     times = [
@@ -43,6 +43,7 @@ def stages(one: Recovery) -> list[dict[str, str]]:
         ("signalled", one.steps[0][0] if one.steps else 0),
         ("evicted", 0 if in_place else one.at),
         ("bound", one.placed),
+        ("running", one.running),
         ("repaired", one.steps[-1][0] if in_place and one.back else 0),
         ("resumed", one.back),
     ]

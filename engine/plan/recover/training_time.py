@@ -127,7 +127,7 @@ def _level(gang: Gang, whole: bool) -> RecoveryLevel:
 
 
 def _closed(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
-    """The memory with the recovery closed once training resumed; unchanged before."""
+    """The memory with the recovery closed once training resumed; before, with the time from which its pods run."""
     one = memory.recoveries[-1]
     pods = [scope.observed.pods[key] for key in gang.pods]
     old = any(pod.uid in memory.evicted for pod in pods)
@@ -136,11 +136,16 @@ def _closed(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
         return memory
     if old or not running or len(pods) < gang.replicas or any(pod.key in scope.evicting for pod in pods):
         return memory
+    made = [round(pod.started * 1000) for pod in pods if pod.started is not None and pod.created * 1000 >= one.at]
+    if made and not one.running:
+        placed = min(max(made), scope.now_ms)
+        one = msgspec.structs.replace(one, placed=placed, running=max(placed, scope.now_ms))
+        memory = msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], one))
     back = _training_resumed(pods, one.at, scope.now_ms)
     if back is None:
         return memory
-    made = [round(pod.started * 1000) for pod in pods if pod.started is not None and pod.created * 1000 >= one.at]
-    done = msgspec.structs.replace(one, back=back, placed=min(max(made, default=0), back))
+    # processes may report earlier than a pass sees their pods run
+    done = msgspec.structs.replace(one, back=back, placed=min(one.placed, back), running=min(one.running, back))
     return _with_costs(msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], done)), done)
 
 
