@@ -249,6 +249,27 @@ def test_conversations_and_tables_that_nest_too_deeply_are_invalid() -> None:
         podannotations.configuration({podannotations.CONFIGURATION_NPU: DEEP[:100_000]})
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"server_list": 1, "super_pod_list": 2},
+        {"server_list": [1, {"device": 1}], "super_pod_list": [3, {"server_list": 4}]},
+        {"server_list": [{"device": [1, None, {"device_id": 0}], "host_ip": {}}]},
+    ],
+)
+def test_a_rank_table_that_someone_wrote_by_hand_ends_no_stream(table: dict[str, Any]) -> None:
+    built = globaltable.build([globaltable.Group("j", {"status": "completed", **table}, "0")])
+    assert json.loads(globaltable.text(built))["server_group_list"][0]["group_id"] == "2"
+
+
+def test_servers_of_inference_name_their_hardware() -> None:
+    server = {"device": [], "host_ip": "10.0.0.1", "container_ip": "10.1.0.1", "hardware_type": "800I-A2-64G"}
+    built = globaltable.build([globaltable.Group("j", {"status": "completed", "server_list": [server]}, "0")])
+    assert built["server_group_list"][0]["server_list"] == [
+        {"device": [], "server_id": "10.0.0.1", "server_ip": "10.1.0.1", "hardware_type": "800I-A2-64G"}
+    ]
+
+
 def test_conversations_of_other_versions_continue() -> None:
     """What the version before did not know is at its default; what only a later one knows is left out."""
     known = recoveryrecord.Record(

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from engine.model.unstructured import nested_list
 from engine.wire.gojson import go_json
 
 PREFIX: Final = "rings-config-"
@@ -97,7 +98,7 @@ def _managers(number: str, pods: Sequence[Manager]) -> dict[str, Any]:
 
 
 def _servers(number: str, group: Group) -> dict[str, Any]:
-    rows = [row for row in group.table.get("server_list") or () if isinstance(row, dict)]
+    rows = nested_list(group.table, "server_list")
     hosts = {str(row.get("server_id", "")): str(row.get("host_ip") or row.get("server_id", "")) for row in rows}
     out: dict[str, Any] = {
         "group_id": number,
@@ -105,32 +106,32 @@ def _servers(number: str, group: Group) -> dict[str, Any]:
         "server_count": str(len(rows)),
         "server_list": [_server(row) for row in rows],
     }
-    super_pods = group.table.get("super_pod_list")
-    if isinstance(super_pods, list):
-        out["super_pod_list"] = [_super_pod(row, hosts) for row in super_pods if isinstance(row, dict)]
+    if isinstance(group.table.get("super_pod_list"), list):
+        out["super_pod_list"] = [_super_pod(row, hosts) for row in nested_list(group.table, "super_pod_list")]
     return out
 
 
 def _server(row: Mapping[str, Any]) -> dict[str, Any]:
     devices = []
-    for position, chip in enumerate(row.get("device") or ()):
+    for position, chip in enumerate(nested_list(row, "device")):
         device = {"device_id": str(chip.get("device_id", "")), "device_ip": str(chip.get("device_ip", ""))}
         if chip.get("super_device_id"):
             device["super_device_id"] = str(chip["super_device_id"])
         device |= {"device_logical_id": str(position), "rank_id": str(chip.get("rank_id", ""))}
         devices.append(device)
-    return {
+    server = {
         "device": devices,
         "server_id": str(row.get("host_ip") or row.get("server_id", "")),
         "server_ip": str(row.get("container_ip", "")),
     }
+    hardware = row.get("hardware_type")
+    return {**server, "hardware_type": str(hardware)} if hardware else server
 
 
 def _super_pod(row: Mapping[str, Any], hosts: Mapping[str, str]) -> dict[str, Any]:
     servers = [
         {**server, "server_id": hosts.get(str(server.get("server_id", "")), str(server.get("server_id", "")))}
-        for server in row.get("server_list") or ()
-        if isinstance(server, dict)
+        for server in nested_list(row, "server_list")
     ]
     return {**row, "server_list": servers}
 
