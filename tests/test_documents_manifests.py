@@ -391,6 +391,27 @@ def test_retries_without_effect_are_warned_about(policy: str | None, times: str,
     assert found == ([("spec.tasks.0.template.spec.restartPolicy", text)] if warned else [])
 
 
+@pytest.mark.parametrize(
+    ("chosen", "written", "warned"),
+    [
+        ("OnFailure", "Always", "OnFailure"),
+        (None, "OnFailure", "Never"),
+        ("ExitCode", "Always", "ExitCode"),
+        ("ExitCode", "Never", ""),
+        (None, "Never", ""),
+        ("Always", "Always", ""),
+        ("Always", None, ""),
+    ],
+)
+def test_a_template_whose_restart_policy_is_overwritten(chosen: str | None, written: str | None, warned: str) -> None:
+    body = template()
+    body["spec"] |= {"restartPolicy": written} if written else {}
+    job = ascend_job(Master={"replicas": 1, "template": body} | ({"restartPolicy": chosen} if chosen else {}))
+    text = f"{written} is overwritten by the replica's restartPolicy, {warned}: write it there"
+    where = "spec.replicaSpecs.Master.template.spec.restartPolicy"
+    assert problems(job, "warning") == ([(where, f"SettedPodTemplateRestartPolicy: {text}")] if warned else [])
+
+
 def test_a_namespace_without_a_value_is_no_namespace() -> None:
     body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": None}}
     assert [path for path, _ in problems(body)] == ["metadata.namespace"]

@@ -167,8 +167,18 @@ def _check_replica(problems: Problems, replica: Mapping[str, Any], kind: str, le
         problems.error((*path, "template", "spec", "containers"), f"{invalid}: containers is undefined")
         return 0
     chips = check_template(problems, template, (*path, "template"))
+    _check_overwritten(problems, replica, spec, (*path, "template", "spec", "restartPolicy"))
     _check_container(problems, containers, kind, (*path, "template", "spec", "containers"))
     return chips * (1 if count is None else max(count, 0))
+
+
+def _check_overwritten(problems: Problems, replica: Mapping[str, Any], pod: Mapping[str, Any], path: Path) -> None:
+    """Report a template's restart policy that the replica's overwrites, by the reason of the operator's event."""
+    chosen, written = replica.get("restartPolicy") or "Never", pod.get("restartPolicy")
+    kept = "Never" if chosen == "ExitCode" else chosen
+    if isinstance(written, str) and written not in ("", kept):
+        text = f"{written:.63} is overwritten by the replica's restartPolicy, {chosen!s:.63}: write it there"
+        problems.warn(path, f"SettedPodTemplateRestartPolicy: {text}")
 
 
 def _check_container(problems: Problems, containers: list[Any], kind: str, path: Path) -> None:
