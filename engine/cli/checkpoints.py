@@ -177,7 +177,8 @@ def _age(text: str) -> float:
 @fails_clearly
 def prune(folder: Path, keep: int | None, age: str | None, dry: bool) -> None:
     """Remove sets beyond --keep or --older-than, incomplete sets older than the newest complete one, and what
-    interrupted work left. The newest complete set always stays, and every set of a later step.
+    interrupted work left. The newest complete set always stays, and every set of a later step. Before a complete set
+    goes, one that stays is proven by its checksums; exit code 1 for damaged ones.
     """
     from agents.training.checkpoint import retention
 
@@ -189,8 +190,16 @@ def prune(folder: Path, keep: int | None, age: str | None, dry: bool) -> None:
             click.echo(f"{word} {name}")
             step(note=name)
 
-        gone = retention.prune(folder.absolute(), keep=keep, oldest=oldest, report=report, dry=dry)
-    click.echo(f"{len(gone)} {'to remove' if dry else 'removed'}")
+        found = retention.prune(
+            folder.absolute(), keep=keep, oldest=oldest, report=report, dry=dry, progress=lambda _: step(0)
+        )
+    for text in found.damaged:
+        click.echo(f"damaged: {text}")
+    for path in found.kept:
+        click.echo(f"stays: {path}, since no newer set is whole")
+    click.echo(f"{len(found.removed)} {'to remove' if dry else 'removed'}")
+    if found.damaged:
+        raise SystemExit(1)
 
 
 VERBS: tuple[Any, ...] = (checkpoint,)

@@ -146,6 +146,23 @@ def test_retention_never_takes_the_newest_complete_set_nor_later_ones(tmp_path: 
     assert [one.step for one in sets.scan(tmp_path)] == [50, 40]
 
 
+def test_retention_keeps_the_newest_set_that_is_whole(tmp_path: Path):
+    for step in (10, 20, 30, 40):
+        save(tmp_path, step)
+    for step in (30, 40):
+        flip(sets.rank_file(tmp_path, step, 0, 2), 700)
+    found = retention.prune(tmp_path, keep=2)
+    assert [path.name for path in found.kept] == ["step-000000020"] and len(found.damaged) == 2
+    assert [one.step for one in sets.scan(tmp_path)] == [40, 30, 20]
+    save(tmp_path, 50)
+    flip(sets.rank_file(tmp_path, 50, 1, 2), 700)
+    flip(sets.rank_file(tmp_path, 20, 0, 2), 700)
+    assert retention.prune(tmp_path, keep=1).removed == [], "nothing complete goes where nothing is whole"
+    save(tmp_path, 60)
+    found = retention.prune(tmp_path, keep=1)
+    assert not found.damaged and [one.step for one in sets.scan(tmp_path)] == [60]
+
+
 def test_a_job_that_went_back_keeps_what_it_saves_beside_later_damaged_sets(tmp_path: Path):
     one = Checkpoints(tmp_path, 0, 1, keep=2, through=Saver(None))
     for step in (900, 1000, 1100):
@@ -184,9 +201,13 @@ def test_the_verbs_list_verify_and_prune(tmp_path: Path):
     durable.staging(tmp_path / "x").write_bytes(b"half")
     assert "in 1 leftovers" in run("du", str(tmp_path))[1]
     code, text = run("prune", str(tmp_path), "--keep", "1", "--dry-run")
-    assert code == 0 and "2 to remove" in text and len(sets.scan(tmp_path)) == 3
-    run("prune", str(tmp_path), "--keep", "1")
-    assert [one.step for one in sets.scan(tmp_path)] == [30, 20] and not durable.staging(tmp_path / "x").exists()
+    assert code == 1 and "1 to remove" in text and len(sets.scan(tmp_path)) == 3
+    code, text = run("prune", str(tmp_path), "--keep", "1")
+    assert code == 1 and "damaged: " in text and "step-000000010, since no newer set is whole" in text
+    assert [one.step for one in sets.scan(tmp_path)] == [30, 20, 10] and not durable.staging(tmp_path / "x").exists()
+    flip(sets.rank_file(tmp_path, 20, 1, 2), 700)
+    assert run("prune", str(tmp_path), "--keep", "1") == (0, f"removing {tmp_path}/step-000000010\n1 removed\n")
+    assert [one.step for one in sets.scan(tmp_path)] == [30, 20]
     assert run("prune", str(tmp_path), "--older-than", "soon")[0] == 2
 
 

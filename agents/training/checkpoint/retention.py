@@ -1,4 +1,6 @@
-"""Removes checkpoints by count and by age, never the newest complete one nor one that may still be written."""
+"""Removes checkpoints by count and by age, never the newest complete one, the last whole one, nor one that may still be
+written.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from agents.training.checkpoint import durable, sets, sums
+from agents.training.checkpoint import durable, sets, sums, verifying
 from agents.training.checkpoint.sets import CheckpointSet
 
 
@@ -67,6 +70,17 @@ def _old(path: Path) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class Pruned:
+    """What :func:`prune` removed, or with ``dry`` would remove; ``damaged`` are reasons why complete sets do not count
+    as whole, and ``kept`` sets that stay for that.
+    """
+
+    removed: list[Path]
+    damaged: list[str]
+    kept: list[Path]
+
+
 def prune(
     folder: Path,
     *,
@@ -74,15 +88,36 @@ def prune(
     oldest: float | None = None,
     report: Callable[[str], None] | None = None,
     dry: bool = False,
-) -> list[Path]:
-    """Remove outdated sets and leftovers of ``folder``; the removed paths (with ``dry`` those to remove)."""
-    gone = []
-    for one in outdated(sets.scan(folder), keep=keep, oldest=oldest):
+    progress: Callable[[int], None] | None = None,
+) -> Pruned:
+    """Remove outdated sets and leftovers of ``folder``. ``report`` gets each path, ``progress`` the bytes that were
+    proven.
+
+    Before a complete set goes, one that stays is proven by its sums, the newest first. Where all that stay are damaged,
+    the newest outdated one without damage stays too; where none is whole, every complete one.
+    """
+    found = sets.scan(folder)
+    gone = outdated(found, keep=keep, oldest=oldest)
+    damaged: list[str] = []
+    kept: list[CheckpointSet] = []
+    if any(one.complete for one in gone):
+        complete = sorted((one for one in found if one.complete), key=lambda one: (one in gone, -one.step))
+        for one in complete:
+            if reason := _damage(one, progress):
+                damaged.append(reason)
+                continue
+            kept = [one] if one in gone else []
+            break
+        else:
+            kept = [one for one in complete if one in gone]
+    gone = [one for one in gone if one not in kept]
+    removed = []
+    for one in gone:
         if report:
             report(str(one.folder))
         if not dry:
             remove(one)
-        gone.append(one.folder)
+        removed.append(one.folder)
     for path in leftovers(folder):
         if report:
             report(str(path))
@@ -91,5 +126,14 @@ def prune(
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-        gone.append(path)
-    return gone
+        removed.append(path)
+    return Pruned(removed, damaged, [one.folder for one in kept])
+
+
+def _damage(one: CheckpointSet, progress: Callable[[int], None] | None) -> str:
+    """Why a complete set cannot be loaded; empty when it is whole."""
+    for path in one.files:
+        found = verifying.verify(path, progress=progress)
+        if found.state == "damaged":
+            return found.text
+    return ""
