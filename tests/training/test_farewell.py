@@ -17,7 +17,8 @@ import pytest
 from agents.training.agent import node as nodes
 from agents.training.agent.coordinator_host import CoordinatorHost
 from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
-from agents.training.agent.node import NodeAgent, NodeSettings
+from agents.training.agent.node import NodeAgent
+from agents.training.agent.node_ranks import NodeSettings
 from agents.training.frames import Message
 from agents.training.tolerance.members import Limits
 from tests.ports import free_port

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agents.training.agent.node import NodeAgent
-from agents.training.tolerance import coordinator
+from agents.training.tolerance import generations
 from agents.training.tolerance.coordinator import Coordinator
 from tests.training.sim.native import World
 
@@ -57,7 +57,7 @@ def test_an_agent_that_begins_again_what_is_done_is_seen(monkeypatch: pytest.Mon
 
 
 def test_a_plan_without_donors_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "donors", lambda members, holders: {})
+    monkeypatch.setattr(generations, "donors", lambda members, holders: {})
     assert any("has no donor" in one for one in broken(range(60)))
 
 

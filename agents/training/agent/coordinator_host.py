@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from agents.training.frames import Message
@@ -289,3 +290,19 @@ def timeline(recovery: Recovery) -> str:
             "ranks": sorted(recovery.ranks),
         }
     )
+
+
+def report(recovery: Recovery) -> None:
+    """Report a recovery to the operator."""
+    found = json.loads(timeline(recovery))
+    say(
+        f"generation {recovery.generation} goes on at step {recovery.step}, {found['entered_ms']:g} ms after the fault "
+        f"(ranks freed after {found['freed_ms']:g} ms)"
+    )
+
+
+def append_timeline(recovery: Recovery, file: Path | None) -> None:
+    """Append a recovery to ``file`` as a line of JSON; nothing without a file."""
+    if file is not None:
+        with file.open("a") as lines:
+            lines.write(timeline(recovery) + "\n")

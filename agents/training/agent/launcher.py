@@ -13,9 +13,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from agents.training.agent.coordinator_host import CoordinatorHost
+from agents.training.agent.coordinator_host import CoordinatorHost, append_timeline, report
 from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
-from agents.training.agent.node import Candidacy, NodeAgent, NodeSettings, append_timeline, report
+from agents.training.agent.node import Candidacy, NodeAgent
+from agents.training.agent.node_ranks import NodeSettings
 from agents.training.agent.peers import Peers
 from agents.training.agent.ranks import Ranks
 from agents.training.agent.supervisor import LEAVING, RESTARTS, RETURN_SOCKET, WORKED, supervise

@@ -11,61 +11,24 @@ step whose every shard is held by a living rank.
 from __future__ import annotations
 
 import enum
-import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from agents.training.tolerance import messages as m
-from agents.training.tolerance.constants import (
-    FAULT_OF,
-    ControllerState,
-    DataStatus,
-    FaultType,
-    Result,
-    TrainState,
-    after,
-)
+from agents.training.tolerance.action_requests import ActionRequest, ActionRequests
+from agents.training.tolerance.constants import ControllerState, FaultType, Result, TrainState, after
 from agents.training.tolerance.controller_commands import (
     Close,
     ControllerCommand,
     ControllerSettings,
     EndController,
-    LogLine,
     Order,
     Report,
-    SendTo,
 )
 from agents.training.tolerance.messages import Message
-from agents.training.tolerance.peers import Peer
-from agents.training.tolerance.replicas import ReplicaGroup, groups_of
-from agents.training.tolerance.steplock import RankStep
 
 Steps = Generator[float | None, None, Any]
-RESEND = 2.0
-FAULTY = frozenset(
-    {TrainState.UCE_HIGH, TrainState.UCE_LOW, TrainState.UCE_CORRUPTED, TrainState.PRECISION_ERROR}
-    | {TrainState.HCCL_FAILED, TrainState.ABNORMAL}
-)
 READY = frozenset({TrainState.INIT_FINISH, TrainState.PREREPAIR_FINISH})
-
-
-@dataclass
-class ActionRequest:
-    """An action that was requested from ranks."""
-
-    messages: dict[int, Message]
-    missing: set[int]
-    resend: float
-    results: dict[int, Message] = field(default_factory=dict)
-
-    def done(self) -> bool:
-        """Whether all ranks that are still connected have answered."""
-        return not self.missing
-
-    def failed(self) -> set[int]:
-        """Ranks whose action failed."""
-        return {rank for rank, reply in self.results.items() if reply["result"] != Result.OK}
 
 
 class Stage(enum.Enum):
@@ -85,48 +48,29 @@ class DestroyedError(Exception):
     """The controller was ordered to end."""
 
 
-class Controller:
+class Controller(ActionRequests):
     """The state machine."""
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:
-        self.s = settings
-        self.now = now
+        super().__init__(settings, now)
         self.state = ControllerState.INIT
-        self.generation = 0
-        self.term = settings.backup
         self.master = settings.backup == 0
-        self.peers: dict[int, Peer] = {}
-        self.standby: dict[int, Peer] = {}  # new processes of a hot switch
-        self.links: dict[int, tuple[int, str]] = {}
-        self.faults: dict[int, FaultType] = {}
-        self.codes: dict[int, str] = {}
-        self.resumed: set[int] = set()
-        """Faulty ranks that have been repaired and train again while others still roll back."""
-        self.isolated: frozenset[int] = frozenset()
-        self.fresh = False
         self.unclean = False
         """Whether the order to rebuild groups is to begin with cleaning."""
         self.stage = Stage.STOP
-        self.strategy = ""
         self.params = ""
         self.awaiting: tuple[str, int] | None = None
         self.repaired: dict[int, int] = {}  # the faults that the current strategy has repaired
         self.step = 0
         self.orders: dict[str, Order] = {}
         self.hot: frozenset[int] = frozenset()
-        self.asked: ActionRequest | None = None
         self.backups_announced = False
         self.ended = False
         self.retired: set[str] = set()  # sessions that a new process replaced
-        self._leaving: dict[int, tuple[float, Message]] = {}
         self.finished = 0
         self._next_look = 0.0
         self._answering: ActionRequest | None = None
         """The request whose answers the machine waits for: until the last one comes it need not look."""
-        self._groups: tuple[ReplicaGroup, ...] | None = None
-        """What `groups` answers, until a rank declares others or a process comes."""
-        self._sn = 0
-        self._out: list[ControllerCommand] = []
         self._deadline: float | None = None
         self._procedures: dict[ControllerState, Callable[[Controller], Steps]] = {}
 
@@ -242,6 +186,24 @@ class Controller:
             peer.state = TrainState.ABNORMAL
             self.fault(peer.rank, FaultType.PROCESS, "connection closed")
 
+    def _check_silence(self) -> None:
+        """Declare a rank lost after two checks one heartbeat apart without a message."""
+        if self.now < self._next_look:
+            return
+        self._next_look = self.now + self.s.heartbeat / 2
+        for peer in self.peers.values():
+            if peer.link is None or peer.finished or self.now - peer.seen < self.s.lost:
+                continue
+            if peer.suspect is None:
+                peer.suspect = self.now
+            elif self.now - peer.suspect >= self.s.heartbeat and peer.rank not in self.isolated:
+                silent = self.now - peer.seen
+                self._out.append(Close(peer.link))
+                self.links.pop(peer.link, None)
+                peer.link, peer.state = None, TrainState.ABNORMAL
+                self.drop(peer.rank)
+                self.fault(peer.rank, FaultType.PROCESS, f"silent for {silent:.1f} s")
+
     # -- for procedures -----------------------------------------------------------------------------------------
 
     def until(self, condition: Callable[[], bool], limit: float | None = None, absorb: bool = False) -> Steps:
@@ -271,29 +233,6 @@ class Controller:
                 return False
             yield deadline
 
-    def ask(self, op: str, targets: Iterable[int], **fields: Any) -> ActionRequest:
-        """Request an action from all of ``targets``. They share one message, which is encoded once."""
-        self._sn += 1
-        message = {"op": op, **self._head(), **fields}
-        return self._request(dict.fromkeys(targets, message))
-
-    def ask_each(self, op: str, fields: Mapping[int, Mapping[str, Any]]) -> ActionRequest:
-        """Request an action, with its own fields for each rank, from the connected ranks."""
-        self._sn += 1
-        head = {"op": op, **self._head()}
-        return self._request({rank: {**head, **more} for rank, more in fields.items()})
-
-    def _request(self, wanted: Mapping[int, Message]) -> ActionRequest:
-        messages: dict[int, Message] = {}
-        peers, out = self.peers, self._out
-        for rank, message in wanted.items():
-            peer = peers.get(rank)
-            if peer is not None and peer.link is not None:
-                messages[rank] = message
-                out.append(SendTo(peer.link, message))
-        self.asked = ActionRequest(messages, set(messages), self.now + RESEND)
-        return self.asked
-
     def settled(self, ask: ActionRequest, limit: float) -> Steps:
         """Wait for all answers; the ranks that failed. Ranks that do not answer are lost (a new generation starts)."""
         done = yield from self.answered(ask, limit)
@@ -308,31 +247,6 @@ class Controller:
         self.leave(self.peers[rank])
         self.fault(rank, FaultType.PROCESS, why)
 
-    def leave(self, peer: Peer) -> None:
-        """Order the process of ``peer`` to end; the order is repeated until its connection closes."""
-        self._sn += 1
-        if peer.link is not None:
-            message = {"op": m.EXIT, **self._head()}
-            self._out.append(SendTo(peer.link, message))
-            self._leaving[peer.link] = (self.now + RESEND, message)
-
-    def _head(self) -> Message:
-        return {"term": self.term, "gen": self.generation, "sn": self._sn, "strategy": self.strategy}
-
-    def fault(self, rank: int, kind: FaultType, why: str, code: str = "") -> None:
-        """Record a fault. The worst fault of a rank counts: a lost process outranks the others."""
-        known = self.faults.get(rank)
-        if known is not FaultType.PROCESS:
-            self.faults[rank] = kind
-        self.codes[rank] = code or self.codes.get(rank, "")
-        self.fresh = True
-        self.log(f"rank {rank}: {why} (fault type {int(kind)})", warning=True)
-
-    def send(self, peer: Peer, message: Message) -> None:
-        """Send to one rank if it is connected."""
-        if peer.link is not None:
-            self._out.append(SendTo(peer.link, message))
-
     def report(self, name: str, *arguments: Any) -> None:
         """Report to ClusterD, if it takes part."""
         if self.s.clusterd and self.term == 0:
@@ -346,173 +260,5 @@ class Controller:
         self.report("report_result", code, text, faults, strategy)
         self.log(f"result of {strategy or 'recovery'}: {code} {text}", warning=code not in (0, 201))
 
-    def log(self, text: str, warning: bool = False) -> None:
-        """A line for the log."""
-        self._out.append(LogLine(text[:500], warning))
 
-    def reported_faults(self) -> dict[int, int]:
-        """Faults in the form of ClusterD: rank → type."""
-        return {rank: int(kind) for rank, kind in sorted(self.faults.items())}
-
-    def everyone(self) -> list[Peer]:
-        """All processes, including those of a hot switch."""
-        return [*self.peers.values(), *self.standby.values()]
-
-    def living(self) -> list[int]:
-        """Ranks whose process is connected and takes part."""
-        return [r for r, p in self.peers.items() if p.link is not None and not p.finished and r not in self.isolated]
-
-    def healthy(self) -> list[int]:
-        """Living ranks without a fault of their own."""
-        return [rank for rank in self.living() if rank not in self.faults]
-
-    def lost(self) -> set[int]:
-        """Ranks whose process is gone or cannot continue, and that no new process replaces yet."""
-        return {
-            rank
-            for rank, kind in self.faults.items()
-            if kind is FaultType.PROCESS
-            and rank not in self.isolated
-            and not ((peer := self.peers.get(rank)) is not None and peer.link is not None and peer.new)
-        }
-
-    def regroup(self) -> None:
-        """The ranks of the job, or what they hold, have changed."""
-        self._groups = None
-
-    def groups(self) -> tuple[ReplicaGroup, ...]:
-        """Replica groups that ranks declared; those of lost ranks are still known."""
-        if self._groups is None:
-            self._groups = groups_of({rank: peer.replicas for rank, peer in self.peers.items()})
-        return self._groups
-
-    def steps(self, ranks: Iterable[int]) -> dict[int, RankStep]:
-        """The step that each of these ranks holds."""
-        return {rank: self.peers[rank].step for rank in ranks}
-
-    def grace(self) -> float:
-        """Seconds for a survivor to be freed: three median steps, at least one second."""
-        paces = [peer.pace for peer in self.peers.values() if peer.pace > 0]
-        return max(1.0, 3 * statistics.median(paces)) if paces else 1.0
-
-    def repairable(self) -> bool:
-        """Whether every rank allows the repair of memory errors and links in its process."""
-        return all(peer.uce for peer in self.peers.values())
-
-    # -- inner ---------------------------------------------------------------------------------------------------
-
-    def _peer(self, link: int) -> Peer | None:
-        known = self.links.get(link)
-        if known is None:
-            return None
-        rank, session = known
-        peer = self.peers.get(rank)
-        if peer is not None and peer.link == link and peer.session == session:
-            return peer
-        peer = self.standby.get(rank)
-        return peer if peer is not None and peer.link == link and peer.session == session else None
-
-    def refuse(self, link: int, reason: str, final: bool = True) -> None:
-        """Refuse a process."""
-        self._out.append(SendTo(link, {"op": m.REFUSED, "reason": reason, "final": final}))
-        self._out.append(Close(link))
-        self.log(f"a process is refused: {reason}", warning=True)
-
-    def close(self, link: int) -> None:
-        """Close a connection that is no longer used."""
-        self.links.pop(link, None)
-        self._out.append(Close(link))
-
-    def _replicas(self, peer: Peer, message: Message) -> None:
-        self.regroup()
-        try:
-            peer.replicas = tuple(
-                ReplicaGroup(int(g["kind"]), tuple(map(int, g["ranks"])), int(g["copies"]), int(g["shift"]))
-                for g in message["replicas"]
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            self.log(f"rank {peer.rank}: its replica groups are ignored: {error}", warning=True)
-        peer.dp = tuple(message["dp"])
-        self.send(peer, {"op": m.NOTED, "n": message["n"]})
-
-    def _status(self, peer: Peer, status: Mapping[str, Any]) -> None:
-        if status["n"] <= peer.status:
-            return
-        peer.status = status["n"]
-        held = peer.step
-        if (held.step, held.backup_step, held.data) != (status["step"], status["backup"], status["data"]):
-            peer.step = RankStep(status["step"], status["backup"], DataStatus(status["data"]), self.s.local_copy)
-        peer.parked, peer.loaded, peer.generation = status["parked"], status["loaded"], status["gen"]
-        peer.pace = float(status.get("pace", 0.0))
-        if peer.generation != self.generation or not status.get("freed"):
-            peer.freed = None
-        elif peer.freed is None:
-            peer.freed = self.now
-        state = peer.state if peer.state == status["state"] else TrainState(status["state"])
-        if peer.finished:
-            return
-        peer.state, peer.code = state, status["code"]
-        if state in FAULTY:
-            self._faulty(peer)
-
-    def _faulty(self, peer: Peer) -> None:
-        """Record the fault that a rank reports, unless it is the one that is being repaired."""
-        if peer.rank in self.resumed:
-            # that one was repaired: this is another
-            self.resumed.discard(peer.rank)
-            del self.faults[peer.rank]
-        known, kind = self.faults.get(peer.rank), FAULT_OF[peer.state]
-        if peer.rank not in self.isolated and known not in (kind, FaultType.PROCESS):
-            self.fault(peer.rank, kind, f"reports {peer.state.name}", peer.code)
-
-    def _reply(self, peer: Peer, message: Message) -> None:
-        ask = self.asked
-        if ask is None or peer.rank not in ask.missing:
-            return
-        asked = ask.messages[peer.rank]
-        if message["sn"] == asked["sn"]:
-            ask.missing.discard(peer.rank)
-            ask.results[peer.rank] = message
-            if "resume" in asked and message["result"] == Result.OK:
-                if peer.rank in self.faults:
-                    self.resumed.add(peer.rank)
-                if peer.state in FAULTY:
-                    self._faulty(peer)
-
-    def drop(self, rank: int) -> None:
-        """Stop waiting for the answer of this rank."""
-        if self.asked is not None:
-            self.asked.missing.discard(rank)
-
-    def _resend(self) -> None:
-        for link, (time, message) in list(self._leaving.items()):
-            if self.now >= time:
-                self._out.append(SendTo(link, message))
-                self._leaving[link] = (self.now + RESEND, message)
-        if self.asked is None or not self.asked.missing or self.now < self.asked.resend:
-            return
-        self.asked.resend = self.now + RESEND
-        for rank in self.asked.missing:
-            if rank in self.peers:
-                self.send(self.peers[rank], self.asked.messages[rank])
-
-    def _check_silence(self) -> None:
-        """Declare a rank lost after two checks one heartbeat apart without a message."""
-        if self.now < self._next_look:
-            return
-        self._next_look = self.now + self.s.heartbeat / 2
-        for peer in self.peers.values():
-            if peer.link is None or peer.finished or self.now - peer.seen < self.s.lost:
-                continue
-            if peer.suspect is None:
-                peer.suspect = self.now
-            elif self.now - peer.suspect >= self.s.heartbeat and peer.rank not in self.isolated:
-                silent = self.now - peer.seen
-                self._out.append(Close(peer.link))
-                self.links.pop(peer.link, None)
-                peer.link, peer.state = None, TrainState.ABNORMAL
-                self.drop(peer.rank)
-                self.fault(peer.rank, FaultType.PROCESS, f"silent for {silent:.1f} s")
-
-
-__all__ = ["READY", "ActionRequest", "Controller", "NewFaultError", "Stage", "Steps"]
+__all__ = ["READY", "Controller", "NewFaultError", "Stage", "Steps"]

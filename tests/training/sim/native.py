@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
-from agents.training.agent import coordinator_host
+from agents.training.agent import coordinator_host, node_ranks
 from agents.training.agent import node as nodes
 from agents.training.agent.node import NodeAgent
 
@@ -232,15 +232,16 @@ class World:
     @contextlib.contextmanager
     def _clock(self) -> Iterator[None]:
         real_time, real_say, real_reap = nodes.time, nodes.say, NodeAgent._reap
-        nodes.time = SimpleNamespace(monotonic=lambda: self.now)  # type: ignore[assignment]
+        nodes.time = node_ranks.time = SimpleNamespace(monotonic=lambda: self.now)  # type: ignore[assignment]
         nodes.say = lambda text, *_: self.note(text)
         NodeAgent._reap = staticmethod(lambda: None)  # type: ignore[method-assign]
         coordinator_say, coordinator_host.say = coordinator_host.say, lambda text, *_: self.note(text)
         try:
             yield
         finally:
-            nodes.time, nodes.say, coordinator_host.say = real_time, real_say, coordinator_say
-            NodeAgent._reap = real_reap  # type: ignore[method-assign]
+            nodes.time, node_ranks.time, nodes.say = real_time, real_time, real_say
+            coordinator_host.say = coordinator_say
+            NodeAgent._reap = staticmethod(real_reap)  # type: ignore[method-assign]
 
     def judge(self) -> None:
         """What must hold at the end."""

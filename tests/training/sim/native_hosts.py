@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from agents.training.agent.coordinator_host import CoordinatorHost
-from agents.training.agent.node import NodeAgent, NodeSettings
+from agents.training.agent.node import NodeAgent
+from agents.training.agent.node_ranks import NodeSettings
 from agents.training.agent.ranks import ProcessLost, RankMessage
 from agents.training.agent.supervisor import ALL_FINISHED
 from agents.training.frames import Message

@@ -1,0 +1,173 @@
+"""Generations of native recovery: how one begins, and at which step it trains. Pure.
+
+A *generation* is one attempt to train with all ranks. Each fault starts the next one, and work for an older one is
+abandoned, so that a second fault during a repair is handled like the first. All ranks leave their training function and
+report the step that they hold completely (READY). Training continues at the highest step of which some rank holds every
+shard; ranks at another step, healthy ones too, get it from a donor: a step counts once one rank finished it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agents.training.tolerance.coordinator_commands import (
+    AskCheckpoint,
+    CoordinatorCommand,
+    EndJob,
+    GenerationPlan,
+    JoinGeneration,
+    Leave,
+    StartRank,
+)
+from agents.training.tolerance.donors import donors, ranks_text
+from agents.training.tolerance.members import Limits, Phase, RankStatus, Recovery, RunningRank
+
+
+@dataclass
+class Generations:
+    """The ranks of a job and its generations. ``places``: rank → node, for all ranks of the job."""
+
+    places: dict[int, int]
+    limits: Limits = field(default_factory=Limits)
+    generation: int = 0
+    ended: EndJob | None = None
+    recovery: Recovery | None = None
+    """The recovery in progress; the owner removes it when ``entered`` is set."""
+    median: float = 0.0
+    """Median duration of the last steps, in seconds."""
+    finished_before: bool = False
+    """Whether all ranks had finished under a former coordinator."""
+
+    def __post_init__(self) -> None:
+        self.members = {rank: RankStatus(rank, node) for rank, node in sorted(self.places.items())}
+        self.nodes: set[int] = set()
+        self._lost_nodes: dict[int, float] = {}
+        self._highest = -1
+        self._failures = 0
+        self._deaths = 0
+        self._broken_at: float | None = None
+        self._broken = 0
+        self._broken_why = ""
+        self._finishing_at: float | None = None
+        self._planned_at: float | None = None
+        self._progress_at = 0.0
+        self._closing = False
+        self._living: dict[int, list[RunningRank]] = {}
+        """Node → the ranks with which it joined, until the first generation."""
+        self._waiting_since: float | None = None
+        self._asked = False
+        self._unready: set[int] = set()
+        self._unentered: set[int] = set()
+        """Ranks that have not reported READY in this generation, and that have not entered: counted, not looked for
+        among all ranks with every message."""
+
+    def grace(self) -> float:
+        """Seconds for a survivor to leave its collective."""
+        return max(self.limits.grace, 3 * self.median)
+
+    def _start(self, member: RankStatus, now: float) -> StartRank:
+        member.incarnation += 1
+        member.phase, member.done, member.offers, member.patience = Phase.STARTING, -1, None, 0.0
+        member.deadline = now + self.limits.start
+        return StartRank(member.node, member.rank, member.incarnation, self.generation)
+
+    @staticmethod
+    def _forget(member: RankStatus) -> None:
+        """Forget a lost process; its late messages are recognised by their incarnation."""
+        member.phase, member.done, member.offers, member.patience = Phase.ABSENT, -1, None, 0.0
+
+    def _begin(self, cause: str, now: float, ranks: Iterable[int] = ()) -> list[CoordinatorCommand]:
+        """Begin the next generation; ``ranks``: those whose processes were lost."""
+        self.generation += 1
+        self._unready, self._unentered = set(self.members), set(self.members)
+        self._broken_at = self._finishing_at = self._planned_at = None
+        self._asked = False
+        if self.recovery is None or self.recovery.entered is not None:
+            self.recovery = Recovery(cause, now)
+        else:
+            self.recovery.cause += "; " + cause
+        self.recovery.generation = self.generation
+        self.recovery.ranks.update(ranks)
+        starts: list[CoordinatorCommand] = []
+        living = []
+        for member in self.members.values():
+            if member.node not in self.nodes:
+                continue
+            if member.phase in (Phase.ABSENT, Phase.LEAVING, Phase.GONE):
+                starts.append(self._start(member, now))
+                continue
+            living.append(member.rank)
+            if member.phase is not Phase.STARTING:
+                member.patience = member.patience or now + max(self.limits.last, self.grace())
+                member.phase, member.deadline = Phase.FREEING, now + self.grace()
+        # survivors first: they have collectives to leave
+        return [JoinGeneration(self.generation, tuple(living)), *starts]
+
+    def _decide(self, now: float) -> list[CoordinatorCommand]:
+        held: dict[str, set[int]] = {}
+        for member in self.members.values():
+            held.setdefault(member.shard, set()).update({member.done} - {-1})
+        common = set.intersection(*held.values())
+        unborn = not any(held.values()) and self._highest <= 0
+        if unborn and not any(member.checkpoints for member in self.members.values()):
+            # no step was finished: training starts at the beginning
+            return self._plan(GenerationPlan(self.generation, 0, {}), now)
+        if not common:
+            self._asked = True
+            return [AskCheckpoint(self.generation)]
+        step = max(common)
+        holders = {one.rank for one in self.members.values() if one.done == step}
+        return self._plan(GenerationPlan(self.generation, step, donors(self.members.values(), holders)), now)
+
+    def _load(self, now: float) -> list[CoordinatorCommand]:
+        """Begin at the newest step of which every shard has a checkpoint; ranks that lack it get it from a copy."""
+        found: dict[str, set[int]] = {}
+        for member in self.members.values():
+            found.setdefault(member.shard, set()).update(member.offers or ())
+        common = set.intersection(*found.values())
+        if common:
+            step = max(common)
+            holders = {one.rank for one in self.members.values() if one.offers and step in one.offers}
+            return self._plan(
+                GenerationPlan(self.generation, step, donors(self.members.values(), holders), checkpoint=True), now
+            )
+        without = [one.rank for one in self.members.values() if not one.offers]
+        newest = max((step for steps in found.values() for step in steps), default=0)
+        if self._highest > 0:
+            state = f"{self._unheld()} and {ranks_text(without)} found no complete checkpoint (protect(checkpoint=…))"
+            return self._end(2, f"{state}: training would go on without its weights")
+        if newest:
+            state = f"a checkpoint of step {newest} exists, but {ranks_text(without)} found none of its shard"
+            return self._end(2, f"{state}: bring its files back, or move them all away to begin at step 0")
+        return self._plan(GenerationPlan(self.generation, 0, {}), now)
+
+    def _unheld(self) -> str:
+        held: dict[str, set[int]] = {}
+        for member in self.members.values():
+            held.setdefault(member.shard, set()).update({member.done} - {-1})
+        newest = max((step for steps in held.values() for step in steps), default=-1)
+        lost = sorted(shard or "the whole state" for shard, steps in held.items() if newest not in steps or newest < 0)
+        return f"no rank that lives holds {', '.join(lost[:8])}{' …' if len(lost) > 8 else ''} of one step"
+
+    def _plan(self, plan: GenerationPlan, now: float) -> list[CoordinatorCommand]:
+        self._planned_at = now
+        self._highest = max(self._highest, 0) if not plan.checkpoint else plan.step
+        if self.recovery:
+            self.recovery.planned, self.recovery.step = now, plan.step
+        for member in self.members.values():
+            member.done = plan.step
+        return [plan]
+
+    def _leave(self, phase: Phase) -> list[CoordinatorCommand]:
+        ranks = tuple(one.rank for one in self.members.values() if one.phase is phase)
+        for rank in ranks:
+            self.members[rank].phase = Phase.LEAVING
+        return [Leave(ranks, self._closing)] if ranks else []
+
+    def _end(self, code: int, text: str) -> list[CoordinatorCommand]:
+        self.ended = EndJob(code, text)
+        return [self.ended]
+
+
+__all__ = ["Generations"]
