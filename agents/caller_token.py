@@ -21,7 +21,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 def metadata(environ: Mapping[str, str] | None = None) -> Metadata:
-    """What a call carries to prove its caller; empty without a readable token. Reads the file, which kubelet renews."""
+    """Return metadata that proves who calls; empty without a readable token. Reads the file, which kubelet renews."""
     path = Path((os.environ if environ is None else environ).get(VARIABLE) or FILE)
     try:
         # a pipe or device in its place must not hold up the caller
@@ -32,9 +32,9 @@ def metadata(environ: Mapping[str, str] | None = None) -> Metadata:
     return (("authorization", f"Bearer {token}"),) if token and token.isprintable() else ()
 
 
-def presenting(channel: grpc.Channel, proof: Callable[[], Metadata] = metadata) -> grpc.Channel:
-    """The channel whose calls each carry the newest token."""
-    return grpc.intercept_channel(channel, _Presenting(proof))
+def with_token(channel: grpc.Channel, proof: Callable[[], Metadata] = metadata) -> grpc.Channel:
+    """Return the channel with the newest token in the metadata of each call."""
+    return grpc.intercept_channel(channel, _TokenInterceptor(proof))
 
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ else:
     _Unary, _Stream = grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor
 
 
-class _Details(grpc.ClientCallDetails):
+class _CallDetails(grpc.ClientCallDetails):
     """The details of a call with more metadata."""
 
     def __init__(self, of: Any, more: Metadata) -> None:
@@ -55,7 +55,7 @@ class _Details(grpc.ClientCallDetails):
         self.compression = getattr(of, "compression", None)
 
 
-class _Presenting(_Unary, _Stream):
+class _TokenInterceptor(_Unary, _Stream):
     """Adds the token to the metadata of each call."""
 
     def __init__(self, proof: Callable[[], Metadata]) -> None:
@@ -63,11 +63,11 @@ class _Presenting(_Unary, _Stream):
 
     def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         """Make the call with the token."""
-        return continuation(_Details(client_call_details, self._proof()), request)
+        return continuation(_CallDetails(client_call_details, self._proof()), request)
 
     def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         """Open the stream with the token."""
-        return continuation(_Details(client_call_details, self._proof()), request)
+        return continuation(_CallDetails(client_call_details, self._proof()), request)
 
 
-__all__ = ["FILE", "VARIABLE", "Metadata", "metadata", "presenting"]
+__all__ = ["FILE", "VARIABLE", "Metadata", "metadata", "with_token"]

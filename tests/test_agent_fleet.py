@@ -23,10 +23,10 @@ from agents.node.client import ApiError, KubeClient
 from agents.node.clock import Clock
 from agents.node.credentials import CredentialsError, load
 from agents.node.fleet import Fleet, FleetNode, without
-from agents.node.hub import Hub
 from agents.node.log import JsonLines
 from agents.node.run import make_driver, run_agent, run_fleet
 from agents.node.settings import Settings
+from agents.node.shared_watches import SharedWatches
 from engine import log
 from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
 from engine.sandbox.api.faults import FaultRule
@@ -329,16 +329,16 @@ def test_an_api_server_that_is_not_there_is_an_error_without_secrets(tmp_path: P
 def test_the_hub_hands_changes_to_whom_they_concern(tmp_path: Path) -> None:
     async def story() -> None:
         async with sandbox(tmp_path) as (_, client, _kubeconfig):
-            hub = Hub(client)
-            task = asyncio.create_task(hub.run())
+            watches = SharedWatches(client)
+            task = asyncio.create_task(watches.run())
             seen: dict[str, list[Any]] = {"a": [], "b": [], "pods": []}
 
             async def follow(name: str) -> None:
-                async for body in hub.config_map(NODES, SIM_PREFIX + name):
+                async for body in watches.config_map(NODES, SIM_PREFIX + name):
                     seen[name].append(body and json.loads(body["data"]["faults.json"]))
 
             async def follow_pods() -> None:
-                async for bodies in hub.pods(NODE):
+                async for bodies in watches.pods(NODE):
                     seen["pods"].append(sorted(b["metadata"]["name"] for b in bodies))
 
             tasks = [

@@ -17,7 +17,7 @@ import pytest
 from agents.drivers.surroundings import Alarm
 from agents.node.detect import hardware
 from agents.node.hardware import ipmi
-from agents.node.hardware.bmc import Bmc, BmcError, Reach
+from agents.node.hardware.bmc import Bmc, BmcAccess, BmcError
 from agents.node.shipped import shipped_policy
 from tests import bmc as simulator
 from tests.needs import lacking
@@ -45,12 +45,12 @@ def bmc(module: Path, tmp_path: Path) -> Iterator[simulator.Bmc]:
     found.close()
 
 
-def reach(bmc: simulator.Bmc, tool: Any = "ipmitool", **change: Any) -> Reach:
+def reach(bmc: simulator.Bmc, tool: Any = "ipmitool", **change: Any) -> BmcAccess:
     given = {
         "tool": tool, "interface": "lanplus", "host": "127.0.0.1", "port": bmc.port, "user": simulator.USER,
         "password_file": str(bmc.password_file), "cipher": 3, "workarounds": "opensesspriv", "seconds": 10.0,
     }  # fmt: skip
-    return msgspec.convert(given | change, Reach)
+    return msgspec.convert(given | change, BmcAccess)
 
 
 def test_an_answer_is_read_from_its_completion_code_on() -> None:
@@ -158,7 +158,7 @@ def test_a_tool_that_writes_without_end_or_nonsense_is_killed(tmp_path: Path, mo
         tool.write_text(f"#!/bin/sh\n{script}\n")
         tool.chmod(0o755)
         with pytest.raises(BmcError, match=said):
-            run(Bmc(Reach(seconds=0.5 if "sleep" in script else 20.0)).raw(0x30, 0x94, b""))
+            run(Bmc(BmcAccess(seconds=0.5 if "sleep" in script else 20.0)).raw(0x30, 0x94, b""))
 
 
 @pytest.mark.parametrize("tool", ["ipmitool", "freeipmi"])
@@ -205,7 +205,7 @@ def test_a_wrong_password_is_reported_and_not_repeated(bmc: simulator.Bmc) -> No
 )
 def test_bad_settings_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Reach(**change)
+        BmcAccess(**change)
 
 
 def test_random_answers_never_break_the_reader() -> None:

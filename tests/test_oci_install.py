@@ -21,7 +21,7 @@ from agents.runtime.install import (
     LISTS,
     Host,
     InstallError,
-    Wish,
+    InstallOptions,
     check,
     install,
     status,
@@ -233,8 +233,8 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def wish(built: Sequence[Path], **changes: Any) -> Wish:
-    return Wish(**{"scene": "containerd", "programs": built[0].parent, **changes})
+def options(built: Sequence[Path], **changes: Any) -> InstallOptions:
+    return InstallOptions(**{"scene": "containerd", "programs": built[0].parent, **changes})
 
 
 def pruned(document: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def containerd_file(host: Host, text: str = V2) -> Path:
 def test_in_and_out_leaves_the_host_as_it_was(oci_programs: Sequence[Path], host: Host) -> None:
     config = containerd_file(host, V2.replace("\n", "\r\n") + "\n\n")
     before = everything(host)
-    told = install(wish(oci_programs), "0.1.0", host)
+    told = install(options(oci_programs), "0.1.0", host)
     assert told[-1] == "restart containerd to use it: systemctl restart containerd"
     home = host.at(HOME) / "Ascend-Docker-Runtime"
     assert config.stat().st_mode & 0o777 == 0o600
@@ -295,7 +295,7 @@ def test_a_link_of_the_host_stays_and_is_followed_on_the_host(
     (host.root / "etc/moved").rename(host.root / "etc/real/containerd.toml")
     link = host.root / "etc/containerd/config.toml"
     link.symlink_to(target)
-    install(wish(oci_programs), "1", host)
+    install(options(oci_programs), "1", host)
     assert link.is_symlink() and RUNTIME in (host.root / "etc/real/containerd.toml").read_text()
     uninstall(host=host)
     assert link.is_symlink() and (host.root / "etc/real/containerd.toml").read_text() == V2
@@ -304,7 +304,7 @@ def test_a_link_of_the_host_stays_and_is_followed_on_the_host(
 @pytest.mark.parametrize("scene", ["docker", "containerd", "crio", "isula"])
 def test_a_file_that_was_not_there_goes_again(oci_programs: Sequence[Path], host: Host, scene: str) -> None:
     before = everything(host)
-    install(wish(oci_programs, scene=scene), "1", host)
+    install(options(oci_programs, scene=scene), "1", host)
     assert RUNTIME in host.at(engines.ENGINES[scene].file).read_text()
     uninstall(host=host)
     assert everything(host) == before
@@ -312,12 +312,12 @@ def test_a_file_that_was_not_there_goes_again(oci_programs: Sequence[Path], host
 
 def test_edits_of_others_are_kept(oci_programs: Sequence[Path], host: Host) -> None:
     config = containerd_file(host)
-    install(wish(oci_programs), "1", host)
+    install(options(oci_programs), "1", host)
     config.write_text(config.read_text().replace('level = "info"', 'level = "debug"'))
     (host.at(LISTS) / "base.list").chmod(0o640)
     (host.at(LISTS) / "base.list").write_text("/mine\n")
     assert status(host=host)["engine"] == "edited"
-    install(wish(oci_programs, mode="cdi"), "2", host)
+    install(options(oci_programs, mode="cdi"), "2", host)
     assert status(host=host)["injectionMode"] == "cdi"
     (host.at(LISTS) / "base.list").chmod(0o640)
     (host.at(LISTS) / "base.list").write_text("/mine\n")
@@ -330,7 +330,7 @@ def test_renewing_keeps_the_way_back(oci_programs: Sequence[Path], host: Host) -
     containerd_file(host)
     before = everything(host)
     for version in ("1", "2", "3"):
-        install(wish(oci_programs), version, host)
+        install(options(oci_programs), version, host)
     assert status(host=host)["version"] == "3"
     uninstall(host=host)
     assert everything(host) == before
@@ -351,11 +351,11 @@ def edit_list(host: Host, text: str) -> Path:
 @pytest.mark.parametrize("again", ["install", "upgrade"])
 def test_renewing_keeps_choices_and_edited_lists(oci_programs: Sequence[Path], host: Host, again: str) -> None:
     config = containerd_file(host)
-    install(wish(oci_programs, mode="cdi", kind="A200", default=False), "1", host)
+    install(options(oci_programs, mode="cdi", kind="A200", default=False), "1", host)
     shipped = (host.at(LISTS) / "base.list").read_text()
     edit_list(host, shipped + "/opt/ours\n")
     text = config.read_text()
-    bare = Wish(programs=oci_programs[0].parent)
+    bare = InstallOptions(programs=oci_programs[0].parent)
     done = (install if again == "install" else upgrade)(bare, "2", host)
     assert (host.at(LISTS) / "base.list").read_text() == shipped + "/opt/ours\n"
     assert (host.at(LISTS) / "base.list.new").read_text() == shipped
@@ -364,7 +364,7 @@ def test_renewing_keeps_choices_and_edited_lists(oci_programs: Sequence[Path], h
     assert config.read_text() == text and not any("restart" in line for line in done), "the engine notices nothing"
     assert status(host=host)["version"] == "2" and check(host=host) == []
     edit_list(host, shipped)
-    install(wish(oci_programs, mode="legacy", kind="general"), "3", host)
+    install(options(oci_programs, mode="legacy", kind="general"), "3", host)
     assert (info(host)["injection-mode"], info(host)["a200"]) == ("legacy", "n")
     assert (host.at(LISTS) / "base.list").read_text() != shipped and not (host.at(LISTS) / "base.list.new").exists()
 
@@ -372,7 +372,7 @@ def test_renewing_keeps_choices_and_edited_lists(oci_programs: Sequence[Path], h
 def test_a_list_that_was_there_before_is_kept(oci_programs: Sequence[Path], host: Host) -> None:
     host.at(LISTS).mkdir()
     (host.at(LISTS) / "base.list").write_text("/opt/ours\n")
-    install(wish(oci_programs), "1", host)
+    install(options(oci_programs), "1", host)
     assert (host.at(LISTS) / "base.list").read_text() == "/opt/ours\n"
     uninstall(host=host)
     assert [path.name for path in host.at(LISTS).iterdir()] == ["base.list"]
@@ -381,7 +381,7 @@ def test_a_list_that_was_there_before_is_kept(oci_programs: Sequence[Path], host
 def test_only_what_is_installed_can_be_upgraded_or_checked(oci_programs: Sequence[Path], host: Host) -> None:
     before = everything(host)
     with pytest.raises(InstallError, match="nothing of belay's is installed there; use belay runtime install"):
-        upgrade(wish(oci_programs), "1", host)
+        upgrade(options(oci_programs), "1", host)
     with pytest.raises(InstallError, match="nothing of belay's is installed there; use belay runtime install"):
         check(host=host)
     assert everything(host) == before
@@ -389,7 +389,7 @@ def test_only_what_is_installed_can_be_upgraded_or_checked(oci_programs: Sequenc
 
 def test_check_names_what_is_not_as_it_was_installed(oci_programs: Sequence[Path], host: Host) -> None:
     config = containerd_file(host)
-    install(wish(oci_programs), "1", host)
+    install(options(oci_programs), "1", host)
     assert check(host=host) == []
     home = host.at(HOME) / "Ascend-Docker-Runtime"
     (home / "ascend-docker-hook").unlink()
@@ -404,7 +404,7 @@ def test_check_names_what_is_not_as_it_was_installed(oci_programs: Sequence[Path
     ]  # fmt: skip
     assert "is missing" in wrong[0] and "is not what was installed" in wrong[1] and "mode 0777" in wrong[4]
     home.chmod(0o755)
-    upgrade(wish(oci_programs), "1", host)
+    upgrade(options(oci_programs), "1", host)
     assert check(host=host) == []
 
 
@@ -439,7 +439,7 @@ def test_an_installation_cut_short_can_be_undone(
 
     monkeypatch.setattr("agents.runtime.install._programs", broken)
     with pytest.raises(InstallError, match="disk is full"):
-        install(wish(oci_programs), "1", host)
+        install(options(oci_programs), "1", host)
     told = uninstall(host=host)
     assert "holds nothing of ours" in told[0] and everything(host) == before
 
@@ -457,7 +457,7 @@ def test_an_installation_cut_short_can_be_undone(
 )
 def test_wishes_that_cannot_be(oci_programs: Sequence[Path], host: Host, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(InstallError, match=reason):
-        install(wish(oci_programs, **changes), "1", host)
+        install(options(oci_programs, **changes), "1", host)
     assert not host.at(HOME).exists()
 
 
@@ -467,7 +467,7 @@ def test_a_broken_engine_file_is_named_with_its_key_and_nothing_is_touched(
     containerd_file(host, "version = 2\n[plugins\n")
     before = everything(host)
     with pytest.raises(InstallError, match=r"/etc/containerd/config\.toml: .*line 2"):
-        install(wish(oci_programs), "1", host)
+        install(options(oci_programs), "1", host)
     assert everything(host) == before
 
 
@@ -477,9 +477,9 @@ def test_a_place_that_others_may_write_is_refused_before_containers_are(
     host.at("/usr/local").mkdir(parents=True)
     host.at("/usr/local").chmod(0o2775)
     with pytest.raises(InstallError, match="/usr/local: mode 2775 lets others write; chmod go-w it"):
-        install(wish(oci_programs), "1", host)
+        install(options(oci_programs), "1", host)
     host.at("/usr/local").chmod(0o2755)
-    install(wish(oci_programs), "1", host)
+    install(options(oci_programs), "1", host)
 
 
 def test_another_installation_is_left_alone(oci_programs: Sequence[Path], host: Host) -> None:
@@ -487,7 +487,7 @@ def test_another_installation_is_left_alone(oci_programs: Sequence[Path], host: 
     home.mkdir(parents=True)
     (home / "ascend-docker-runtime").write_text("theirs")
     with pytest.raises(InstallError, match="holds another installation"):
-        install(wish(oci_programs), "1", host)
+        install(options(oci_programs), "1", host)
     with pytest.raises(InstallError, match="nothing of belay's"):
         uninstall(host=host)
 
@@ -504,7 +504,7 @@ def test_lists_of_each_product(
     oci_programs: Sequence[Path], host: Host, kind: str | None, count: int, has: str
 ) -> None:
     host.at("/sys/class/unified_bus").mkdir(parents=True)
-    install(wish(oci_programs, kind=kind), "1", host)
+    install(options(oci_programs, kind=kind), "1", host)
     lines = (host.at(LISTS) / "base.list").read_text().splitlines()
     assert len(lines) == count and has in lines and all(line.startswith("/") for line in lines)
     assert len((host.at(LISTS) / "ub_driver.list").read_text().splitlines()) == 7
@@ -513,7 +513,7 @@ def test_lists_of_each_product(
 def test_an_unknown_system_lacks_its_libraries(oci_programs: Sequence[Path], host: Host) -> None:
     host.at("/etc/os-release").write_text("ID=plan9\n")
     with pytest.raises(InstallError, match="/etc/os-release: ID 'plan9'"):
-        install(wish(oci_programs, kind="A500A2"), "1", host)
+        install(options(oci_programs, kind="A500A2"), "1", host)
 
 
 # -- containers that run
@@ -556,7 +556,7 @@ def test_who_runs(host: Host) -> None:
 def test_uninstall_waits_for_containers(oci_programs: Sequence[Path], host: Host) -> None:
     config = containerd_file(host)
     before = everything(host)
-    install(wish(oci_programs), "1", host)
+    install(options(oci_programs), "1", host)
     container(host.root, 10, "one")
     with pytest.raises(InstallError, match=r"1 containers made by it run \(one\); stop them, or give --force"):
         uninstall(host=host)

@@ -157,7 +157,7 @@ class LLMDataDist:
         if links.peers:
             raise LLMException("unlink all clusters before a change of role", LLMStatusCode.LLM_EXIST_LINK)
         options = Options.read(switch_options or {})
-        self._wait(_soon(links.deaf))
+        self._wait(_soon(links.stop_listening))
         self.listening = ()
         self._role = role
         links.role = int(role)

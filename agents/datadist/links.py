@@ -74,7 +74,7 @@ class Links:
         name: tuple[str, int] = sock.getsockname()
         return name
 
-    def deaf(self) -> None:
+    def stop_listening(self) -> None:
         """Stop listening; links stay."""
         for sock, task in self._servers:
             task.cancel()
@@ -279,7 +279,7 @@ class Links:
 
     async def end(self) -> None:
         """Stop listening and close all links."""
-        self.deaf()
+        self.stop_listening()
         for task in list(self._greeting):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

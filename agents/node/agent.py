@@ -19,7 +19,7 @@ from agents.node.clock import Clock
 from agents.node.cluster_tables import ClusterTables
 from agents.node.engine_presence import EnginePresence
 from agents.node.executor import Executor
-from agents.node.facts import Unknown
+from agents.node.facts import FactUnavailable
 from agents.node.fault_events import FaultEvents
 from agents.node.followed_orders import FollowedOrders
 from agents.node.hooks import Hooks
@@ -32,7 +32,7 @@ from agents.node.own_resets import OwnResets
 from agents.node.plugins import ResetPlugins
 from agents.node.policy import DiskCache, FaultLevels
 from agents.node.published import MANUAL_SECONDS as MANUAL
-from agents.node.published import Published
+from agents.node.published import PublishedUpgrades
 from agents.node.publisher import Publisher
 from agents.node.rankfiles import keep_rank_files
 from agents.node.settings import MAX_TEXT, Settings
@@ -82,7 +82,7 @@ class NodeAgent:
         self._settings, self._clock = settings or Settings(), clock or Clock()
         self._chance = chance or random.Random()
         self._journal, self._cache = Journal(journal_dir), DiskCache(journal_dir)
-        self._published = Published(self._cache)
+        self._published = PublishedUpgrades(self._cache)
         self._trust = OrderTrust(self._settings.order_trust, journal_dir, node_name)
         self._policy = policy or NodePolicy(self._settings.pool)
         self._boot, self._seq = uuid.uuid4().hex[:12], 0
@@ -295,7 +295,7 @@ class NodeAgent:
             await self._read_driver()
             if self._own is not None:
                 await self._own.learn()
-        except Unknown as error:
+        except FactUnavailable as error:
             self._known().problems["driver"] = f"driver: {error}"[:MAX_TEXT]
 
     async def _read_driver(self) -> None:
@@ -308,9 +308,9 @@ class NodeAgent:
             state.polled = True
             state.processes = dict(await self._clock.limit(self._driver.processes(), limit))
         except DriverError as error:
-            raise Unknown(f"the driver failed: {error}") from error
+            raise FactUnavailable(f"the driver failed: {error}") from error
         except TimeoutError as error:
-            raise Unknown("the driver did not answer in time") from error
+            raise FactUnavailable("the driver did not answer in time") from error
         state.problems.pop("driver", None)
 
     # ---- journal and report
@@ -440,24 +440,24 @@ class NodeAgent:
             body = await self._cluster.get_config_map(SYSTEM, ORDERS_PREFIX + self.node)
             orders = parse_orders(body) if body is not None else None
             if problem := self._trust.orders_problem(orders):
-                raise Unknown(f"the orders are refused: the ConfigMap {problem}")
+                raise FactUnavailable(f"the orders are refused: the ConfigMap {problem}")
             return orders
         except (ApiError, WireError) as error:
-            raise Unknown(f"the orders cannot be read: {error}") from error
+            raise FactUnavailable(f"the orders cannot be read: {error}") from error
 
     async def commit(self, name: str) -> Mapping[str, Any] | None:
         """Return the ConfigMap with the signed commit in force as it stands at the API server."""
         try:
             return await self._cluster.get_config_map(SYSTEM, name)
         except ApiError as error:
-            raise Unknown(f"the signed commit cannot be read: {error}") from error
+            raise FactUnavailable(f"the signed commit cannot be read: {error}") from error
 
     async def pods(self) -> Sequence[Pod]:
         """Return the pods of this node as they stand at the API server."""
         try:
             return [objects.pod(body) for body in await self._cluster.list_pods(self.node)]
         except (ApiError, WireError, TypeError, ValueError, AttributeError) as error:
-            raise Unknown(f"the pods of the node cannot be read: {error}") from error
+            raise FactUnavailable(f"the pods of the node cannot be read: {error}") from error
 
     async def driver(self) -> None:
         """Read the driver into the state."""

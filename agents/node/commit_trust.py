@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.node.facts import Unknown
+from agents.node.facts import FactUnavailable
 from agents.node.log import Log
 from engine.model.seals import BUILT_IN_RULES, Warrant
 from engine.wire import commitproof, committext, sshsignatures
@@ -71,20 +71,22 @@ class CommitTrust:
             now: Unix seconds.
 
         Raises:
-            Unknown: there is no commit that can be believed, or the order names another one; no epoch is taken.
+            FactUnavailable: there is no commit that can be believed, or the order names another one; no epoch is taken.
         """
         if body is None:
-            raise Unknown("the signed commit of the order is not there (ConfigMap belay-commit)")
+            raise FactUnavailable("the signed commit of the order is not there (ConfigMap belay-commit)")
         try:
             proof = commitproof.parse(body)
             rules = self._rules(proof, body, now)
         except (WireError, ValueError) as error:
-            raise Unknown(f"the commit is not believed: {error}") from error
+            raise FactUnavailable(f"the commit is not believed: {error}") from error
         for warrant in warrants:
             if warrant.rule in rules or warrant.rule in shipped or warrant.rule in BUILT_IN_RULES:
                 continue
             if warrant.revision != proof.revision:
-                raise Unknown(f"commit {warrant.revision[:12]} of the order is not there, only {proof.revision[:12]}")
+                raise FactUnavailable(
+                    f"commit {warrant.revision[:12]} of the order is not there, only {proof.revision[:12]}"
+                )
             return f"rule {warrant.rule[:80]!r} is in no document of commit {proof.revision[:12]}"
         return ""
 

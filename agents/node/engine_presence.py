@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from agents.node.client import ApiError, ApiServer
-from agents.node.facts import Unknown
+from agents.node.facts import FactUnavailable
 from agents.node.followed_orders import FollowedOrders
 from agents.node.log import Log
 from agents.node.settings import Settings
@@ -56,15 +56,15 @@ class EnginePresence:
         return not self._signs() and self._since is not None and monotonic - self._since >= self._quiet
 
     async def confirm_absence(self) -> None:
-        """Read the signs at the API server now. Raises Unknown when there is one, or when that cannot be read."""
+        """Read the signs at the API server now. Raises FactUnavailable for a sign, and when one cannot be read."""
         for name in (ORDERS_PREFIX + self._node, POLICY_PREFIX + self._followed.pool, SYNC):
             try:
                 body = await self._cluster.get_config_map(SYSTEM, name)
             except ApiError as error:
-                raise Unknown(f"whether an engine decides cannot be read: {error}") from error
+                raise FactUnavailable(f"whether an engine decides cannot be read: {error}") from error
             if body is not None:
                 self._since = None
-                raise Unknown(f"an engine decides: ConfigMap {SYSTEM}/{name} is there")
+                raise FactUnavailable(f"an engine decides: ConfigMap {SYSTEM}/{name} is there")
 
     def _signs(self) -> bool:
         followed = self._followed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from agents.drivers.base import Driver, DriverError
 from agents.node.acts import Act, ordered
 from agents.node.clock import Clock
-from agents.node.facts import Facts, Refused, Unknown
+from agents.node.facts import ActRefused, Facts, FactUnavailable
 from agents.node.hooks import Hooks
 from agents.node.in_place_recovery import InPlaceRecovery, Step
 from agents.node.journal import Done, Journal
@@ -227,7 +227,7 @@ class Executor:
     async def _execute(self, act: Act) -> None:
         try:
             await self._run(act)
-        except Unknown as error:
+        except FactUnavailable as error:
             if act.own and self._own is not None:
                 self._own.postpone(act, str(error))
             else:
@@ -246,7 +246,7 @@ class Executor:
     async def _rescan(self, chips: Sequence[int]) -> None:
         try:
             await self._rescans.rescan(chips, self._facts.driver)
-        except Unknown as error:
+        except FactUnavailable as error:
             _log.warning("what became of chips that were looked for again is not known", error=error)
         finally:
             self._task = None
@@ -259,44 +259,44 @@ class Executor:
                 await self._lay_out(act)
             elif act.online is not None and (step := self._next_step(act)) != Step():
                 if not step.result:
-                    raise Unknown(f"{', '.join(act.keys)}: waiting for {step.stage}")
+                    raise FactUnavailable(f"{', '.join(act.keys)}: waiting for {step.stage}")
                 self._record(act, step.result)
             else:
                 await self._reset(act)
-        except Refused as refusal:
+        except ActRefused as refusal:
             if act.own:  # it was not ordered, so there is no order to answer
-                raise Unknown(str(refusal)) from refusal
+                raise FactUnavailable(str(refusal)) from refusal
             self._record(act, f"refused: {refusal}")
         self._problem("order", None)
 
     async def _confirm(self, act: Act) -> None:
-        """Check everything again on facts read now. Raises Refused or Unknown."""
+        """Check everything again on facts read now. Raises ActRefused or FactUnavailable."""
         state = self._state
         if act.own:
             await self._confirm_own(act)
             return
         if self._stale(act):
-            raise Refused(f"epoch {act.epoch} was already taken for a chip of the group")
+            raise ActRefused(f"epoch {act.epoch} was already taken for a chip of the group")
         if state.orders is not None and self._expired(act, state.orders):
-            raise Refused("the order has expired")
+            raise ActRefused("the order has expired")
         fresh = await self._facts.orders()
         if act not in ordered(state, fresh):
-            raise Unknown("the order was withdrawn meanwhile")
+            raise FactUnavailable("the order was withdrawn meanwhile")
         state.orders = fresh
         state.pods = await self._facts.pods()
         await self._facts.driver()
         state.settle_users(self._clock.monotonic(), self._clock.now_ms())
         if fresh is not None and self._expired(act, fresh):
-            raise Refused("the order has expired")
+            raise ActRefused("the order has expired")
         if self._trust is not None:
             if self._trust.waits_for_policy(fresh):
-                raise Unknown("the policy that the orders name has not come yet")
+                raise FactUnavailable("the policy that the orders name has not come yet")
             if refusal := self._trust.refusal(act, fresh):
-                raise Refused(refusal)
+                raise ActRefused(refusal)
             if fresh is not None and (name := self._trust.commit_map):
                 commit = await self._facts.commit(name)
                 if refusal := self._trust.commit_refusal(act, fresh, commit, self._clock.now()):
-                    raise Refused(refusal)
+                    raise ActRefused(refusal)
         if not act.layout:
             await self._confirm_reset(act)
 
@@ -311,35 +311,35 @@ class Executor:
         await self._confirm_reset(act)
         # last, and nothing is awaited after it: what the watches have seen meanwhile counts
         if act not in own.acts(self._last):
-            raise Unknown("it is not due any more, or an engine has come")
+            raise FactUnavailable("it is not due any more, or an engine has come")
 
     async def _confirm_reset(self, act: Act) -> None:
         state = self._state
         if not self._settings.resets:
-            raise Refused("resets are switched off on this node (-hotReset=-1)")
+            raise ActRefused("resets are switched off on this node (-hotReset=-1)")
         if unknown := [chip for chip in act.chips if chip not in state.ids]:
-            raise Refused(f"there is no chip {state.name(unknown[0])}")
+            raise ActRefused(f"there is no chip {state.name(unknown[0])}")
         for chip in act.chips:
             try:
                 ring = set(await self._clock.limit(self._driver.reset_group(chip), self._settings.driver_timeout))
             except (DriverError, TimeoutError) as error:
-                raise Unknown(f"the driver does not say what resets with {state.name(chip)}") from error
+                raise FactUnavailable(f"the driver does not say what resets with {state.name(chip)}") from error
             if not ring <= set(act.chips):
                 missing = ", ".join(state.name(c) for c in sorted(ring - set(act.chips)))
-                raise Refused(f"{state.name(chip)} resets together with {missing}")
+                raise ActRefused(f"{state.name(chip)} resets together with {missing}")
         if act.online is not None:
             if barred := self._barred(act):
-                raise Refused(barred)
+                raise ActRefused(barred)
             await self._ask_witnesses(act)
             return
         if occupants := state.occupants(act.chips):
-            raise Refused(f"in use by {occupants}")
+            raise ActRefused(f"in use by {occupants}")
         await self._ask_witnesses(act)
         if state.judge.healthy([e for c in act.chips for e in state.book.chip(c)]):
-            raise Refused("no fault of the group is left")
+            raise ActRefused("no fault of the group is left")
         idle = state.idle_for(act.chips, self._clock.monotonic())
         if idle < self._settings.scaled(self._settings.idle):
-            raise Unknown("the group has not been idle for long enough")
+            raise FactUnavailable("the group has not been idle for long enough")
 
     async def _ask_witnesses(self, act: Act) -> None:
         """Raise unless every witness reports the chips unused. A holder that is slow to release them gets a grace
@@ -348,14 +348,14 @@ class Executor:
             try:
                 found = await self._clock.limit(witness.holders(act.chips), self._settings.driver_timeout)
             except (WitnessError, TimeoutError) as error:
-                raise Unknown(f"{witness.name} cannot be asked: {error or 'no answer in time'}") from error
+                raise FactUnavailable(f"{witness.name} cannot be asked: {error or 'no answer in time'}") from error
             owner = {f"pod {act.online.pod}", f"pod {act.online.uid}"} if act.online is not None else set()
             held = {chip: who for chip, who in found.items() if chip in act.chips and who not in owner}
             if held:
                 text = f"{self._state.name(min(held))} is in use by {held[min(held)]} ({witness.name})"
                 if self._lasted(act) < self._settings.scaled(self._settings.in_use_grace):
-                    raise Unknown(text)
-                raise Refused(text)
+                    raise FactUnavailable(text)
+                raise ActRefused(text)
 
     async def _reset(self, act: Act) -> None:
         state = self._state
@@ -382,7 +382,7 @@ class Executor:
             result = f"failed: {error}"
         except TimeoutError:
             result = f"failed: {LATE}"
-        except Unknown as error:
+        except FactUnavailable as error:
             result = f"failed: {error}"
         finally:
             state.resetting -= set(act.chips)
@@ -412,7 +412,7 @@ class Executor:
         result = await self._layouts.cut(doable, blocked)
         try:
             await self._facts.driver()
-        except Unknown as error:
+        except FactUnavailable as error:
             self._problem("driver", str(error))
         self._finish(act, result)
 

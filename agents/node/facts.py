@@ -8,16 +8,16 @@ from typing import Any, Protocol
 from engine.model.cluster import Orders, Pod
 
 
-class Unknown(Exception):
+class FactUnavailable(Exception):
     """A fact that an act depends on cannot be read now: a reason to wait."""
 
 
-class Refused(Exception):
+class ActRefused(Exception):
     """The facts forbid an act: its epoch is refused and not tried again."""
 
 
 class Facts(Protocol):
-    """Reads facts again. Each method raises Unknown when it cannot."""
+    """Reads facts again. Each method raises FactUnavailable when it cannot."""
 
     async def orders(self) -> Orders | None:
         """Return the orders as they stand at the API server."""
@@ -36,4 +36,4 @@ class Facts(Protocol):
         ...
 
 
-__all__ = ["Facts", "Refused", "Unknown"]
+__all__ = ["Facts", "ActRefused", "FactUnavailable"]

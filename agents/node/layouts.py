@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from agents.drivers.base import VNPU, Driver, DriverError
 from agents.node.clock import Clock
-from agents.node.facts import Facts, Refused, Unknown
+from agents.node.facts import ActRefused, Facts, FactUnavailable
 from agents.node.settings import Settings
 from agents.node.state import NodeState
 from engine.model.vnpu import ExistingVNPU, VNPUChange, change
@@ -22,23 +22,25 @@ class Layouts:
     def wanted(self, lasted: float) -> tuple[dict[int, VNPUChange], dict[int, str]]:
         """The possible changes and the obstacles, by chip; empty when the layout is as ordered.
 
-        ``lasted``: seconds since the order was first seen; users get a grace to leave. Raises Refused, Unknown.
+        ``lasted``: seconds since the order was first seen; users get a grace to leave.
+
+        Raises ActRefused and FactUnavailable.
         """
         state, orders = self._state, self._state.orders
         ordered = dict(orders.vnpu_layout) if orders else {}
         if unknown := [chip for chip in ordered if chip not in state.ids]:
-            raise Refused(f"there is no chip {state.name(unknown[0])}")
+            raise ActRefused(f"there is no chip {state.name(unknown[0])}")
         changes = {chip: needed_change(state, chip, templates) for chip, templates in sorted(ordered.items())}
         needed = {chip: change for chip, change in changes.items() if change.needed}
         blocked = {chip: why for chip, change in needed.items() if (why := blocked_by(state, chip, change))}
         doable = {chip: change for chip, change in needed.items() if chip not in blocked}
         if blocked and lasted < self._settings.scaled(self._settings.in_use_grace):
-            raise Unknown(next(iter(blocked.values())))
+            raise FactUnavailable(next(iter(blocked.values())))
         idle = self._settings.scaled(self._settings.idle)
         if any(not state.in_use(c) and state.idle_for([c], self._clock.monotonic()) < idle for c in doable):
-            raise Unknown("a chip has not been idle for long enough")
+            raise FactUnavailable("a chip has not been idle for long enough")
         if blocked and not doable:
-            raise Refused("; ".join(blocked.values()))
+            raise ActRefused("; ".join(blocked.values()))
         return doable, blocked
 
     async def cut(self, doable: Mapping[int, VNPUChange], blocked: Mapping[int, str]) -> str:
@@ -51,7 +53,7 @@ class Layouts:
                     await self._call(self._driver.destroy_vnpu(vnpu))
                 for template in change.create:
                     await self._call(self._driver.create_vnpu(chip, template))
-        except (DriverError, Unknown) as error:
+        except (DriverError, FactUnavailable) as error:
             return f"failed: {error}"
         except TimeoutError:
             return "failed: the driver did not answer in time"

@@ -135,7 +135,7 @@ class OwnResets:
         self.problem = text
 
     async def confirm_absence(self) -> None:
-        """Raise Unknown unless no engine is there now."""
+        """Raise FactUnavailable unless no engine is there now."""
         await self._presence.confirm_absence()
 
     def settle(self) -> None:

@@ -25,7 +25,7 @@ MANUAL_SECONDS: Final = 30.0
 _PROBLEM: Final = "upgrades"
 
 
-class Published:
+class PublishedUpgrades:
     """Compare the ConfigMap with the agent's upgrades."""
 
     def __init__(self, shelf: DiskCache) -> None:
@@ -94,4 +94,4 @@ class Published:
         return seconds if self.must_compare(state) else float("inf")
 
 
-__all__ = ["MANUAL_SECONDS", "Published"]
+__all__ = ["MANUAL_SECONDS", "PublishedUpgrades"]

@@ -25,6 +25,7 @@ from agents.drivers.tools.hccn import HccnTool
 from agents.exporter.settings import ExporterSettings
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
+from agents.node.agent_and_plugin import AgentAndPlugin
 from agents.node.agent_lock import AgentLock
 from agents.node.client import KubeClient
 from agents.node.clock import Clock
@@ -35,13 +36,12 @@ from agents.node.hardware.assembly import hardware_part
 from agents.node.hardware.settings import HardwareSettings
 from agents.node.health import HealthSettings
 from agents.node.health import serve as serve_health
-from agents.node.hub import Hub
 from agents.node.link_trust import LinkTrust
 from agents.node.linkfiles import LinkPart
 from agents.node.log import Log
-from agents.node.parts import Parts
 from agents.node.publicnames import PublicNames, named
 from agents.node.settings import Settings
+from agents.node.shared_watches import SharedWatches
 from agents.node.shipped import shipped_policy
 from agents.node.steptimes import StepTimes
 from agents.node.trust import OrderTrust
@@ -117,7 +117,7 @@ async def run_agent(
             )  # fmt: skip
             work = agent.run()
         else:
-            parts = Parts(
+            both = AgentAndPlugin(
                 node_name,
                 chosen,
                 client,
@@ -131,7 +131,7 @@ async def run_agent(
                 hooks,
                 claimed,
             )
-            agent, work = parts.agent, parts.run()
+            agent, work = both.agent, both.run()
         if isinstance(chosen, DcmiDriver):
             work = _beside(work, UbPorts(HccnTool(), lambda: agent.state, Clock(), agent.refresh_soon).run())
         if hardware is not None:
@@ -175,13 +175,13 @@ async def run_fleet(
     """Run simulated nodes until `stop` is set (or for ever), one client session and three watches for all of them."""
     settings = settings or Settings()
     client = KubeClient(load(kubeconfig))
-    hub = Hub(client)
-    fleet = Fleet(hub, state_dir, settings, policy=policy or shipped_policy(settings.pool), chance=random.Random())
+    watches = SharedWatches(client)
+    fleet = Fleet(watches, state_dir, settings, policy=policy or shipped_policy(settings.pool), chance=random.Random())
     for node in nodes:
         fleet.add(node)
     slices = FleetSlices(client, fleet.agents, Clock())
     try:
-        await _until(stop, _beside(hub.run(), slices.run()))
+        await _until(stop, _beside(watches.run(), slices.run()))
     finally:
         await fleet.close()
         await client.close()

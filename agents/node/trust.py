@@ -153,7 +153,7 @@ class OrderTrust:
     def commit_refusal(self, act: Act, orders: Orders, body: Mapping[str, Any] | None, now: float) -> str:
         """Why the signed commit does not entitle to an act; empty when it does. ``now`` is in Unix seconds.
 
-        Raises Unknown while there is no commit that can be believed.
+        Raises FactUnavailable while there is no commit that can be believed.
         """
         if self._shipped is None:
             self._shipped = shipped_rules()

@@ -51,9 +51,12 @@ _OS_LISTS: Final = {"ubuntu": "ubuntu.append", "openeuler": "openeuler.append"}
 
 
 @dataclass(frozen=True)
-class Wish:
-    """An operator's choices. ``None`` means what is installed, or without an installation the default: Docker, mode
-    legacy, no product type (``GENERAL`` where one is to end)."""
+class InstallOptions:
+    """What an operator chooses; the fields are the options of `belay runtime install`.
+
+    ``None`` keeps what is installed, or without an installation means the default: Docker, mode legacy, no product type
+    (``kind`` GENERAL removes one).
+    """
 
     scene: str | None = None
     mode: str | None = None
@@ -64,21 +67,21 @@ class Wish:
     programs: Path | None = None
 
 
-def install(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]:
+def install(options: InstallOptions, version: str, host: Host | None = None) -> Sequence[str]:
     """Install, or renew an earlier installation. Returns the steps taken, one per line. Raises InstallError."""
     host = host or Host()
-    home = f"{wish.base.rstrip('/')}/{FOLDER}"
+    home = f"{options.base.rstrip('/')}/{FOLDER}"
     record = read_record(host, home)
-    wish = _completed(wish, record, host)
-    scene, config = str(wish.scene), str(wish.config)
-    _possible(wish, host)
+    options = _completed(options, record, host)
+    scene, config = str(options.scene), str(options.config)
+    _check_options(options, host)
     if record is None and host.at(home).is_dir() and any(host.at(home).iterdir()):
         raise InstallError(f"{home}: holds another installation; remove that first or choose another --install-path")
     if record is not None and (record["scene"], record["config"]) != (scene, config):
         raise InstallError(f"{home}: is installed for {record['scene']} ({record['config']}); uninstall that first")
     text, made_up = _engine_text(host, config, scene)
-    edit = _edit(config, scene, text, f"{home}/{RUNTIME}", wish.default)
-    lists = _lists(wish, host)
+    edit = _edit(config, scene, text, f"{home}/{RUNTIME}", options.default)
+    lists = _lists(options, host)
     done = []
     host.at(home).mkdir(parents=True, exist_ok=True)
     host.at(home).chmod(0o755)
@@ -94,12 +97,12 @@ def install(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]
         # restoring the original would lose later edits
         record["edited"] = True
     edited = _edited_lists(host, record, lists)
-    record |= {"after": digest(edit.text.encode()), "version": version, "asDefault": _is_default(wish)}
+    record |= {"after": digest(edit.text.encode()), "version": version, "asDefault": _is_default(options)}
     record["lists"] = {**record["lists"], **{name: digest(body) for name, body in lists.items()}}
     write(host.at(f"{home}/{RECORD}"), json.dumps(record, indent=1).encode(), 0o600)
-    _programs(wish, host, home)
+    _programs(options, host, home)
     done.append(f"programs in {home}")
-    write(host.at(f"{home}/{INFO}"), _info(wish, home, config, version).encode(), 0o640)
+    write(host.at(f"{home}/{INFO}"), _info(options, home, config, version).encode(), 0o640)
     host.at(LISTS).mkdir(parents=True, exist_ok=True)
     for name, body in lists.items():
         write(host.at(f"{LISTS}/{name}{_NEW if name in edited else ''}"), body, 0o440)
@@ -112,19 +115,21 @@ def install(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]
     if not made_up and edit.text == text:
         return [*done, f"{config}: holds runtime {engines.NAME} already"]
     write(host.at(config), edit.text.encode(), 0o600)
-    done.append(f"{config}: runtime {engines.NAME}" + (", the default" if _is_default(wish) else ""))
+    done.append(f"{config}: runtime {engines.NAME}" + (", the default" if _is_default(options) else ""))
     return [*done, *edit.notes, f"restart {scene} to use it: {engines.ENGINES[scene].restart}"]
 
 
-def upgrade(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]:
-    """Renew the installation at ``wish.base`` and keep every choice that ``wish`` does not change. Raises InstallError,
-    also where nothing is installed."""
+def upgrade(options: InstallOptions, version: str, host: Host | None = None) -> Sequence[str]:
+    """Renew the installation at ``options.base`` and keep every choice that ``options`` does not change.
+
+    Raises InstallError, also where nothing is installed.
+    """
     host = host or Host()
-    home = f"{wish.base.rstrip('/')}/{FOLDER}"
+    home = f"{options.base.rstrip('/')}/{FOLDER}"
     record = read_record(host, home)
     if record is None:
         raise InstallError(f"{home}: nothing of belay's is installed there; use belay runtime install")
-    return [f"from {record['version']} to {version}", *install(wish, version, host)]
+    return [f"from {record['version']} to {version}", *install(options, version, host)]
 
 
 def uninstall(base: str = HOME, *, force: bool = False, host: Host | None = None) -> Sequence[str]:
@@ -163,20 +168,20 @@ def uninstall(base: str = HOME, *, force: bool = False, host: Host | None = None
 # -- before any change
 
 
-def _completed(wish: Wish, record: Mapping[str, Any] | None, host: Host) -> Wish:
+def _completed(options: InstallOptions, record: Mapping[str, Any] | None, host: Host) -> InstallOptions:
     """The choices with what is installed, else the defaults, in the place of those that were not made."""
-    home = f"{wish.base.rstrip('/')}/{FOLDER}"
+    home = f"{options.base.rstrip('/')}/{FOLDER}"
     info = info_of(host, home) if record is not None else {}
-    kind = wish.kind or next((kind for kind in TYPES if info.get(kind.lower()) == "y"), None)
-    scene = wish.scene or (record["scene"] if record is not None else "docker")
-    default = wish.default
+    kind = options.kind or next((kind for kind in TYPES if info.get(kind.lower()) == "y"), None)
+    scene = options.scene or (record["scene"] if record is not None else "docker")
+    default = options.default
     if default is None and record is not None and scene == record["scene"]:
         default = record.get("asDefault")
-    config = wish.config or (record["config"] if record is not None and scene == record["scene"] else None)
+    config = options.config or (record["config"] if record is not None and scene == record["scene"] else None)
     return replace(
-        wish,
+        options,
         scene=scene,
-        mode=wish.mode or info.get("injection-mode") or "legacy",
+        mode=options.mode or info.get("injection-mode") or "legacy",
         kind=None if kind == GENERAL else kind,
         default=default,
         config=config or (engines.ENGINES[scene].file if scene in engines.ENGINES else ""),
@@ -193,33 +198,35 @@ def _edited_lists(host: Host, record: Mapping[str, Any], lists: Mapping[str, byt
     return edited
 
 
-def _possible(wish: Wish, host: Host) -> None:
+def _check_options(options: InstallOptions, host: Host) -> None:
     if not host.root.is_dir():
         raise InstallError(f"--root: {host.root} is no folder")
     if host.root == Path("/") and os.geteuid() != 0:
         raise InstallError("only root can install a container runtime")
-    if wish.scene not in engines.ENGINES:
-        raise InstallError(f"--install-scene: {wish.scene!r} is none of {', '.join(engines.ENGINES)}")
-    if wish.mode not in ("legacy", "cdi"):
-        raise InstallError(f"--injection-mode: {wish.mode!r} is neither legacy nor cdi")
-    if wish.kind is not None and wish.kind not in TYPES:
-        raise InstallError(f"--install-type: {wish.kind!r} is none of {', '.join(TYPES)}, {GENERAL}")
-    if not wish.base.startswith("/"):
-        raise InstallError(f"--install-path: {wish.base!r} is no absolute path")
-    for folder in (wish.base, *map(str, Path(wish.base).parents)):
+    if options.scene not in engines.ENGINES:
+        raise InstallError(f"--install-scene: {options.scene!r} is none of {', '.join(engines.ENGINES)}")
+    if options.mode not in ("legacy", "cdi"):
+        raise InstallError(f"--injection-mode: {options.mode!r} is neither legacy nor cdi")
+    if options.kind is not None and options.kind not in TYPES:
+        raise InstallError(f"--install-type: {options.kind!r} is none of {', '.join(TYPES)}, {GENERAL}")
+    if not options.base.startswith("/"):
+        raise InstallError(f"--install-path: {options.base!r} is no absolute path")
+    for folder in (options.base, *map(str, Path(options.base).parents)):
         path = host.at(folder)
         mode = path.stat().st_mode if path.exists() else 0
         if mode & 0o022 and not mode & stat.S_ISVTX:
             # reported now: otherwise every container that requests chips would be refused
             raise InstallError(f"{folder}: mode {stat.S_IMODE(mode):04o} lets others write; chmod go-w it")
-    usual = engines.ENGINES[str(wish.scene)].file
-    if wish.config != usual and not host.at(str(wish.config)).is_file():
-        raise InstallError(f"--config-file-path: {wish.config} does not exist")
+    usual = engines.ENGINES[str(options.scene)].file
+    if options.config != usual and not host.at(str(options.config)).is_file():
+        raise InstallError(f"--config-file-path: {options.config} does not exist")
     try:
-        missing = [] if wish.programs is None else [n for n in (RUNTIME, DRIVER) if not (wish.programs / n).is_file()]
+        missing = (
+            [] if options.programs is None else [n for n in (RUNTIME, DRIVER) if not (options.programs / n).is_file()]
+        )
         if missing:
-            raise InstallError(f"{wish.programs}/{missing[0]}: is missing; belay runtime build makes it")
-        if wish.programs is None:
+            raise InstallError(f"{options.programs}/{missing[0]}: is missing; belay runtime build makes it")
+        if options.programs is None:
             compiler()
     except BuildError as error:
         raise InstallError(f"{error}; or build elsewhere (belay runtime build) and give --programs DIR") from error
@@ -251,18 +258,18 @@ def _edit(config: str, scene: str, text: str, runtime: str, default: bool | None
         raise InstallError(f"{config}: {error}") from error
 
 
-def _is_default(wish: Wish) -> bool:
-    return engines.ENGINES[str(wish.scene)].default if wish.default is None else wish.default
+def _is_default(options: InstallOptions) -> bool:
+    return engines.ENGINES[str(options.scene)].default if options.default is None else options.default
 
 
-def _lists(wish: Wish, host: Host) -> Mapping[str, bytes]:
+def _lists(options: InstallOptions, host: Host) -> Mapping[str, bytes]:
     folder = policies() / "runtime"
-    base = (folder / ("base.list" if wish.kind is None else f"base.list_{wish.kind}")).read_bytes()
-    if wish.kind in _NEEDS_OS_LIBRARIES:
+    base = (folder / ("base.list" if options.kind is None else f"base.list_{options.kind}")).read_bytes()
+    if options.kind in _NEEDS_OS_LIBRARIES:
         name = _os_name(host)
         if name not in _OS_LISTS:
             raise InstallError(
-                f"/etc/os-release: ID {name!r} is unknown for {wish.kind}; ubuntu and openEuler are known"
+                f"/etc/os-release: ID {name!r} is unknown for {options.kind}; ubuntu and openEuler are known"
             )
         base += (folder / _OS_LISTS[name]).read_bytes()
     lists = {"base.list": base}
@@ -282,16 +289,16 @@ def _os_name(host: Host) -> str:
 # -- files
 
 
-def _programs(wish: Wish, host: Host, home: str) -> None:
+def _programs(options: InstallOptions, host: Host, home: str) -> None:
     target = host.at(home)
-    if wish.programs is None:
+    if options.programs is None:
         try:
             build(target)
         except BuildError as error:
             raise InstallError(str(error)) from error
     else:
         for name in (RUNTIME, DRIVER):
-            write(target / name, (wish.programs / name).read_bytes(), 0o550)
+            write(target / name, (options.programs / name).read_bytes(), 0o550)
     for name in NAMES:
         # links to the file itself: a symbolic one would fail the checks of programs
         fresh = target / f".{name}.new"
@@ -302,11 +309,11 @@ def _programs(wish: Wish, host: Host, home: str) -> None:
         fresh.rename(target / name)
 
 
-def _info(wish: Wish, home: str, config: str, version: str) -> str:
+def _info(options: InstallOptions, home: str, config: str, version: str) -> str:
     values = {
         "version": version, "arch": platform.machine(), "os": "linux", "path": home, "build": f"belay {version}",
-        **{kind.lower(): "y" if kind == wish.kind else "n" for kind in TYPES},
-        "install-scene": wish.scene, "config-file-path": config, "injection-mode": wish.mode,
+        **{kind.lower(): "y" if kind == options.kind else "n" for kind in TYPES},
+        "install-scene": options.scene, "config-file-path": config, "injection-mode": options.mode,
     }  # fmt: skip
     return "".join(f"{name}={value}\n" for name, value in values.items())
 
@@ -338,6 +345,6 @@ def _ours(record: Mapping[str, Any]) -> set[str]:
 
 
 __all__ = [
-    "FOLDER", "GENERAL", "HOME", "Host", "InstallError", "LISTS", "Wish", "check", "install", "status", "uninstall",
-    "upgrade",
+    "FOLDER", "GENERAL", "HOME", "Host", "InstallError", "InstallOptions", "LISTS", "check", "install", "status",
+    "uninstall", "upgrade",
 ]  # fmt: skip

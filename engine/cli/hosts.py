@@ -57,14 +57,14 @@ def runtime_build(folder: Path, arch: str) -> None:
 @click.option("--programs", type=click.Path(path_type=Path), help="A folder that `belay runtime build` filled.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @fails_clearly
-def runtime_install(root: Path, **wish: Any) -> None:
+def runtime_install(root: Path, **options: Any) -> None:
     """Install the runtime and enter it in the engine's configuration, which is kept for `uninstall`.
 
     Again: renews it. Choices that are not made again and mount lists that were edited stay as they are."""
-    from agents.runtime.install import Host, InstallError, Wish, install
+    from agents.runtime.install import Host, InstallError, InstallOptions, install
 
     try:
-        click.echo("\n".join(install(Wish(**wish), versions.version(), Host(root))))
+        click.echo("\n".join(install(InstallOptions(**options), versions.version(), Host(root))))
     except InstallError as error:
         raise InputError(str(error)) from error
 
@@ -75,12 +75,12 @@ def runtime_install(root: Path, **wish: Any) -> None:
 @click.option("--programs", type=click.Path(path_type=Path), help="A folder that `belay runtime build` filled.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @fails_clearly
-def runtime_upgrade(root: Path, **wish: Any) -> None:
+def runtime_upgrade(root: Path, **options: Any) -> None:
     """Bring an installation to this version. Scene, file, product type, injection mode and edited lists are kept."""
-    from agents.runtime.install import Host, InstallError, Wish, upgrade
+    from agents.runtime.install import Host, InstallError, InstallOptions, upgrade
 
     try:
-        click.echo("\n".join(upgrade(Wish(**wish), versions.version(), Host(root))))
+        click.echo("\n".join(upgrade(InstallOptions(**options), versions.version(), Host(root))))
     except InstallError as error:
         raise InputError(str(error)) from error
 

@@ -36,8 +36,8 @@ class BmcError(DriverError):
     """The controller did not answer a request, or refused it."""
 
 
-class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """How the controller is reached.
+class BmcAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the board management controller.
 
     ``open`` is the kernel's device of this node (``/dev/ipmi<device>``); ``lanplus`` RMCP+ to ``host``, with
     ``user`` and the first line of ``password_file``. ``cipher`` is the cipher suite; ``workarounds`` are FreeIPMI's.
@@ -75,49 +75,50 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
 class Bmc:
     """Sends raw requests, one at a time."""
 
-    def __init__(self, reach: Reach) -> None:
-        self.reach = reach
+    def __init__(self, access: BmcAccess) -> None:
+        self.access = access
         self._one = asyncio.Lock()
 
     async def raw(self, function: int, command: int, data: bytes) -> bytes:
         """Send a request; the answer begins with the completion code, which is 0. Raises BmcError."""
-        program = shutil.which(_PROGRAMS[self.reach.tool], path=_search_path())
+        program = shutil.which(_PROGRAMS[self.access.tool], path=_search_path())
         if program is None:
-            raise BmcError(f"{_PROGRAMS[self.reach.tool]} is not installed (Debian: {_package(self.reach.tool)})")
+            raise BmcError(f"{_PROGRAMS[self.access.tool]} is not installed (Debian: {_package(self.access.tool)})")
         async with self._one:
-            if self.reach.tool == "ipmitool":
+            if self.access.tool == "ipmitool":
                 return b"\0" + await self._ipmitool(program, [function, command, *data])
             return await self._freeipmi(program, function, command, data)
 
     async def _ipmitool(self, program: str, request: Sequence[int]) -> bytes:
-        reach = self.reach
-        arguments = [program, "-I", reach.interface]
-        if reach.interface == "open":
-            arguments += ["-d", str(reach.device)]
+        access = self.access
+        arguments = [program, "-I", access.interface]
+        if access.interface == "open":
+            arguments += ["-d", str(access.device)]
         else:
-            _password(Path(reach.password_file))
+            _password(Path(access.password_file))
             arguments += [
-                "-H", reach.host, "-p", str(reach.port), "-U", reach.user, "-f", reach.password_file,
-                "-C", str(reach.cipher), "-N", "2", "-R", "2",
+                "-H", access.host, "-p", str(access.port), "-U", access.user, "-f", access.password_file,
+                "-C", str(access.cipher), "-N", "2", "-R", "2",
             ]  # fmt: skip
-        output = await _run([*arguments, "raw", *(f"0x{byte:02x}" for byte in request)], reach.seconds)
+        output = await _run([*arguments, "raw", *(f"0x{byte:02x}" for byte in request)], access.seconds)
         return _bytes(output)
 
     async def _freeipmi(self, program: str, function: int, command: int, data: bytes) -> bytes:
-        reach = self.reach
+        access = self.access
         request = ["0", *(f"{byte:02x}" for byte in (function, command, *data))]
-        if reach.interface == "open":
-            output = await _run([program, "--driver-type=OPENIPMI", *request], reach.seconds)
+        if access.interface == "open":
+            output = await _run([program, "--driver-type=OPENIPMI", *request], access.seconds)
         else:
-            with _credentials(reach) as file:
+            with _credentials(access) as file:
                 arguments = [
-                    program, f"--config-file={file}", "--driver-type=LAN_2_0", f"--hostname={reach.host}:{reach.port}",
-                    f"--cipher-suite-id={reach.cipher}", "--privilege-level=ADMIN",
-                    f"--session-timeout={int(reach.seconds * 1000)}", "--retransmission-timeout=1000",
+                    program, f"--config-file={file}", "--driver-type=LAN_2_0",
+                    f"--hostname={access.host}:{access.port}",
+                    f"--cipher-suite-id={access.cipher}", "--privilege-level=ADMIN",
+                    f"--session-timeout={int(access.seconds * 1000)}", "--retransmission-timeout=1000",
                 ]  # fmt: skip
-                if reach.workarounds:
-                    arguments.append(f"--workaround-flags={reach.workarounds}")
-                output = await _run([*arguments, *request], reach.seconds)
+                if access.workarounds:
+                    arguments.append(f"--workaround-flags={access.workarounds}")
+                output = await _run([*arguments, *request], access.seconds)
         answer = _bytes(output.partition(b"rcvd:")[2])
         # ipmi-raw repeats the command, then gives the completion code whatever it is
         if len(answer) < 2 or answer[0] != command:
@@ -183,11 +184,11 @@ def _password(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def _credentials(reach: Reach) -> Iterator[str]:
+def _credentials(access: BmcAccess) -> Iterator[str]:
     # mode 0600 from creation, deleted after the request
-    password = _password(Path(reach.password_file))
+    password = _password(Path(access.password_file))
     with tempfile.NamedTemporaryFile("w", prefix="belay-ipmi-", suffix=".conf") as file:
-        file.write(f"username {_quoted(reach.user)}\npassword {_quoted(password)}\n")
+        file.write(f"username {_quoted(access.user)}\npassword {_quoted(password)}\n")
         file.flush()
         yield file.name
 
@@ -205,4 +206,4 @@ def _package(tool: Tool) -> str:
     return "ipmitool" if tool == "ipmitool" else "freeipmi-tools"
 
 
-__all__ = ["Bmc", "BmcError", "Reach"]
+__all__ = ["Bmc", "BmcError", "BmcAccess"]

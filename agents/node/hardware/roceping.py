@@ -180,7 +180,7 @@ async def ping(source: str, target: str) -> int | None:
     """One ICMP echo; microseconds until the answer, None when none came within a second. Needs CAP_NET_RAW."""
     loop, number = asyncio.get_running_loop(), os.urandom(4)
     head = struct.pack("!BBH", _ECHO, 0, 0)
-    request = head[:2] + struct.pack("!H", _sum(head + number + _PAYLOAD)) + number + _PAYLOAD
+    request = head[:2] + struct.pack("!H", _checksum(head + number + _PAYLOAD)) + number + _PAYLOAD
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as line:
             line.setblocking(False)
@@ -198,7 +198,7 @@ async def ping(source: str, target: str) -> int | None:
         return None  # a packet that does not return counts as lost, whatever the cause
 
 
-def _sum(data: bytes) -> int:
+def _checksum(data: bytes) -> int:
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from agents.node.hardware.bmc import Reach
+from agents.node.hardware.bmc import BmcAccess
 from agents.node.hardware.publicfaults import CLUSTERD
 
 RANGES: Final = {"monitor_period": (60, 600), "report_interval": (1, 300), "result_days": (7, 700)}
@@ -32,7 +32,7 @@ class HardwareSettings(msgspec.Struct, frozen=True, kw_only=True):
     feature, empty for none.
     """
 
-    bmc: Reach | None = None
+    bmc: BmcAccess | None = None
     monitor_period: int = 60
     report_interval: int = 5
     result_days: int = 7
@@ -98,15 +98,15 @@ def chosen(options: argparse.Namespace) -> HardwareSettings | None:
     """The settings that the flags give; None without ``--hardware``. Raises ValueError naming the flag."""
     if not options.hardware:
         return None
-    reach = None
+    access = None
     if options.ipmi != "off":
-        reach = Reach(
+        access = BmcAccess(
             tool=options.ipmi_tool, interface=options.ipmi, device=options.ipmi_device, host=options.ipmi_host,
             port=options.ipmi_port, user=options.ipmi_user, password_file=options.ipmi_password_file,
             cipher=options.ipmi_cipher, workarounds=options.ipmi_workarounds, seconds=options.ipmi_timeout,
         )  # fmt: skip
     return HardwareSettings(
-        bmc=reach,
+        bmc=access,
         monitor_period=options.monitor_period,
         report_interval=options.report_interval,
         result_days=options.result_days,

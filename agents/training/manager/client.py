@@ -64,7 +64,7 @@ class RecoverClient:
                     ("grpc.keepalive_time_ms", KEEPALIVE_MS), ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
                     ("grpc.keepalive_permit_without_calls", 1), ("grpc.max_receive_message_length", MAX_MESSAGE),
                 ]  # fmt: skip
-                self._channel = caller_token.presenting(
+                self._channel = caller_token.with_token(
                     grpc.insecure_channel(self._address, options)
                     if self._credentials is None
                     else grpc.secure_channel(self._address, self._credentials, options)

@@ -1,6 +1,6 @@
 """One set of watches for many nodes: what a fleet of simulated nodes in one process shares.
 
-A hundred agents would hold three hundred watches; the hub holds three and passes each change to the nodes that it
+A hundred agents would hold three hundred watches; this class holds three and passes each change to the nodes that it
 concerns.
 """
 
@@ -26,11 +26,11 @@ class _Wakeups:
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
-    def ring(self, key: str) -> None:
+    def wake(self, key: str) -> None:
         for event in self._waiting.get(key, ()):
             event.set()
 
-    def ring_all(self) -> None:
+    def wake_all(self) -> None:
         for events in self._waiting.values():
             for event in events:
                 event.set()
@@ -47,12 +47,12 @@ class _Wakeups:
             self._waiting.pop(key, None)
 
 
-class Hub:
-    """A Cluster for every node of a fleet. `run` must be running for the two methods that follow."""
+class SharedWatches:
+    """The API server for every node of a fleet. While `run` is running, `config_map` and `pods` yield changes."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._bell = _Wakeups()
+        self._wakeups = _Wakeups()
         self._config_maps: dict[str, Mapping[str, dict[str, Any]]] = {}
         self._pods: dict[str, dict[str, Mapping[str, Any]]] | None = None
         self._where: dict[str, str] = {}
@@ -67,7 +67,7 @@ class Hub:
     async def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
         """Follow one ConfigMap of belay-system or belay-nodes."""
         key = f"{namespace}/{name}"
-        event = self._bell.join(key)
+        event = self._wakeups.join(key)
         try:
             while True:
                 event.clear()
@@ -75,12 +75,12 @@ class Hub:
                     yield self._config_maps[namespace].get(key)
                 await event.wait()
         finally:
-            self._bell.leave(key, event)
+            self._wakeups.leave(key, event)
 
     async def pods(self, node: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """Follow the pods of a node."""
         key = f"pods/{node}"
-        event = self._bell.join(key)
+        event = self._wakeups.join(key)
         try:
             while True:
                 event.clear()
@@ -88,7 +88,7 @@ class Hub:
                     yield list(self._pods.get(node, {}).values())
                 await event.wait()
         finally:
-            self._bell.leave(key, event)
+            self._wakeups.leave(key, event)
 
     async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Read one ConfigMap from the API server."""
@@ -127,9 +127,9 @@ class Hub:
         async for objects, changed in self._client.follow(path, needles=_NEEDLES[namespace]):
             self._config_maps[namespace] = objects
             if changed is None:
-                self._bell.ring_all()
+                self._wakeups.wake_all()
             else:
-                self._bell.ring(f"{namespace}/{changed['metadata']['name']}")
+                self._wakeups.wake(f"{namespace}/{changed['metadata']['name']}")
 
     async def _follow_pods(self) -> None:
         async for objects, changed in self._client.follow("/api/v1/pods"):
@@ -137,7 +137,7 @@ class Hub:
                 self._pods, self._where = {}, {}
                 for key, pod in objects.items():
                     self._settle(key, pod)
-                self._bell.ring_all()
+                self._wakeups.wake_all()
                 continue
             metadata = changed.get("metadata") or {}
             key = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
@@ -153,4 +153,4 @@ class Hub:
             pods.setdefault(node, {})[key] = pod
             self._where[key] = node
         for name in {before, node} - {""}:
-            self._bell.ring(f"pods/{name}")
+            self._wakeups.wake(f"pods/{name}")

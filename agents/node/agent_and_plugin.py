@@ -1,4 +1,4 @@
-"""The agent of a node and its device plugin as one: they share state, and end in order."""
+"""The agent of a node and its device plugin in one process: they share state, and end in order."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from agents.node.settings import Settings
 from engine.wire.policy import NodePolicy
 
 
-class Parts:
-    """Both parts. The plugin ends first, so that no chip is allocated while the agent still protects chips."""
+class AgentAndPlugin:
+    """Runs both. The plugin ends first, so that no chip is allocated without the agent that protects it."""
 
     def __init__(
         self,
