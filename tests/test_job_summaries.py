@@ -215,7 +215,7 @@ def test_pods_that_fail_or_do_not_start_are_exceptions() -> None:
     assert trouble(pod(0, "n0", "Succeeded"), pod(1, "n1", "Succeeded"), group=pod_group("Completed")) is None
 
 
-def test_a_job_that_nobody_picks_up_is_an_exception_after_a_while() -> None:
+def test_a_job_that_no_component_picks_up_is_an_exception_after_a_while() -> None:
     assert trouble(now=NOW - 50) is None
     row = trouble()
     assert row is not None and (row["status"], row["reason"]) == ("JobEmptyStatus", "JobNoInitialized")
