@@ -13,6 +13,7 @@ from engine.documents.containers import check_amounts
 from engine.documents.pods import check_retried, check_template
 from engine.documents.problems import Path, Problems
 from engine.documents.spelling import unknown_fields
+from engine.model.unstructured import nested_map
 
 MAX_REPLICAS: Final = 20_000
 MAX_NAME: Final = 63
@@ -161,8 +162,8 @@ def _check_replica(problems: Problems, replica: Mapping[str, Any], kind: str, le
     problems.choice(replica, "restartPolicy", path, ("", *_RESTART))
     unknown_fields(problems, replica, ("replicas", "restartPolicy", "template"), path, ("replicas",))
     template = problems.mapping(replica, "template", path)
-    spec = template.get("spec")
-    containers = spec.get("containers") if isinstance(spec, dict) else None
+    spec = nested_map(template, "spec")
+    containers = spec.get("containers")
     if not isinstance(containers, list) or not containers:
         problems.error((*path, "template", "spec", "containers"), f"{invalid}: containers is undefined")
         return 0
