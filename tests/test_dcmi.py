@@ -706,6 +706,21 @@ def test_a_driver_process_that_dies_is_replaced(library: Path, machine: Callable
     run(go())
 
 
+def test_the_log_speaks_of_another_driver_process_only_where_one_follows(
+    library: Path, machine: Callable[..., Standin], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        async with driver(library, machine()) as npu:
+            await npu.machine()
+        assert "started again" not in caplog.text
+        async with driver(library, machine()) as npu:
+            await npu.machine()
+            await npu.calls._end("it hangs")
+        assert "started again" in caplog.text
+
+    run(go())
+
+
 def test_bad_values_of_a_driver_are_refused_by_name(library: Path, machine: Callable[..., Standin]) -> None:
     standin = machine()
     standin.state.chip[5].phy = 300

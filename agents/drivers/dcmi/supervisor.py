@@ -232,15 +232,17 @@ class Supervisor:
         else:
             future.set_exception(DriverError(message["error"]))
 
-    async def _end(self, why: str) -> None:
+    async def _end(self, why: str = "") -> None:
+        """End the process; ``why`` the next call starts another one, empty where none will be started."""
         process, self._process = self._process, None
         if process is not None:
-            _log.warning("the driver process is started again", error=why)
+            if why:
+                _log.warning("the driver process is started again", error=why)
             await _kill(process)
 
     async def close(self) -> None:
         """End the process; waiting calls fail."""
-        await self._end("the agent stops")
+        await self._end()
         tasks = [*self._printed, *((self._reader,) if self._reader is not None else ())]
         for task in tasks:
             task.cancel()
