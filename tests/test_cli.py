@@ -871,6 +871,21 @@ def test_every_flag_of_the_device_plugin_reaches_the_agent(monkeypatch: pytest.M
     assert taken == [*given, "--state-dir", "/var/lib/belay", *more]
 
 
+@pytest.mark.parametrize("flag", ["-version", "--version"])
+def test_the_agent_says_its_version_without_a_node(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    result = belay("agent", flag)
+    assert result.exit_code == 0 and result.output.startswith("belay agent ")
+
+
+@pytest.mark.parametrize("name", ["UPPER", "a_b", "../x", "a-", "a..b", "a.", "x" * 231])
+def test_an_agent_does_not_start_under_a_name_that_no_node_has(name: str) -> None:
+    command = [sys.executable, "-m", "agents.node", "--node", name, "--driver", "simulated"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "is no name of a node: 1 to 230 lower-case letters" in json.loads(done.stderr.splitlines()[-1])["error"]
+
+
 def test_ctrl_c_during_imports_ends_quietly() -> None:
     code = (
         "import os, signal, sys\n"

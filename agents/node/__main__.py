@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Final
 
 from agents.dra import settings as dra
 from agents.drivers.base import DriverError
@@ -36,6 +38,11 @@ from agents.rdma import config as rdma
 from engine import versions
 
 PROG = "python -m agents.node"
+
+#: The names of a node's ConfigMaps hold its name, and have 253 characters at most (component/noded/main.go).
+MAX_NODE: Final = 230
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NODE: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
 
 def main(arguments: list[str] | None = None, prog: str = PROG) -> int:
@@ -80,6 +87,11 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         return
     if not options.node:
         raise ValueError("--node or NODE_NAME is needed")
+    if len(options.node) > MAX_NODE or not _NODE.fullmatch(options.node):
+        raise ValueError(
+            f"--node {options.node[:80]!r} is no name of a node: 1 to {MAX_NODE} lower-case letters, digits, '-' and "
+            "'.', with a letter or digit at both ends and around each '.'"
+        )
     await run_agent(
         options.node,
         journal_dir=state,

@@ -99,6 +99,15 @@ def admission(listen: str, certificates: str) -> None:
     sys.exit(run(listen, certificates))
 
 
+def _agent_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print the agent's version, as ``python -m agents.node -version`` does, and end."""
+    if wanted and not context.resilient_parsing:
+        from engine import versions
+
+        click.echo(f"belay agent {versions.version()}")
+        context.exit()
+
+
 class _OneDash(click.Command):
     """Passes flags with one dash on as they are: ``-hotReset`` is not ``-h``, which alone still asks for help."""
 
@@ -115,6 +124,15 @@ class _OneDash(click.Command):
 @click.option("--driver", metavar="DRIVER", required=True, help="dcmi[:FILE], npu_smi[:FILE] or simulated[:MODEL].")
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, then the pod's own account.")
 @click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)
+@click.option(
+    "-version",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_agent_version,
+    help="Print the version and end.",
+)
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @fails_clearly
 def agent(node: str, driver: str, kubeconfig: str | None, journal: str, more: tuple[str, ...]) -> None:
