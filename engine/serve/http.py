@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 
 from aiohttp import web
@@ -225,47 +225,21 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
         client = connect(settings.redis_url)
         stack.callback(client.close)
         kube = await _cluster(settings, stack)
-        engine, changes = EngineClient(client, kube), ChangeStream()
+        engine = EngineClient(client, kube)
+        past = PastMoments(settings.data_folder / "passes" if settings.recordings else None)
+        changes = ChangeStream()
+        stack.callback(changes.close)
+        questions = await _questions(settings, kube, changes, past, answers, stack)
         rules = access_rules(
             free=_loopback(host), hosts=settings.console_hosts,
             proxy_header=settings.console_proxy_header, proxies=settings.console_proxies,
         )  # fmt: skip
-        past = PastMoments(settings.data_folder / "passes" if settings.recordings else None)
-        asked = AskedCluster(
-            source={
-                "kind": "live", "kubeconfig": settings.kubeconfig, "context": settings.context, "shard": settings.shard,
-            } if kube is not None else None,
-            repository=settings.source_url, branch=settings.source_branch, path=settings.source_path,
-            data=str(settings.data_folder),
-        )  # fmt: skip
-        questions = Questions(changes, past, asked, await _answers(answers, stack))
-        if questions.spare:
-            ahead = asyncio.create_task(questions.ahead.run())
-            stack.callback(ahead.cancel)
         console = Console(changes, Viewers(rules, kube), questions=questions)
-        stack.callback(changes.close)
         server = HttpServer(engine, shard=settings.shard, secret=secret, console=console)
-        runner = web.AppRunner(
-            server.application(),
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=_SHUTDOWN_SECONDS,
-            handler_cancellation=True,  # a question whose caller left is not answered
-        )
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            raise InputError(
-                f"cannot listen: {error.strerror or error}",
-                where=f"--listen {host}:{port}",
-                hint="Choose another port.",
-            ) from error
+        runner = await _listen(server, host, port, stack)
         slow = SlowConnections()
         slow.streaming = console.streaming
-        closing = asyncio.create_task(slow.run(lambda: runner.server.connections if runner.server else ()))
-        stack.callback(closing.cancel)
+        _run_beside(slow.run(lambda: runner.server.connections if runner.server else ()), stack)
         if kube is not None:
             follower = StatusFollower(
                 kube,
@@ -275,8 +249,7 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
                 commits=questions.commits,
                 published=past.see,
             )
-            following = asyncio.create_task(follower.run())
-            stack.callback(following.cancel)
+            _run_beside(follower.run(), stack)
             services = await stack.enter_async_context(serving(settings, kube))
             server.extra_metrics = services.training.metrics if services is not None else None
         if not secret and not _loopback(host):
@@ -285,14 +258,57 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
         await stop.wait()
 
 
+async def _questions(
+    settings: Settings, kube: Kube | None, changes: ChangeStream, past: PastMoments, answers: Sequence[str],
+    stack: AsyncExitStack,
+) -> Questions:  # fmt: skip
+    """The questions of the console about a live cluster; the processes that answer them end with the stack."""
+    asked = AskedCluster(
+        source={
+            "kind": "live", "kubeconfig": settings.kubeconfig, "context": settings.context, "shard": settings.shard,
+        } if kube is not None else None,
+        repository=settings.source_url, branch=settings.source_branch, path=settings.source_path,
+        data=str(settings.data_folder),
+    )  # fmt: skip
+    questions = Questions(changes, past, asked, await _answers(answers, stack))
+    if questions.spare:
+        _run_beside(questions.ahead.run(), stack)
+    return questions
+
+
+async def _listen(server: HttpServer, host: str, port: int, stack: AsyncExitStack) -> web.AppRunner:
+    """Serve until the stack ends. Raises InputError for an address that cannot be used."""
+    runner = web.AppRunner(
+        server.application(),
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+        handler_cancellation=True,  # a question whose caller left is not answered
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        raise InputError(
+            f"cannot listen: {error.strerror or error}", where=f"--listen {host}:{port}", hint="Choose another port."
+        ) from error
+    return runner
+
+
+def _run_beside(work: Coroutine[None, None, None], stack: AsyncExitStack) -> None:
+    """Run work in the background until the stack ends."""
+    task = asyncio.create_task(work)
+    stack.callback(task.cancel)
+
+
 async def _answers(command: Sequence[str], stack: AsyncExitStack) -> Answers | None:
     """The processes that answer questions, ended with the stack."""
     if not command:
         return None
     found = Answers(command)
     stack.push_async_callback(found.close)
-    idle = asyncio.create_task(found.end_idle_ones())
-    stack.callback(idle.cancel)
+    _run_beside(found.end_idle_ones(), stack)
     return found
 
 

@@ -87,6 +87,25 @@ def _lines(review: Review, key: str, commit: str, version: str, rows: int) -> It
     yield marker(key)
     yield f"### Belay: {summary(review)}"
     yield ""
+    yield from _header(review, commit, version)
+    yield from _findings(review, rows)
+    for title, words in (("Placed", (PLACED, MOVED)), ("Waiting", (WAITING,)), ("Gone", (GONE,))):
+        jobs = [one for one in review.jobs if one.after is not None and one.after.outcome in words]
+        yield from _jobs(title, jobs, rows)
+    yield from _table(
+        "No longer planned",
+        ("job", "without the change"),
+        [one for one in review.jobs if one.after is None],
+        lambda one: (_name(one), _was(one.before)),
+        rows,
+    )
+    yield from _evicted(review, rows)
+    yield from _pruned(review, rows)
+    yield from _unchanged(review)
+
+
+def _header(review: Review, commit: str, version: str) -> Iterator[str]:
+    """What was compared, and the notes."""
     said = (
         f"commit {code(commit[:12])}" if commit else "",
         f"against {code(review.against)}" if review.against else "",
@@ -100,6 +119,9 @@ def _lines(review: Review, key: str, commit: str, version: str, rows: int) -> It
         yield f"- {code(note)}"
     if review.notes:
         yield ""
+
+
+def _findings(review: Review, rows: int) -> Iterator[str]:
     yield from _table(
         "Findings",
         ("", "where", "field", "what"),
@@ -117,17 +139,9 @@ def _lines(review: Review, key: str, commit: str, version: str, rows: int) -> It
     if review.fixed:
         yield f"{counted(review.fixed, 'finding')} of before {'is' if review.fixed == 1 else 'are'} mended."
         yield ""
-    for title, words in (("Placed", (PLACED, MOVED)), ("Waiting", (WAITING,)), ("Gone", (GONE,))):
-        jobs = [one for one in review.jobs if one.after is not None and one.after.outcome in words]
-        yield from _jobs(title, jobs, rows)
-    left = [one for one in review.jobs if one.after is None]
-    yield from _table(
-        "No longer planned",
-        ("job", "without the change"),
-        left,
-        lambda one: (_name(one), _was(one.before)),
-        rows,
-    )
+
+
+def _evicted(review: Review, rows: int) -> Iterator[str]:
     yield from _table(
         f"Evicted: {review.chip_hours_lost:g} chip-hours lost",
         ("pod", "job", "on", "chips", "after", "why", "chip-hours lost"),
@@ -143,6 +157,9 @@ def _lines(review: Review, key: str, commit: str, version: str, rows: int) -> It
         ),
         rows,
     )
+
+
+def _pruned(review: Review, rows: int) -> Iterator[str]:
     yield from _table(
         "Pruned",
         ("object", "when"),
@@ -155,6 +172,10 @@ def _lines(review: Review, key: str, commit: str, version: str, rows: int) -> It
         ),
         rows,
     )
+
+
+def _unchanged(review: Review) -> Iterator[str]:
+    """What is the same with and without the change, as numbers."""
     rest = [f"{counted(number, noun)} {words}" for number, noun, words in (
         (review.unchanged, "job", "as without the change"),
         (review.evicted_anyway, "pod", "evicted without it too"),
