@@ -33,7 +33,7 @@ class FleetSlices:
                 if await self._wanted():
                     await self.publish()
             except ApiError:
-                pass
+                pass  # the API server is away: asked again after the pause
             await self._clock.sleep(PERIOD)
 
     async def publish(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,14 +78,24 @@ async def run_agent(
     logs: DiagnosisSettings | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
-    `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe, with `links` the
-    folder through which orders for links reach processes, with `dra` its driver of dynamic resource allocation, with
-    `rdma` its RDMA cards, with
-    `steps` the folder of profiling, whose step times it reports.
+    """Run the agent of one node until `stop` is set (or for ever), with the parts whose settings are given.
+
     While another agent works with the journal of `journal_dir`, this one waits and does nothing.
-    `plugins` is the file that switches parts of resets on and off, `hooks` the folder of programs that take part in
-    them, `names` what others call resources and chips.
+
+    Args:
+        driver: a driver, or its name (see `make_driver`).
+        plugin: the device plugin.
+        hardware: what NodeD does.
+        exporter: metrics for Prometheus.
+        health: kubelet's probe.
+        plugins: the file that switches parts of resets on and off.
+        hooks: the folder of programs that take part in resets.
+        names: what others call resources and chips.
+        links: the folder through which orders for links reach processes.
+        dra: the driver of dynamic resource allocation.
+        rdma: RDMA cards as resources.
+        steps: the folder of profiling, whose step times are reported.
+        logs: which logs of failed pods are read.
 
     Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
     """
@@ -101,6 +111,32 @@ async def run_agent(
         from agents.exporter.part import exporter_part
 
         serving = exporter_part(exporter, chosen)
+
+    def parts() -> Iterator[Coroutine[Any, Any, None]]:
+        """What runs beside the agent, the first one innermost: it ends after the agent and before the later ones."""
+        if isinstance(chosen, DcmiDriver):
+            yield UbPorts(HccnTool(), lambda: agent.state, Clock(), agent.refresh_soon).run()
+        if hardware is not None:
+            yield hardware_part(
+                node_name, client, settings, hardware, chosen_policy, chosen, lambda: agent.state, journal_dir
+            ).run()
+        if serving is not None:
+            yield serving()
+        if sharing is not None:
+            yield sharing.run()
+        if rdma is not None:
+            end = partial(os.kill, os.getpid(), signal.SIGTERM)
+            yield RdmaPart(node_name, client, rdma, Clock(), lambda: agent.state, end).run()
+        if links is not None:
+            trust = LinkTrust(OrderTrust(settings.order_trust, journal_dir, node_name), journal_dir)
+            yield LinkPart(node_name, client, links, trust=trust).run()
+        if steps is not None:
+            yield StepTimes(node_name, client, steps).run()
+        if logs is not None:
+            yield DiagnosisPart(node_name, client, lambda: agent.state, journal_dir, logs).run()
+        if health is not None:
+            yield serve_health(health, lambda: agent.state is not None)
+
     try:
         await _until(stop, sole.take())
         if stop is not None and stop.is_set():
@@ -118,43 +154,12 @@ async def run_agent(
             work = agent.run()
         else:
             both = AgentAndPlugin(
-                node_name,
-                chosen,
-                client,
-                journal_dir,
-                settings,
-                chosen_policy,
-                plugin,
-                access.headers,
-                plugins,
-                names,
-                hooks,
-                claimed,
-            )
+                node_name, chosen, client, journal_dir, settings, chosen_policy, plugin, access.headers, plugins, names,
+                hooks, claimed,
+            )  # fmt: skip
             agent, work = both.agent, both.run()
-        if isinstance(chosen, DcmiDriver):
-            work = _beside(work, UbPorts(HccnTool(), lambda: agent.state, Clock(), agent.refresh_soon).run())
-        if hardware is not None:
-            part = hardware_part(
-                node_name, client, settings, hardware, chosen_policy, chosen, lambda: agent.state, journal_dir
-            )
-            work = _beside(work, part.run())
-        if serving is not None:
-            work = _beside(work, serving())
-        if sharing is not None:
-            work = _beside(work, sharing.run())
-        if rdma is not None:
-            end = partial(os.kill, os.getpid(), signal.SIGTERM)
-            work = _beside(work, RdmaPart(node_name, client, rdma, Clock(), lambda: agent.state, end).run())
-        if links is not None:
-            trust = LinkTrust(OrderTrust(settings.order_trust, journal_dir, node_name), journal_dir)
-            work = _beside(work, LinkPart(node_name, client, links, trust=trust).run())
-        if steps is not None:
-            work = _beside(work, StepTimes(node_name, client, steps).run())
-        if logs is not None:
-            work = _beside(work, DiagnosisPart(node_name, client, lambda: agent.state, journal_dir, logs).run())
-        if health is not None:
-            work = _beside(work, serve_health(health, lambda: agent.state is not None))
+        for part in parts():
+            work = _beside(work, part)
         await _until(stop, work)
     finally:
         await client.close()

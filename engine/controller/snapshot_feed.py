@@ -148,4 +148,4 @@ async def wait(stop: asyncio.Event, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await stop.wait()
     except TimeoutError:
-        pass
+        pass  # the time is over: no stop was requested
