@@ -467,6 +467,48 @@ def test_an_invalid_job_fails_with_the_operators_words(job: dict[str, Any], mess
     assert world.pods() == []
 
 
+QUEUE: dict[str, Any] = {
+    "apiVersion": "scheduling.volcano.sh/v1beta1",
+    "kind": "Queue",
+    "metadata": {"name": "other"},
+}
+
+
+def test_a_queue_that_is_gone_does_not_end_a_job_that_runs() -> None:
+    world = World(QUEUE, ascend_job(policy={"schedulingPolicy": {"queue": "other"}}))
+    world.settle()
+    world.run_all()
+    world.settle()
+    pods = world.pods()
+
+    def name_queue(body: dict[str, Any]) -> None:
+        body["spec"]["runPolicy"]["schedulingPolicy"]["queue"] = "fast"
+
+    world.edit("AscendJob", "train", name_queue)
+    world.settle()
+    assert (world.state(), world.pods()) == ("Running", pods)
+    assert 'queues.scheduling.volcano.sh "fast" not found' in " ".join(world.diagnostics)
+    for pod in pods:  # a fault takes all of them away: they are made again and wait for the queue
+        world.vanish(pod)
+    world.settle()
+    assert world.pods() == pods and world.state() != "Failed"
+
+
+def test_a_job_that_runs_is_not_ended_by_an_edit_that_makes_it_invalid() -> None:
+    world = World(ascend_job())
+    world.settle()
+    world.run_all()
+    world.settle()
+    pods = world.pods()
+    world.edit("AscendJob", "train", lambda body: body["metadata"]["labels"].update(framework="jax"))
+    world.settle()
+    assert (world.state(), world.pods()) == ("Running", pods)
+    assert "its pods run on" in " ".join(world.diagnostics)
+    world.edit("AscendJob", "train", lambda body: body["metadata"]["labels"].update(framework="pytorch"))
+    world.settle()
+    assert world.state() == "Running" and not world.diagnostics
+
+
 def test_type_names_are_normalised() -> None:
     world = World(ascend_job(replicas={"master": replica(None), "WORKER": replica(2)}))
     world.settle()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.gangs.job_status import CREATED, RESTARTING, SUCCEEDED, JobCondition, finished
+from engine.gangs.job_status import CREATED, RESTARTING, RUNNING, SUCCEEDED, JobCondition, finished
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
@@ -21,7 +21,18 @@ from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_list, nested_map
 from engine.plan.jobs import podgroup, scaling_rule
-from engine.plan.jobs.ascendjob_spec import PORT_NAME, WORKER, AscendSpec, ReplicaSpec, port_of, ports, problem_of, read
+from engine.plan.jobs.ascendjob_spec import (
+    INVALID_QUEUE,
+    PORT_NAME,
+    WORKER,
+    AscendSpec,
+    ReplicaSpec,
+    SpecProblem,
+    port_of,
+    ports,
+    problem_of,
+    read,
+)
 from engine.plan.jobs.ascendjob_status import ReplicaCounts, condition_of, end_job, retries_left, retry_condition, write
 from engine.plan.jobs.environment import CLUSTERD_DOMAIN, ServiceAddresses, inject
 from engine.plan.jobs.lifecycle import VERSION_LABEL, ExpansionContext, JobObject, next_round
@@ -81,7 +92,14 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
         _clean_up(context, job, spec, end)
         return spec.policy.get("cleanPodPolicy") in (None, "None")
     problem = problem_of(spec, context.queues)
-    if problem is not None:
+    if problem is not None and _keeps_running(context, job, problem):
+        if spec.problem is not None:
+            text = f"{spec.problem.reason}: {spec.problem.message}"
+            context.warn(job, "spec", f"{text}; its pods run on as they are until the job is valid again")
+            return True
+        text = f"{problem.message}; its pods run on, new ones wait: create the queue or name another one"
+        context.warn(job, "spec.runPolicy.schedulingPolicy.queue", text)
+    elif problem is not None:
         end_job(context, job, {}, JobCondition("Failed", "JobValidFailed", f"{problem.reason}: {problem.message}"))
         return True
     expansion = _Expansion(
@@ -93,6 +111,17 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
     context.remember(job, expansion.memory)
     whole = all(name in expansion.pods for name, _, _ in spec.expected)
     return whole and not any(p.phase == "Failed" for p in expansion.pods.values())
+
+
+def _keeps_running(context: ExpansionContext, job: JobObject, problem: SpecProblem) -> bool:
+    """Whether a mistake in a job's manifest, or a queue that is gone, finds the job at work: it ends no such job.
+
+    A queue can be created again, so that a job without one may also wait between two rounds of its pods.
+    """
+    if any(not pod.finished for pod in context.pods_of(job)):
+        return True
+    started = any(isinstance(row, dict) and row.get("type") in (RUNNING, RESTARTING) for row in job.conditions)
+    return started and problem.reason == INVALID_QUEUE
 
 
 def backup_pod(context: ExpansionContext, job: JobObject, source: Pod, name: str) -> dict[str, Any] | None:

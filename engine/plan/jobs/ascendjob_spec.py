@@ -18,6 +18,7 @@ WORKER: Final = "Worker"
 MAX_REPLICAS: Final = 20000
 PORT_NAME: Final = "ascendjob-port"
 DEFAULT_PORT: Final = 2222
+INVALID_QUEUE: Final = "InvalidQueue"
 DYNAMIC_VNPU: Final = "huawei.com/npu-core"
 _CHECKED_BEFORE_QUEUE: Final = frozenset(
     {"InvalidScalingConfig", "InvalidScaleOutConfig", "InvalidSpecs", "InvalidSuccessPolicy"}
@@ -160,7 +161,7 @@ def _queue(spec: AscendSpec, queues: frozenset[str] | None) -> SpecProblem | Non
     if queue in queues:
         return None
     error = f'queues.scheduling.volcano.sh "{queue}" not found'
-    return SpecProblem("InvalidQueue", f"check queue<{queue}> failed, err: {error}, maybe it is not create")
+    return SpecProblem(INVALID_QUEUE, f"check queue<{queue}> failed, err: {error}, maybe it is not create")
 
 
 def port_of(leader: ReplicaSpec) -> int:
