@@ -60,6 +60,34 @@ def test_valid_jobs_pass() -> None:
     assert problems(both) == []
 
 
+def test_names_that_are_almost_known_ones_are_found() -> None:
+    wrong = container()
+    wrong["resources"] = {"limits": {"huawei.com/ascend910": 8, "huawei.com/rdma": 1}}
+    ((path, message),) = problems(ascend_job(Master={"replicas": 1, "template": template(wrong)}))
+    assert path.endswith("limits.huawei.com/ascend910") and "did you mean huawei.com/Ascend910?" in message
+    body = ascend_job()
+    body["metadata"]["labels"] |= {"fault-schedulng": "force", "team": "vision", "fault-kind": "none"}
+    ((path, message),) = problems(body, "warning")
+    assert (path, message) == ("metadata.labels.fault-schedulng", "label has no effect: did you mean fault-scheduling?")
+
+
+def test_a_gang_that_is_larger_than_its_job_and_a_missing_image_are_warned_of() -> None:
+    body = ascend_job(Master={"replicas": 1, "template": template()}, Worker={"template": template()})
+    body["spec"]["runPolicy"] = {"schedulingPolicy": {"minAvailable": 3}}
+    ((path, message),) = problems(body, "warning")
+    assert path.endswith("minAvailable") and "it has 2 pods, fewer than minAvailable 3" in message
+    body["spec"]["runPolicy"] = {"schedulingPolicy": {"minAvailable": 2}}
+    assert problems(body, "warning") == []
+    bare = container()
+    del bare["image"]
+    task = {"name": "t", "replicas": 1, "template": template(bare)}
+    assert [path for path, _ in problems(volcano_job(task), "warning")] == [
+        "spec.tasks.0.template.spec.containers.0.image"
+    ]
+    refused = check_manifest(ascend_job(Master={"replicas": 1, "template": template(bare)}))
+    assert [one.message.partition(":")[0] for one in refused] == ["InvalidContainer"], "said once"
+
+
 MASTER: Json = {"replicas": 1, "template": template()}
 CASES: list[tuple[Json, Json, str, str]] = [
     ({"scaleout-type": "wifi"}, {"Master": MASTER}, "metadata.labels.scaleout-type",

@@ -52,6 +52,7 @@ def check_ascend_job(problems: Problems, body: Mapping[str, Any], name: str, lab
         text = f"the job's Service {service} would be longer than {MAX_NAME} characters: give a shorter name"
         problems.error(("metadata", "name"), text)
     _check_replicas(problems, replicas, framework)
+    _check_minimum(problems, spec, replicas)
     for key, replica in replicas.items():
         policy = replica.get("restartPolicy") if isinstance(replica, dict) else None
         check_retried(problems, labels, policy, ("spec", "replicaSpecs", key, "restartPolicy"))
@@ -117,6 +118,20 @@ def _check_run_policy(problems: Problems, spec: Mapping[str, Any]) -> None:
     check_amounts(problems, amounts, (*where, "minResources"))
     unknown_fields(problems, policy, _POLICY_FIELDS, path)
     unknown_fields(problems, scheduling, ("minAvailable", "minResources", "priorityClass", "queue"), where)
+
+
+def _check_minimum(problems: Problems, spec: Mapping[str, Any], replicas: Mapping[str, Any]) -> None:
+    """Warn of a gang that is larger than its job: it would wait for ever."""
+    policy = spec.get("runPolicy")
+    scheduling = policy.get("schedulingPolicy") if isinstance(policy, dict) else None
+    least = scheduling.get("minAvailable") if isinstance(scheduling, dict) else None
+    counts = [replica.get("replicas") for replica in replicas.values() if isinstance(replica, dict)]
+    if type(least) is not int or not all(count is None or type(count) is int for count in counts):
+        return
+    total = sum(1 if count is None else count for count in counts)
+    if least > total > 0:
+        where: Path = ("spec", "runPolicy", "schedulingPolicy", "minAvailable")
+        problems.warn(where, f"the job would never start: it has {total} pods, fewer than minAvailable {least}")
 
 
 def _check_replicas(problems: Problems, replicas: Mapping[str, Any], framework: str) -> None:
@@ -189,6 +204,7 @@ def _check_container(problems: Problems, containers: list[Any], kind: str, path:
         if isinstance(container, dict) and container.get("name") == CONTAINER:
             found = True
             if not container.get("image"):
+                problems[:] = [one for one in problems if one.path != (*path, index, "image")]  # said in other words
                 text = "Image is undefined in the container of ascend"
                 problems.error((*path, index, "image"), f"{invalid}: {text}")
     if not found:

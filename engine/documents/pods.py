@@ -5,8 +5,9 @@ Sources: docs/zh/scheduling/06_api/15_yaml_configuration.md (labels, annotations
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from engine.documents.containers import check_amounts, check_container_fields, check_limits, check_pod_fields
@@ -33,6 +34,13 @@ _LABEL_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "duo": ("true", "false"),
     "distributed": ("true", "false"),
 }
+#: Labels that a missing letter switches off without a word.
+_SWITCHES: Final = tuple(
+    key for key in (*_LABEL_WORDS, "fault-retry-times", "ring-controller.atlas") if len(key) > 11 or "-" in key
+)
+_RESOURCES: Final = ("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu")
+#: Similarity (``difflib``) from which a name counts as a known one mistyped.
+_ALIKE: Final = 0.9
 _LABEL_VALUE: Final = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
 _KEY: Final = re.compile(r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
 
@@ -50,12 +58,21 @@ def check_labels(problems: Problems, metadata: Mapping[str, Any], path: Path) ->
             problems.error(where, f"{value!r:.80} is not a label value: at most 63 letters, digits, '-', '_' or '.'")
         elif key in _LABEL_WORDS and value not in _LABEL_WORDS[key]:
             problems.warn(where, f"{value!r:.80} has no effect here: known are {', '.join(_LABEL_WORDS[key])}")
+        elif (near := _mistyped(key, _SWITCHES)) and near not in labels:
+            problems.warn(where, f"label has no effect: did you mean {near}?", at_key=True)
     annotations = problems.mapping(metadata, "annotations", path)
     for key, value in annotations.items():
         if not isinstance(value, str):
             problems.error((*path, "annotations", key), "annotation values are text: put the value in quotes")
     _check_retry_times(problems, labels, (*path, "labels"))
     return labels
+
+
+def _mistyped(name: str, known: Sequence[str]) -> str:
+    """The known name that another one almost is; empty for known names and for those that are like none."""
+    if name in known:
+        return ""
+    return next(iter(difflib.get_close_matches(name[:80], known, n=1, cutoff=_ALIKE)), "")
 
 
 def _check_retry_times(problems: Problems, labels: Mapping[str, Any], path: Path) -> None:
@@ -129,7 +146,9 @@ def _check_container(
         return ""
     check_container_fields(problems, container, path, volumes)
     name = problems.text(container, "name", path, required=True) or ""
-    problems.text(container, "image", path)
+    image = problems.text(container, "image", path)
+    if container.get("image") is None or image == "":
+        problems.warn((*path, "image"), "a container without an image is refused by the API server")
     for index, entry in enumerate(problems.sequence(container, "env", path)):
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             problems.error((*path, "env", index), "an environment variable needs a name")
@@ -154,6 +173,10 @@ def _check_resources(problems: Problems, found: Mapping[str, Any], path: Path, r
     check_limits(problems, plain["requests"], plain["limits"], path)
     for side, values in (("requests", requests), ("limits", limits)):
         for key, value in values.items():
+            near = "" if NPU_RESOURCE.match(key) else _mistyped_resource(key)
+            if near:
+                text = f"no device plugin offers {key:.80}, so the pod would get no NPU: did you mean {near}?"
+                problems.error((*path, side, key), text, at_key=True)
             if NPU_RESOURCE.match(key):
                 count = _pieces(value)
                 if count is None:
@@ -170,6 +193,16 @@ def _check_resources(problems: Problems, found: Mapping[str, Any], path: Path, r
             problems.error(
                 (*path, "requests", key), f"requests and limits of {key} must be equal: {value} is not {limits[key]}"
             )
+
+
+def _mistyped_resource(key: str) -> str:
+    """The NPU resource that a key almost is; empty for other resources."""
+    lower = {name.lower(): name for name in _RESOURCES}
+    base, dash, part = key.partition("-")
+    same = lower.get(base.lower()) or lower.get(base.lower() + part.lower())
+    if same:
+        return same + (f"-{part}" if dash and base.lower() in lower else "")
+    return _mistyped(key, _RESOURCES)
 
 
 def _without_npus(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,20 @@ _LEADING_ZERO: Final = re.compile(r"[-+]?0[0-9]+\Z")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _NOT_JSON: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
+_CONFLICT: Final = re.compile(rb"^(?:<{7} |>{7} |={7}\r?$)", re.MULTILINE)
+#: Characters of keyboards and web pages that look like those of YAML, at the beginning of a line or behind a key.
+_LOOKALIKES: Final = re.compile(r"^[ \t-]*(?:(?P<space>[\u00a0\u2000-\u200b\u202f\u3000])|[\w./-]+(?P<colon>\uff1a))")
+#: What libyaml's words mean for the person who wrote the file.
+_HINTS: Final = {
+    "could not find expected ':'": "this line, or the one before, is neither 'key: value' nor '- item'",
+    "did not find expected key": "indent this line like its neighbours",
+    "mapping values are not allowed in this context": "indent this line like its neighbours, or quote its value",
+    "did not find expected ',' or ']'": "close the list that begins with [",
+    "did not find expected ',' or '}'": "close the mapping that begins with {",
+    "found unexpected end of stream": "close the quote, [ or {",
+    "did not find expected '-' indicator": "indent this line like its neighbours",
+}
+
 _SURROGATES: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
 
@@ -160,8 +174,27 @@ def _syntax_fault(problem: yaml.MarkedYAMLError, data: bytes) -> YAMLProblem:
     tabbed = "tab character" in str(problem.problem) or "cannot start any token" in str(problem.problem)
     if tabbed and b"\t" in here[: len(here) - len(here.lstrip())]:
         return YAMLProblem("a tab where YAML wants spaces: indent with spaces", line, here.index(b"\t") + 1)
-    parts = [str(part) for part in (problem.context, problem.problem) if part]
-    return YAMLProblem(": ".join(parts)[:300] or "not YAML", line, column)
+    conflict = _CONFLICT.search(data)
+    if conflict is not None:
+        return YAMLProblem(
+            "a merge conflict that nobody resolved: keep one side and remove the lines <<<<<<<, ======= and >>>>>>>",
+            data.count(b"\n", 0, conflict.start()) + 1, 1,
+        )  # fmt: skip
+    for number in (line, line - 1):
+        found = _LOOKALIKES.match(lines[number - 1].decode(errors="replace")) if 0 < number <= len(lines) else None
+        if found is not None:
+            wanted = "space" if found["space"] else "colon"
+            at = found.start(wanted)
+            text = f"U+{ord(found[wanted]):04X} looks like a {wanted} and is none: type the {wanted} again"
+            return YAMLProblem(text, number, at + 1)
+    text = ": ".join(str(part) for part in (problem.context, problem.problem) if part)
+    if str(problem.problem) == "found undefined alias":
+        name = re.match(rb"\*([^\s,\]}]{1,80})", here[column - 1 :])
+        shown = name[1].decode(errors="replace") if name else ""
+        text += f"; an anchor &{shown} must stand before *{shown}, in the same document"
+    elif str(problem.problem) in _HINTS:
+        text += f"; {_HINTS[str(problem.problem)]}"
+    return YAMLProblem(text[:300] or "not YAML", line, column)
 
 
 def _mark_place(mark: Any) -> tuple[int, int]:
