@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.model.cluster import Observed, Pod
 from engine.model.plan import Pending, Plan
+from engine.model.times import rfc3339
 from engine.observe.observed import observe
 from engine.status import job_bodies, surplus
 from engine.status.statistics import JobStatistic, updated
@@ -200,6 +201,17 @@ def test_exceptions_of_jobs_that_volcano_places_follow_their_pod_group(
         found = trouble(*pods, group=group)
         assert found is not None and (found["status"], found["reason"]) == (status, reason)
         assert text in found["message"]
+
+
+def test_a_scheduler_has_a_moment_for_a_new_pod_group() -> None:
+    for phase in ("", "Pending"):
+        group = pod_group(phase)
+        group["metadata"]["creationTimestamp"] = rfc3339(NOW - 5)
+        assert trouble(pod(0, phase="Pending"), group=group) is None
+        assert trouble(pod(0, phase="Pending"), group=group, now=NOW + 30) is not None
+    group = pod_group("Pending", ("JobEnqueueFailed", "closed"))
+    group["metadata"]["creationTimestamp"] = rfc3339(NOW - 5)
+    assert trouble(pod(0, phase="Pending"), group=group) is not None
 
 
 def test_pods_that_fail_or_do_not_start_are_exceptions() -> None:

@@ -100,7 +100,7 @@ def _jobs(plan: Plan, observed: Observed, summaries: Sequence[JobSummary], cache
             pods = found.members.get(key, ())
             raw = _group(observed, gang.namespace, gang.pod_group)
             yield _Job(gang.name, gang.uid, gang.kind, gang.namespace, of_group(raw, pods, plan.now))
-    for job in _of_groups(observed, stuck - known):
+    for job in _of_groups(observed, stuck - known, plan.now):
         known.add(job.uid)
         yield job
     for object_key, body in observed.objects.items():
@@ -112,21 +112,24 @@ def _jobs(plan: Plan, observed: Observed, summaries: Sequence[JobSummary], cache
             yield _Job(object_key.name, uid, object_key.kind, object_key.namespace, refused or of_job(body, plan.now))
 
 
-def _of_groups(observed: Observed, uids: set[str]) -> Iterator[_Job]:
+def _of_groups(observed: Observed, uids: set[str], now: float) -> Iterator[_Job]:
     """Jobs that have only a PodGroup so far."""
     for key, raw in observed.objects.items() if uids else ():
         owner = controller_of(raw) if key.kind == "PodGroup" and key.api_version in POD_GROUP_APIS else {}
         uid = str(owner.get("uid") or "")
         if uid in uids:
             kind = str(owner.get("kind") or "")
-            yield _Job(str(owner.get("name") or ""), uid, kind, key.namespace, of_group(raw, (), 0.0))
+            yield _Job(str(owner.get("name") or ""), uid, kind, key.namespace, of_group(raw, (), now))
 
 
 def of_group(group: Mapping[str, Any] | None, pods: Iterable[Pod], now: float) -> Trouble | None:
     """Why a job that no plan explains does not get on, by its PodGroup and pods; None while it may."""
     status = nested_map(group or {}, "status")
     phase = str(status.get("phase") or "")
+    young = now - _created(nested_map(group or {}, "metadata")) <= SETTLES
     if group is not None and not phase:
+        if young:
+            return None
         text = f"pg phase is empty, volcano-scheduler maybe not running, you can check it by: {_SCHEDULER}"
         return Trouble("PodGroupCreated", "PgNotInitialized", text)
     if group is None or phase in (PodGroupPhase.UNKNOWN, PodGroupPhase.RUNNING):
@@ -139,6 +142,8 @@ def of_group(group: Mapping[str, Any] | None, pods: Iterable[Pod], now: float) -
     if phase == PodGroupPhase.PENDING:
         queue = str(nested_map(group, "spec").get("queue") or "default")
         usual = f"the resources such as cpu, memory are not enough in the queue: kubectl describe q {queue}"
+        if young and ENQUEUE_FAILED not in said:
+            return None
         return Trouble("PodGroupPending", ENQUEUE_FAILED, said.get(ENQUEUE_FAILED, usual))
     step = next((reason for reason in _STEPS if reason in said), None) if phase == PodGroupPhase.INQUEUE else None
     if step is None:
