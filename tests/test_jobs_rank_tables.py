@@ -275,3 +275,15 @@ def test_deployments_get_files_too() -> None:
     world.settle()
     stored = rankfile.parse(world.find("ConfigMap", "belay-ranktable-vision.serve"))
     assert json.loads(stored.table)["status"] == "completed"
+
+
+def test_two_pods_of_one_rank_are_named() -> None:
+    world = World(config_map("rings-config-train", {"hccl.json": "{}"}), ascend_job())
+    world.settle()
+    world.run_all()
+    world.edit("Pod", "train-worker-0", lambda pod: pod["metadata"]["annotations"].update({"hccl/rankIndex": "0"}))
+    world.plan()
+    assert world.diagnostics == [
+        "warning AscendJob/vision/train rank table: pods vision/train-master-0 and vision/train-worker-0 both have "
+        "hccl/rankIndex 0: each pod needs a rank of its own"
+    ]

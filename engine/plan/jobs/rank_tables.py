@@ -183,6 +183,7 @@ def _complete(context: ExpansionContext, job: JobObject, spec: TableSpec, pods: 
             members.append(_member(pod, ranks[pod.key], configuration, spec.inference))
     if not members:
         return None
+    _warn_of_equal_ranks(context, job, members)
     try:
         return _build(context, spec, tuple(members))
     except ranktable.TableError as error:
@@ -190,6 +191,18 @@ def _complete(context: ExpansionContext, job: JobObject, spec: TableSpec, pods: 
         if all(member.pod_ip for member in members):
             context.warn(job, "rank table", f"the rank table waits: {error}")
         return None
+
+
+def _warn_of_equal_ranks(context: ExpansionContext, job: JobObject, members: Sequence[ranktable.RankTablePod]) -> None:
+    """Name the first two pods of one rank: the table holds each of their ranks twice, and HCCL cannot start."""
+    pods: dict[int, str] = {}
+    for member in members:
+        other = pods.setdefault(member.rank, member.pod)
+        if other != member.pod:
+            key = podannotations.RANK_INDEX
+            text = f"pods {other} and {member.pod} both have {key} {member.rank}: each pod needs a rank of its own"
+            context.warn(job, "rank table", text)
+            return
 
 
 def _member(
