@@ -71,7 +71,7 @@ def test_merge_keys_yield_to_own_keys() -> None:
         ("a:\n\tb: 1\n", 2, 1, "a tab where YAML wants spaces"),
         ("a: 'x\n", 2, 1, "scanning a quoted scalar"),
         ("a: *b\n", 1, 4, "undefined alias; an anchor &b must stand before *b"),
-        ("a: 1\n<<<<<<< HEAD\nb: 2\n=======\nb: 3\n>>>>>>> other\n", 2, 1, "a merge conflict that nobody resolved"),
+        ("a: 1\n<<<<<<< HEAD\nb: 2\n=======\nb: 3\n>>>>>>> other\n", 2, 1, "an unresolved merge conflict"),
         ("a:\n\u00a0 b: 1\n  c: 2\n", 2, 1, "U+00A0 looks like a space"),
         ("a:\n\u3000b: 1\n  c: 2\n", 2, 1, "U+3000 looks like a space"),
         ("a: 1\nb\uff1a 2\nc: 3\n", 2, 2, "U+FF1A looks like a colon"),

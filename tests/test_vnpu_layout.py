@@ -121,6 +121,15 @@ def test_a_layout_that_is_gone_makes_its_chip_whole_again() -> None:
     assert (cut.templates, cut.destroy, cut.reason) == ((), ("100", "101"), "LayoutRemoved")
 
 
+def test_a_layout_that_cannot_be_read_makes_no_chip_whole() -> None:
+    """Without an earlier version of the document, as in `belay plan --desired`."""
+    seen = cluster((100, "vir04", ""), (101, "vir02_1c", ""), done=1, orders=standing())
+    text = "apiVersion: belay.dev/v1alpha1\nkind: VNPULayout\nmetadata: {name: a}\nspec: {mode: Static}\n"
+    desired = load({"desired/a.yaml": text.encode()}, revision="r").desired
+    assert not desired.layouts
+    assert cuts(plan(desired, seen, NOW)) == []
+
+
 def test_a_layout_that_the_cluster_file_does_not_know_is_not_undone() -> None:
     seen = cluster((100, "vir04", ""), done=1, orders=standing(templates=("vir04",)))
     assert cuts(plan(load({}, has_git=False).desired, seen, NOW)) == []

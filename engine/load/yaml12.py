@@ -177,7 +177,7 @@ def _syntax_fault(problem: yaml.MarkedYAMLError, data: bytes) -> YAMLProblem:
     conflict = _CONFLICT.search(data)
     if conflict is not None:
         return YAMLProblem(
-            "a merge conflict that nobody resolved: keep one side and remove the lines <<<<<<<, ======= and >>>>>>>",
+            "an unresolved merge conflict: keep one side and remove the lines <<<<<<<, ======= and >>>>>>>",
             data.count(b"\n", 0, conflict.start()) + 1, 1,
         )  # fmt: skip
     for number in (line, line - 1):

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from engine.documents import Declared, VNPULayout
+from engine.documents import Declared, Desired, VNPULayout
 from engine.documents.fault_policy import IDLE
 from engine.model.actions import (
     Evidence,
@@ -100,11 +100,17 @@ def _wanted(scope: Scope, node: str, about: Sequence[Declared[VNPULayout]]) -> _
             cut=view.cut | taken,
         )
     orders = scope.observed.orders.get(node)
-    if scope.desired.has_git and orders is not None:
+    if scope.desired.has_git and orders is not None and _may_undo(scope.desired):
         for chip, templates in orders.vnpu_layout.items():
             if templates and chip not in wanted and not view.dynamic_chips >> chip & 1:
                 wanted[chip] = ((), None)
     return dict(sorted(wanted.items()))
+
+
+def _may_undo(desired: Desired) -> bool:
+    """Whether a cut that no layout asks for may be undone: not while a layout may be hidden in what cannot be read."""
+    known = {f"VNPULayout/{layout.document.name}" for layout in desired.layouts}
+    return not desired.incomplete and all(name in known for name in desired.held if name.startswith("VNPULayout/"))
 
 
 def _rows(view: NodeView, layout: Declared[VNPULayout], taken: int) -> Iterator[tuple[int, tuple[str, ...]]]:
