@@ -88,7 +88,10 @@ class Process:
 
     def leave_function(self) -> None:
         """The main thread is free: it says which step it holds."""
-        if self.alive and self.joined < self.generation and self.stuck <= self.world.now + 1e-6 and not self.leaves:
+        if self.stuck > self.world.now + 1e-6:
+            # blocked once more since it was to be freed
+            self.world.after(self.stuck - self.world.now, self.leave_function)
+        elif self.alive and self.joined < self.generation and not self.leaves:
             self.joined, self.entered, self.finished, self.plan = self.generation, False, False, None
             done = self.done if self.whole else -1
             self.say("ready", gen=self.joined, done=done, shard=self.world.shard(self.rank), checkpoints=False)
