@@ -300,6 +300,26 @@ def test_the_service_is_found_by_environment(environ: dict[str, str], address: s
         server_address({})
 
 
+def test_importing_the_elastic_agents_api_patches_a_torch_that_is_there() -> None:
+    # torch/distributed/run.py imports it; here torch is a stand-in with an elastic agent
+    code = """
+import sys, types
+names = ["torch", "torch.distributed", "torch.distributed.elastic", "torch.distributed.elastic.agent",
+         "torch.distributed.elastic.agent.server", "torch.distributed.elastic.agent.server.api"]
+import mindx_elastic.api
+assert "torch" not in sys.modules
+for name in names:
+    sys.modules[name] = types.ModuleType(name)
+agent = sys.modules[names[-1]].SimpleElasticAgent = type("SimpleElasticAgent", (), {"_initialize_workers": print})
+del sys.modules["mindx_elastic.api"]
+import mindx_elastic.api
+print(agent._initialize_workers is not print)
+"""
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'agents/training/packages'}:{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
 def test_scripts_import_mindx_elastic() -> None:
     code = (
         "import mindx_elastic, mindx_elastic.api; from mindx_elastic.recover_manager import DLRecoverManager,"

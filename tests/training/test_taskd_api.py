@@ -63,6 +63,8 @@ from taskd.python.toolkit.recover_module.recover_manager import (DLRecoverManage
 from taskd.python.toolkit.recover_module.pb import recover_pb2, recover_pb2_grpc
 assert ClientInfo is recover_pb2.ClientInfo and ClientInfo(jobId="j", role="agent").jobId == "j"
 from taskd.python.framework.agent.ms_mgr.msrun_plugin import MSRunPlugin
+from taskd.python.framework.common.type import CONFIG_UPSTREAMIP_KEY, LOCAL_HOST
+assert (CONFIG_UPSTREAMIP_KEY, LOCAL_HOST) == ("UpstreamAddr", "127.0.0.1")
 from taskd.python.utils.log import run_log
 import sys
 assert not {"torch", "msgspec", "pydantic"} & set(sys.modules), "light"
@@ -208,6 +210,18 @@ def test_an_agent_with_a_wrong_config_is_refused(config: Any, cls: Any) -> None:
 def test_an_agent_is_accepted_with_its_functions() -> None:
     assert agent_api.init_taskd_agent({"Framework": "MindSpore", "UpstreamAddr": "::1", "ServerRank": "3"})
     assert agent_api.register_func("MONITOR", print)
+
+
+def test_an_agent_of_mindspore_starts_the_proxy_of_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setenv("MS_SCHED_HOST", "10.0.0.7")
+    monkeypatch.setattr(agent_api, "init_taskd_proxy", asked.append)
+    monkeypatch.setattr(agent_api.BusAgent, "run", lambda self: self.close() or "done")
+    assert agent_api.init_taskd_agent({"Framework": "MindSpore", "ServerRank": "3"})
+    for name in ("KILL_WORKER", "START_ALL_WORKER", "START_WORKER_LIST", "MONITOR"):
+        assert agent_api.register_func(name, print)
+    assert agent_api.start_taskd_agent() == "done"
+    assert asked == [{"UpstreamAddr": "10.0.0.7", "ServerRank": "3"}]
 
 
 @pytest.mark.parametrize(
@@ -464,6 +478,7 @@ def test_a_manager_without_clusterd_still_starts_agents(tmp_path: Path) -> None:
     assert agent.send(Position(MANAGER, "0"), Body(codes.STATUS, 201, "7"), sync=True) == 0
     found = agent.receive(60.0)
     assert found is not None and (found.body.code, found.body.message) == (210, "7")
+    until(lambda: service.core.state.retry_time is not None, "the manager has looked for the file")
     (tmp_path / "reset.json").write_text('{"RetryTime": 1}')
     found = agent.receive(60.0)
     assert found is not None and (found.body.code, found.body.message) == (208, "6")

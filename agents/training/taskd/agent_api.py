@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import ipaddress
 import logging
@@ -14,6 +15,7 @@ from agents.training import logs
 from agents.training.taskd import bus_proxy
 from agents.training.taskd.bus_agent import BusAgent
 from agents.training.taskd.processes import Function, Processes
+from agents.training.taskd.proxy_api import init_taskd_proxy
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +55,16 @@ def init_taskd_agent(config: Any = None, cls: Any = None) -> bool:
     upstream, job = bus_proxy.address(host, port), os.environ.get("MINDX_TASK_ID", "")
     with _lock:
         _functions.clear()
-        _ready = lambda: BusAgent(int(rank), upstream, _processes(framework, cls), job=job)  # noqa: E731
+        _ready = functools.partial(_agent, framework, cls, rank, upstream, job)
     return True
+
+
+def _agent(framework: str, cls: Any, rank: str, upstream: str, job: str) -> BusAgent:
+    """The agent; for MindSpore, whose launcher starts nothing else, the pod's proxy too."""
+    processes = _processes(framework, cls)
+    if framework == MINDSPORE:
+        init_taskd_proxy({"UpstreamAddr": os.environ.get("MS_SCHED_HOST", bus_proxy.HOST), "ServerRank": rank})
+    return BusAgent(int(rank), upstream, processes, job=job)
 
 
 def _processes(framework: str, cls: Any) -> Processes:

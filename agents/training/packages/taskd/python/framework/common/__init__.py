@@ -1,0 +1,1 @@
+"""A folder of TaskD's package, as scripts import it."""
