@@ -23,7 +23,7 @@ _log = Log("docker")
 
 
 class Docker:
-    """One engine."""
+    """One Docker engine, reached through its socket."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -73,7 +73,7 @@ class Docker:
         await self._call("POST", f"/containers/{quote(container, safe='')}/stop", STOP_SECONDS, (204, 304, 404))
 
     async def start(self, namespace: str, container: str) -> None:
-        """Start one."""
+        """Start a stopped container."""
         await self._call("POST", f"/containers/{quote(container, safe='')}/start", STOP_SECONDS, (204, 304))
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ Names and ranges are those of the public package `llm_datadist` (CANN documentat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 
 from agents.datadist.clusters import ip_number, ip_text, whole
@@ -77,7 +77,9 @@ OPTIONS = {
 }
 
 
-def _number(smallest: int, largest: int):  # type: ignore[no-untyped-def]
+def _number(smallest: int, largest: int) -> Callable[[str, object], str]:
+    """Return a check of a whole number in a range, which returns the number as text. It raises ValueError."""
+
     def check(name: str, value: object) -> str:
         number = whole(name, value, largest)
         if number < smallest:
@@ -90,7 +92,7 @@ def _number(smallest: int, largest: int):  # type: ignore[no-untyped-def]
 def _milliseconds(name: str, value: object) -> str:
     """Check a whole number, which may be text (LLMConfig, sync_kv_timeout)."""
     text = isinstance(value, str) and value.isascii() and value.isdigit()
-    return _number(1, INT32_MAX)(name, int(str(value)[:20]) if text else value)  # type: ignore[no-any-return]
+    return _number(1, INT32_MAX)(name, int(str(value)[:20]) if text else value)
 
 
 def _device(name: str, value: object) -> str:
@@ -99,7 +101,7 @@ def _device(name: str, value: object) -> str:
         if len(value) != 1:
             raise ValueError(f"{name} must name one device, not {len(value)}")
         value = value[0]
-    return _number(0, INT32_MAX)(name, value)  # type: ignore[no-any-return]
+    return _number(0, INT32_MAX)(name, value)
 
 
 def _flag(name: str, value: object) -> str:

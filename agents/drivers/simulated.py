@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -316,11 +316,15 @@ class SimulatedDriver:
         self._processes = processes
         for chip in range(self.row.chips):
             old, new = before.get(chip, Injected()), chips.get(chip, Injected())
-            for plane, gone, come in (("chip", old.codes, new.codes), ("network", old.network, new.network)):
-                for code in sorted(set(gone) - set(come)):
-                    self.clear(chip, code, plane=plane)  # type: ignore[arg-type]
-                for code in sorted(set(come) - set(gone)):
-                    self.inject(chip, code, plane=plane)  # type: ignore[arg-type]
+            planes: tuple[tuple[Plane, Collection[str], Collection[str]], ...] = (
+                ("chip", old.codes, new.codes),
+                ("network", old.network, new.network),
+            )
+            for plane, before_codes, after_codes in planes:
+                for code in sorted(set(before_codes) - set(after_codes)):
+                    self.clear(chip, code, plane=plane)
+                for code in sorted(set(after_codes) - set(before_codes)):
+                    self.inject(chip, code, plane=plane)
             for code in sorted(set(new.once) - set(old.once)):
                 self.once(chip, code)
             if old.drop != new.drop:

@@ -139,7 +139,7 @@ async def hbm(reader: Reader, machine: Machine, chip: Chip) -> list[Value] | Non
 
 
 async def sio(reader: Reader, machine: Machine, chip: Chip) -> list[Value] | None:
-    """Errors between the dies."""
+    """Read the CRC errors on the links between the dies (SIO)."""
     (answer,) = await reader.source.read(chip.phy, [("sio", chip.phy)])
     return [Value(m.name, answer.value[m.key]) for m in of_group("sio")] if answer.ok else None
 

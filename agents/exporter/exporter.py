@@ -248,7 +248,7 @@ class Exporter:
     # -- output
 
     def answer(self, path: str, gzip: bool) -> HttpResponse:
-        """Answer a GET."""
+        """Return the response to a GET of ``path``: the metrics, or a page that leads to them."""
         if path != "/metrics":
             return HttpResponse(200, LANDING, HTML)
         if gzip:
@@ -256,7 +256,7 @@ class Exporter:
         return HttpResponse(200, self.page.plain(), CONTENT_TYPE)
 
     def lines(self) -> str:
-        """Everything in Telegraf's form."""
+        """Return all metrics as lines of Telegraf's line protocol."""
         if self.machine is None:
             return ""
         now = self._now()

@@ -58,7 +58,7 @@ class Page:
         self._epoch += 1
 
     def plain(self) -> bytes:
-        """The page."""
+        """Return the page as uncompressed bytes."""
         self._compose()
         return self._plain
 

@@ -55,7 +55,7 @@ class Ports:
         return None if found is None else [Value(m.name, found.get(m.key, 0)) for m in of_group("roce")]
 
     async def network(self, machine: Machine, chip: Chip) -> list[Value] | None:
-        """Link, bandwidth, speed."""
+        """Read link state, bandwidth and speed of the chip's ports."""
         if machine.family == A5:
             return [value for port in self._map for value in await self._network_port(chip, port)] or None
         name = "npu_chip_info_"
@@ -86,7 +86,7 @@ class Ports:
         return values
 
     async def optical(self, machine: Machine, chip: Chip) -> list[Value] | None:
-        """The optical modules."""
+        """Read the optical modules of the chip's ports."""
         if machine.family == A5:
             return [value for port in self._map for value in await self._optical_port(chip, port)] or None
         found = await _tried(self._tool.optical(chip.phy))

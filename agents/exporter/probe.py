@@ -27,7 +27,7 @@ class ProbeLimiter(RequestLimiter):
         self._tokens, self._at = float(BURST), 0.0
 
     def request(self, address: str, now: float) -> bool:
-        """Take a token."""
+        """Take a token; False when the request comes too soon."""
         self._tokens = min(float(BURST), self._tokens + max(0.0, now - self._at) * PER_SECOND)
         self._at = now
         if self._tokens < 1:
@@ -51,7 +51,7 @@ def handler(trouble: Callable[[], str]) -> Handler:
 
 
 def server(trouble: Callable[[], str], certificate: Certificate | None = None) -> Server:
-    """The probe's server."""
+    """Return the probe's server, which answers by ``trouble``."""
     return Server(
         handler(trouble),
         ProbeLimiter(),

@@ -64,7 +64,7 @@ class Cache:
         self.changes: dict[str, int] = {}
 
     def put(self, group: Group, chip: int, values: list[Value], time_ms: int, now: float) -> None:
-        """Keep a reading."""
+        """Keep a reading of a group on a chip until it is too old."""
         self._samples.setdefault(group.name, {})[chip] = Sample(time_ms, now + group.lifetime, checked(values))
         self.changes[group.name] = self.changes.get(group.name, 0) + 1
 

@@ -25,7 +25,7 @@ class SmiSource:
         return [(place.phy, place.logic, place.card, place.chip) for place in await self._driver.smi.places()]
 
     async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Reading]:
-        """One turn."""
+        """Read these values of one chip; each command runs once."""
         turn = _Turn(self._driver, phy)
         answers = []
         for name, *arguments in requests:

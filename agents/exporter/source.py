@@ -39,7 +39,7 @@ class Source(Protocol):
     """Readings by the names of agents.drivers.dcmi.calls."""
 
     async def places(self) -> Sequence[Place]:
-        """The chips. Raises DriverError."""
+        """Return the location of every chip. Raises DriverError."""
         ...
 
     async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Reading]:

@@ -9,6 +9,7 @@ particular chip.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 GROUP: Final = "huawei.com/"
@@ -98,6 +99,6 @@ def order(name: str) -> tuple[tuple[int, str | int], ...]:
     return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name) if part)
 
 
-def listed(ids: object) -> str:
+def listed(ids: Iterable[str]) -> str:
     """Format ids for annotations: sorted, comma separated."""
-    return ",".join(sorted(ids, key=order))  # type: ignore[call-overload]
+    return ",".join(sorted(ids, key=order))

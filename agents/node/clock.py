@@ -14,7 +14,7 @@ class Clock:
     """The system's clocks. A test's clock overrides `now`, `monotonic` and `sleep`; the other methods use these."""
 
     def now(self) -> float:
-        """Unix seconds; may jump."""
+        """Return Unix seconds; they may jump."""
         return time.time()
 
     def monotonic(self) -> float:
@@ -22,7 +22,7 @@ class Clock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many seconds."""
         await asyncio.sleep(seconds)
 
     def now_ms(self) -> int:

@@ -132,7 +132,7 @@ class StorageWatch:
         self._short = False
 
     def update(self, node: str, clients: Mapping[str, Client], chips: int, now_ms: int) -> list[ActiveFault]:
-        """The active faults."""
+        """Return the active faults of the storage clients in these states."""
         found = []
         for name, (sender, process, other) in STORAGE.items():
             client = clients.get(name, Client())

@@ -72,7 +72,7 @@ class Upgrades:
         return tuple(sorted({r.chip for r in self._reasons.values() if r.level == MANUALLY_SEPARATE}))
 
     def published(self, name: Callable[[int], str]) -> dict[str, list[dict[str, Any]]]:
-        """``UpgradeFaultReason`` by device name."""
+        """Return the reasons in force by device name, as ``UpgradeFaultReason`` holds them."""
         return grouped(sorted(self._reasons.values()), name)
 
     def holds(self, key: Key) -> bool:

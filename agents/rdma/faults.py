@@ -32,7 +32,7 @@ class Checks:
         self.problem = ""
 
     async def run(self, found: Sequence[RdmaCard]) -> list[RdmaFault]:
-        """The faults now."""
+        """Run every check and return the faults that are present now."""
         self.problem = ""
         wanted = {code.check for code in self._codes}
         info = await self._ask("info") if found and wanted - {"check_hca_port"} else ""

@@ -34,7 +34,7 @@ _log = Log("rdma")
 
 
 class Reports(Protocol):
-    """Where ConfigMaps are written."""
+    """The calls to the API server that write the report."""
 
     async def put_config_map(self, body: Mapping[str, Any]) -> None:
         """Create a ConfigMap or replace the given keys of it. Raises ApiError."""

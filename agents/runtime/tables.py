@@ -126,7 +126,7 @@ def _quoted(text: str) -> str:
 
 
 def main() -> None:
-    """Write the header."""
+    """Write ``tables.h`` beside the sources of the runtime."""
     HEADER.write_text(header(), encoding="utf-8")
 
 

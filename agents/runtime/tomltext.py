@@ -50,14 +50,15 @@ def _parts_of(value: Any) -> Iterable[Any]:
 
 def table(document: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any] | None:
     """The table at a path, None when there is none. Raises EditError when another value is there."""
-    found: Any = document
+    found = document
     for depth, name in enumerate(path):
-        found = found.get(name)
-        if found is None:
+        value = found.get(name)
+        if value is None:
             return None
-        if not isinstance(found, Mapping):
+        if not isinstance(value, Mapping):
             raise EditError(f"{dotted(path[: depth + 1])} is no table")
-    return found  # type: ignore[no-any-return]
+        found = value
+    return found
 
 
 def set_value(text: str, path: Sequence[str], name: str, value: str) -> str:
@@ -84,7 +85,8 @@ def set_value(text: str, path: Sequence[str], name: str, value: str) -> str:
             lines[at] = found[1] + entry.rstrip("\n") + (comment[1] if comment else "") + _ending(lines[at])
             break
     else:
-        indent = re.match(r"\s*", lines[start])[0].rstrip("\r\n") if start >= 0 else ""  # type: ignore[index]
+        header = lines[start] if start >= 0 else ""
+        indent = header[: len(header) - len(header.lstrip())].rstrip("\r\n")
         lines.insert(start + 1, f"{indent}  {entry}" if start >= 0 else entry)
     return _checked("".join(lines), wanted, path)
 

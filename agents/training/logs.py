@@ -30,7 +30,7 @@ class OneLine(logging.Formatter):
     """Formats a record as one line of at most 1,023 characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the record as one line of at most 1,023 characters."""
         text = super().format(record).replace("\r", "\\r").replace("\n", "\\n")
         return text if len(text) <= MAX_LINE else text[: MAX_LINE - 1] + "…"
 

@@ -58,7 +58,7 @@ class SettlingClaims:
         return {key for key in keys if now - self._since.setdefault(key, now) >= SETTLE_SECONDS}
 
     def keep(self, keys: Iterable[str]) -> None:
-        """Forget all other claims."""
+        """Forget the times of all claims but these."""
         self._since = {key: self._since[key] for key in keys if key in self._since}
 
 

@@ -106,7 +106,7 @@ class Edge:
         self.writes.append(written(obj))
 
     def removed(self, api_version: str, kind: str, namespace: str, name: str, uid: str) -> None:
-        """Record a requested deletion."""
+        """Record a deletion that the server accepted; the next pass waits until the object is gone."""
         self.writes.append(ObjectWrite(api_version, kind, namespace, name, "", uid, True))
 
 

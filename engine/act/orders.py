@@ -74,7 +74,7 @@ async def isolate_node(edge: Edge, action: IsolateNode) -> bool:
 
 
 async def release_node(edge: Edge, action: ReleaseNode) -> bool:
-    """Remove the annotation."""
+    """Remove the isolation's annotation from the Node."""
     return await _mark_node(edge, action.node, None)
 
 

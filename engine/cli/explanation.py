@@ -57,7 +57,7 @@ def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desir
 
 
 def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
-    key = _only(observed.pods, "pod", name)
+    key = _single_match(observed.pods, "pod", name)
     pod = observed.pods[key]
     body: dict[str, Any] = {
         "pod": key,
@@ -83,7 +83,7 @@ def _phase(pod: Pod) -> str:
 def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[str, Any]:
     gangs, gang_of = group(observed)
     waits = pending_by_gang(plan.pending, gangs)
-    key = _only({*gangs, *waits, *observed.history.jobs}, "job", name)
+    key = _single_match({*gangs, *waits, *observed.history.jobs}, "job", name)
     namespace, kind, job = key.split("/", 2)
     gang = gangs.get(key)
     pods = [observed.pods[p] for p in gang.pods if p in observed.pods] if gang else []
@@ -109,17 +109,17 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
         body["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
         body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in memory.timeline]
         body["hit"] = [
-            {"time": rfc3339(record.time / 1000), "pods": [_hit(*task) for task in record.tasks]}
+            {"time": rfc3339(record.time / 1000), "pods": [_faulty_pod(*task) for task in record.tasks]}
             for record in memory.records
         ]
     hit = impact(pods, graded(plan, observed, desired))
     body |= impact_body(hit) | recovery_body(memory)
     body |= broken(key, gang, pods, by_job(observed).get(key, ()), desired, plan.now)
-    spared = _spared(pods, hit[1], plan, desired.settings.scheduler_names)
+    spared = _why_not_evicted(pods, hit[1], plan, desired.settings.scheduler_names)
     if spared:
         body["notEvicted"] = spared
     body |= conversation_body(observed.recoveries.get(gang.uid) if gang is not None else None)
-    body |= _slow(observed, lambda row: row["name"] == f"{namespace}/{job}")
+    body |= _slow_findings(observed, lambda row: row["name"] == f"{namespace}/{job}")
     steps = recovery_sentences(memory)
     if steps:
         body["story"] = steps
@@ -160,8 +160,8 @@ def _end(gang: Gang, live: Sequence[Pod], pods: Sequence[Pod], observed: Observe
     return body | {"unblock": f"{logs}delete the job (`{delete}`): what Git declares is created again{held}"}
 
 
-def _spared(pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, ours: Sequence[str]) -> str:
-    """Why pods of the job with a fault stay: another scheduler owns them; empty otherwise.
+def _why_not_evicted(pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, ours: Sequence[str]) -> str:
+    """Return why pods of the job on faulty hardware stay: another scheduler owns them; empty otherwise.
 
     A pod that names no chips may hold any of its node's.
     """
@@ -185,7 +185,7 @@ def _spared(pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, ours: S
     )
 
 
-def _hit(kind: str, pod: str, node: str, rank: str) -> dict[str, str]:
+def _faulty_pod(kind: str, pod: str, node: str, rank: str) -> dict[str, str]:
     return {"fault": kind, "pod": pod, "node": node, "rank": rank}
 
 
@@ -206,13 +206,13 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     body = chip_row(node, chip_name, state, server)
     body["faults"] = [
         {"code": f.code, "kind": f.kind, "level": f.level, "since": rfc3339(f.time_ms / 1000) if f.time_ms else None}
-        | _what(f"{CHIP}{f.code}")
+        | _fault_meaning(f"{CHIP}{f.code}")
         for f in report.faults
         if f.chip == index
     ]
-    lemon = next((one for one in plan.repeat_offenders if (one.node, one.chip) == (node, chip_name)), None)
-    if lemon is not None:
-        body["failures"] = {"rate": lemon.failures, "threshold": lemon.threshold, "avoided": lemon.avoided}
+    offender = next((one for one in plan.repeat_offenders if (one.node, one.chip) == (node, chip_name)), None)
+    if offender is not None:
+        body["failures"] = {"rate": offender.failures, "threshold": offender.threshold, "avoided": offender.avoided}
     memory = plan.history.nodes.get(node)
     chip_memory = memory.chips.get(index) if memory else None
     if chip_memory is not None:
@@ -222,7 +222,7 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         ]
         body["resets"] = [rfc3339(ms / 1000) for ms in chip_memory.resets]
         body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in chip_memory.timeline]
-    body |= _slow(observed, lambda row: index in row["nodes"].get(node, ()))
+    body |= _slow_findings(observed, lambda row: index in row["nodes"].get(node, ()))
     body["next"] = _actions(
         plan,
         lambda a: getattr(a, "node", None) == node and chip_name in (*getattr(a, "chips", ()), getattr(a, "chip", "")),
@@ -237,7 +237,7 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     report = observed.reports.get(name)
     body: dict[str, Any] = msgspec.to_builtins(state)
     node = observed.nodes.get(name)
-    said = {code: _what(f"{BMC}{code}").get("what") for code in state.codes}
+    said = {code: _fault_meaning(f"{BMC}{code}").get("what") for code in state.codes}
     if any(said.values()):
         body["faults"] = [f"{code}: {text}" for code, text in said.items() if text]
     body["cordoned"] = node is not None and node.unschedulable
@@ -247,21 +247,21 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     memory = plan.history.nodes.get(name)
     if memory is not None and memory.reboot[0]:
         body["rebootRequested"] = rfc3339(memory.reboot[0] / 1000)
-    body |= _slow(observed, lambda row: name in row["nodes"])
-    body["orders"] = _standing(name, observed)
+    body |= _slow_findings(observed, lambda row: name in row["nodes"])
+    body["orders"] = _open_orders(name, observed)
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
     return body
 
 
-def _what(code: str) -> dict[str, str]:
+def _fault_meaning(code: str) -> dict[str, str]:
     """What the code of a fault says, where that is known."""
     meaning = meaning_of(code)
     return {"what": meaning.en} if meaning is not None else {}
 
 
-def _slow(observed: Observed, concerns: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """What is slow about an object, with its figures; nothing where nothing is."""
+def _slow_findings(observed: Observed, concerns: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Return what is slow about an object, with its figures; an empty body where nothing is slow."""
     rows = []
     for name in (names.SLOW_NODES, names.SLOW_NETWORKS):
         live = observed.objects.get(ObjectKey("v1", "ConfigMap", names.SYSTEM, name))
@@ -277,13 +277,13 @@ def _link(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         raise InputError(
             f"link {name!r} is unknown", hint=_suggestion(name, sorted({r.link for r in plan.links}), "links")
         )
-    troubled = [row for row in links(plan, observed).rows if row["link"] == name and row["state"] != LINKED]
+    not_linked = [row for row in links(plan, observed).rows if row["link"] == name and row["state"] != LINKED]
     body: dict[str, Any] = {"link": name, "summary": summary(rows), "links": count_states(rows)}
     known = [row.latency_ms for row in rows if row.latency_ms is not None]
     body["slowestMs"] = max(known, default=None)
-    body["notLinked"] = troubled[:_MAX_LINKS]
-    if len(troubled) > _MAX_LINKS:
-        body["leftOut"] = f"{len(troubled) - _MAX_LINKS} more are not linked: `belay get links` lists them"
+    body["notLinked"] = not_linked[:_MAX_LINKS]
+    if len(not_linked) > _MAX_LINKS:
+        body["leftOut"] = f"{len(not_linked) - _MAX_LINKS} more are not linked: `belay get links` lists them"
     body["diagnostics"] = said
     orders = {link_orders(row.node) for row in rows}
     body["next"] = _actions(
@@ -296,8 +296,8 @@ def _link(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     return body
 
 
-def _standing(node: str, observed: Observed) -> list[str]:
-    """Orders that the node's agent has not carried out yet, and the errors it reports."""
+def _open_orders(node: str, observed: Observed) -> list[str]:
+    """Return orders that the agent of the node has not carried out yet, and the errors it reports."""
     orders, agent, report = observed.orders.get(node), observed.agents.get(node), observed.reports.get(node)
     if orders is None:
         return []
@@ -345,7 +345,7 @@ def _about(action: Any, kind: str) -> bool:
     return other in (kind.partition(".")[0], "PodGroup") or other not in JOB_KINDS
 
 
-def _only(known: Collection[str], kind: str, name: str) -> str:
+def _single_match(known: Collection[str], kind: str, name: str) -> str:
     """The only match of a name: ``namespace/name``, ``name``, or for jobs ``namespace/Kind/name``."""
     short = {key: f"{key.split('/')[0]}/{key.split('/')[-1]}" for key in known}
     found = [key for key in known if name in (key, short[key], key.split("/")[-1])]

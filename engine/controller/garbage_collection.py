@@ -24,5 +24,5 @@ def thresholds() -> tuple[int, int, int]:
 
 
 def restore(before: tuple[int, int, int]) -> None:
-    """Set the thresholds back."""
+    """Restore the thresholds that ``thresholds`` returned."""
     gc.set_threshold(*before)

@@ -62,7 +62,7 @@ class FailedWrites:
         self._rows[place] = (failures + 1, now + wait, said, logged)
 
     def succeeded(self, body: dict[str, Any]) -> None:
-        """The object was written."""
+        """Forget the failures of an object that was written."""
         row = self._rows.pop(_place(body), None)
         if row is not None:
             _log.info("status written again", object="/".join(_place(body)), failures=row[0])

@@ -78,7 +78,7 @@ def reconcile(shard: str) -> None:
 
 @app.task(name=ACT)
 def act(batch: str) -> None:
-    """One batch of actions."""
+    """Carry out one batch of actions, given as the text of its message."""
     worker().act(batch)
 
 

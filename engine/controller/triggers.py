@@ -169,7 +169,7 @@ class Triggers:
         return int(cast(int, self._run(self._free, owner)))
 
     def owners(self) -> set[str]:
-        """Who has claims."""
+        """Return the identities of the workers that have claims."""
         with translated():
             held = cast(list[Any], self._client.hvals(self._keys[1]))
         parts = [_text(value).split(":", 2) for value in held]

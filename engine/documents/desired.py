@@ -86,7 +86,7 @@ class Desired:
 
     @cached_property
     def manifest_index(self) -> Mapping[ObjectKey, Manifest]:
-        """Manifests by key."""
+        """The user manifests by key."""
         return {manifest.key: manifest for manifest in self.manifests}
 
     @cached_property

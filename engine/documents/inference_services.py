@@ -20,7 +20,7 @@ _STATES: Final = ("paused", "running")
 
 
 def check_set(problems: Problems, body: Mapping[str, Any]) -> None:
-    """An InferServiceSet: number of services and their template."""
+    """Check the number of services of an InferServiceSet and their template."""
     spec = problems.mapping(body, "spec", (), required=True)
     _check_rollout(problems, body.get("metadata"), ("metadata",))
     if not spec:
@@ -34,7 +34,7 @@ def check_set(problems: Problems, body: Mapping[str, Any]) -> None:
 
 
 def check_service(problems: Problems, body: Mapping[str, Any]) -> None:
-    """An InferService: its roles."""
+    """Check the roles of an InferService."""
     spec = problems.mapping(body, "spec", (), required=True)
     _check_rollout(problems, body.get("metadata"), ("metadata",))
     if spec and not isinstance(spec.get("roles"), list):

@@ -22,7 +22,7 @@ class Problems(list[Problem]):
     """Findings in the order they are made."""
 
     def error(self, path: Path, message: str, *, at_key: bool = False) -> None:
-        """Add an error."""
+        """Add an error at a path; ``at_key`` marks the key rather than the value."""
         self.append(Problem(path, message, "error", at_key))
 
     def warn(self, path: Path, message: str, *, at_key: bool = False) -> None:

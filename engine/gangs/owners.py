@@ -163,12 +163,12 @@ def controller_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def metadata(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``metadata`` of an object."""
+    """Return ``metadata`` of an object; empty where it is absent or malformed."""
     return nested_map(raw, "metadata")
 
 
 def spec_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``spec`` of an object."""
+    """Return ``spec`` of an object; empty where it is absent or malformed."""
     return nested_map(raw, "spec")
 
 

@@ -86,7 +86,7 @@ class Kube(KubeReader):
         )
 
     async def patch_status(self, res: Resource, name: str, patch: Object, ns: str | None = None) -> Object:
-        """Merge into ``.status``."""
+        """Merge a patch into ``.status`` (JSON merge patch)."""
         return await self.patch(res, name, patch, ns, subresource="status")
 
     async def apply(

@@ -124,7 +124,7 @@ class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeState(msgspec.Struct, frozen=True, gc=False):
-    """How a node is."""
+    """State of one node in a plan, with its level and fault codes."""
 
     node: str
     pool: str
@@ -134,7 +134,7 @@ class NodeState(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChipState(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """How a chip is."""
+    """State of one chip in a plan; ``used_by`` is the pod (``namespace/name``) that holds it, None without one."""
 
     node: str
     chip: str

@@ -94,7 +94,7 @@ def follow(
 
 
 def worse(one: str, other: str) -> str:
-    """Separate beats SubHealth."""
+    """Return the graver of two strategies; Separate is graver than SubHealth, either than none."""
     return SEPARATE if SEPARATE in (one, other) else one or other
 
 

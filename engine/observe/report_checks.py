@@ -65,7 +65,7 @@ class ReportsInForce(Generic[_R]):
         self._changed.add(node)
 
     def forget(self, node: str) -> None:
-        """The node is gone."""
+        """Drop what is known of a node that is gone."""
         self._accepted.pop(node, None)
         self._held.pop(node, None)
 

@@ -137,7 +137,8 @@ def _several(data: bytes) -> list[Any]:
         while at < len(text):
             _, end = decoder.raw_decode(text, at)
             found.append(orjson.loads(text[at:end]))
-            at = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+            blank = _SPACE.match(text, end)
+            at = blank.end() if blank is not None else end
     except (ValueError, RecursionError):
         return []
     return found

@@ -88,7 +88,7 @@ class ChildProcess:
         return pause
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send the child SIGTERM."""
         if self._process is not None and self.running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
@@ -141,7 +141,7 @@ class ChildProcesses:
         self._say = say
 
     def start(self, child: ChildProcess) -> ChildProcess:
-        """Start a child."""
+        """Start a child and add it to those that are watched."""
         self.children.append(child)
         child.start()
         return child
@@ -170,7 +170,7 @@ class ChildProcesses:
             child.stop(max(0.5, ends - time.monotonic()))
 
     def kill(self) -> None:
-        """Kill all."""
+        """Kill every child and what it started (SIGKILL)."""
         for child in reversed(self.children):
             child.kill()
 

@@ -147,7 +147,7 @@ class Sandbox:
         self._release()
 
     def kill(self) -> None:
-        """Kill everything."""
+        """Kill every child without a clean end, as in a crash."""
         self.processes.kill()
         if self._redis is not None:
             self._redis.kill()

@@ -78,7 +78,7 @@ class HttpServer:
         """Metrics of the gRPC services."""
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Return the application with the routes of webhook, metrics, probes and pages."""
         app = web.Application(client_max_size=webhook.MAX_BODY_BYTES, middlewares=[_guarded, self._looking])
         app.router.add_get("/", _to_console)
         app.router.add_get("/plain", self.page)

@@ -75,7 +75,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def render(page: PageData, shard: str) -> str:
-    """The page as HTML."""
+    """Return the status page as HTML."""
     problems = page.health.problems(shard)
     if page.cluster:
         problems.append(f"the cluster's status is not shown: {page.cluster}")

@@ -51,7 +51,7 @@ class JobSummary(NamedTuple):
     npu: bool
 
     def bodies(self) -> Iterator[dict[str, Any]]:
-        """Its ConfigMaps."""
+        """Return the ConfigMaps of the summary, one for each part of the rank table."""
         labels = {LABEL: "true", **({} if self.npu else _ATLAS)}
         for index, table in enumerate(self.parts):
             tail = f"-{index}" if index else ""

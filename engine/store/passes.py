@@ -246,7 +246,7 @@ class PassStore:
         return {text(shard): value for shard, value in found.items()}
 
     def count(self, numbers: Mapping[str, int]) -> None:
-        """Add to counters."""
+        """Add to counters (name → number); see ``engine.metrics.counters``."""
         with translated(), self._client.pipeline(transaction=False) as pipe:
             for name, number in numbers.items():
                 pipe.hincrby(f"{self._prefix}:counters", name, number)

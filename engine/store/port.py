@@ -96,5 +96,5 @@ def eviction_warning(client: redis.Redis) -> str | None:
 
 
 def text(value: object) -> str:
-    """A reply as text."""
+    """Return a reply of Redis as text; undecodable bytes are replaced."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

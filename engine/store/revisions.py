@@ -32,7 +32,7 @@ class RevisionRecord(msgspec.Struct, frozen=True):
 
 
 class RevisionWriter:
-    """The controller's side."""
+    """Writes the revision in force and its blobs to Redis; the controller's side."""
 
     def __init__(self, client: redis.asyncio.Redis, prefix: str = PREFIX, keys: Keyring | None = None) -> None:
         self._client = client

@@ -131,7 +131,7 @@ class _Written:
 
 
 class SnapshotWriter:
-    """The controller's side."""
+    """Writes the snapshot of one shard to Redis; the controller's side."""
 
     def __init__(self, client: redis.asyncio.Redis, prefix: str = PREFIX, keys: Keyring | None = None) -> None:
         self._prefix = prefix

@@ -295,8 +295,9 @@ _TOLERANCES: Final = (
 def _grace(reader: FaultConfigReader, field: str, body: object) -> Grace:
     """Check each time separately: a time out of range becomes its default."""
     found: dict[str, int] = {}
-    for key, name, (low, high) in _TOLERANCES if isinstance(body, dict) else ():
-        value = body.get(key)  # type: ignore[attr-defined]
+    stated = body if isinstance(body, dict) else {}
+    for key, name, (low, high) in _TOLERANCES:
+        value = stated.get(key)
         if type(value) is int and low <= value <= high:
             found[name] = value
         elif value is not None:

@@ -64,12 +64,12 @@ def parse_job(config_map: Mapping[str, Any]) -> tuple[str, JobMemory] | None:
 
 
 def node_data(memory: NodeMemory) -> dict[str, str]:
-    """Data of a ``belay-history-<node>``."""
+    """Return the data of ``belay-history-<node>`` for a node's memory."""
     return {NODE_KEY: _text(memory)}
 
 
 def cluster_data(history: History) -> dict[str, str]:
-    """Data of ``belay-history``."""
+    """Return the data of ``belay-history`` for the memory of no single node or job."""
     return {
         CLUSTER_KEY: _text(ClusterMemory(history.budgets, history.ready_drops, history.policy_revision, history.prunes))
     }

@@ -79,7 +79,7 @@ def entitle(config_map: dict[str, Any], entitlements: Entitlements) -> None:
 
 
 def build_policy(policy: NodePolicy) -> dict[str, Any]:
-    """The ConfigMap of ``policy``."""
+    """Return the ConfigMap ``belay-policy-<pool>`` of a pool's rules."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

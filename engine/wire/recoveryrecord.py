@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_of(job: str) -> str:
-    """The ConfigMap's name."""
+    """Return the name of a job's ConfigMap, ``belay-recovery-<job id>``."""
     return names.bounded(PREFIX + job.lower())
 
 

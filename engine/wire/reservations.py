@@ -37,5 +37,5 @@ def parse(config_map: Mapping[str, Any]) -> dict[str, tuple[Reservation, ...]]:
 
 
 def text(rows: Mapping[str, list[Reservation]]) -> str:
-    """The value of ``KEY``."""
+    """Return the reservations as the value of ``KEY`` in ``belay-budget``."""
     return msgspec.json.encode(dict(sorted(rows.items()))).decode()

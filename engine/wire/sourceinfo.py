@@ -27,7 +27,7 @@ class FollowedRepository(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build(following: FollowedRepository, shard: str) -> dict[str, Any]:
-    """The ConfigMap."""
+    """Return the ConfigMap ``belay-source`` of a shard."""
     data = {
         "url": following.url,
         "branch": following.branch,

@@ -149,7 +149,7 @@ def prune_base(config_map: Mapping[str, Any]) -> str:
 
 
 def inventory_text(keys: Iterable[ObjectKey]) -> str:
-    """The inventory's JSON."""
+    """Return the inventory as JSON; equal inventories give equal text."""
     groups: dict[str, dict[str, list[str]]] = {}
     for key in sorted(keys):
         groups.setdefault(f"{key.api_version}|{key.kind}", {}).setdefault(key.namespace, []).append(key.name)

@@ -53,11 +53,11 @@ class Gauges(Interface):
         return self._number("get_device_boot_status", phy, c_int)
 
     def temperature(self, phy: int) -> int:
-        """Degrees Celsius."""
+        """Return the chip's temperature in degrees Celsius."""
         return self._number("get_device_temperature", phy, c_int)
 
     def power(self, phy: int) -> float:
-        """Watts of the chip."""
+        """Return the chip's power in watts."""
         return self._number("get_device_power_info", phy, c_int) / 10
 
     def card_power(self, phy: int) -> float:
@@ -67,7 +67,7 @@ class Gauges(Interface):
         return value.value / 10
 
     def voltage(self, phy: int) -> float:
-        """Volts."""
+        """Return the chip's voltage in volts."""
         return self._number("get_device_voltage", phy) / 100
 
     def frequency(self, phy: int, kind: int) -> int:

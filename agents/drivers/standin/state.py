@@ -31,7 +31,7 @@ class Process(ctypes.Structure):
 
 
 class SimChip(ctypes.Structure):
-    """One chip."""
+    """State of one chip in the stand-in library."""
 
     _fields_ = [
         ("phy", c_int32), ("logic", c_int32), ("card", c_int32), ("device", c_int32), ("dropped", c_uint32),
@@ -63,7 +63,7 @@ class Override(ctypes.Structure):
 
 
 class SimEvent(ctypes.Structure):
-    """One fault event."""
+    """One fault event that the stand-in library delivers."""
 
     _fields_ = [
         ("code", c_uint32), ("logic", c_uint16), ("severity", c_uint8), ("assertion", c_uint8), ("serial", c_int32),
@@ -72,7 +72,7 @@ class SimEvent(ctypes.Structure):
 
 
 class SimState(ctypes.Structure):
-    """The whole machine."""
+    """State of the whole machine, as the library maps it."""
 
     _fields_ = [
         ("magic", c_uint32), ("size", c_uint32), ("chips", c_uint32), ("v2", c_uint32), ("board", c_uint32),

@@ -55,7 +55,7 @@ class HccnTool:
         return link(await self._ask("-i", phy, "-link", "-g"))
 
     async def speed(self, phy: int) -> int:
-        """Mb/s."""
+        """Return the speed of the chip's port in Mb/s."""
         return speed(await self._ask("-i", phy, "-speed", "-g"))
 
     async def link_ups(self, phy: int) -> int:
@@ -71,7 +71,7 @@ class HccnTool:
         return optical(await self._ask("-i", phy, "-optical", "-g"))
 
     async def bandwidth(self, phy: int) -> tuple[float, float]:
-        """MB/s sent and received."""
+        """Return the bandwidth of the chip's port: MB/s sent and received."""
         return bandwidth(await self._ask("-i", phy, "-bandwidth", "-g"))[0]
 
     async def ports(self, logic: int) -> list[Port]:

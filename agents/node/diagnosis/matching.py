@@ -101,7 +101,7 @@ class Findings:
         return found if -1 not in found and list(found) == sorted(found) else ()
 
     def read(self, log: LogText) -> None:
-        """Take one log."""
+        """Add the events, ranks and devices that one log names."""
         lowered = log.data.lower()
         zone = zone_of(last_stamp(log), log.written_ms) if log.zone is None else log.zone
         for anchor in _JOINS:

@@ -82,7 +82,7 @@ class PingWindows:
         self._rounds = {}
 
     def pings(self) -> NodePings:
-        """The finished windows."""
+        """Return the finished windows of the node."""
         return NodePings(self._node, max(1, self._seconds), tuple(one for rows in self._done.values() for one in rows))
 
     def _body(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agents.training.agent.coordinator_host import CoordinatorHost, append_timeline, report
@@ -269,7 +269,9 @@ def _checkpoints(options: argparse.Namespace) -> dict[str, str]:
     return {"BELAY_CHECKPOINTS": json.dumps(found)}
 
 
-def _number(low: int, high: int):  # type: ignore[no-untyped-def]
+def _number(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers in a range, for argparse."""
+
     def read(text: str) -> int:
         if not text.isdigit() or not low <= int(text) <= high:
             raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}")

@@ -268,7 +268,7 @@ class CoordinatorLink:
         self._tried = self._last_seen = self._pinged = 0.0
 
     def descriptors(self) -> list[tuple[int, bool]]:
-        """Descriptors to poll."""
+        """Return the descriptors to poll: (descriptor, also for writing)."""
         return [] if self.line is None else [(self.line.fileno(), self.line.waiting)]
 
     def connect(self, now: float) -> bool:
@@ -287,7 +287,7 @@ class CoordinatorLink:
         return True
 
     def handle(self, ready: set[int], now: float) -> list[tuple[Message, bytes]]:
-        """Messages of the coordinator."""
+        """Return the messages of the coordinator that have arrived."""
         if self.line is None:
             return []
         found: list[tuple[Message, bytes]] = []

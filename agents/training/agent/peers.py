@@ -75,7 +75,7 @@ class Peers:
         return [(one.line.fileno(), one.line.waiting) for one in self._open.values()]
 
     def handle(self, ready: set[int], now: float) -> list[Claim]:
-        """Answers that have come."""
+        """Return the answers of other nodes that have arrived."""
         found: list[Claim] = []
         for node, question in list(self._open.items()):
             host, port = self.addresses[node]

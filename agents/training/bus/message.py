@@ -25,7 +25,7 @@ class Body:
     extension: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The body as JSON."""
+        """Return the body as JSON text."""
         return json.dumps(
             {"msg_type": self.kind, "code": self.code, "message": self.message, "extension": dict(self.extension)},
             separators=(",", ":"),

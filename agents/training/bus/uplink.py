@@ -40,7 +40,7 @@ class Uplink:
         self._task = asyncio.ensure_future(self._stay())
 
     async def close(self) -> None:
-        """Leave."""
+        """Leave the bus and close the connection."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

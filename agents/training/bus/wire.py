@@ -53,7 +53,7 @@ def ack(uuid: str, code: int, own: Position) -> Any:
 
 
 def message(src: Position, dst: Position, body: str, *, mtype: str, sync: bool, uuid: str = "") -> Any:
-    """A new message."""
+    """Return a message; without ``uuid`` it gets a new identifier."""
     header = pb.MessageHeader(
         uuid=uuid or new_uuid(), mtype=mtype, sync=sync, src=to_wire(src), dst=to_wire(dst),
         createTime=int(time.time() * 1000),

@@ -55,7 +55,7 @@ class Ring:
             log.warning("%s has no copy at %s: %d saves wait for the network", slot.path, self.to, WAITING)
 
     def status(self) -> dict[str, Any]:
-        """Numbers for an operator."""
+        """Return the numbers of the copies to the peer, for an operator."""
         return {"peer_bytes": self.sent_bytes, "peer_seconds": round(self.sent_s, 3), "peer_skipped": self.skipped,
                 "peer_waiting": self._waiting.qsize(), "peer_port": self.port}  # fmt: skip
 

@@ -111,7 +111,7 @@ class RecoverClient:
         yield from self.stub.SubscribeProcessManageSignal(self.info_message())
 
     def stop_complete(self, code: int, msg: str, fault_ranks: Mapping[Any, Any]) -> Status:
-        """ReportStopComplete."""
+        """Call ReportStopComplete: whether the processes have stopped."""
         return self.status(
             "ReportStopComplete",
             recover_pb2.StopCompleteRequest(
@@ -120,7 +120,7 @@ class RecoverClient:
         )
 
     def recover_strategy(self, fault_ranks: Mapping[Any, Any], strategies: list[str]) -> Status:
-        """ReportRecoverStrategy."""
+        """Call ReportRecoverStrategy with the possible strategies."""
         return self.status(
             "ReportRecoverStrategy",
             recover_pb2.RecoverStrategyRequest(
@@ -139,7 +139,7 @@ class RecoverClient:
         )  # fmt: skip
 
     def process_fault(self, fault_ranks: Mapping[Any, Any]) -> Status:
-        """ReportProcessFault."""
+        """Call ReportProcessFault with the failed ranks."""
         return self.status(
             "ReportProcessFault",
             recover_pb2.ProcessFaultRequest(jobId=self.info.job_id, faultRanks=ranks(fault_ranks)),

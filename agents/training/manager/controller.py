@@ -58,30 +58,30 @@ class MindIO:
             self._ttp.tft_register_mindx_callback(action, function)
 
     def dump(self) -> int:
-        """tft_notify_controller_dump."""
+        """Call ``tft_notify_controller_dump``."""
         return int(self._ttp.tft_notify_controller_dump() or 0)
 
     def stop_train(self, fault_ranks: Mapping[int, int], stop_type: str, timeout: int | None) -> int:
-        """tft_notify_controller_stop_train."""
+        """Call ``tft_notify_controller_stop_train``."""
         more = () if timeout is None else (timeout,)
         return int(self._ttp.tft_notify_controller_stop_train(dict(fault_ranks), stop_type, *more) or 0)
 
     def on_global_rank(self, fault_ranks: Mapping[int, int], timeout: int | None) -> int:
-        """tft_notify_controller_on_global_rank."""
+        """Call ``tft_notify_controller_on_global_rank``."""
         more = () if timeout is None else (timeout,)
         return int(self._ttp.tft_notify_controller_on_global_rank(dict(fault_ranks), *more) or 0)
 
     def change_strategy(self, strategy: str, params: str) -> int:
-        """tft_notify_controller_change_strategy."""
+        """Call ``tft_notify_controller_change_strategy``."""
         more = (params,) if params else ()
         return int(self._ttp.tft_notify_controller_change_strategy(strategy, *more) or 0)
 
     def prepare_action(self, action: str, fault_ranks: Mapping[int, int]) -> int:
-        """tft_notify_controller_prepare_action."""
+        """Call ``tft_notify_controller_prepare_action``."""
         return int(self._ttp.tft_notify_controller_prepare_action(action, dict(fault_ranks)) or 0)
 
     def destroy(self) -> int:
-        """tft_destroy_controller."""
+        """Call ``tft_destroy_controller``."""
         return int(self._ttp.tft_destroy_controller() or 0)
 
 

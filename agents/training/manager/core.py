@@ -51,7 +51,7 @@ class ManagerCore:
         )
 
     def tick(self, now: float) -> list[Command]:
-        """Run the plugins."""
+        """Run every plugin that has work; return the commands."""
         self.state.now = now
         commands: list[Command] = []
         for stream in self.streams:

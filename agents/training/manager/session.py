@@ -41,7 +41,7 @@ class RecoverSession:
         self._clients: list[RecoverClient] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads that read the streams."""
         for name, follow in (
             ("signals", self._signals),
             ("links", self._links),
@@ -171,14 +171,14 @@ class RecoverSession:
         }  # fmt: skip
 
     def reply_switch(self, ok: bool) -> int:
-        """ReplySwitchNicResult."""
+        """Report the result of a link switch (ReplySwitchNicResult)."""
         message = pb.SwitchResult(jobId=self._info.job_id, result=ok)
         return self.report(
             "the result of the link switch", lambda client: client.status("ReplySwitchNicResult", message)
         )
 
     def reply_stress(self, results: Mapping[int, Mapping[int, tuple[str, str]]]) -> int:
-        """ReplyStressTestResult."""
+        """Report the results of a stress test (ReplyStressTestResult)."""
         message = pb.StressTestResult(jobId=self._info.job_id)
         for rank, found in results.items():
             for op, (code, text) in found.items():

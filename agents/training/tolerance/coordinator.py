@@ -19,7 +19,7 @@ from agents.training.tolerance.members import Phase, RankStatus, RunningRank
 
 
 class Coordinator(Generations):
-    """The state machine."""
+    """The coordinator of one job as a state machine."""
 
     def node_joined(self, node: int, now: float, living: Iterable[RunningRank] = ()) -> list[CoordinatorCommand]:
         """A node joined. ``living``: ranks that it already runs, from before its connection was lost or before this

@@ -116,7 +116,7 @@ class Groups:
         return ready if ready is not None else self.make(store, rank, size)
 
     def make(self, store: Any, rank: int, size: int) -> Any:
-        """A connected gloo group."""
+        """Return a connected gloo group of these ranks."""
         options = self._made._Options()
         options._devices = [self._made.create_device(hostname=self.address, lazy_init=False)]
         options._timeout = self.timeout

@@ -51,7 +51,7 @@ class OwnPart:
         return found
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Restore it."""
+        """Restore this state."""
         return self._optimizer.optim.load_state_dict(state)
 
 

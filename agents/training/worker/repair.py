@@ -116,7 +116,7 @@ class _Incoming:
         self._whole: dict[int, torch.Tensor] = {}
 
     def room(self, index: int, begin: int, size: int) -> torch.Tensor:
-        """Where a part belongs."""
+        """Return the memory that a part is received into."""
         if index not in self._flats:
             self._flats[index] = _host(self.sizes[index])
         return self._flats[index][begin : begin + size]

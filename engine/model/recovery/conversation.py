@@ -130,19 +130,19 @@ class Written(msgspec.Struct, frozen=True, tag="written"):
 
 
 class StopComplete(msgspec.Struct, frozen=True, tag="stop"):
-    """ReportStopComplete."""
+    """A client's ReportStopComplete: its processes have stopped."""
 
     report: Report
 
 
 class Offered(msgspec.Struct, frozen=True, tag="offer"):
-    """ReportRecoverStrategy."""
+    """A client's ReportRecoverStrategy: the strategies that its processes offer."""
 
     report: Report
 
 
 class Done(msgspec.Struct, frozen=True, tag="status"):
-    """ReportRecoverStatus."""
+    """A client's ReportRecoverStatus: the result of the strategy."""
 
     report: Report
 

@@ -174,7 +174,7 @@ def wait_recover(turn: Turn) -> RecoveryEvent | None:
 
 
 def check(turn: Turn) -> RecoveryEvent | None:
-    """Evaluate the result."""
+    """Choose the next state from the reported result of the strategy."""
     conversation = turn.conversation
     report = turn.take("status")
     code = report.code if report is not None else 0

@@ -19,12 +19,12 @@ DEFAULT_SCHEDULER: Final = "volcano"
 
 
 def pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
-    """The template's pod spec."""
+    """Return the pod spec of a template; empty where it is malformed."""
     return nested_map(template, "spec")
 
 
 def containers(spec: Mapping[str, Any], kind: str = "containers") -> list[dict[str, Any]]:
-    """A pod spec's containers."""
+    """Return the containers of a pod spec, without malformed ones."""
     found = spec.get(kind)
     return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 

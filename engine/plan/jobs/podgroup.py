@@ -32,7 +32,7 @@ def name_of(job: JobObject) -> str:
 
 
 def key_of(job: JobObject) -> ObjectKey:
-    """The job's PodGroup."""
+    """Return the key of the job's PodGroup."""
     return ObjectKey(POD_GROUP_API, "PodGroup", job.key.namespace, name_of(job))
 
 

@@ -28,7 +28,7 @@ class TaskCounts(NamedTuple):
     terminating: int
 
     def of(self, phase: str) -> int:
-        """Pods in a phase."""
+        """Return the number of pods in a phase."""
         return self.phases.get(phase, 0)
 
 

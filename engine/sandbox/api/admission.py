@@ -18,7 +18,7 @@ class Admission:
         self._now = now
 
     def complete_new(self, resource: ServedResource, obj: JSON) -> None:
-        """Complete a new object."""
+        """Complete a new object: generation, first status, defaults and priority, as an API server does."""
         if resource.generation:
             obj["metadata"]["generation"] = 1
         if resource.status:

@@ -70,7 +70,7 @@ def phase(pod: Json) -> str:
 
 
 def finished(pod: Json) -> bool:
-    """Succeeded or Failed."""
+    """Whether the pod's phase is Succeeded or Failed."""
     return phase(pod) in ("Succeeded", "Failed")
 
 

@@ -121,14 +121,14 @@ class NodesOfPods:
 
 
 class AdmissionServer:
-    """The handlers."""
+    """The HTTP handlers of the webhook and its probes."""
 
     def __init__(self, nodes: NodesOfPods) -> None:
         self._nodes = nodes
         self.ready = False
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Return the application with the routes of webhook and probes."""
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_post("/validate", self.validate)
         app.router.add_get("/healthz", self.healthz)

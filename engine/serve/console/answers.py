@@ -140,7 +140,7 @@ class Answers:
             self._gate.release()
 
     async def close(self) -> None:
-        """End the children."""
+        """End every child process."""
         for child in list(self._all):
             self._end(child)
         self._free.clear()

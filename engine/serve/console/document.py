@@ -51,7 +51,7 @@ class StateDocument(msgspec.Struct, frozen=True):
         return str(self.moment["id"])
 
     def body(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the document as plain JSON values: the moment, the words of its columns, and its sections."""
         return {
             "version": VERSION,
             "moment": self.moment,
@@ -62,7 +62,7 @@ class StateDocument(msgspec.Struct, frozen=True):
         }
 
     def encoded(self) -> bytes:
-        """The document as JSON."""
+        """Return the document as JSON text, encoded once."""
         return msgspec.json.encode(self.body())
 
 

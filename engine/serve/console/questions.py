@@ -75,7 +75,7 @@ class Questions:
         self.ahead = ReadAhead(self._recorded, self._derive, self._kept.__contains__, self._has_room)
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes."""
+        """Add the routes of history, explanations, what-if and branches to the application."""
         router = app.router
         for path, handler in {
             "history": self.moments, "at/{id}": self.at, "between/{a}/{b}": self.between, "next/{id}": self.next,
@@ -108,7 +108,7 @@ class Questions:
         return self._answers is not None and self._answers.children > 1
 
     def abilities(self) -> dict[str, bool]:
-        """What can be asked."""
+        """Return which questions this server can answer, by name."""
         able = self._answers is not None
         asked = able and self._asked.source is not None
         return dict(zip(_ABILITIES, (True, asked, asked, able and bool(self._asked.repository)), strict=True))
@@ -157,7 +157,7 @@ class Questions:
         return await answer(request, body, self.packed)
 
     async def heat(self, request: web.Request) -> web.Response:
-        """Faults over time."""
+        """Answer with the heat map of faults over time."""
         by, now = request.query.get("by", "code"), time.time()
         if by not in comparison.HEAT:
             return failure(400, f"by is one of {', '.join(comparison.HEAT)}")

@@ -75,7 +75,7 @@ async def answer(
 
 
 def failure(status: int, text: str, hint: str = "", headers: Mapping[str, str] | None = None) -> web.Response:
-    """An error as JSON."""
+    """Return an error as a JSON response."""
     body = msgspec.json.encode({"error": text, "hint": hint})
     more = {"Cache-Control": "no-store", **(headers or {})}
     return web.Response(status=status, body=body, headers=more, content_type=_JSON, charset="utf-8")

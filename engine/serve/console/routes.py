@@ -66,7 +66,7 @@ class Console:
             questions.sought, questions.packed = self.streaming, self._packed
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes."""
+        """Add the routes of page, state, changes and questions to the application."""
         router = app.router
         router.add_get("/console", _to_console)
         router.add_get("/console/", self.index)
@@ -93,7 +93,7 @@ class Console:
         return await handler(request)
 
     async def index(self, request: web.Request) -> web.Response:
-        """The page."""
+        """Answer with the console's page."""
         return self._file(request, files.INDEX)
 
     async def file(self, request: web.Request) -> web.Response:
@@ -120,7 +120,7 @@ class Console:
         return await answer(request, msgspec.json.encode(body), self._packed)
 
     def abilities(self) -> dict[str, bool]:
-        """What can be asked."""
+        """Return which questions this server can answer, by name."""
         none = dict.fromkeys(("history", "explain", "whatIf", "branches"), False)
         return {"changes": self.live, **(self.questions.abilities() if self.questions is not None else none)}
 
@@ -129,7 +129,7 @@ class Console:
         return {"answerSeconds": ANSWER_SECONDS, "whatIfSeconds": WHAT_IF_SECONDS}
 
     async def state(self, request: web.Request) -> web.Response:
-        """The present document."""
+        """Answer with the document of the present state."""
         document = self.changes.document
         if document is None:
             return failure(503, "nothing has been read yet", "Try again in a moment.", {"Retry-After": "1"})

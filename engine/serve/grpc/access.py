@@ -103,7 +103,7 @@ class ObservedPods:
         self._jobs: dict[str, str] = {}
 
     def pod(self, key: str) -> Pod | None:
-        """The pod ``namespace/name``."""
+        """Return the pod ``namespace/name``; None without it."""
         return self._cluster.observed.pods.get(key)
 
     def at_address(self, address: str) -> Iterable[Pod]:

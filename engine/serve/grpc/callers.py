@@ -98,7 +98,7 @@ class PodTable(Protocol):
     """The pods of the cluster as far as callers are found by them."""
 
     def pod(self, key: str) -> Pod | None:
-        """The pod ``namespace/name``."""
+        """Return the pod ``namespace/name``; None without it."""
         ...
 
     def at_address(self, address: str) -> Iterable[Pod]:

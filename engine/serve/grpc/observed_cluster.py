@@ -233,7 +233,7 @@ def _settings_of(pod: Mapping[str, Any]) -> ContainerSettings:
 
 
 def clock_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return the wall clock in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 

@@ -57,7 +57,7 @@ class VolumeChoices:
         self._choosing.update(choice.claim.key for choice in chosen)
 
     def give_back(self, pod: Pod) -> None:
-        """Undo ``assume``."""
+        """Give back the volumes that ``assume`` took for the pod."""
         for choice in self._chosen.pop(pod.key, ()):
             self._choosing.discard(choice.claim.key)
             if choice.volume is not None:

@@ -70,7 +70,7 @@ class ChipParts:
         self.invalidate(node)
 
     def unassign(self, pod: Pod) -> None:
-        """Undo ``assign``."""
+        """Take back the part that ``assign`` gave the pod."""
         assigned = self._assigned.pop(pod.key, None)
         if assigned is not None:
             self.invalidate(assigned[0])
