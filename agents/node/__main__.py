@@ -30,7 +30,7 @@ from agents.node.plugins import FILE as PLUGINS
 from agents.node.publicnames import FILE as NAMES
 from agents.node.publicnames import read_names
 from agents.node.rankfiles import ROOT
-from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
+from agents.node.run import DEFAULT_MODEL, AgentParts, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from agents.node.steptimes import ROOT as STEPS
@@ -100,14 +100,16 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         settings=flags.node_settings(options, settings),
         policy=flags.policy(options, shipped_policy(settings.pool)),
         plugin=flags.plugin_settings(options) if options.device_plugin else None,
-        hardware=hardware.chosen(options),
-        health=health.chosen(options),
-        links=_links(options),
-        dra=dra.chosen(options),
-        rdma=rdma.chosen(options),
-        steps=_steps(options),
-        logs=_logs(options),
-        exporter=exporter.chosen(options),
+        parts=AgentParts(
+            hardware=hardware.chosen(options),
+            exporter=exporter.chosen(options),
+            health=health.chosen(options),
+            links=_links(options),
+            dra=dra.chosen(options),
+            rdma=rdma.chosen(options),
+            steps=_steps(options),
+            logs=_logs(options),
+        ),
         plugins=Path(options.hot_reset_plugins) if options.hot_reset_plugins else None,
         hooks=Path(options.hot_reset_hooks) if options.hot_reset_hooks else None,
         names=read_names(Path(options.device_names)) if options.device_names else None,

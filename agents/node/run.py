@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,31 @@ DEFAULT_MODEL = "atlas-800t-a2"
 """Server model of a simulated node that names none."""
 
 
+@dataclass(frozen=True)
+class AgentParts:
+    """Settings of the parts that run beside the agent of a node; a part without settings does not run.
+
+    Args:
+        hardware: what NodeD does.
+        exporter: metrics for Prometheus.
+        health: kubelet's probe.
+        links: the folder through which orders for links reach processes.
+        dra: the driver of dynamic resource allocation.
+        rdma: RDMA cards as resources.
+        steps: the folder of profiling, whose step times are reported.
+        logs: which logs of failed pods are read.
+    """
+
+    hardware: HardwareSettings | None = None
+    exporter: ExporterSettings | None = None
+    health: HealthSettings | None = None
+    links: Path | None = None
+    dra: DraSettings | None = None
+    rdma: RdmaSettings | None = None
+    steps: Path | None = None
+    logs: DiagnosisSettings | None = None
+
+
 async def run_agent(
     node_name: str,
     *,
@@ -65,41 +91,27 @@ async def run_agent(
     settings: Settings | None = None,
     policy: NodePolicy | None = None,
     plugin: PluginSettings | None = None,
-    hardware: HardwareSettings | None = None,
-    exporter: ExporterSettings | None = None,
-    health: HealthSettings | None = None,
+    parts: AgentParts | None = None,
     plugins: Path | None = None,
     hooks: Path | None = None,
     names: PublicNames | None = None,
-    links: Path | None = None,
-    dra: DraSettings | None = None,
-    rdma: RdmaSettings | None = None,
-    steps: Path | None = None,
-    logs: DiagnosisSettings | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Run the agent of one node until `stop` is set (or for ever), with the parts whose settings are given.
+    """Run the agent of one node until `stop` is set (or for ever).
 
     While another agent works with the journal of `journal_dir`, this one waits and does nothing.
 
     Args:
         driver: a driver, or its name (see `make_driver`).
-        plugin: the device plugin.
-        hardware: what NodeD does.
-        exporter: metrics for Prometheus.
-        health: kubelet's probe.
+        plugin: settings of the device plugin; without them kubelet is served by another one.
+        parts: what runs beside the agent.
         plugins: the file that switches parts of resets on and off.
         hooks: the folder of programs that take part in resets.
         names: what others call resources and chips.
-        links: the folder through which orders for links reach processes.
-        dra: the driver of dynamic resource allocation.
-        rdma: RDMA cards as resources.
-        steps: the folder of profiling, whose step times are reported.
-        logs: which logs of failed pods are read.
 
     Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
     """
-    settings = settings or Settings()
+    settings, parts = settings or Settings(), parts or AgentParts()
     access = load(kubeconfig)
     api = KubeClient(access)
     client = named(api, names or PublicNames())
@@ -107,44 +119,18 @@ async def run_agent(
     chosen_policy = policy or shipped_policy(settings.pool)
     sole = AgentLock(journal_dir)
     serving = None
-    if exporter is not None:
+    if parts.exporter is not None:
         from agents.exporter.part import exporter_part
 
-        serving = exporter_part(exporter, chosen)
-
-    def parts() -> Iterator[Coroutine[Any, Any, None]]:
-        """What runs beside the agent, the first one innermost: it ends after the agent and before the later ones."""
-        if isinstance(chosen, DcmiDriver):
-            yield UbPorts(HccnTool(), lambda: agent.state, Clock(), agent.refresh_soon).run()
-        if hardware is not None:
-            yield hardware_part(
-                node_name, client, settings, hardware, chosen_policy, chosen, lambda: agent.state, journal_dir
-            ).run()
-        if serving is not None:
-            yield serving()
-        if sharing is not None:
-            yield sharing.run()
-        if rdma is not None:
-            end = partial(os.kill, os.getpid(), signal.SIGTERM)
-            yield RdmaPart(node_name, client, rdma, Clock(), lambda: agent.state, end).run()
-        if links is not None:
-            trust = LinkTrust(OrderTrust(settings.order_trust, journal_dir, node_name), journal_dir)
-            yield LinkPart(node_name, client, links, trust=trust).run()
-        if steps is not None:
-            yield StepTimes(node_name, client, steps).run()
-        if logs is not None:
-            yield DiagnosisPart(node_name, client, lambda: agent.state, journal_dir, logs).run()
-        if health is not None:
-            yield serve_health(health, lambda: agent.state is not None)
-
+        serving = exporter_part(parts.exporter, chosen)  # raises now what the driver cannot give
     try:
         await _until(stop, sole.take())
         if stop is not None and stop.is_set():
             return
         sharing = None
-        if dra is not None:
+        if parts.dra is not None:
             cuts = chosen if plugin is not None and plugin.dynamic else None
-            sharing = DraDriver(node_name, api, journal_dir, dra, Clock(), lambda: agent.state, cuts)
+            sharing = DraDriver(node_name, api, journal_dir, parts.dra, Clock(), lambda: agent.state, cuts)
         claimed = sharing.claims.held if sharing is not None else None
         if plugin is None:
             agent = NodeAgent(
@@ -158,7 +144,18 @@ async def run_agent(
                 hooks, claimed,
             )  # fmt: skip
             agent, work = both.agent, both.run()
-        for part in parts():
+        if isinstance(chosen, DcmiDriver):
+            work = _beside(work, UbPorts(HccnTool(), lambda: agent.state, Clock(), agent.refresh_soon).run())
+        if parts.hardware is not None:
+            hardware = hardware_part(
+                node_name, client, settings, parts.hardware, chosen_policy, chosen, lambda: agent.state, journal_dir
+            )
+            work = _beside(work, hardware.run())
+        if serving is not None:
+            work = _beside(work, serving())
+        if sharing is not None:
+            work = _beside(work, sharing.run())
+        for part in _reporting_parts(parts, node_name, client, settings, agent, journal_dir):
             work = _beside(work, part)
         await _until(stop, work)
     finally:
@@ -166,6 +163,24 @@ async def run_agent(
         if isinstance(driver, str) and isinstance(chosen, DcmiDriver):
             await chosen.close()
         sole.release()
+
+
+def _reporting_parts(
+    parts: AgentParts, node: str, client: KubeClient, settings: Settings, agent: NodeAgent, journal_dir: Path
+) -> Iterator[Coroutine[Any, Any, None]]:
+    """The parts that need nothing of the driver."""
+    if parts.rdma is not None:
+        end = partial(os.kill, os.getpid(), signal.SIGTERM)
+        yield RdmaPart(node, client, parts.rdma, Clock(), lambda: agent.state, end).run()
+    if parts.links is not None:
+        trust = LinkTrust(OrderTrust(settings.order_trust, journal_dir, node), journal_dir)
+        yield LinkPart(node, client, parts.links, trust=trust).run()
+    if parts.steps is not None:
+        yield StepTimes(node, client, parts.steps).run()
+    if parts.logs is not None:
+        yield DiagnosisPart(node, client, lambda: agent.state, journal_dir, parts.logs).run()
+    if parts.health is not None:
+        yield serve_health(parts.health, lambda: agent.state is not None)
 
 
 async def run_fleet(

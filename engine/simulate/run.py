@@ -101,11 +101,7 @@ def simulate(
         if passes and over is not None and over():
             ended = "time"
             break
-        happened = []
-        while todo and todo[0].at <= world.now - start + 1e-9:
-            event = todo.pop(0)
-            apply_event(world, event)
-            happened.append(str(event))
+        happened = _apply_due(world, todo, world.now - start)
         before = world.version
         result = _pass(world, first if not passes and not happened else None, watch)
         passes += 1
@@ -141,6 +137,16 @@ def simulate(
         result,
         left_out,
     )
+
+
+def _apply_due(world: World, todo: list[Event], after: float) -> list[str]:
+    """Apply the events that are due ``after`` so many seconds, and remove them from ``todo``; each as text."""
+    happened = []
+    while todo and todo[0].at <= after + 1e-9:
+        event = todo.pop(0)
+        apply_event(world, event)
+        happened.append(str(event))
+    return happened
 
 
 def _pass(world: World, known: Plan | None, watch: Callable[[World, Plan], None] | None) -> Plan:
