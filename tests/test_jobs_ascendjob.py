@@ -10,6 +10,7 @@ import pytest
 from engine.documents import Declared, Desired, NodePool
 from engine.model.actions import CreateObject, CreatePod, kind_of
 from engine.model.diagnostics import Origin
+from engine.status.events import refused_events
 from tests.jobs import (
     NOW,
     POD_GROUP_CRD,
@@ -669,3 +670,34 @@ def test_a_job_belongs_to_one_shard() -> None:
     world.shard = "far"
     names = {action.name for action in world.plan() if isinstance(action, CreateObject)}
     assert names == {"labelled-master-0", "selecting-master-0"}
+
+
+def test_parts_that_the_api_server_refuses_are_one_event_per_cause_on_their_job() -> None:
+    world = World(POD_GROUP_CRD, ascend_job(workers=2))
+    parts = world.step()
+    pods = [action for action in world.step() if isinstance(action, CreatePod)]
+    assert len(pods) == 3
+    found = refused_events(
+        [(part, f"{part.name} is forbidden") for part in parts if isinstance(part, CreateObject)], 1.0
+    )
+    assert [row["reason"] for row in found] == ["SyncPodGroupFailed", "SyncServiceFailed"]
+    assert {(row["type"], row["involvedObject"]["kind"], row["involvedObject"]["uid"]) for row in found} == {
+        ("Warning", "AscendJob", "job-uid")
+    }
+    quota = "is forbidden: exceeded quota: chips, requested: huawei.com/Ascend910=8"
+    (event,) = refused_events([(pod, f'pods "{pod.pod}" {quota}') for pod in pods], 2.0)
+    assert event["reason"] == "PodCreateFailed"
+    assert event["metadata"]["namespace"] == event["involvedObject"]["namespace"] == "vision"
+    assert event["message"] == (f'Pod {pods[0].pod} cannot be created: pods "{pods[0].pod}" {quota} (and 2 more)')
+    (again,) = refused_events([(pods[2], f'pods "{pods[2].pod}" {quota}')], 60.0)
+    assert again["metadata"]["name"] == event["metadata"]["name"], "the same cause makes no second Event"
+    (long,) = refused_events([(pods[0], "x" * 2000), (pods[1], "x" * 2000)], 2.0)
+    assert len(long["message"]) <= 1000 and long["message"].endswith("(and 1 more)")
+
+
+def test_a_part_of_neither_job_nor_instance_set_is_no_event() -> None:
+    world = World(POD_GROUP_CRD, ascend_job())
+    made = [action for action in world.step() if isinstance(action, CreateObject)]
+    for action in made:
+        action.object["metadata"].pop("ownerReferences", None)
+    assert refused_events([(action, "forbidden") for action in made], 1.0) == []

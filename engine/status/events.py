@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
@@ -40,9 +41,15 @@ _BAD: Final = frozenset({"Failed", "Restarting"})
 #: (component/infer-operator/pkg/controller/v1).
 _INFERENCE: Final = frozenset({"InferServiceSet", "InferService", "InstanceSet"})
 VALIDATE_ERROR: Final = "ValidateError"
-NOT_CREATED: Final[dict[str, str]] = {
-    "Service": "ServiceCreateError", "HorizontalPodAutoscaler": "ScalingResourceReconcileError",
-}  # fmt: skip
+#: Reasons of Events on objects of which the API server refuses a part, by the owner's kind and the part's: as the infer
+#: operator writes them, and as the Ascend Operator writes them into the job's conditions.
+NOT_CREATED: Final[dict[tuple[str, str], str]] = {
+    ("InstanceSet", "Service"): "ServiceCreateError",
+    ("InstanceSet", "HorizontalPodAutoscaler"): "ScalingResourceReconcileError",
+    ("AscendJob", "Pod"): "PodCreateFailed",
+    ("AscendJob", "PodGroup"): "SyncPodGroupFailed",
+    ("AscendJob", "Service"): "SyncServiceFailed",
+}
 ANNOUNCED: Final = (*_WARNING, act.BindPod, act.ReleaseChip, act.ReleaseNode, act.PartitionChip, act.DeleteObject)
 
 
@@ -82,31 +89,51 @@ def _trouble(action: AnyAction) -> tuple[str, str] | None:
             return VALIDATE_ERROR, str(row.get("message"))
     scaler = status.get("scalingResourceStatus") or {}
     if scaler.get("ready") is False and not scaler.get("name"):
-        return NOT_CREATED["HorizontalPodAutoscaler"], str(scaler.get("message"))
+        return NOT_CREATED["InstanceSet", "HorizontalPodAutoscaler"], str(scaler.get("message"))
     return None
 
 
 def refused_events(refused: Sequence[tuple[AnyAction, str]], now: float) -> list[dict[str, Any]]:
-    """Events on InstanceSets whose Service or autoscaler the API server refused, with its words.
+    """Events on AscendJobs and InstanceSets of which the API server refused a part, with its words: one per cause.
 
-    An Event's name is derived from its content, so that a call that is repeated makes no second Event.
+    An Event's name is derived from its subject and cause, so that a call that is repeated makes no second Event, and a
+    job of a thousand pods that a quota forbids has one.
     """
-    out: dict[str, dict[str, Any]] = {}
+    texts: dict[str, str] = {}
+    bodies: dict[str, dict[str, Any]] = {}
+    more: Counter[str] = Counter()
     for action, why in refused:
-        if not isinstance(action, act.CreateObject) or action.object_kind not in NOT_CREATED:
+        part = _part(action)
+        if part is None:
             continue
-        owners = action.object["metadata"].get("ownerReferences") or ()
-        owner = next((row for row in owners if row.get("kind") == "InstanceSet"), None)
+        kind, part_name, namespace, raw = part
+        owners = raw["metadata"].get("ownerReferences") or ()
+        owner = next((row for row in owners if (row.get("kind"), kind) in NOT_CREATED), None)
         if owner is None:
             continue
         subject = {name: str(owner.get(name, "")) for name in ("apiVersion", "kind", "name", "uid")}
-        text = f"{action.object_kind} {action.name} cannot be created: {why}"
-        digest = hashlib.sha256(f"{subject}|{text}".encode()).hexdigest()[:16]
-        metadata = {"name": f"{subject['name'][:200]}.{digest}", "namespace": action.namespace}
-        subject["namespace"] = action.namespace
-        reason = NOT_CREATED[action.object_kind]
-        out[metadata["name"]] = _body(metadata, subject, "Warning", reason, "CreateObject", text, now)
-    return list(out.values())[:MAX_EVENTS]
+        reason = NOT_CREATED[subject["kind"], kind]
+        cause = f"{subject}|{namespace}|{reason}|{why.replace(part_name, '')}"
+        name = f"{subject['name'][:200]}.{hashlib.sha256(cause.encode()).hexdigest()[:16]}"
+        if name in bodies:
+            more[name] += 1
+            continue
+        texts[name] = f"{kind} {part_name} cannot be created: {why}"
+        subject["namespace"] = namespace
+        metadata = {"name": name, "namespace": namespace}
+        bodies[name] = _body(metadata, subject, "Warning", reason, "CreateObject", texts[name], now)
+    for name, count in more.items():
+        bodies[name]["message"] = f"{texts[name][:960]} (and {count} more)"
+    return list(bodies.values())[:MAX_EVENTS]
+
+
+def _part(action: AnyAction) -> tuple[str, str, str, dict[str, Any]] | None:
+    """Kind, name, namespace and content of what the action creates; None for any other action."""
+    if isinstance(action, act.CreatePod):
+        return "Pod", action.pod, action.namespace, action.object
+    if isinstance(action, act.CreateObject):
+        return action.object_kind, action.name, action.namespace, action.object
+    return None
 
 
 def shadow_events(changes: Sequence[ShadowChange], now: float) -> list[dict[str, Any]]:
