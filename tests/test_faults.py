@@ -146,7 +146,8 @@ def test_bus_errors_beside_an_uncorrectable_error_are_by_products() -> None:
     assert companion("80C98009", NOW - 8000, (NOW - 13_001,), NOW) == "keep"
     assert companion("80C98009", NOW - 3000, (), NOW) == "wait"
     assert companion("80C98009", NOW - 4999, (), NOW) == "wait"
-    assert companion("80CB8009", NOW - 5000, (), NOW) == "keep"
+    assert companion("80CB8009", NOW - 5000, (), NOW) == "wait", "an error five seconds later still counts"
+    assert companion("80CB8009", NOW - 5001, (), NOW) == "keep"
     assert companion("80C98001", NOW - 3000, (NOW - 3000,), NOW) == "keep"
 
 
@@ -155,13 +156,23 @@ def test_filters_parse_and_a_code_beats_a_level() -> None:
     assert found.tolerance("80C98000", "RestartRequest") == 120_000
     assert found.tolerance("A1", "SeparateNPU") == 60_000
     assert found.tolerance("B2", "RestartRequest") == 60_000
-    assert found.tolerance("B2", "RestartBusiness") is None
-    assert found.tolerance("bad", "SeparateNPU") is None
+    assert found.tolerance("B2", "RestartBusiness") == 60_000, "more than a day"
+    assert found.tolerance("bad", "SeparateNPU") == 60_000
+    assert found.tolerance("B2", "SeparateNPU") is None
 
 
 @pytest.mark.parametrize("seconds", ["²", "9" * 5000, "-1", "1.5", "0x3c", ""])
-def test_a_filter_with_an_invalid_time_has_no_effect(seconds: str) -> None:
-    assert parse_filters(f"A1:{seconds}", f"RestartRequest:{seconds}") == parse_filters("", "")
+def test_a_filter_with_an_invalid_time_hides_a_fault_for_a_minute(seconds: str) -> None:
+    assert parse_filters(f"A1:{seconds}", f"RestartRequest:{seconds}") == parse_filters("A1:60", "RestartRequest:60")
+
+
+def test_filters_name_codes_and_levels_of_switches() -> None:
+    code = "[0x08520003,na,L2,na]"
+    found = parse_filters(f"A1:5,{code}:300 ,B2", "SeparateFault:7,ResetFault:8,RestartRequestFault,PreSeparateFault:9")
+    assert found.codes == {"A1": 5_000, code.lower(): 300_000, "B2": 60_000}
+    assert found.levels == {"Separate": 8_000, "RestartRequest": 60_000, "PreSeparate": 9_000}
+    assert parse_filters("[0x1,na:30", "").codes == {"[0x1,na": 30_000}, "a bracket that is not closed"
+    assert parse_filters("A1\uff1a10\uff0cB2", "") == parse_filters("A1:10,B2", ""), "signs of Chinese keyboards"
 
 
 def test_public_codes_have_the_level_of_the_report() -> None:

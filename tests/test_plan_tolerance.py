@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.model.actions import EvictPod
-from engine.model.cluster import Observed
+from engine.model.cluster import Observed, SwitchFault
 from engine.model.recovery import Conversation, FaultyRank, State, steps
 from engine.model.recovery.conversation import Operation, StepRecord
 from engine.model.recovery.progress import ABANDONED_MS, progress_of
@@ -16,7 +16,7 @@ from engine.observe.observed import observe
 from engine.plan.scope import Scope
 from engine.wire import recoveryrecord
 from engine.wire.recoveryrecord import Record
-from tests.worlds import NOW, decide, fault, node, observed, pod, report
+from tests.worlds import NOW, decide, fault, node, observed, pod, report, switch
 
 NOW_MS = int(NOW * 1000)
 UCE, HCCL = "80E01801", "8C1F860B"
@@ -225,3 +225,63 @@ def test_faults_reported_in_time_may_be_retried(raised: int, at: int, now: int, 
     told_of = steps.read({steps.REPORTED_KEY: f"{at}:8-15"})
     assert told_of is not None
     assert (told_of.retries(11, raised, now), told_of.retries(7, raised, now)) == (expected, False)
+
+
+SWITCH_CODE, LINK_CODE = "[0x00f1ff09,155912,cpu,na]", "[0x08520003,na,L2,na]"
+
+
+def behind_switch(
+    faults: list[SwitchFault], *, codes: str = "", levels: str = "", neighbours: str = "", app: str = ""
+) -> tuple[str, str, list[str]]:
+    """State and level of a node whose switch has these faults, and the pods that go: one of a job with these filters,
+    one of another job with the filter ``neighbours``.
+    """
+    labels = {"fault-scheduling": "force"}
+    notes = {"huawei.com/schedule.filter.faultCode": codes, "huawei.com/schedule.filter.faultLevel": levels}
+    other = {"huawei.com/schedule.filter.faultCode": neighbours}
+    own = labels | ({"app": app} if app else {})
+    pods = [
+        pod("j-0", node="n0", chips=range(4), owner=("AscendJob", "j"), labels=own, annotations=notes, rank=0),
+        pod("k-0", node="n0", chips=range(4, 8), owner=("AscendJob", "k"), labels=labels, annotations=other, rank=0),
+    ]
+    worst = "Separate" if any(one.level == "Separate" for one in faults) else faults[0].level
+    reported = msgspec.structs.replace(switch(worst, codes={one.code for one in faults}), faults=tuple(faults))
+    scope = decide(observed([node("n0"), node("n1")], [report("n0", switch=reported), report("n1")], pods))
+    view = scope.nodes["n0"]
+    assert set(view.codes) == {one.code for one in faults}, "codes are shown while they are hidden from the job"
+    return view.state, view.level, sorted(a.pod for a in scope.actions if isinstance(a, EvictPod))
+
+
+def switch_fault(level: str, age: float, code: str = SWITCH_CODE) -> SwitchFault:
+    return SwitchFault(code, level, NOW_MS - round(age * 1000))
+
+
+CALM, LOST = ("healthy", "NormalNPU", []), ("isolated", "SeparateFault", ["j-0", "k-0"])
+
+
+@pytest.mark.parametrize(
+    ("faults", "filters", "expected"),
+    [
+        pytest.param([switch_fault("Separate", 60)], {}, LOST, id="no filter"),
+        pytest.param([switch_fault("Separate", 60)], {"codes": SWITCH_CODE}, CALM, id="code, 60 s by default"),
+        pytest.param([switch_fault("Separate", 60.1)], {"codes": SWITCH_CODE}, LOST, id="code, after 60 s"),
+        pytest.param([switch_fault("Separate", 200)], {"codes": f"{SWITCH_CODE}:300"}, CALM, id="code, 300 s"),
+        pytest.param([switch_fault("Separate", 5)], {"codes": f"{SWITCH_CODE}:0"}, LOST, id="no time at all"),
+        pytest.param([switch_fault("Separate", 5)], {"levels": "ResetFault:10"}, CALM, id="level, by the table's word"),
+        pytest.param([switch_fault("RestartRequest", 5)], {"levels": "Separate"}, LOST, id="another level"),
+        pytest.param([switch_fault("Separate", 5)], {"codes": f"{SWITCH_CODE}:4", "levels": "Separate"}, LOST,
+                     id="the code's time wins"),
+        pytest.param([switch_fault("Separate", 5)], {"neighbours": SWITCH_CODE}, CALM, id="the filter of another job"),
+        pytest.param([switch_fault("RestartRequest", 59)], {"app": "mindie-ms-server"}, CALM, id="MindIE server"),
+        pytest.param([switch_fault("RestartRequest", 61)], {"app": "mindie-ms-server"}, LOST, id="MindIE server, late"),
+        pytest.param([SwitchFault(SWITCH_CODE, "Separate")], {"codes": SWITCH_CODE}, LOST, id="of unknown age"),
+        pytest.param([switch_fault("Separate", 5), switch_fault("SubHealthFault", 5, LINK_CODE)],
+                     {"codes": SWITCH_CODE}, ("sub-healthy", "SubHealthFault", []), id="the other fault counts"),
+        pytest.param([switch_fault("Separate", 5), switch_fault("Separate", 90)], {"codes": SWITCH_CODE}, LOST,
+                     id="the same code on two ports"),
+    ],
+)  # fmt: skip
+def test_filters_hide_faults_of_a_switch_for_their_time(
+    faults: list[SwitchFault], filters: dict[str, str], expected: tuple[str, str, list[str]]
+) -> None:
+    assert behind_switch(faults, **filters) == expected

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, NodeDevice, Orders, ResetOrder, ids_of, mask_of
+from engine.model.cluster import (
+    AgentChip,
+    AgentReport,
+    AgentVNPU,
+    NodeDevice,
+    Orders,
+    ResetOrder,
+    SwitchFault,
+    ids_of,
+    mask_of,
+)
 from engine.model.history import ChipMemory, CodeMemory, Hold, JobMemory, NodeMemory
 from engine.model.recovery import Conversation, FaultyRank, State
 from engine.wire import deviceinfo, globaltable, history, ledger, nodeinfo, orders, podannotations, recoveryrecord
@@ -236,6 +246,27 @@ def test_null_from_go_counts_as_empty(text: str) -> None:
         made["data"][key] = "[]"
         with pytest.raises(WireError, match=f"data.{key}"):
             deviceinfo.parse(made)
+
+
+def test_a_switch_report_holds_its_faults_one_by_one() -> None:
+    code, other = "[0x00f1ff09,155912,cpu,na]", "[0x08520003,na,L2,na]"
+    entries = [go_json({"AssembledFaultCode": code, "SwitchChipId": 0, "SwitchPortId": port}) for port in (1, 2)]
+    times = {f"{code}_0_{port}": {"fault_time": 1788249590000 + port, "fault_level": "Separate"} for port in (2, 1)}
+    body = {
+        "FaultCode": [*entries, other], "FaultLevel": "Separate", "UpdateTime": 1788249598, "NodeStatus": "UnHealthy",
+        "FaultTimeAndLevelMap": times | {"[0x1,na,na,na]_0_0": {"fault_time": 1, "fault_level": "NotHandle"}},
+    }  # fmt: skip
+    made = device_map()
+    made["data"]["SwitchInfoCfg"] = go_json(body)
+    read = deviceinfo.parse(made).switch
+    assert read is not None and read.codes == (code, other)
+    assert read.faults == (
+        SwitchFault(code, "Separate", 1788249590001), SwitchFault(code, "Separate", 1788249590002), SwitchFault(other)
+    )  # fmt: skip
+    for odd in (None, [], {f"{code}_0_1": "soon"}, {f"{code}_0_1": {"fault_time": "soon", "fault_level": None}}):
+        made["data"]["SwitchInfoCfg"] = go_json(body | {"FaultTimeAndLevelMap": odd})
+        unknown = deviceinfo.parse(made).switch
+        assert unknown is not None and unknown.faults == (SwitchFault(code), SwitchFault(other))
 
 
 DEEP = '{"x":' + "[" * 100_000 + "]" * 100_000 + "}"

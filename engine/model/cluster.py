@@ -78,14 +78,29 @@ class Upgrade(msgspec.Struct, frozen=True):
     time_ms: int
 
 
+class SwitchFault(msgspec.Struct, frozen=True):
+    """One fault of a switch: the assembled code, the level that the report gives it, and when it was raised (Unix ms).
+
+    ``level`` is empty and ``time_ms`` 0 where the report does not say.
+    """
+
+    code: str
+    level: str = ""
+    time_ms: int = 0
+
+
 class SwitchReport(msgspec.Struct, frozen=True):
-    """``SwitchInfoCfg`` of an A3 node: worst level, node status, the assembled codes and the text as reported."""
+    """``SwitchInfoCfg`` of an A3 node: worst level, node status, the assembled codes and the text as reported.
+
+    ``faults`` are its faults one by one; several ports may report the same code.
+    """
 
     level: str
     node_status: str
     codes: tuple[str, ...]
     update_time: float
     text: str = ""
+    faults: tuple[SwitchFault, ...] = ()
 
 
 class DeviceReport(msgspec.Struct, frozen=True):

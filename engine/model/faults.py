@@ -7,12 +7,20 @@ upgradefault.go; docs/zh/scheduling/04_usage/04_resumable_training/03_configurat
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
 
 from engine.model.history import CodeMemory
-from engine.model.levels import NETWORK_LEVELS, NOT_HANDLE, PRE_SEPARATE, SEPARATE
+from engine.model.levels import (
+    CHIP_LEVELS,
+    NETWORK_LEVELS,
+    NOT_HANDLE,
+    PRE_SEPARATE,
+    SEPARATE,
+    SWITCH_WORDS,
+)
 
 NETWORK: Final = "CardNetworkUnhealthy"
 CARD: Final = "CardUnhealthy"
@@ -25,6 +33,15 @@ MAX_CODES: Final = 128
 
 #: Smaller times are in seconds: 10^11 ms is 1973 (public and hang faults report seconds).
 _SECONDS_BELOW: Final = 100_000_000_000
+
+#: How long a filter hides a fault that states no time (ms), and the longest time that one may state (s).
+TOLERANCE_MS: Final = 60_000
+MAX_TOLERANCE: Final = 86_400
+#: One entry of a filter: what is between commas outside brackets.
+_ENTRY: Final = re.compile(r"(?:\[[^\]]*\]?|[^,\[])+")
+#: Commas and colons of Chinese keyboards, which MindCluster reads as well.
+_FULL_WIDTH: Final = str.maketrans("\uff0c\uff1a", ",:")
+_SWITCH_LEVELS: Final[dict[str, str]] = {word: level for word, level in SWITCH_WORDS.items() if word not in CHIP_LEVELS}
 
 #: HBM uncorrectable error, and the AIC/AIV bus errors that follow from it.
 UCE_CODE: Final = "80E01801"
@@ -200,7 +217,7 @@ def companion(code: str, raised_ms: int, uce_ms: tuple[int, ...], now_ms: int) -
     raised = moment(raised_ms, now_ms)
     if any(abs(raised - moment(uce, now_ms)) <= UCE_WINDOW_MS for uce in uce_ms):
         return "drop"
-    return "wait" if raised_ms > 0 and now_ms - raised < UCE_WINDOW_MS else "keep"
+    return "wait" if raised_ms > 0 and now_ms - raised <= UCE_WINDOW_MS else "keep"
 
 
 class FaultFilters(msgspec.Struct, frozen=True):
@@ -218,22 +235,23 @@ class FaultFilters(msgspec.Struct, frozen=True):
 def parse_filters(codes_text: str, levels_text: str) -> FaultFilters:
     """Parse annotations ``huawei.com/schedule.filter.faultCode`` and ``.faultLevel`` (``X[:seconds],Y``).
 
-    Seconds default to 60; entries beyond a day or that do not parse are left out.
+    Seconds are 60 where they are left out, no number or beyond a day. The commas of a switch's code, which is in
+    brackets, divide nothing; the words of the switch's table mean the levels that are reported for them.
     """
     return FaultFilters(
         codes={code_key(name): ms for name, ms in _entries(codes_text)},
-        levels=dict(_entries(levels_text)),
+        levels={_SWITCH_LEVELS.get(name, name): ms for name, ms in _entries(levels_text)},
     )
 
 
 def _entries(text: str) -> list[tuple[str, int]]:
     out = []
-    for item in text.split(",")[:1000]:
-        name, colon, seconds = item.strip().partition(":")
-        seconds = seconds.strip()
+    for item in _ENTRY.findall(text.translate(_FULL_WIDTH))[:1000]:
+        name, _, seconds = item.partition(":")
+        name, seconds = name.strip(), seconds.strip()
         number = seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9  # longer ones do not even convert
-        if name and (not colon or (number and int(seconds) <= 86_400)):
-            out.append((name.strip(), int(seconds) * 1000 if colon else 60_000))
+        if name:
+            out.append((name, int(seconds) * 1000 if number and int(seconds) <= MAX_TOLERANCE else TOLERANCE_MS))
     return out
 
 

@@ -8,10 +8,10 @@ component/ascend-device-plugin/pkg/common/common.go. The CheckCode covers
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.model.cluster import ChipFault, DeviceReport, SwitchReport, Upgrade
+from engine.model.cluster import ChipFault, DeviceReport, SwitchFault, SwitchReport, Upgrade
 from engine.model.levels import (
     MANUALLY_SEPARATE,
     SwitchLevel,
@@ -320,7 +320,21 @@ def _switch(where: str, text: object) -> SwitchReport | None:
         codes=tuple(sorted(codes)),
         update_time=float(updated) if isinstance(updated, int) else 0.0,
         text=str(text),
+        faults=_switch_faults(codes, body.get("FaultTimeAndLevelMap")),
     )
+
+
+def _switch_faults(codes: Iterable[str], times: object) -> tuple[SwitchFault, ...]:
+    """The faults with these codes; ``times`` maps ``<code>_<switch chip>_<port>`` to time (ms) and level."""
+    found: dict[str, list[SwitchFault]] = {}
+    for key, entry in times.items() if isinstance(times, Mapping) else ():
+        if isinstance(entry, Mapping):
+            moment = entry.get("fault_time", 0)
+            code = key.rsplit("_", 2)[0]
+            fault = SwitchFault(code, str(entry.get("fault_level") or ""), moment if isinstance(moment, int) else 0)
+            found.setdefault(code, []).append(fault)
+    rows = [fault for code in codes for fault in found.get(code) or [SwitchFault(code)]]
+    return tuple(sorted(rows, key=lambda fault: (fault.code, fault.time_ms, fault.level)))
 
 
 def _integer(where: str, outer: Mapping[str, Any], key: str, default: int) -> int:

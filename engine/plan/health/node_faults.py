@@ -65,17 +65,27 @@ def severity(fault_rules: FaultRules, view: NodeView, report: NodeReport | None)
     return out, node_rank(level) == 2 or status == _UNHEALTHY
 
 
-def assessed(scope: Scope, fault_rules: FaultRules, view: NodeView, held: str, mass_outage: bool) -> NodeView:
+def assessed(
+    scope: Scope,
+    fault_rules: FaultRules,
+    view: NodeView,
+    held: str,
+    mass_outage: bool,
+    switch: SwitchReport | None,
+) -> NodeView:
     """The view with its node-level part: state, level, codes, ``down``, ``closed``, ``fresh``.
 
     Args:
         held: rule of an Isolation document on the node (empty: none).
         mass_outage: whether the node's pool has a mass outage.
+        switch: the node's switch, without the faults that its jobs tolerate for now; their codes are shown all the
+            same.
     """
     name, observed, now = view.node.name, scope.observed, scope.now
     problem, young = observed.problems.get(name, ""), fresh(view, now)
     level, codes = hardware_level(fault_rules, view, observed.node_reports.get(name))
-    status, switch_codes = switch_status(fault_rules, view, view.report.switch if view.report else None)
+    status, _ = switch_status(fault_rules, view, switch)
+    switch_codes = view.report.switch.codes if view.report and view.report.switch else ()
     not_ready = not view.node.ready
     expired = not_ready and now - view.node.ready_changed > NOT_READY_GRACE
     stressed = view.node.annotations.get(STRESS_KEY) == _UNHEALTHY

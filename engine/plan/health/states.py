@@ -88,13 +88,14 @@ def run(scope: Scope) -> None:
     assessments = assess_all(scope, fault_rules, manual_holds)
     correlation.record_faults(scope, assessments, hardware)
     scope.diagnostics += fault_tables.diagnostics(scope.desired, scope.observed, scope.cache)
+    tolerance = Tolerance(scope, fault_rules)
     assessed: list[str] = []
     for name in assessments.keys() | held_nodes.keys():
         scope.reassess(name)
     for name, view in scope.unassessed_views():
         own, held = assessments.get(name), held_nodes.get(name, "")
         assessed.append(name)
-        view = node_faults.assessed(scope, fault_rules, view, held, view.pool in found)
+        view = node_faults.assessed(scope, fault_rules, view, held, view.pool in found, tolerance.switch_seen(view))
         if own is not None:
             view = _with_chips(scope, fault_rules, view, own)
         closed = node_faults.stability(view)

@@ -15,19 +15,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from engine.gangs.forming import declared_rank
-from engine.model.cluster import ChipFault, Pod
+from engine.model.cluster import ChipFault, Pod, SwitchFault, SwitchReport
 from engine.model.costs import CHOICE_KEY, narrowed
 from engine.model.diagnostics import Diagnostic
-from engine.model.faults import NETWORK, UCE_CODE, FaultFilters, code_key, level_of, parse_filters
+from engine.model.faults import (
+    NETWORK,
+    TOLERANCE_MS,
+    UCE_CODE,
+    FaultFilters,
+    code_key,
+    level_of,
+    moment,
+    parse_filters,
+)
 from engine.model.jobs import Gang
-from engine.model.levels import NOT_HANDLE, RESTART_BUSINESS, RESTART_REQUEST, SUB_HEALTH
+from engine.model.levels import (
+    NOT_HANDLE,
+    RESTART_BUSINESS,
+    RESTART_REQUEST,
+    SUB_HEALTH,
+    SWITCH_LEVELS,
+    SwitchLevel,
+)
 from engine.model.recovery import steps
 from engine.model.recovery.progress import RecoveryProgress
 from engine.model.recovery.steps import StepRetries
 from engine.model.states import ChipHealth
 from engine.model.times import rfc3339
 from engine.plan import restart_scope
+from engine.plan.health import node_faults
 from engine.plan.node_view import NodeView
 from engine.plan.rules.fault_rules import FaultRules, use_of
 from engine.plan.scope import Scope
@@ -46,7 +65,7 @@ RETRY_CODES: Final = (UCE_CODE, "8C1F860B")
 _RETRY_KEYS: Final = frozenset(code_key(code) for code in RETRY_CODES)
 _NO_FILTERS: Final = FaultFilters()
 _IN_PLACE: Final = {RESTART_REQUEST: IN_PLACE_MS, RESTART_BUSINESS: IN_PLACE_MS}
-
+_SWITCH_RANK: Final[dict[str, int]] = {level.value: rank for rank, level in enumerate(SWITCH_LEVELS)}
 
 #: Longer than any fault lasts (ms).
 _ALWAYS: Final = 1 << 62
@@ -84,13 +103,46 @@ class Tolerance:
             found = self._filters_of[pod.key] = self._filters(pod)
         return found
 
+    def switch_seen(self, view: NodeView) -> SwitchReport | None:
+        """The node's switch without the faults that the filter of a job on the node hides; a fault without a time is
+        never hidden.
+
+        As in MindCluster, the filter of one job hides them from all jobs on the node.
+        """
+        switch = view.report.switch if view.report is not None else None
+        if switch is None or not any(fault.time_ms for fault in switch.faults):
+            return switch
+        asked = [self._asked(pod, self._annotations(pod)) for pod in view.pods if pod.chips]
+        left = tuple(fault for fault in switch.faults if not any(self._hides(one, fault) for one in asked))
+        if len(left) == len(switch.faults):
+            return switch
+        levels = [fault.level or switch.level for fault in left]
+        level = max(levels, key=_switch_rank, default=SwitchLevel.NOT_HANDLE.value)
+        codes = tuple(sorted({fault.code for fault in left}))
+        status = node_faults.status_of(level)
+        return msgspec.structs.replace(switch, level=level, node_status=status, codes=codes, faults=left)
+
+    def _hides(self, filters: FaultFilters, fault: SwitchFault) -> bool:
+        tolerance = filters.tolerance(fault.code, fault.level) if fault.time_ms > 0 else None
+        now = self._scope.now_ms
+        return bool(tolerance) and now - moment(fault.time_ms, now) <= (tolerance or 0)
+
+    def _annotations(self, pod: Pod) -> dict[str, str]:
+        gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        return (gang.annotations if gang else {}) | pod.annotations
+
+    def _asked(self, pod: Pod, annotations: Mapping[str, str]) -> FaultFilters:
+        """The filters that a job asks for, and those of a MindIE server, whatever its recovery strategy."""
+        parsed = parse_filters(annotations.get(FILTER_CODE_KEY, ""), annotations.get(FILTER_LEVEL_KEY, ""))
+        if pod.labels.get("app") != MINDIE_SERVER:
+            return parsed
+        return FaultFilters(parsed.codes, {RESTART_REQUEST: TOLERANCE_MS} | parsed.levels)
+
     def _filters(self, pod: Pod) -> FaultFilters:
         gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
-        annotations = (gang.annotations if gang else {}) | pod.annotations
-        parsed = parse_filters(annotations.get(FILTER_CODE_KEY, ""), annotations.get(FILTER_LEVEL_KEY, ""))
-        codes, levels = dict(parsed.codes), dict(parsed.levels)
-        if pod.labels.get("app") == MINDIE_SERVER:
-            levels.setdefault(RESTART_REQUEST, 60_000)
+        annotations = self._annotations(pod)
+        asked = self._asked(pod, annotations)
+        codes, levels = dict(asked.codes), dict(asked.levels)
         strategies = _strategies(annotations)
         if "retry" in strategies:
             for code in RETRY_CODES:
@@ -116,6 +168,10 @@ class Tolerance:
             return set()
         rules = self.fault_rules.of(view, use_of(pod)).rules
         return {level_of(rules, f.kind, f.code, f.level)[0] if f.code else f.level for f in faults if f.kind != NETWORK}
+
+
+def _switch_rank(level: str) -> int:
+    return _SWITCH_RANK.get(level, len(_SWITCH_RANK))
 
 
 def in_place_restart(scope: Scope, gang: Gang, pod: Pod) -> RecoveryProgress | None:
