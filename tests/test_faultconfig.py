@@ -112,6 +112,7 @@ HELD = {"EventId": ["80c98001"], "FaultTimeout": 10, "RecoverTimeout": 20, "Faul
         ({"Times": 0}, "1 to 100"), ({"Times": 101}, "1 to 100"), ({"FaultHandling": "NormalNPU"}, "FaultHandling"),
         ({"FaultHandling": "Bad"}, "FaultHandling"), ({"ReleaseTimeWindow": 59}, "60 to 2^32"),
         ({"ReleaseTimeWindow": 2**32 + 1}, "60 to 2^32"), ({"ReleaseTimeWindow": 0}, "is required"),
+        ({"ReleaseTimeWindow": 2**32}, "is required"),
         ({"FaultHandling": ["SeparateNPU"]}, "FaultHandling"), ({"FaultHandling": {}}, "FaultHandling"),
     ],
 )  # fmt: skip
@@ -124,7 +125,8 @@ def test_frequency_rules_out_of_range_are_left_out_and_the_others_hold(change: d
 
 
 @pytest.mark.parametrize("change", [
-    {"TimeWindow": 60}, {"TimeWindow": 864_000}, {"Times": 1}, {"Times": 100}, {"ReleaseTimeWindow": 2**32},
+    {"TimeWindow": 60}, {"TimeWindow": 864_000}, {"Times": 1}, {"Times": 100}, {"ReleaseTimeWindow": 2**32 - 1},
+    {"FaultHandling": "ManuallySeparateNPU", "ReleaseTimeWindow": 2**32},
     {"FaultHandling": "ManuallySeparateNPU", "ReleaseTimeWindow": 0}, {"FaultHandling": "NotHandleFault"},
 ])  # fmt: skip
 def test_frequency_rules_at_their_limits_hold(change: dict[str, Any]) -> None:

@@ -328,10 +328,9 @@ def _frequency(row: Mapping[str, Any]) -> Rule | str:
         return f"FaultHandling must be a level from {NOT_HANDLE} to {MANUALLY_SEPARATE}"
     if type(release) is not int or not 60 <= release <= _NEVER:
         return "ReleaseTimeWindow must be 60 to 2^32 seconds"
-    if not row.get("ReleaseTimeWindow") and level != MANUALLY_SEPARATE:
-        return f"ReleaseTimeWindow is required unless FaultHandling is {MANUALLY_SEPARATE}"
-    never = not row.get("ReleaseTimeWindow") or (release == _NEVER and level == MANUALLY_SEPARATE)
-    return Rule(codes, level, times=times, window=window, release=None if never else release)
+    if release == _NEVER and level != MANUALLY_SEPARATE:
+        return f"ReleaseTimeWindow is required, and less than 2^32, unless FaultHandling is {MANUALLY_SEPARATE}"
+    return Rule(codes, level, times=times, window=window, release=None if release == _NEVER else release)
 
 
 def _duration(row: Mapping[str, Any]) -> Rule | str:
