@@ -372,6 +372,23 @@ def test_node_faults_hit_every_task_of_the_node() -> None:
     assert evictions(pre) == {}
 
 
+def test_a_bad_chip_on_a_node_that_is_not_ready_is_a_fault_of_the_chip() -> None:
+    """Known faults come first (getTaskHealthStateByNode): the node, then its chips, then that it is silent."""
+    silent = node("n0", ready=False, ready_changed=NOW - 41)
+    both = world(gang())
+    scope = decide(msgspec.structs.replace(both, nodes=dict(both.nodes) | {"n0": silent}))
+    assert {a.pod: a.reason for a in evictions(scope).values()}["j-0"] == "CardUnhealthy"
+    worse = world(gang(), node_reports=[node_report("n0")])
+    assert {a.reason for a in evictions(decide(worse)).values()} == {"NodeUnhealthy"}
+
+
+def test_an_eviction_from_an_isolated_node_says_why_without_a_code() -> None:
+    told = world(gang(), bad=None)
+    stressed = node("n0", annotations={"NodeHealthyStatus": "UnHealthy"})
+    scope = decide(msgspec.structs.replace(told, nodes=dict(told.nodes) | {"n0": stressed}))
+    assert "node n0 is manually-isolated (node is unhealthy); " in evictions(scope)["j-0"].message
+
+
 def test_a_lost_node_is_a_fault_and_a_mass_outage_is_not() -> None:
     silent = world(gang(), bad=None)
     nodes = dict(silent.nodes) | {"n0": node("n0", ready=False, ready_changed=NOW - 41)}

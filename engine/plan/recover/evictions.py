@@ -29,7 +29,7 @@ from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
-from engine.model.levels import FaultAction, NodeLevel
+from engine.model.levels import FaultAction, NodeLevel, SwitchLevel
 from engine.model.plan import Deferred
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
@@ -107,10 +107,11 @@ def _owner(gang: Gang) -> ObjectKey:
 def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) -> PodFault | None:
     """The first fault that hits a pod."""
     if pod.holds_chips and view is not None and (view.down or view.hit):
-        if view.down and _node_fault_evicts(scope, view, pod):
-            why = ", ".join(view.codes) or view.state
-            return PodFault(NODE, view.codes, f"node {pod.node} is {view.state} ({why})")
         bad = mask_of(list(chip_ids(pod))) & view.hit
+        silent_only = view.level == SwitchLevel.SEPARATE  # known faults come before a node that is not ready
+        if view.down and not (bad and silent_only) and _node_fault_evicts(scope, view, pod):
+            why = ", ".join(view.codes) or (view.closed[1] if view.closed else NODE)
+            return PodFault(NODE, view.codes, f"node {pod.node} is {view.state} ({why})")
         if bad:
             return _chip_fault(view, bad, CARD)
     if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
