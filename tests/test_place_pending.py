@@ -35,10 +35,10 @@ def _850(count: int, each: int, block: str) -> list[Item]:
     return [*_many(3, "npu", 8), *job("j", count, each, kind="npu", policy=SP850, notes={"sp-block": block})]
 
 
-def _950(count: int, each: int, size: str = "64", **notes: str) -> list[Item]:
+def _950(count: int, each: int, size: str | None = "64", **notes: str) -> list[Item]:
     named = {key.replace("_", "-"): value for key, value in notes.items() if key != "ub"}
     named |= {"huawei.com/schedule_ubmemory": "true"} if "ub" in notes else {}
-    settings = [params(super_pod_size=size) if size else params(shared_tor_num="2")]
+    settings = [params(super_pod_size=size) if size else params(shared_tor_num="2") if size is None else params()]
     return [*_many(3, "npu", 8, rack=0), *settings, *job("j", count, each, kind="npu", policy=RACK, notes=named)]
 
 
@@ -96,12 +96,18 @@ INVALID: dict[str, tuple[list[Item], str]] = {
     "850 single, other block": (
         _850(1, 4, "8"), "single super-pod job sp-block annotation should equal require npu num",
     ),
+    "850 single, block of a part": (
+        _850(1, 3, "4"), "single super-pod job sp-block annotation should equal require npu num",
+    ),
     "850 not whole blocks": (
         _850(2, 5, "16"), "distributed super-pod job require npu(10) should be multiple of sp-block",
     ),
     "850 half nodes": (_850(2, 3, "16"), "distributed super-pod job require npu 8*n, instead of 3"),
+    "950 without arguments in Volcano's ConfigMap": (
+        _950(2, 8, "", sp_block="16"), "Parameter super-pod-size(0) in volcano.yaml is invalid",
+    ),
     "950 without a size in Volcano's ConfigMap": (
-        _950(2, 8, "", sp_block="16"),
+        _950(2, 8, None, sp_block="16"),
         "Parameter super-pod-size(0) in volcano.yaml is invalid which should be in range [1,1024]",
     ),
     "950 too large a size": (_950(2, 8, "1025", sp_block="16"), "Parameter super-pod-size is invalid."),

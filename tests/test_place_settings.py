@@ -50,9 +50,18 @@ def test_free_chips_are_counted_by_the_engine_or_read_from_the_report(
     assert listing.plan(items, tmp_path).chips("j-0") == chips
 
 
-@pytest.mark.parametrize(("value", "home"), [("true", "n1"), ("false", "n0"), ("TRUE", "n0"), (None, "n1")])
-def test_previous_nodes_are_preferred_unless_volcano_differs(value: str | None, home: str, tmp_path: Path) -> None:
-    settings = [params(prefer_previous_node=value)] if value else []
+@pytest.mark.parametrize(
+    ("settings", "home"),
+    [
+        pytest.param([params(prefer_previous_node="true")], "n1", id="true"),
+        pytest.param([params(prefer_previous_node="false")], "n0", id="false"),
+        pytest.param([params(prefer_previous_node="TRUE")], "n0", id="TRUE"),
+        pytest.param([], "n1", id="no configuration"),
+        pytest.param([params()], "n0", id="a configuration without arguments"),
+        pytest.param([params(shared_tor_num="2")], "n0", id="a configuration that leaves it out"),
+    ],
+)
+def test_previous_nodes_are_preferred_unless_volcano_differs(settings: list[Item], home: str, tmp_path: Path) -> None:
     data = history.job_data("train/PodGroup/j", JobMemory(uid="u-j", nodes={"0": "n1"}))
     memory = listing.config_map("belay-system", names.job_config_map("train", "PodGroup", "j"), data)
     nodes = [item for own in ("n0", "n1") for item in (node(own), report(own))]

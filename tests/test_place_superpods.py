@@ -122,6 +122,7 @@ def _request(pods: int, each: int, sp_block: str | None) -> JobRequest:
         (_request(4, 16, "9" * 5000), "sp-block is invalid"),
         (_request(4, 16, "40"), "not multiple of node npu (16)"),
         (_request(4, 16, "8"), "smaller than the node's 16 chips"),
+        (_request(1, 4, "2"), "single super-pod job sp-block annotation should equal require npu num"),
         (_request(4, 16, "256"), "sp-block(256/16=16) is bigger than size of super-pod(10)"),
         (_request(3, 16, "32"), "require npu(48) should be multiple of sp-block"),
         (_request(1, 16, "32"), "should equal require npu num"),

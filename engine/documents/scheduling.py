@@ -89,10 +89,14 @@ class InitParams(Document):
         return DEFAULT_RESERVE_NODES if size > DEFAULT_RESERVE_NODES else 0
 
     @classmethod
-    def from_arguments(cls, arguments: Mapping[str, object], base: InitParams | None = None) -> InitParams:
+    def from_arguments(
+        cls, arguments: Mapping[str, object], base: InitParams | None = None, *, configured: bool = False
+    ) -> InitParams:
         """Read Volcano's own configuration as Volcano does: a bad value means the default, unknown keys are ignored.
 
-        ``base`` supplies what the arguments leave out. Without arguments the cluster has no configuration of Volcano.
+        Args:
+            base: supplies what the arguments leave out.
+            configured: the cluster has a configuration of Volcano, even if it states no arguments.
         """
         fields = dict(base.model_dump(exclude_unset=True)) if base else {}
         for key, value in arguments.items():
@@ -107,7 +111,7 @@ class InitParams(Document):
             except ValueError:
                 continue
             fields.update(parsed)
-        return cls.model_validate({**_DEFAULTS_OF_THE_CODE, **fields} if arguments else fields)
+        return cls.model_validate({**_DEFAULTS_OF_THE_CODE, **fields} if arguments or configured else fields)
 
     @classmethod
     def unread(cls, arguments: Mapping[str, object]) -> dict[str, str]:

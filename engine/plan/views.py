@@ -22,6 +22,7 @@ from engine.plan import node_cache
 from engine.plan.node_view import NodeView, PassNodes
 from engine.plan.rules.in_force import previous_pools
 from engine.plan.scope import Scope
+from engine.wire import schedulerconf
 from engine.wire.names import DEFAULT_POOL, MAIN_SHARD
 from engine.wire.parts import chip_of
 
@@ -43,7 +44,8 @@ def run(scope: Scope) -> None:
 
 def init_params(desired: Desired, observed: Observed) -> InitParams:
     """The scheduler's ``init-params`` in force: the cluster's own before the policies'."""
-    return InitParams.from_arguments(observed.init_params, base=desired.settings.init_params)
+    base, configured = desired.settings.init_params, schedulerconf.CONFIG_MAP in observed.objects
+    return InitParams.from_arguments(observed.init_params, base, configured=configured)
 
 
 def views(scope: Scope) -> PassNodes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -18,6 +18,7 @@ from engine.wire import yamltext
 from engine.wire.errors import WireError
 from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
 
+CONFIG_MAP: Final = ObjectKey("v1", "ConfigMap", SCHEDULER_NAMESPACE, SCHEDULER_CONFIGMAP)
 #: Longest configuration in characters.
 _MAX_TEXT = 262_144
 
@@ -42,7 +43,7 @@ def of(objects: Mapping[ObjectKey, Mapping[str, Any]]) -> SchedulerConf:
     """The configuration in ``volcano-system/volcano-scheduler-configmap``; an invalid one counts as empty (the
     observer reports it).
     """
-    raw = objects.get(ObjectKey("v1", "ConfigMap", SCHEDULER_NAMESPACE, SCHEDULER_CONFIGMAP))
+    raw = objects.get(CONFIG_MAP)
     data = raw.get("data") if raw is not None else None
     text = data.get(SCHEDULER_KEY) if isinstance(data, Mapping) else None
     return parse(text) if isinstance(text, str) else SchedulerConf()

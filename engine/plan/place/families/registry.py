@@ -70,7 +70,7 @@ def choose(
         return _of_product(product, resource)
     if resource == "huawei.com/npu":
         return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} needs annotation {policy_key} with a known policy")
-    if annotations.get("sp-block"):
+    if "sp-block" in annotations:
         chips = 8 if accelerator_type == SMALL_SUPER_POD else 16
         return FamilyRule(SuperPodA3(chips), "superpod", chips)
     wanted = accelerator_type or DEFAULT_ACCELERATOR

@@ -18,6 +18,7 @@ from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal
 BLOCK_KEY: Final = "sp-block"
 AFFINITY_LABEL: Final = "super-pod-affinity"
 CHOSEN_SCORE: Final = 100_000_000
+_SINGLE_BLOCK: Final = "sp-block is invalid: single super-pod job sp-block annotation should equal require npu num"
 #: Most super pods that a message names.
 MAX_SHOWN: Final = 20
 #: Most nodes that it names of each.
@@ -100,6 +101,8 @@ def blocks(job: JobRequest, node_chips: int, super_pod_nodes: int) -> Blocks | R
     soft = job.labels.get(AFFINITY_LABEL) == "soft"
     if chips == 0:
         return _invalid(f"sp-block is invalid: {text or chips} is no number of chips")
+    if job.pods <= 1 and chips < node_chips and chips != job.total:
+        return _invalid(_SINGLE_BLOCK)
     if chips < node_chips:
         if chips != job.total:
             return _invalid(
@@ -116,11 +119,7 @@ def blocks(job: JobRequest, node_chips: int, super_pod_nodes: int) -> Blocks | R
             f"super-pod({super_pod_nodes})"
         )
     if job.pods <= 1:
-        if chips != job.total:
-            return _invalid(
-                "sp-block is invalid: single super-pod job sp-block annotation should equal require npu num"
-            )
-        return Blocks(1, 1, soft)
+        return Blocks(1, 1, soft) if chips == job.total else _invalid(_SINGLE_BLOCK)
     if job.total % chips:
         return _invalid(
             f"npu num is invalid: distributed super-pod job require npu({job.total}) should be multiple of sp-block"
