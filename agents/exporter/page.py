@@ -39,7 +39,7 @@ class Page:
         self._plain, self._zipped = b"", b""
         self._made: tuple[object, ...] = ()
         self._until = 0.0
-        self.renders = 0
+        self.renders = 0  # how often the page was composed; tests count it
 
     def show(self, machine: Machine, containers: Containers) -> None:
         """Set the chips and containers that are shown."""

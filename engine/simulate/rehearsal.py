@@ -112,12 +112,9 @@ class _PolicyTestRun:
             if item.chip >= chips:
                 late = position - len(self.test.timeline)
                 part, index = ("expect", late) if late >= 0 else ("timeline", position)
-                if True:
-                    product = self.product.name if self.product else "unknown"
-                    text = (
-                        f"{self.name} names chip {item.chip}, a server of product {product} has chips 0 to {chips - 1}"
-                    )
-                    return (part, index, "chip"), text
+                product = self.product.name if self.product else "unknown"
+                text = f"{self.name} names chip {item.chip}, a server of product {product} has chips 0 to {chips - 1}"
+                return (part, index, "chip"), text
         for index, event in enumerate(self.test.timeline):
             for plane in ("node", "switch"):
                 table = self.desired.tables.get(plane)

@@ -68,7 +68,6 @@ class Supervisor:
         self._starting = asyncio.Lock()
         self._not_before = 0.0
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_EVENTS)
-        self.lost_events = 0
         self.starts = 0
         self.v2 = False
         self.places: tuple[tuple[int, int, int, int], ...] = ()
@@ -217,9 +216,7 @@ class Supervisor:
         """Hand an answer or event on. Raises TypeError, KeyError or AttributeError for a message of another form."""
         if "event" in message:
             if self.events.full():
-                # codes are polled too, so a lost event is recovered
-                self.lost_events += 1
-                return
+                return  # codes are polled too, so a lost event is recovered
             self.events.put_nowait(message["event"])
             return
         future = self._waiting.get(message["id"])

@@ -275,9 +275,5 @@ class Member:
             del self._streams[position]
             self.routes.forget(position)
 
-    async def reachable(self) -> tuple[Position, ...]:
-        """The members that have a stream now."""
-        return tuple(self._streams)
-
 
 __all__ = ["BUFFERS", "Member"]

@@ -26,7 +26,6 @@ DOWNGRADE, UPGRADE, MIGRATION = "downgrade", "upgrade", "migration"
 IN_PLACE: Final = "recover-in-place"
 
 NODES_EXIT_ACTION: Final = "fault_nodes_exit"
-NODES_RESTART_ACTION: Final = "fault_nodes_restart"
 PRE_EXIT_ACTION: Final = "pre exit process"
 CHANGE_ACTION: Final = "change_strategy"
 SAVE_ACTION: Final = "save_and_exit"
@@ -35,8 +34,6 @@ HOT_SWITCH_ACTIONS: Final = ("hot switch", "stop switch", "new pod running")
 RESTART_CONTROLLER: Final = "restart_controller"
 DESTROY_CONTROLLER: Final = "destroy_controller"
 
-PROCESS_FAULT, STOP_COMPLETE = "process_fault", "stop_complete"
-RECOVER_STRATEGY, RECOVER_STATUS = "recover_strategy", "recover_status"
 ISOLATE_CODE: Final = 201
 """The only result with which a status report names ranks that leave."""
 
@@ -45,7 +42,7 @@ SWITCH_OK, SWITCH_FAIL = "switchOK", "switchFail"
 STRESS_UUID, STRESS_OPS = "stressTestUUID", "StressTestRankOPStr"
 STRESS_TIMEOUT: Final = "3"
 
-PORT, CLUSTERD_PORT = 9601, 8899
+PORT: Final = 9601
 LOOP_SECONDS: Final = 0.1
 LOOP_RANGE_MS: Final = (100, 1000)
 RANK0_FAULT_SECONDS: Final = 25 * 60.0

@@ -50,7 +50,6 @@ class Processor(ControllerLink):
     def __init__(self, settings: ProcessorSettings) -> None:
         super().__init__(settings)
         self.hot = False
-        self.attended = True  # False once the controller has left regularly: train on without protection
         self.repair_step = 0
         self.ordered = ""  # the current strategy, or the last one
         self.next_ready = False
@@ -132,7 +131,6 @@ class Processor(ControllerLink):
         elif op == m.NOTED:
             self._replicas_noted = max(self._replicas_noted, message["n"])
         elif op == m.GOODBYE:
-            self.attended = False
             self.pause_step, self.paused = None, False
             if not (self.reported and not self.resume):
                 self.lock.release()
@@ -144,7 +142,7 @@ class Processor(ControllerLink):
             self.term, self._last_sn = message["term"], 0
             self._answers.clear()
             self._jobs.clear()
-        self.registered, self.attended, self._standby, self._orphaned = True, True, None, None
+        self.registered, self._standby, self._orphaned = True, None, None
         self._try, self.refused = (0 if self.term == 0 else self._try), ""
         self._beat = max(0.1, float(message["heartbeat"]))
         self._next_beat = now + self._beat

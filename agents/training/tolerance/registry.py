@@ -9,14 +9,6 @@ from agents.training.tolerance.messages import Message
 from agents.training.tolerance.peers import Peer
 from agents.training.tolerance.steplock import RankStep
 
-REPAIRING = frozenset(ControllerState) - {
-    ControllerState.INIT,
-    ControllerState.NORMAL,
-    ControllerState.PAUSE,
-    ControllerState.DUMP,
-    ControllerState.EXIT,
-    ControllerState.FINAL,
-}
 MAX_BACKUPS = 2
 
 

@@ -20,7 +20,6 @@ from engine.model.recovery.conversation import (
     Reset,
     Sent,
     Signal,
-    Tick,
     Written,
 )
 from engine.model.recovery.protocol import (
@@ -183,11 +182,6 @@ class Turn:
                 )
             )
         )
-
-    @property
-    def ticking(self) -> bool:
-        """Whether the input is only time or new facts."""
-        return isinstance(self.received, Tick)
 
 
 __all__ = ["Turn"]

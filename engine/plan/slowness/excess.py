@@ -38,12 +38,6 @@ class Excess(NamedTuple):
     compared: int
 
 
-class _Times(NamedTuple):
-    rank: int
-    time: int
-    cell: tuple[str, ...]
-
-
 def excesses(windows: Mapping[int, StepWindow], node_of: Mapping[int, str]) -> dict[Subject, Excess]:
     """The excess of every subject that has peers, for one window by rank. ``node_of`` maps ranks to nodes."""
     whole = [one.step for one in windows.values() if one.step > 0]
