@@ -19,7 +19,7 @@ from engine.kube import EVENT
 from engine.model.history import JobMemory
 from engine.model.history import Recovery as Entered
 from engine.model.recovery import summary
-from engine.status.recoveries import story
+from engine.status.recoveries import recovery_sentences
 from engine.wire.clusterd import recover_pb2_grpc
 from engine.wire.training import training_pb2 as pb
 from tests.grpc_world import NS, Client, World, play, until
@@ -178,7 +178,7 @@ def test_explain_shows_stages_in_milliseconds() -> None:
     one = Entered(
         at=1_000, level="process", reason="ProcessesRecovered", codes=(), chips=16, hit=8, back=1_061, steps=steps
     )
-    assert story(JobMemory(recoveries=(one,)))[1:] == [
+    assert recovery_sentences(JobMemory(recoveries=(one,)))[1:] == [
         "  +0.0 s fault → generation 2",
         "  +0.009 s freed",
         "  +0.061 s stepped",
