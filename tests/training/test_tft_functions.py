@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -57,6 +58,16 @@ def test_all_documented_names_exist():
     assert importlib.import_module("mindio_ttp.controller_ttp").tft_notify_controller_dump() == 1
     assert importlib.import_module("mindio_ttp.utils").tft_can_do_uce_repair(0) is False
     assert importlib.import_module("mindio_ttp.framework_ttp.ttp_decorator").get_device() is None
+
+
+def test_adaptations_import_every_processor_function_from_ttp_decorator():
+    decorator = importlib.import_module("mindio_ttp.framework_ttp.ttp_decorator")
+    ttp = importlib.import_module("mindio_ttp.framework_ttp")
+    controller = {"tft_init_controller", "tft_start_controller", "tft_destroy_controller"}
+    hosts = controller | {"tft_query_high_availability_switch", "tft_register_mindx_callback"}
+    elsewhere = hosts | {"tft_can_do_uce_repair"}
+    assert {name for name in ttp.__all__ if not hasattr(decorator, name)} == elsewhere
+    assert decorator.tft_get_repair_type is framework_api.tft_get_repair_type
 
 
 def test_importing_it_imports_neither_torch_nor_the_engine():
@@ -294,7 +305,9 @@ def test_only_known_frameworks_are_exported(monkeypatch):
     with pytest.raises(ValueError, match="MindSpeed"):
         framework_api.set_mindio_export_version("Caffe")
     monkeypatch.setattr(framework_api.framework, "export", None)
+    assert framework_api.get_mindio_export_version() is None
     framework_api.set_mindio_export_version("MindSpeed-LLM")
+    assert framework_api.get_mindio_export_version() == "MindSpeed-LLM"
     assert os.environ["TTP_STOP_CLEAN_BEFORE_DUMP"] == "1"
 
 
@@ -506,6 +519,26 @@ def test_a_failed_report_is_repeated_up_to_three_times(caplog, monkeypatch):
         assert len(told) == 3
     finally:
         server.destroy()
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_callback_gets_the_arguments_that_it_takes(both):
+    """MindSpore registers a report_fault_ranks of one parameter; ClusterD's takes the codes as well."""
+    seen: queue.SimpleQueue[tuple[object, ...]] = queue.SimpleQueue()
+    report = (lambda faults, codes: seen.put((faults, codes))) if both else (lambda faults: seen.put((faults,)))
+    server = ControllerServer(
+        ControllerSettings(rank=-1, world=2, clusterd=True), lambda: {"report_fault_ranks": report}
+    )
+    server.start("127.0.0.1", 0)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), 5) as line:
+            line.sendall(m.encode(HELLO | {"world": 2}))
+            line.recv(65536)
+        faults, *codes = seen.get(timeout=60)
+    finally:
+        server.destroy()
+    assert faults == {0: 1}
+    assert len(codes) == both
 
 
 def test_a_message_is_checked_field_by_field():

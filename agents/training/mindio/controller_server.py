@@ -5,6 +5,7 @@ state machine is used in that thread only.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import queue
 import ssl
 import threading
@@ -58,6 +59,17 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server.closed(self.number)
+
+
+def _taken(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments that a callback takes: MindSpore's own report_fault_ranks takes the faults only, without codes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin
+        return arguments
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return arguments
+    return arguments[: sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)]
 
 
 class ControllerServer:
@@ -220,7 +232,7 @@ class ControllerServer:
                     log.error("ClusterD registered no %s", report.name)
                     break
                 try:
-                    answer = function(*report.arguments)
+                    answer = function(*_taken(function, report.arguments))
                 except Exception as error:
                     log.warning("%s raised %s: %.200s", report.name, type(error).__name__, error)
                     answer = 1

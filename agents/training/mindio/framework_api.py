@@ -259,6 +259,11 @@ def set_mindio_export_version(framework_type: str) -> None:
     os.environ["TTP_STOP_CLEAN_BEFORE_DUMP"] = "1"
 
 
+def get_mindio_export_version() -> str | None:
+    """The adaptation that set_mindio_export_version named; None before."""
+    return framework.export
+
+
 def get_device() -> Any:
     """The index of the accelerator that this rank uses; None on CPU."""
     return None if framework.device is None else framework.device[1]
