@@ -57,6 +57,15 @@ def test_a_file_of_ones_own_replaces_the_table(tmp_path: Path) -> None:
     assert own.worst(["1", "A", "B"]) == "SeparateNPU"
 
 
+def test_keys_match_as_in_go_and_misspelt_ones_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "codes.json"
+    file.write_text(json.dumps({"restartnpucodes": ["1"], "SeparateNpuCode": ["2"]}))
+    file.chmod(0o600)
+    own = custom(file)
+    assert (own.level("1"), own.level("2")) == ("RestartNPU", "Unknown")
+    assert [row.getMessage() for row in caplog.records] == ["key of no level is ignored"]
+
+
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [

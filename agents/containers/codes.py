@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import yaml
 
+from agents.node.log import Log
 from engine.model.levels import FREE_RESTART, NORMAL, NOT_HANDLE, RESTART, RESTART_BUSINESS, RESTART_REQUEST, SEPARATE
 
 LEVELS: Final = (NOT_HANDLE, RESTART_REQUEST, RESTART_BUSINESS, FREE_RESTART, RESTART, SEPARATE)
@@ -25,9 +26,14 @@ LASTING: Final[frozenset[str]] = frozenset({RESTART_REQUEST, RESTART_BUSINESS})
 PAUSING: Final = AT_ONCE | LASTING
 """Levels that stop the containers on a chip."""
 MAX_FILE: Final = 1 << 20
+_KEYS: Final = tuple(f"{level}Codes" for level in LEVELS)
+#: Levels by key; as in Go, capital letters make no difference.
+_LEVEL_OF: Final = {key.lower(): level for key, level in zip(_KEYS, LEVELS, strict=True)}
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _FOLDERS: Final = (_ROOT / "policies", _ROOT / "engine" / "shipped" / "policies")
 _TABLE: Final = Path("faults") / "container.yaml"
+
+_log = Log("containers")
 
 
 class Codes:
@@ -86,7 +92,13 @@ def custom(file: Path) -> Codes:
         raise ValueError(f"{file} is no JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{file} must be a JSON object with keys such as RestartNPUCodes")
-    return Codes({level: _codes(file, f"{level}Codes", content.get(f"{level}Codes")) for level in LEVELS})
+    levels: dict[str, list[str]] = {}
+    for key, value in content.items():
+        if (level := _LEVEL_OF.get(key.lower())) is None:
+            _log.warning("key of no level is ignored", file=str(file), key=key[:80], known=", ".join(_KEYS))
+            continue
+        levels[level] = _codes(file, key, value)
+    return Codes(levels)
 
 
 def _codes(file: Path, key: str, value: Any) -> list[str]:
