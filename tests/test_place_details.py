@@ -115,7 +115,7 @@ def test_a_super_pod_without_room_says_what_would_help() -> None:
     world = worlds.observed([worlds.node(name, chips=16) for name in names], reports, pods, objects=[group])
     (entry,) = scope_of(world).pending
     assert entry.reason == "TopologyNotMet" and "needs 2 whole free nodes close together" in (entry.unblock or "")
-    detail = "node top: super-pod-id: 0, node count: 1 detail: [n0], super-pod-id: 1, node count: 1 detail: [n1], 0/2"
+    detail = "node top: super-pod-id: 0, node count: 1 detail: [n0], super-pod-id: 1, node count: 1 detail: [n1], 2/2"
     assert detail in entry.message
 
 

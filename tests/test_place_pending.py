@@ -413,6 +413,17 @@ def test_too_few_chips_of_a_ring_are_reported_as_topology_not_met(held: Any, unh
     assert "npu topology not meet job require,network unhealthy card is [" in found["message"]
 
 
+def test_nodes_that_fit_but_for_the_rule_of_the_gang_are_counted(tmp_path: Path) -> None:
+    cordoned = {**node("n9", chips=16), "spec": {"unschedulable": True}}
+    items = [*_many(3), cordoned, report("n9", chips=16), *job("j", 4, 16, policy=SP, notes={"sp-block": "32"})]
+    found = listing.plan([*items, params(super_pod_size="4", reserve_nodes="1")], tmp_path).pending
+    assert found["reason"] == "TopologyNotMet" and found["nodes"] == {"NodeUnschedulable": 1, "TopologyNotMet": 3}
+    rest = "3/4 nodes fit a single pod, but not the job's rule: 1 node(s) were unschedulable (n9) [pod j-0 of 4]"
+    assert found["message"].startswith("select super pod failed, required 2, total 1, ") and found["message"].endswith(
+        rest
+    )
+
+
 def test_the_way_out_names_what_is_missing(tmp_path: Path) -> None:
     """Chips with a healthy network for a distributed job; vNPUs of the size asked for."""
     nodes = [item for name in ("n1", "n2") for item in (listing.node(name), listing.report(name, network=[0]))]

@@ -76,7 +76,7 @@ def explain(
     if whole and len(views) > len(refusals):  # some nodes fit, but not together
         nodes = dict(sorted({**nodes, whole.reason: nodes.get(whole.reason, 0) + len(views) - len(refusals)}.items()))
     reason = whole.reason if whole else reason_of(nodes, bool(pod.count))
-    text = sentence(refusals, len(views))
+    text = sentence(refusals, len(views), alone=len(views) - len(refusals) if whole else 0)
     if whole:
         message = whole.message.rstrip()
         text = f"{message} {text}" if message.endswith(",") else f"{message}; {text}"
@@ -132,8 +132,11 @@ def counted(refusals: Mapping[str, Refusal]) -> dict[str, int]:
     return dict(sorted(Counter(refusal.reason for refusal in refusals.values()).items()))
 
 
-def sentence(refusals: Mapping[str, Refusal], total: int) -> str:
-    """``0/5 nodes are available: 3 NPUResourceShortage: …`` with the most frequent texts and a node for each."""
+def sentence(refusals: Mapping[str, Refusal], total: int, alone: int = 0) -> str:
+    """``0/5 nodes are available: 3 NPUResourceShortage: …`` with the most frequent texts and a node for each.
+
+    ``alone`` nodes would take a pod, but not as the rule of the whole gang asks.
+    """
     texts: dict[str, list[str]] = {}
     for name in sorted(refusals):
         texts.setdefault(refusals[name].message, []).append(name)
@@ -142,7 +145,10 @@ def sentence(refusals: Mapping[str, Refusal], total: int) -> str:
     more = sum(len(names) for _, names in ranked[MAX_TEXTS:])
     if more:
         parts.append(f"{more} for other reasons")
-    return f"0/{total} nodes are available" + (": " + "; ".join(parts) if parts else "")
+    head = (
+        f"{alone}/{total} nodes fit a single pod, but not the job's rule" if alone else f"0/{total} nodes are available"
+    )
+    return head + (": " + "; ".join(parts) if parts else "")
 
 
 def way_out(
