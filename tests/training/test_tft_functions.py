@@ -373,6 +373,28 @@ def test_registered_patterns_come_after_the_built_in_ones():
         made.register_pattern("x", "RS_UCE", None)
 
 
+def test_a_handle_answers_the_pattern_whose_state_is_reported():
+    """As MindSpeed-LLM's handle of precision errors does."""
+    made = framework()
+    answers = {"PRECISION ERROR": "PRECISION ERROR"}
+    made.register_pattern("PRECISION ERROR", "RS_RETRY", lambda text: answers["PRECISION ERROR"])
+    text = "PRECISION ERROR load ckpt step=20, device error type 1f"
+    assert made.classify("PRECISION ERROR") == (ReportState.RS_RETRY, "")
+    assert made.classify(text) == (ReportState.RS_RETRY, "1f")
+    answers["PRECISION ERROR"] = "FORCE STOP"
+    assert made.classify(text) == (ReportState.RS_NORMAL, "1f")
+    answers["PRECISION ERROR"] = "OTHER"
+    assert made.classify(text) is None
+
+
+def test_a_pattern_that_is_registered_again_is_replaced():
+    made = framework()
+    made.register_pattern("HBM MULTI BIT ECC", "RS_UCE", lambda text: "HBM MULTI BIT ECC")
+    assert made.classify("HBM MULTI BIT ECC") == (ReportState.RS_UCE, "")
+    made.register_pattern("HBM MULTI BIT ECC", "RS_RETRY", lambda text: "HBM MULTI BIT ECC can't repair")
+    assert made.classify("HBM MULTI BIT ECC") == (ReportState.RS_UCE_CORRUPTED, "")
+
+
 def test_a_memory_error_in_the_update_window_is_not_repaired_in_place():
     set_start(100)
     set_end(200)

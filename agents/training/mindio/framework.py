@@ -30,6 +30,11 @@ BUILT_IN = (
 NEEDS_UCE = frozenset(
     {ReportState.RS_RETRY, ReportState.RS_UCE, ReportState.RS_UCE_CORRUPTED, ReportState.RS_HCCL_FAILED}
 )
+# what handles may answer besides the names of patterns
+ANSWERS = {
+    f"{HBM} can repair": ReportState.RS_UCE, f"{HBM} can't repair": ReportState.RS_UCE_CORRUPTED,
+    "OTHER": ReportState.RS_UNKNOWN,
+}  # fmt: skip
 NO_WAIT = frozenset({ReportState.RS_PREREPAIR_FINISH, ReportState.RS_STEP_FINISH})
 REBUILDING = frozenset({RepairType.RT_UCE_HIGHLEVEL.value, RepairType.RT_LOAD_REBUILD.value})
 CODE = re.compile(r"device error type[\s:=]{0,4}((?:0x)?[0-9a-f]{1,13})\b", re.IGNORECASE)
@@ -64,14 +69,21 @@ class Framework:
         self._callbacks[name] = (function, context)
 
     def register_pattern(self, pattern: str, state: str, handle: Any) -> None:
-        """Register a text of exceptions of the train function. Raises TypeError, ValueError."""
+        """Register a text of exceptions of the train function; one that is registered again is replaced. The handle
+        answers the name of a pattern, whose state is reported. Raises TypeError, ValueError.
+        """
         if not callable(handle):
             raise TypeError(f"fault_handle must be a callable, got {type(handle).__name__}")
         if not isinstance(pattern, str) or not pattern:
             raise ValueError("fault_pattern must be a text that is not empty")
         if state not in ReportState.__members__:
             raise ValueError(f"fault_type {state!r:.40} is unknown; known are {', '.join(ReportState.__members__)}")
-        self.patterns.append((pattern, ReportState[state], handle))
+        entry = (pattern, ReportState[state], handle)
+        known = [name for name, _, _ in self.patterns]
+        if pattern in known:
+            self.patterns[known.index(pattern)] = entry
+        else:
+            self.patterns.append(entry)
 
     def set_args(self, args: Any) -> None:
         """Set the arguments of callbacks. Raises RuntimeError once the last checkpoint is being saved."""
@@ -202,8 +214,11 @@ class Framework:
             found = CODE.search(text)
             code = found.group(1) if found else ""
             if handle is not None:
-                code = str(handle(text) or "")[:15]
-            if pattern == HBM and not can_repair(error_time(text)):
+                answer = str(handle(text) or "")
+                named = ANSWERS | {name: known for name, known, _ in self.patterns}
+                state = named.get(answer, state)
+                code = code or ("" if answer in named else answer[:15])
+            elif pattern == HBM and not can_repair(error_time(text)):
                 state = ReportState.RS_UCE_CORRUPTED
             if (state in NEEDS_UCE and not self.uce) or state is ReportState.RS_UNKNOWN or self.runner is None:
                 return None

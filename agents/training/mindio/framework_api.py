@@ -270,7 +270,10 @@ def get_device() -> Any:
 
 
 def tft_register_exception_handler(fault_pattern: str, fault_type: str, fault_handle: Callable[[str], str]) -> None:
-    """Register a text of exceptions, the state that it means, and a function that returns its error code."""
+    """Register a text of exceptions, the state that it means, and a function of the whole text. That function answers
+    the name of the pattern, or of another one, such as OTHER, whose state is reported instead. The error code is the
+    number after `device error type` in the text; without one, any other answer. Raises TypeError, ValueError.
+    """
     framework.register_pattern(fault_pattern, fault_type, fault_handle)
 
 
