@@ -13,6 +13,7 @@ from engine.model.recovery import Conversation, FaultyRank, State, steps
 from engine.model.recovery.conversation import Operation, StepRecord
 from engine.model.recovery.progress import ABANDONED_MS, progress_of
 from engine.observe.observed import observe
+from engine.plan import explain
 from engine.plan.scope import Scope
 from engine.wire import recoveryrecord
 from engine.wire.recoveryrecord import Record
@@ -249,6 +250,8 @@ def behind_switch(
     scope = decide(observed([node("n0"), node("n1")], [report("n0", switch=reported), report("n1")], pods))
     view = scope.nodes["n0"]
     assert set(view.codes) == {one.code for one in faults}, "codes are shown while they are hidden from the job"
+    told = explain.document(scope).switches
+    assert {"n0"} >= told.keys() and all(len(one.faults) < len(faults) for one in told.values())
     return view.state, view.level, sorted(a.pod for a in scope.actions if isinstance(a, EvictPod))
 
 

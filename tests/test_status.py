@@ -26,6 +26,7 @@ from engine.model.actions import (
     PatchObject,
     Preconditions,
 )
+from engine.model.cluster import SwitchFault
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, RescheduleRecord
 from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan, RepeatOffender
@@ -352,6 +353,38 @@ def test_a_switch_entry_has_its_keys_in_clusterd_s_order() -> None:
         '{"mindx-dl-switchinfo-n0":{"FaultCode":[],"FaultLevel":"PreSeparate","UpdateTime":7,"NodeStatus":"UnHealthy",'
         '"FaultTimeAndLevelMap":{},"CmName":"mindx-dl-switchinfo-n0"}}'
     )
+
+
+def test_switch_faults_that_jobs_tolerate_are_not_aggregated() -> None:
+    """As ClusterD's custom filter leaves them out: Volcano reads the rest."""
+    code, other = "[0x00f1ff09,155912,cpu,na]", "[0x08520003,na,L2,na]"
+    rows = {
+        f"{code}_0_1": {"fault_time": 1, "fault_level": "Separate"},
+        f"{code}_0_2": {"fault_time": 2, "fault_level": "Separate"},
+        f"{other}_0_3": {"fault_time": 3, "fault_level": "SubHealthFault"},
+    }
+    items = [
+        json.dumps({"AssembledFaultCode": place.rsplit("_", 2)[0], "SwitchChipId": 0, "SwitchPortId": int(place[-1])})
+        for place in rows
+    ]
+    body = {"FaultCode": items, "FaultLevel": "Separate", "UpdateTime": 7, "NodeStatus": "UnHealthy"}
+    text = json.dumps(body | {"FaultTimeAndLevelMap": rows})
+    faults = tuple(SwitchFault(p.rsplit("_", 2)[0], row["fault_level"], row["fault_time"]) for p, row in rows.items())
+    whole = msgspec.structs.replace(worlds.switch(codes=[code, other]), text=text, faults=faults)
+    seen = worlds.observed([worlds.node("n0")], [worlds.report("n0", switch=whole)])
+
+    def told(left: tuple[SwitchFault, ...] | None) -> tuple[list[str], str, str]:
+        codes = tuple(sorted({fault.code for fault in left or ()}))
+        switches = {} if left is None else {"n0": msgspec.structs.replace(whole, faults=left, codes=codes)}
+        data = named(ClusterInfo().bodies(plan_of(switches=switches), seen))["cluster-info-switch-0"]
+        entry = json.loads(data["cluster-info-switch-0"])["mindx-dl-switchinfo-n0"]
+        assert entry["FaultCode"] == [items[list(rows).index(place)] for place in entry["FaultTimeAndLevelMap"]]
+        return list(entry["FaultTimeAndLevelMap"]), entry["FaultLevel"], entry["NodeStatus"]
+
+    assert told(None) == (list(rows), "Separate", "UnHealthy")
+    assert told(faults[1:]) == (list(rows)[1:], "Separate", "UnHealthy")
+    assert told(faults[2:]) == (list(rows)[2:], "SubHealthFault", "SubHealthy")
+    assert told(()) == ([], "NotHandle", "Healthy")
 
 
 def test_events_report_what_happened_once_and_not_routine() -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from engine.model.action_documents import document
 from engine.model.actions import AnyAction
+from engine.model.cluster import SwitchReport
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import History
 from engine.model.links import LinkState
@@ -203,7 +204,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     ``actions`` are in execution order, every other list is sorted; ``history`` is the next value
     of the memory, written before any disruptive action. ``planes`` holds the planes of chips separately, by node and
-    chip, for ConfigMaps that need them; it is not part of the document. ``shadows`` are the changes by shadow policies,
+    chip, for ConfigMaps that need them; it is not part of the document. Nor is ``switches``: by node, its switch
+    without the faults that jobs tolerate for now, where there are any. ``shadows`` are the changes by shadow policies,
     shown in the status ConfigMaps and, as diagnostics, in the document. ``repeat_offenders`` are the chips that failed
     recently, ``links`` the states of the links that KVLinks declare. ``servers`` are all chips
     of each node, ``ignored`` the objects of Belay's kinds in the cluster that have no effect.
@@ -222,6 +224,7 @@ class Plan(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...] = ()
     history: History = History()
     planes: dict[str, dict[int, PlaneLevels]] = {}
+    switches: dict[str, SwitchReport] = {}
     shadows: tuple[ShadowChange, ...] = ()
     repeat_offenders: tuple[RepeatOffender, ...] = ()
     links: tuple[LinkState, ...] = ()

@@ -84,6 +84,7 @@ def document(scope: Scope) -> Plan:
         diagnostics=tuple(scope.diagnostics),
         history=scope.memory.frozen(),
         planes=scope.planes,
+        switches=scope.switches,
         repeat_offenders=tuple(scope.repeat_offenders),
         links=tuple(scope.links),
         ignored=tuple(scope.ignored),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.model.actions import AnyAction
-from engine.model.cluster import Observed, Pod
+from engine.model.cluster import Observed, Pod, SwitchReport
 from engine.model.costs import Estimate, MeasuredTimes
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import HeldPrune, History, JobMemory, NodeMemory
@@ -174,6 +174,7 @@ class Scope:
     about: str = ""
     choices: dict[str, RecoveryChoice] = field(default_factory=dict)
     planes: dict[str, dict[int, PlaneLevels]] = field(default_factory=dict)
+    switches: dict[str, SwitchReport] = field(default_factory=dict)
     repeat_offenders: list[RepeatOffender] = field(default_factory=list)
     links: list[LinkState] = field(default_factory=list)
     ignored: list[IgnoredObject] = field(default_factory=list)

@@ -7,17 +7,14 @@ use, UnHealthy for an idle one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from engine.documents import Desired
-from engine.model.cluster import DeviceReport, NodeReport, Observed, ids_of
+from engine.model.cluster import DeviceReport, NodeReport, Observed, SwitchReport, ids_of
 from engine.model.faults import code_key
-from engine.model.levels import (
-    NOT_HANDLE,
-    NodeStatus,
-    SwitchLevel,
-)
+from engine.model.levels import NOT_HANDLE, SWITCH_LEVELS, NodeStatus, SwitchLevel, switch_status
 from engine.model.plan import ChipState, Plan
 from engine.model.plan_cache import PlanCache
 from engine.status import public_fault_statistics
@@ -65,7 +62,12 @@ class ClusterInfo:
         ]
         used = {chip.node for chip in plan.chips if chip.used_by}
         switches = [
-            (_SWITCH_KEY + node, _switch_entry(node, report, node in used, grading.switch_levels(observed, report)))
+            (
+                _SWITCH_KEY + node,
+                _switch_entry(
+                    node, report, node in used, grading.switch_levels(observed, report), plan.switches.get(node)
+                ),
+            )
             for node, report in sorted(observed.reports.items())
             if report.switch is not None
         ]
@@ -156,9 +158,13 @@ def _node_entry(report: NodeReport, used: bool) -> dict[str, Any]:
     }
 
 
-def _switch_entry(node: str, report: DeviceReport, used: bool, words: dict[str, str]) -> str:
-    """A switch's entry as reported, its keys in the order of ClusterD's structure. ``words`` are levels that policies
-    give to codes; if one of its codes is among them, level and status follow the policies.
+def _switch_entry(node: str, report: DeviceReport, used: bool, words: dict[str, str], left: SwitchReport | None) -> str:
+    """A switch's entry as reported, its keys in the order of ClusterD's structure.
+
+    Args:
+        used: whether chips of the node are in use.
+        words: levels that policies give to codes; if one of its codes is among them, level and status follow them.
+        left: the switch without the faults that jobs tolerate for now; None when they tolerate none.
     """
     body = read_object(node, "SwitchInfoCfg", report.switch.text) if report.switch and report.switch.text else {}
     entry = {key: body[key] for key in _SWITCH_FIELDS if key in body}
@@ -166,12 +172,36 @@ def _switch_entry(node: str, report: DeviceReport, used: bool, words: dict[str, 
     if report.switch is not None and any(code_key(code) in words for code in report.switch.codes):
         graded = {"FaultLevel": _switch_word(report.switch.level), "NodeStatus": report.switch.node_status}
         entry |= {key: value for key, value in graded.items() if key in entry}
+    if left is not None:
+        entry |= {key: value for key, value in _left_over(entry, left, words).items() if key in entry}
     if "NodeStatus" in entry:
         entry["NodeStatus"] = _settled(str(entry["NodeStatus"]), used)
     times = entry.get("FaultTimeAndLevelMap")
     if isinstance(times, dict):
         entry["FaultTimeAndLevelMap"] = {key: _regraded(key, times[key], words) for key in sorted(times)}
     return go_json({**entry, "CmName": _SWITCH_KEY + node})
+
+
+def _left_over(entry: Mapping[str, Any], left: SwitchReport, words: dict[str, str]) -> dict[str, Any]:
+    """Faults, level and status of a switch without the faults that jobs tolerate for now."""
+    times = entry.get("FaultTimeAndLevelMap")
+    rows = times if isinstance(times, dict) else {}
+    kept = {place: row for place, row in rows.items() if deviceinfo.switch_fault(place, row) in left.faults}
+    levels = [_switch_word(words.get(code_key(fault.code)) or fault.level or left.level) for fault in left.faults]
+    level = max(levels, key=SWITCH_LEVELS.index, default=SwitchLevel.NOT_HANDLE)
+    faults = [text for text in entry.get("FaultCode") or [] if _is_left(str(text), rows, kept, left.codes)]
+    return {
+        "FaultCode": faults, "FaultLevel": level, "NodeStatus": switch_status(level), "FaultTimeAndLevelMap": kept,
+    }  # fmt: skip
+
+
+def _is_left(text: str, rows: Mapping[str, Any], kept: Mapping[str, Any], codes: Collection[str]) -> bool:
+    """Whether an item of ``FaultCode``, a JSON object or a plain code, is none that jobs tolerate."""
+    if not text.startswith("{"):
+        return text in codes
+    body = read_object(SWITCH_SHARD, "SwitchInfoCfg.FaultCode", text)
+    place = "{AssembledFaultCode}_{SwitchChipId}_{SwitchPortId}".format_map(defaultdict(str, body))
+    return place in kept if place in rows else str(body.get("AssembledFaultCode", "")) in codes
 
 
 def _regraded(place: str, row: Any, words: dict[str, str]) -> Any:

@@ -324,15 +324,22 @@ def _switch(where: str, text: object) -> SwitchReport | None:
     )
 
 
+def switch_fault(place: str, entry: object) -> SwitchFault | None:
+    """The fault behind an entry of ``FaultTimeAndLevelMap``, whose key is ``<code>_<switch chip>_<port>``."""
+    if not isinstance(entry, Mapping):
+        return None
+    moment = entry.get("fault_time", 0)
+    level = str(entry.get("fault_level") or "")
+    return SwitchFault(place.rsplit("_", 2)[0], level, moment if isinstance(moment, int) else 0)
+
+
 def _switch_faults(codes: Iterable[str], times: object) -> tuple[SwitchFault, ...]:
     """The faults with these codes; ``times`` maps ``<code>_<switch chip>_<port>`` to time (ms) and level."""
     found: dict[str, list[SwitchFault]] = {}
     for key, entry in times.items() if isinstance(times, Mapping) else ():
-        if isinstance(entry, Mapping):
-            moment = entry.get("fault_time", 0)
-            code = key.rsplit("_", 2)[0]
-            fault = SwitchFault(code, str(entry.get("fault_level") or ""), moment if isinstance(moment, int) else 0)
-            found.setdefault(code, []).append(fault)
+        fault = switch_fault(str(key), entry)
+        if fault is not None:
+            found.setdefault(fault.code, []).append(fault)
     rows = [fault for code in codes for fault in found.get(code) or [SwitchFault(code)]]
     return tuple(sorted(rows, key=lambda fault: (fault.code, fault.time_ms, fault.level)))
 

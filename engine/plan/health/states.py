@@ -95,7 +95,10 @@ def run(scope: Scope) -> None:
     for name, view in scope.unassessed_views():
         own, held = assessments.get(name), held_nodes.get(name, "")
         assessed.append(name)
-        view = node_faults.assessed(scope, fault_rules, view, held, view.pool in found, tolerance.switch_seen(view))
+        switch = tolerance.switch_seen(view)
+        if switch is not None and view.report is not None and switch is not view.report.switch:
+            scope.switches[name] = switch
+        view = node_faults.assessed(scope, fault_rules, view, held, view.pool in found, switch)
         if own is not None:
             view = _with_chips(scope, fault_rules, view, own)
         closed = node_faults.stability(view)
