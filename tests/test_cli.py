@@ -550,6 +550,13 @@ def test_get_of_an_unknown_kind_lists_the_known_ones(cluster_file: str) -> None:
     assert result.exit_code == 2 and "vnpus" in result.stderr
 
 
+def test_words_of_other_tools_and_beginnings_of_names_lead_on(cluster_file: str) -> None:
+    assert "Did you mean explain?" in belay("describe", "node", "n").stderr
+    assert "Did you mean get revisions?" in belay("history").stderr
+    said = belay("explain", "pod", "big", "--cluster", cluster_file).stderr
+    assert "Did you mean train/big-" in said
+
+
 def test_explain_a_pod_and_its_job(cluster_file: str) -> None:
     for arguments in (
         ("pod", "big-master-0"),

@@ -6,12 +6,19 @@ Exit codes: 0 done, 1 findings or differences (validate, diff, plan --exit-code)
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from engine.cli import artefacts, checkpoints, checks, diagnosing, hosts, keys, processes, questions, sandbox, views
 from engine.cli.invocation import fails_clearly
 from engine.cli.review import verb as reviewing
+
+#: Words of kubectl and of other tools of this field, and the verb that does this.
+_MEANT: Final = {
+    "describe": "explain", "why": "explain", "history": "get revisions", "log": "diagnose", "logs": "diagnose",
+    "lint": "validate", "dry-run": "plan", "start": "up", "events": "explain", "watch": "status -w",
+}  # fmt: skip
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -22,7 +29,21 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _Verbs(click.Group):
+    """Verbs; the word of another tool leads to the verb that does the same."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if not args or args[0] not in _MEANT:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {_MEANT[args[0]]}?", ctx) from error
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option(
     "--version",
     is_flag=True,

@@ -361,7 +361,9 @@ def _single_match(known: Collection[str], kind: str, name: str) -> str:
 def _suggestion(name: str, known: Sequence[str], what: str) -> str:
     """Similar names that exist."""
     near = difflib.get_close_matches(name, known[:_COMPARED], 3)
-    near = near or [key for key in known if name and key.endswith(f"/{name.rpartition('/')[2]}")][:3]
+    last = name.rpartition("/")[2]
+    near = near or [key for key in known if last and key.endswith(f"/{last}")][:3]
+    near = near or [key for key in known if last and key.rpartition("/")[2].startswith(last)][:3]
     if near:
         return f"Did you mean {' or '.join(near)}?"
     return f"`belay get {what}` lists them." if what in GET else ""

@@ -25,9 +25,16 @@ class DataFolder:
         """Create the folder and lock it.
 
         Raises:
-            InputError: the folder cannot be created, or another sandbox uses it.
+            InputError: the folder cannot be created, holds other things, or another sandbox uses it.
         """
         try:
+            found = os.listdir(self.root) if self.root.is_dir() else []
+            if found and "lock" not in found:
+                raise InputError(
+                    f"holds other things, {min(found)} for one",
+                    where=f"--data {self.root}",
+                    hint="Name a folder that is empty, not there yet, or of an earlier belay up.",
+                )
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             for part in (self.logs, self.api, self.agents, self.engine):
                 part.mkdir(exist_ok=True, mode=0o700)

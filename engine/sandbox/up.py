@@ -341,7 +341,9 @@ def main(
             while not ending.asked:
                 sandbox.restart_ended()
                 time.sleep(_TICK_S * 4)
-        except StartInterrupted:
+        except BelayError as error:  # Ctrl-C reaches git too, which then fails
+            if not ending.asked and not isinstance(error, StartInterrupted):
+                raise
             ending.say("asked to end before it was up")
         finally:
             ending.insist = functools.partial(_end_at_once, sandbox)

@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
+from engine.errors import BelayError, InputError
 from engine.sandbox import git_repository
 from engine.sandbox.folder import DataFolder
 from engine.sandbox.processes import ChildProcess, ChildProcesses
 from engine.sandbox.reader import ApiReader
 from engine.sandbox.readiness import settled, silenced
+from engine.sandbox.up import Sandbox
+from engine.sandbox.up import main as up_main
 from engine.source import Limits
 from engine.wire import names, sync
 
@@ -207,6 +209,28 @@ def test_a_folder_has_one_user(tmp_path: Path) -> None:
     first.close()
     second.open()
     second.close()
+
+
+def test_a_data_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds other things, thesis\.txt for one"):
+        DataFolder(str(tmp_path)).open()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_what_fails_because_of_ctrl_c_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It reaches git too, which ends before it has done its work."""
+
+    def interrupted(_: Sandbox) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise BelayError("git push failed: ")
+
+    monkeypatch.setattr(Sandbox, "start", interrupted)
+    code = up_main(nodes=1, product="atlas-800t-a2", state=None, data=str(tmp_path / "d"), time_scale=None)
+    said = capsys.readouterr().out
+    assert code == 0 and "asked to end before it was up" in said and "git push failed" not in said
 
 
 def test_a_folder_that_is_no_state_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
