@@ -136,6 +136,8 @@ def test_the_version_loads_nothing_heavy() -> None:
 def test_every_command_explains_itself(verb: str) -> None:
     result = belay(verb, "-h")
     assert result.exit_code == 0 and len(result.stdout.splitlines()) > 3
+    listed = result.stdout.partition("\nCommands:\n")[2].splitlines()
+    assert not [line for line in listed if line.endswith("...")], "a sentence is cut off"
 
 
 # validate

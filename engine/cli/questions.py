@@ -289,7 +289,7 @@ def migrate() -> None:
     """Move a cluster from MindCluster to Belay, one side at a time."""
 
 
-@migrate.command()
+@migrate.command(short_help="What of MindCluster runs, and what moving needs.")
 @click.option("--cluster", default="live", show_default=True, metavar="FILE|live",
               help="What `kubectl get nodes,pods,configmaps -A -o json` printed (-: standard input).")  # fmt: skip
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
