@@ -37,7 +37,7 @@ def read(handle: int, name: str, limit: int) -> bytes | None:
         raise
     with os.fdopen(number, "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is no file, refused", name)
+            raise OSError(errno.EINVAL, "is not a file, refused", name)
         return stream.read(limit + 1)
 
 

@@ -172,7 +172,7 @@ def misspelt(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
 def warn(log: Log) -> None:
     """Log variables of the environment that look like misspelt settings."""
     for name, meant in misspelt():
-        log.warning(f"{name} is no setting: did you mean {meant}?")
+        log.warning(f"{name} is not a setting: did you mean {meant}?")
 
 
 def with_source_file(settings: Settings) -> Settings:
@@ -226,7 +226,7 @@ def _password(path: str) -> str:
     where = f"{PREFIX}REDIS_PASSWORD_FILE {path}"
     try:
         if not Path(path).is_file():
-            raise InputError("is no file", where=where, hint="Make one: openssl rand -hex 32 > FILE")
+            raise InputError("is not a file", where=where, hint="Make one: openssl rand -hex 32 > FILE")
         with open(path, encoding="utf-8") as file:
             found = file.read(_LONGEST_PASSWORD + 2).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -255,10 +255,10 @@ def _check(settings: Settings) -> None:
         if not getattr(settings, name):
             raise InputError("is empty: give a value, or unset it", where=PREFIX + name.upper())
     if not _LABEL.fullmatch(settings.shard):
-        text = f"{settings.shard[:80]!r} is no shard: lower-case letters, digits and '-', at most 63 characters"
+        text = f"{settings.shard[:80]!r} is not a shard: lower-case letters, digits and '-', at most 63 characters"
         raise InputError(text, where=PREFIX + "SHARD")
     if settings.log_level.upper() not in _LEVELS:
-        text = f"{settings.log_level[:40]!r} is no log level: write {', '.join(_LEVELS[:-1])} or {_LEVELS[-1]}"
+        text = f"{settings.log_level[:40]!r} is not a log level: write {', '.join(_LEVELS[:-1])} or {_LEVELS[-1]}"
         raise InputError(text, where=PREFIX + "LOG_LEVEL")
 
 

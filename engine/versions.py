@@ -62,11 +62,11 @@ def for_build() -> str:
     """The version that a build writes: ``BELAY_BUILD_VERSION`` where it is set, else the tree's.
 
     Raises:
-        ValueError: what is set is no version.
+        ValueError: what is set is not a version.
     """
     given = os.environ.get(GIVEN, "").strip().removeprefix("v")
     if given and not _VERSION.fullmatch(given):
-        raise ValueError(f"{GIVEN}={given!r} is no version: write 0.2.0, 0.2.0rc1 or 0.2.0.dev5+g1a2b3c4d5e6f")
+        raise ValueError(f"{GIVEN}={given!r} is not a version: write 0.2.0, 0.2.0rc1 or 0.2.0.dev5+g1a2b3c4d5e6f")
     return given or of_tree(ROOT).version
 
 
@@ -116,7 +116,7 @@ def of_tag(tag: str) -> str:
     """
     found = _TAG.fullmatch(tag)
     if not found:
-        raise ValueError(f"{tag!r} is no tag of a release: write v0.2.0 or v0.2.0-rc.1")
+        raise ValueError(f"{tag!r} is not a tag of a release: write v0.2.0 or v0.2.0-rc.1")
     return found[1] + (f"{found[2]}{found[3]}" if found[2] else "")
 
 

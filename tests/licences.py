@@ -56,10 +56,10 @@ def accepts(expression: str, accepted: frozenset[str]) -> bool:
     """Whether an SPDX expression leaves a choice of accepted licences only. Raises ValueError where it is none."""
     words = _WORD.findall(expression)
     if "".join(words).replace(" ", "") != expression.replace(" ", ""):
-        raise ValueError(f"{expression!r} is no SPDX expression")
+        raise ValueError(f"{expression!r} is not an SPDX expression")
     found = _either(words, accepted)
     if words:
-        raise ValueError(f"{expression!r} is no SPDX expression")
+        raise ValueError(f"{expression!r} is not an SPDX expression")
     return found
 
 

@@ -135,7 +135,7 @@ def _written() -> set[Right]:
     """Objects that plans apply (create and patch), delete, and read before a deletion that waits for them."""
     found = set()
     for api_version, kind in _WRITTEN:
-        if api_version in _OLD or kind == "Source":  # a Source is no object of the cluster
+        if api_version in _OLD or kind == "Source":  # a Source is not an object of the cluster
             continue
         one = resource_for(api_version, kind)
         found |= {Right(verb, _group(one), one.plural) for verb in ("get", "create", "patch", "delete")}

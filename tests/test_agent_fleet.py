@@ -531,12 +531,12 @@ def test_a_token_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("{", "no YAML"),
-        ("[]", "no kubeconfig"),
+        ("{", "not YAML"),
+        ("[]", "not a kubeconfig"),
         (yaml.safe_dump({**config("https://h", {}), "current-context": "other"}), "contexts has no entry 'other'"),
         (yaml.safe_dump(config("ftp://h", {})), "server is missing"),
         (yaml.safe_dump(config("https://h", {"exec": {"command": "x"}})), "exec"),
-        (yaml.safe_dump(config("https://h", {}, {"certificate-authority-data": "%%%"})), "no base64"),
+        (yaml.safe_dump(config("https://h", {}, {"certificate-authority-data": "%%%"})), "not base64"),
         (
             yaml.safe_dump(config("https://h", {}, {"certificate-authority-data": base64.b64encode(b"x").decode()})),
             "certificate",

@@ -93,13 +93,13 @@ def link(name: str, target: str) -> tarfile.TarInfo:
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (packed({"../out": b""}), "no plain file below the root"),
-        (packed({"/etc/passwd": b""}), "no plain file below the root"),
-        (packed({"desired/.GIT/hooks/x": b""}), "no plain file below the root"),
-        (packed({}, link("desired/a.yaml", "/etc/shadow")), "no plain file below the root"),
+        (packed({"../out": b""}), "not a plain file below the root"),
+        (packed({"/etc/passwd": b""}), "not a plain file below the root"),
+        (packed({"desired/.GIT/hooks/x": b""}), "not a plain file below the root"),
+        (packed({}, link("desired/a.yaml", "/etc/shadow")), "not a plain file below the root"),
         (packed({}), "holds no file"),
-        (b"hello", "no gzipped archive"),
-        (packed(FILES)[:-20], "no gzipped archive"),
+        (b"hello", "not a gzipped archive"),
+        (packed(FILES)[:-20], "not a gzipped archive"),
     ],
     # an archive holds the time at which it was packed
     ids=["above", "absolute", "hooks", "link", "empty", "text", "cut"],
@@ -121,7 +121,9 @@ def test_only_a_repository_or_an_empty_place_is_written_to(tmp_path: Path) -> No
     for place in (other, file):
         done = belay(tmp_path / "a.tar.gz", place)
         assert (
-            done.exit_code == 2 and "is no bare Git repository" in done.stderr and "does not exist yet" in done.stderr
+            done.exit_code == 2
+            and "is not a bare Git repository" in done.stderr
+            and "does not exist yet" in done.stderr
         )
     assert sorted(path.name for path in other.iterdir()) == ["notes"] and file.read_text() == "mine"
     (tmp_path / "volume").mkdir()

@@ -455,7 +455,7 @@ def test_an_invalid_recorded_kind_is_named_and_the_plan_goes_on(tmp_path: Path) 
 @pytest.mark.parametrize("option", ["--desired", "--policies"])
 def test_folders_that_do_not_exist(cluster_file: str, option: str) -> None:
     refused(belay("plan", "--cluster", cluster_file, option, "/no/such"), "/no/such", "does not exist")
-    refused(belay("plan", "--cluster", cluster_file, option, cluster_file), "is no folder")
+    refused(belay("plan", "--cluster", cluster_file, option, cluster_file), "is not a folder")
 
 
 # diff
@@ -892,7 +892,7 @@ def test_an_agent_does_not_start_under_a_name_that_no_node_has(name: str) -> Non
     command = [sys.executable, "-m", "agents.node", "--node", name, "--driver", "simulated"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "is no name of a node: 1 to 230 lower-case letters" in json.loads(done.stderr.splitlines()[-1])["error"]
+    assert "is not the name of a node: 1 to 230 lower-case letters" in json.loads(done.stderr.splitlines()[-1])["error"]
 
 
 def test_ctrl_c_during_imports_ends_quietly() -> None:

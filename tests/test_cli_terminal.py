@@ -177,8 +177,9 @@ def test_filters(kind: str, conditions: list[str], number: int, cluster_file: st
 
 @pytest.mark.parametrize(
     ("condition", "words"),
-    [("state", ("is no condition", "COLUMN=VALUE")), ("colour=red", ("no column 'colour'", "cordoned")),
-     ("chips>many", ("no number and no duration",)), ("=", ("is no condition",)), ("x" * 5000, ("is no condition",))],
+    [("state", ("is not a condition", "COLUMN=VALUE")), ("colour=red", ("no column 'colour'", "cordoned")),
+     ("chips>many", ("neither a number nor a duration",)), ("=", ("is not a condition",)),
+     ("x" * 5000, ("is not a condition",))],
 )  # fmt: skip
 def test_a_wrong_filter_is_refused(condition: str, words: tuple[str, ...], cluster_file: str) -> None:
     refused(belay("get", "nodes", "--filter", condition, "--cluster", cluster_file), "--filter", *words)
@@ -229,7 +230,7 @@ def test_top_shows_what_an_exporters_page_says(cluster_file: str, tmp_path: Path
     refused(belay("top", "--metrics", f"node-9={page}", "--cluster", cluster_file), "'node-9'")
     refused(belay("top", "--metrics", "node-00001=/no/such", "--cluster", cluster_file), "/no/such", "cannot be read")
     page.write_text('npu_chip_info_power{id="0} oops\n')
-    refused(belay("top", "--metrics", f"node-00001={page}", "--cluster", cluster_file), "is no page of metrics")
+    refused(belay("top", "--metrics", f"node-00001={page}", "--cluster", cluster_file), "is not a page of metrics")
 
 
 class Answers:

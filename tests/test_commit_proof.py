@@ -83,7 +83,7 @@ def test_no_cut_or_changed_signature_passes_or_crashes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("ada@x ssh-ed25519", "line 1: is no line"),
+        ("ada@x ssh-ed25519", "line 1: is not a line"),
         ("ada@x namespaces=git ssh-ed25519 AAAA", "line 1: "),
         ("ada@x who=1 ssh-ed25519 AAAA", "line 1: "),
         ('ada@x valid-after="soon" {}', "line 1: has the time 'soon'"),

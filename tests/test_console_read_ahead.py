@@ -82,7 +82,7 @@ def test_where_a_folder_grows_only_the_neighbours_of_what_is_looked_at_are_deriv
 
 def test_what_cannot_be_derived_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_ahead, "PAUSE_SECONDS", 0.0)
-    never = Unanswered(400, "is no recording")
+    never = Unanswered(400, "is not a recording")
     world = World(broken={"m38": [never, never]})
     assert world.until_quiet() == MOMENTS[::-1]
     assert "m38" not in world.kept
@@ -126,7 +126,7 @@ def test_an_error_that_nothing_foresaw_is_counted_and_stops_nothing(monkeypatch:
 
 def test_of_moments_that_are_gone_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_ahead, "PAUSE_SECONDS", 0.0)
-    world = World(broken={"m0": [Unanswered(400, "is no recording")], "m1": [Unanswered(503, "busy")]})
+    world = World(broken={"m0": [Unanswered(400, "is not a recording")], "m1": [Unanswered(503, "busy")]})
     world.until_quiet()
     assert set(world.ahead._put_off) == {"m0", "m1"}
     world.moments = MOMENTS[1:]

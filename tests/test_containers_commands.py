@@ -77,7 +77,7 @@ def test_what_is_wrong_is_said(arguments: list[str], code: int, said: str) -> No
         (["containers", "status", "--state", "/nowhere/status.json"], "is not there"),
         (["containers", "install", "--timer-delay", "soon"], "timer delay 'soon'"),
         (["runtime", "install", "--install-scene", "podman"], "--install-scene: 'podman'"),
-        (["runtime", "install", "--root", "/nowhere"], "--root: /nowhere is no folder"),
+        (["runtime", "install", "--root", "/nowhere"], "--root: /nowhere is not a folder"),
         (["runtime", "install", "--programs", "/nowhere"], "belay runtime build makes it"),
         (["inject", "--timeline", "/nowhere/story.yaml"], "/nowhere/story.yaml: cannot be read"),
     ],
@@ -92,7 +92,7 @@ def test_links_and_files_are_no_sockets(tmp_path: Path) -> None:
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_text("")
     link.symlink_to(file)
-    with pytest.raises(ValueError, match="is no socket"):
+    with pytest.raises(ValueError, match="is not a socket"):
         checked_socket(Options(socket=str(file)))
     with pytest.raises(ValueError, match="is a link"):
         checked_socket(Options(socket=str(link)))

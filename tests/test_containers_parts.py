@@ -69,10 +69,10 @@ def test_keys_match_as_in_go_and_misspelt_ones_are_named(tmp_path: Path, caplog:
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
-        ("{", 0o600, "is no JSON"),
+        ("{", 0o600, "is not JSON"),
         ("[]", 0o600, "must be a JSON object"),
         ('{"RestartNPUCodes": "1"}', 0o600, "RestartNPUCodes must be a list"),
-        ('{"RestartNPUCodes": ["xyz"]}', 0o600, "'xyz' is no hexadecimal code"),
+        ('{"RestartNPUCodes": ["xyz"]}', 0o600, "'xyz' is not a hexadecimal code"),
         ('{"RestartNPUCodes": [17]}', 0o600, "a list of codes in quotes"),
         ("{}", 0o644, "mode 0644; it must be this user's, 0640 or less"),
         ("{}", 0o660, "0640 or less"),
@@ -289,12 +289,12 @@ def test_the_state_file_is_replaced_whole_and_private_enough(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("{}", "a list of records"),
         ("[5]", "a list of records"),
         ('[{"CtrId": "a"}]', "lacks"),
-        ('[{"CtrId": "a", "StatusStartTime": 1000000000000000000000}]', "is no time in Unix seconds"),
-        ('[{"CtrId": "a", "StatusStartTime": -1}]', "-1 is no time in Unix seconds"),
+        ('[{"CtrId": "a", "StatusStartTime": 1000000000000000000000}]', "is not a time in Unix seconds"),
+        ('[{"CtrId": "a", "StatusStartTime": -1}]', "-1 is not a time in Unix seconds"),
     ],
 )
 def test_a_bad_state_file_is_named(tmp_path: Path, content: str, said: str) -> None:

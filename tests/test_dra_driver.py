@@ -467,5 +467,5 @@ def test_flags_are_those_of_the_drivers_original(tmp_path: Path) -> None:
     assert dra_settings.chosen(parser.parse_args([])) is None
     chosen = dra_settings.chosen(parser.parse_args(["--dra", "--cdi-root=/etc/cdi"]))
     assert chosen is not None and chosen.cdi == Path("/etc/cdi")
-    with pytest.raises(ValueError, match="--cdi-root 'cdi' is no absolute path"):
+    with pytest.raises(ValueError, match="--cdi-root 'cdi' is not an absolute path"):
         dra_settings.chosen(parser.parse_args(["--dra", "--cdi-root", "cdi"]))

@@ -401,7 +401,7 @@ def test_a_chip_that_hangs_is_left_alone_and_others_are_read(library: Path, tmp_
             (again,) = await source.read(1, [("temperature", 1)])
             assert again.value == 41
             (wrong,) = await source.read(0, [("reset", 0)])
-            assert "is no reading" in wrong.error and standin.chip(0).resets == 0
+            assert "is not a reading" in wrong.error and standin.chip(0).resets == 0
         finally:
             await supervisor.close()
 

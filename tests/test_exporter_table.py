@@ -128,7 +128,7 @@ def test_flags_are_read_as_go_reads_them() -> None:
         ([], "-ip: is needed"),
         (["-ip=localhost"], "no IPv4 or IPv6"),
         (["-ip=1.1.1.1", "-port=80"], "use 1025 to 40000"),
-        (["-ip=1.1.1.1", "-port=x"], "no integer"),
+        (["-ip=1.1.1.1", "-port=x"], "not an integer"),
         (["-ip=1.1.1.1", "-concurrency=513"], "use 1 to 512"),
         (["-ip=1.1.1.1", "-limitIPConn=129"], "use 1 to 128"),
         (["-ip=1.1.1.1", "-limitTotalConn=0"], "use 1 to 512"),
@@ -148,10 +148,10 @@ def test_flags_are_read_as_go_reads_them() -> None:
         (["-ip=1.1.1.1", "-tls-cert-file=x"], "give both or none"),
         (["-ip=1.1.1.1", "-metricsClientCA=x"], "needs -metricsTLSCert"),
         (["-ip=1.1.1.1", "-trustedScrapers=x"], "no network"),
-        (["-ip=1.1.1.1", "-color=red"], "is no flag"),
+        (["-ip=1.1.1.1", "-color=red"], "is not a flag"),
         (["-ip"], "needs a value"),
         (["-platform=Telegraf", "-ip=1.1.1.1"], "-ip: is not known with Telegraf"),
-        (["-platform=Telegraf", "-poll_interval=soon"], "no duration"),
+        (["-platform=Telegraf", "-poll_interval=soon"], "not a duration"),
     ],
 )
 def test_a_wrong_flag_is_named_with_what_is_allowed(arguments: list[str], text: str) -> None:

@@ -71,7 +71,7 @@ def test_an_eid_names_where_it_leads() -> None:
     assert parse_eid(eid(0, 0, 0, ip="10.20.30.40"))[4:] == (True, "10.20.30.40")
     assert parse_eid(eid(0, 0, 0, ip="254.0.0.1"))[4:] == (True, ""), "link-local"
     for wrong in ("", "00" * 15, "0" * 31 + "g", "F" * 32):
-        with pytest.raises(ValueError, match="is no EID"):
+        with pytest.raises(ValueError, match="is not an EID"):
             parse_eid(wrong)
 
 

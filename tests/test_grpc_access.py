@@ -415,7 +415,7 @@ def test_settings_name_accounts() -> None:
     kube: Any = Kube
 
     async def go() -> None:
-        with pytest.raises(InputError, match=r"BELAY_GRPC_OPERATORS.*'platform' is no ServiceAccount"):
+        with pytest.raises(InputError, match=r"BELAY_GRPC_OPERATORS.*'platform' is not a ServiceAccount"):
             async with serving(settings, kube, {}):
                 pass
 

@@ -142,5 +142,5 @@ def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert "/nowhere/" in str(caught.value)
     wrong = tmp_path / "x"
     wrong.write_text("hello")
-    with pytest.raises(InputError, match="is no PEM file"):
+    with pytest.raises(InputError, match="is not a PEM file"):
         Certificates(Files(wrong, wrong, wrong))

@@ -57,7 +57,7 @@ def test_an_answer_is_read_from_its_completion_code_on() -> None:
     record = bytes([0x31, 0x00, 0x00, 0x2C, 9, 9, 9, 9, 2, 0x56, 7, 9, 9, 9, 9])
     answer = bytes.fromhex("00DB070001020100") + record
     assert ipmi.records(answer) == (0x0201, 1, [Alarm("NPU", 7, "2C000031")])
-    # an area that is no multiple of 15 is not read, its header is
+    # an area that is not a multiple of 15 is not read, its header is
     assert ipmi.records(answer[:-1]) == (0x0201, 1, [])
     with pytest.raises(BmcError, match="has 7 bytes"):
         ipmi.records(answer[:7])

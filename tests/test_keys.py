@@ -158,17 +158,17 @@ def test_a_set_that_was_damaged_is_named() -> None:
 @pytest.mark.parametrize("name", ["a.pub", "allowed-signers"])
 def test_a_pipe_or_device_among_the_keys_is_refused_at_once(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(ValueError, match=f"{name} is no regular file"):
+    with pytest.raises(ValueError, match=f"{name} is not a regular file"):
         OrderTrust(str(tmp_path), tmp_path / "state", "n0")
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match=f"{name} is no regular file"):
+    with pytest.raises(ValueError, match=f"{name} is not a regular file"):
         OrderTrust(str(tmp_path), tmp_path / "state", "n0")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("ada@x ssh-ed25519\n", "line 1: is no line"), ("# none\n", "names no key"), ("#" * 20_000, "is larger than")],
+    [("ada@x ssh-ed25519\n", "line 1: is not a line"), ("# none\n", "names no key"), ("#" * 20_000, "is larger than")],
 )
 def test_a_list_of_signers_that_agents_could_not_use_is_refused(tmp_path: Path, content: str, said: str) -> None:
     (tmp_path / "list").write_text(content)

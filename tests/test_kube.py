@@ -457,11 +457,11 @@ def test_credentials_come_from_a_kubeconfig_and_bad_ones_are_named(tmp_path: Any
         ("", "file is empty"),
         ("not: [a config", "bad:1:15: is not valid YAML"),
         ("apiVersion: v1\nkind: Config\n", "no usable"),
-        ("apiVersion: v1\nkind: Config\nclusters: 5\n", "is no kubeconfig"),
-        ("just text", "is no kubeconfig"),
-        (good.read_text().replace("https://10.0.0.1:6443/", "10.0.0.1"), "'10.0.0.1' is no address"),
-        (good.read_text().replace(":6443/", ":99999"), "'https://10.0.0.1:99999' is no address"),
-        (good.read_text().replace("https://10.0.0.1:6443/", "https://"), "is no address"),
+        ("apiVersion: v1\nkind: Config\nclusters: 5\n", "is not a kubeconfig"),
+        ("just text", "is not a kubeconfig"),
+        (good.read_text().replace("https://10.0.0.1:6443/", "10.0.0.1"), "'10.0.0.1' is not an address"),
+        (good.read_text().replace(":6443/", ":99999"), "'https://10.0.0.1:99999' is not an address"),
+        (good.read_text().replace("https://10.0.0.1:6443/", "https://"), "is not an address"),
     ):
         bad.write_text(text)
         with pytest.raises(InputError) as raised:

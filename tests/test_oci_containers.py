@@ -210,8 +210,8 @@ def test_patterns_and_links_of_the_ub_driver(bundle: Bundle, host: Host) -> None
     ("env", "reason"),
     [
         (["ASCEND_RUNTIME_MOUNTS=nothere"], "nothere.list: No such file"),
-        (["ASCEND_RUNTIME_MOUNTS=../../etc/base"], "is no name of a list"),
-        (["ASCEND_RUNTIME_MOUNTS=base,"], "is no name of a list"),
+        (["ASCEND_RUNTIME_MOUNTS=../../etc/base"], "is not the name of a list"),
+        (["ASCEND_RUNTIME_MOUNTS=base,"], "is not the name of a list"),
         (["ASCEND_RUNTIME_OPTIONS=NODRV,NEW"], "'NEW' is neither NODRV nor VIRTUAL"),
         (["ASCEND_RUNTIME_OPTIONS=" + "NODRV," * 30], "longer than 128"),
         (["ASCEND_ALLOW_LINK=true"], "ASCEND_ALLOW_LINK: 'true' is neither True nor False"),

@@ -238,7 +238,7 @@ def test_missing_nodes(container: Container, machine: Callable[..., None], host:
     assert "/dev/hisi_hdc: No such file" in container.refused("ASCEND_VISIBLE_DEVICES=0")
     assert "/dev/davinci300: No such file" in container.refused("ASCEND_VISIBLE_DEVICES=300")
     host.shell("rm /dev/davinci1; ln -s davinci0 /dev/davinci1")
-    assert "/dev/davinci1: is no device node" in container.refused("ASCEND_VISIBLE_DEVICES=1")
+    assert "/dev/davinci1: is not a device node" in container.refused("ASCEND_VISIBLE_DEVICES=1")
 
 
 # -- the environment
@@ -368,7 +368,7 @@ def test_options_of_a_cut_chip(
 @pytest.mark.parametrize(
     ("env", "reason"),
     [
-        (["ASCEND_VISIBLE_DEVICES=3", "ASCEND_VNPU_SPECS=vir99"], "'vir99' is no vNPU template"),
+        (["ASCEND_VISIBLE_DEVICES=3", "ASCEND_VNPU_SPECS=vir99"], "'vir99' is not a vNPU template"),
         (["ASCEND_VISIBLE_DEVICES=2,3", "ASCEND_VNPU_SPECS=vir01"], "exactly one chip"),
         (["ASCEND_VISIBLE_DEVICES=256", "ASCEND_VNPU_SPECS=vir01"], "exactly one chip"),
         (["ASCEND_VISIBLE_DEVICES=9", "ASCEND_VNPU_SPECS=vir01"], "no chip 9"),
@@ -498,7 +498,7 @@ def test_a_pipe_in_the_place_of_the_file_is_refused_at_once(container: Container
     host.shell("rm -f /etc/runc-called")
     done = container.call()
     assert done.returncode == 1 and not container.ran()
-    assert "config.json: is no regular file" in done.stderr
+    assert "config.json: is not a regular file" in done.stderr
 
 
 def test_a_damaged_file_that_asks_for_chips_is_refused_with_its_place(container: Container, host: Host) -> None:

@@ -132,7 +132,7 @@ def test_another_binary_is_pointed_out() -> None:
     ("text", "reason"),
     [
         ("version = 2\nplugins = {a = {b = 1}}\n", "inline table"),
-        ("version = 2\n[plugins]\n'io.containerd.grpc.v1.cri' = 3\n", "is no table"),
+        ("version = 2\n[plugins]\n'io.containerd.grpc.v1.cri' = 3\n", "is not a table"),
         ('version = "two"\n', "version: 'two'"),
         ("version = 2\n[plugins\n", "at line 2, column 9"),
         ("a = 1\na = 2\n", "line 2"),

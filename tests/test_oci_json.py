@@ -47,7 +47,7 @@ def through(program: str, documents: list[bytes]) -> list[bytes | None]:
 
 
 def python(document: bytes) -> Any:
-    """What Python's json reads; raises ValueError where the text is no JSON of the RFC."""
+    """What Python's json reads; raises ValueError where the text is not JSON of the RFC."""
 
     def refuse(name: str) -> Any:
         raise ValueError(name)

@@ -277,7 +277,7 @@ def test_without_a_checkpoint_it_starts_afresh(case: Case, afresh: str) -> None:
         ("cut", "the layer ends in the middle of an entry"),
         ("sum", "the layer is damaged: a header's sum is wrong"),
         ("upwards", "../evil: a name in the layer leads upwards"),
-        ("others", "rootfs-diff.tar: is no file that root alone can write"),
+        ("others", "rootfs-diff.tar: is not a file that root alone can write"),
         ("folder", "lets others write"),
     ],
 )

@@ -49,7 +49,7 @@ def test_a_wrong_name_is_refused_by_its_field(tmp_path: Path, change: dict[str, 
     file.write_text(json.dumps([{**ENTRY, **change}]))
     with pytest.raises(ValueError, match=said):
         read_names(file)
-    for text, why in (("{", "is no JSON"), ("{}", "must be a list"), (json.dumps([ENTRY, ENTRY]), "at most once")):
+    for text, why in (("{", "is not JSON"), ("{}", "must be a list"), (json.dumps([ENTRY, ENTRY]), "at most once")):
         file.write_text(text)
         with pytest.raises(ValueError, match=why):
             read_names(file)

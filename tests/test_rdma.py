@@ -129,12 +129,12 @@ def changed(**fields: Any) -> Mapping[str, Any]:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ([], "is no JSON object"),
+        ([], "is not a JSON object"),
         ({}, "configList is a list of 1"),
         ({"configList": [1] * (MAX_ENTRIES + 1)}, "configList is a list of 1"),
-        ({"configList": [1]}, r"configList\[0\] is no object"),
+        ({"configList": [1]}, r"configList\[0\] is not an object"),
         (changed(resourceName="a-b"), "resourceName 'a-b': use letters"),
-        (changed(resourcePrefix="Huawei"), "no DNS name"),
+        (changed(resourcePrefix="Huawei"), "not a DNS name"),
         (changed(rdmaHcaMax=-1), "rdmaHcaMax -1"),
         (changed(rdmaHcaMax=True), "rdmaHcaMax True"),
         (changed(selectors={}), "needs selectors, or devices"),
@@ -153,7 +153,7 @@ def test_a_wrong_configuration_is_named_with_its_field(body: Any, text: str) -> 
 
 @pytest.mark.parametrize("text", [b"{", b"\xff", b"[" * 100_000, b""])
 def test_text_that_is_no_json_is_refused(text: bytes) -> None:
-    with pytest.raises(ConfigError, match="is no JSON"):
+    with pytest.raises(ConfigError, match="is not JSON"):
         parsed(text, "c")
 
 
@@ -174,7 +174,7 @@ def test_options_without_a_file_or_with_a_wrong_one_say_so(tmp_path: Path) -> No
         chosen(Options)  # type: ignore[arg-type]
     os.mkfifo(tmp_path / "pipe")
     Options.rdma_config = str(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         chosen(Options)  # type: ignore[arg-type]
 
 

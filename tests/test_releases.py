@@ -123,7 +123,7 @@ def test_a_build_without_git_is_given_its_version(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(versions.GIVEN, "v0.9.0")
     assert versions.for_build() == "0.9.0"
     monkeypatch.setenv(versions.GIVEN, "newest; rm -rf /")
-    with pytest.raises(ValueError, match=r"is no version: write 0\.2\.0"):
+    with pytest.raises(ValueError, match=r"is not a version: write 0\.2\.0"):
         versions.for_build()
 
 

@@ -171,7 +171,7 @@ def test_without_keys_a_sealed_message_is_read_and_with_keys_an_unsealed_one_is_
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "is no file"),
+        (None, "is not a file"),
         ("", "holds no key"),
         ("# a note\n\n", "holds no key"),
         (f"{OLD}\nsecret-but-short\n", "line 2 has 16 characters"),

@@ -374,7 +374,7 @@ def test_addresses(text: str, expected: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "8080", "host", "host:", "host:x", "host:99999", "::1:80", "host:-1"])
 def test_wrong_addresses_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="no address"):
+    with pytest.raises(InputError, match="not an address"):
         address(text)
 
 

@@ -24,11 +24,11 @@ WRONG = {
     "GRPC_HEALTH_PORT=65536": "from 0 to 65535, but is 65536",
     "RECORDINGS=maybe": "must be 0, 1, true or false, but is 'maybe'",
     "SOURCE_VERIFY=pgp": "must be none or ssh or gpg, but is 'pgp'",
-    "SHARD=a b": "'a b' is no shard",
+    "SHARD=a b": "'a b' is not a shard",
     "SHARD=": "is empty",
     "IDENTITY=": "is empty",
     "DATA=": "is empty",
-    "LOG_LEVEL=loud": "'loud' is no log level: write DEBUG, INFO",
+    "LOG_LEVEL=loud": "'loud' is not a log level: write DEBUG, INFO",
 }
 
 

@@ -220,10 +220,10 @@ def test_without_keys_orders_are_carried_out_and_called_unsigned(tmp_path: Path)
 
 def test_a_key_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.pub").write_text("no key")
-    with pytest.raises(ValueError, match=r"a\.pub is no public key"):
+    with pytest.raises(ValueError, match=r"a\.pub is not a public key"):
         OrderTrust(str(tmp_path), tmp_path / "state", NODE)
     (tmp_path / "signing.pem").write_text("no key")
-    with pytest.raises(InputError, match=r"a\.pub: is no public key"):
+    with pytest.raises(InputError, match=r"a\.pub: is not a public key"):
         OrderKeys(str(tmp_path))
 
 
@@ -238,14 +238,14 @@ def test_a_mistyped_folder_of_keys_does_not_turn_signing_off(tmp_path: Path, the
     path = tmp_path / "keys"
     if there:
         path.write_text("no folder")
-    with pytest.raises(InputError, match=r"BELAY_ORDER_KEYS .*keys: is no folder"):
+    with pytest.raises(InputError, match=r"BELAY_ORDER_KEYS .*keys: is not a folder"):
         OrderKeys(str(path))
 
 
 def test_a_worker_with_a_mistyped_folder_of_keys_ends_at_its_start(tmp_path: Path) -> None:
     found = CliRunner().invoke(main, ["worker"], env={"BELAY_ORDER_KEYS": str(tmp_path / "keys")})
     assert found.exit_code == 2
-    assert f"BELAY_ORDER_KEYS {tmp_path}/keys: is no folder" in found.stderr
+    assert f"BELAY_ORDER_KEYS {tmp_path}/keys: is not a folder" in found.stderr
 
 
 def test_the_chain_of_an_order_is_explained_and_checked_offline(tmp_path: Path) -> None:

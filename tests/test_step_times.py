@@ -50,7 +50,7 @@ def steps(first: int, count: int, *, device: bool = False) -> Iterator[bytes]:
             ('{"opName":"all_gather","groupName":"c2"}', 56, 66, "communication", device),
             (f"step {number}", 0, 100, "default", device),
         ]
-        if device:  # what the host spends on starting a collective is no time of the collective
+        if device:  # what the host spends on starting a collective is not a time of the collective
             rows.insert(1, ('{"opName":"all_reduce","groupName":"c1"}', 40, 41, "communication", False))
         for place, (name, start, end, domain, own) in enumerate(rows):
             yield from marker(number * 10 + place, name, begin + start * MS, begin + end * MS, domain, device=own)

@@ -100,7 +100,7 @@ def test_files_of_others_links_and_writable_ones_are_not_trusted(tmp_path: Path)
     with pytest.raises(StorageError, match="cannot be opened"):
         read(DPC, tmp_path / "link", ME)
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(StorageError, match="no regular file"):
+    with pytest.raises(StorageError, match="not a regular file"):
         read(DPC, tmp_path / "pipe", ME)
     file.write_text("x" * 70_000)
     with pytest.raises(StorageError, match="longer than 65536"):

@@ -323,7 +323,7 @@ def test_hanging_processes_are_found_within_six_minutes() -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ({"hardware": [{"code": "x"}]}, "device_type"), ({"chips": {"9": {}}}, "'9' is no chip"),
+        ({"hardware": [{"code": "x"}]}, "device_type"), ({"chips": {"9": {}}}, "'9' is not a chip"),
         ({"chips": {"1": {"ping": "maybe"}}}, "ok, lost, unknown"), ({"storage": {"nfs": {}}}, "dpc and dtfs"),
         ({"other": 1}, "other"), ({"silent": "yes"}, "bool"),
     ],

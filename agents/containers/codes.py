@@ -76,7 +76,7 @@ def custom(file: Path) -> Codes:
             found = os.fstat(descriptor)
             mode = stat.S_IMODE(found.st_mode)
             if not stat.S_ISREG(found.st_mode):
-                raise ValueError(f"{file} is no regular file")
+                raise ValueError(f"{file} is not a regular file")
             if found.st_uid != os.geteuid() or mode & ~0o640:
                 raise ValueError(
                     f"{file} belongs to user {found.st_uid} with mode {mode:04o}; it must be this user's, 0640 or less"
@@ -89,7 +89,7 @@ def custom(file: Path) -> Codes:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is no JSON: {error}") from error
+        raise ValueError(f"{file} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{file} must be a JSON object with keys such as RestartNPUCodes")
     levels: dict[str, list[str]] = {}
@@ -112,7 +112,7 @@ def _codes(file: Path, key: str, value: Any) -> list[str]:
         except ValueError:
             good = False
         if not good:
-            raise ValueError(f"{file}: {key}: {code[:40]!r} is no hexadecimal code")
+            raise ValueError(f"{file}: {key}: {code[:40]!r} is not a hexadecimal code")
     return value
 
 

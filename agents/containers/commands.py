@@ -96,7 +96,7 @@ def checked_socket(options: Options) -> Path:
     if stat.S_ISLNK(mode):
         raise ValueError(f"socket {socket} is a link; name the socket itself")
     if not stat.S_ISSOCK(mode):
-        raise ValueError(f"{socket} is no socket")
+        raise ValueError(f"{socket} is not a socket")
     return socket
 
 

@@ -192,7 +192,7 @@ def _object(spec: bytes) -> Mapping[str, Any]:
     try:
         document = json.loads(spec)
     except (ValueError, RecursionError) as error:
-        raise UsageError("its specification is no JSON") from error
+        raise UsageError("its specification is not JSON") from error
     if not isinstance(document, dict):
         raise UsageError("its specification has not the form of OCI")
     process, linux = document.get("process") or {}, document.get("linux") or {}

@@ -34,7 +34,7 @@ class Docker:
         """List the containers that use chips. A container's configuration does not change, so it is read once."""
         listed = await self._call("GET", "/containers/json?all=1", READ_SECONDS)
         if not isinstance(listed, list):
-            raise RuntimeFailure("Docker's list of containers is no list")
+            raise RuntimeFailure("Docker's list of containers is not a list")
         found, known = [], {}
         for entry in listed:
             name = str(entry.get("Id", ""))
@@ -61,7 +61,7 @@ class Docker:
     async def _used(self, name: str) -> tuple[int, ...]:
         described = await self._call("GET", f"/containers/{quote(name, safe='')}/json", READ_SECONDS)
         if not isinstance(described, dict):
-            raise RuntimeFailure("Docker's description of a container is no object")
+            raise RuntimeFailure("Docker's description of a container is not an object")
         config, host = described.get("Config") or {}, described.get("HostConfig") or {}
         chips = chips_of_environment([str(entry) for entry in config.get("Env") or ()])
         if chips is None:
@@ -97,7 +97,7 @@ class Docker:
         except (aiohttp.ClientError, OSError) as error:
             raise RuntimeFailure(f"Docker cannot be reached at {self._socket}: {str(error)[:200]}") from error
         except (ValueError, RecursionError) as error:
-            raise RuntimeFailure(f"Docker's answer to {path[:80]} is no JSON") from error
+            raise RuntimeFailure(f"Docker's answer to {path[:80]} is not JSON") from error
 
 
 async def _bounded(stream: aiohttp.StreamReader) -> bytes:

@@ -64,7 +64,7 @@ def read(file: Path, *, own: bool = False) -> list[dict[str, Any]]:
         with open(descriptor, "rb") as source:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise StatusError(f"{file} is no regular file")
+                raise StatusError(f"{file} is not a regular file")
             if found.st_size > MAX_FILE:
                 raise StatusError(f"{file} is longer than {MAX_FILE} bytes")
             if own and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
@@ -77,7 +77,7 @@ def read(file: Path, *, own: bool = False) -> list[dict[str, Any]]:
     try:
         rows = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise StatusError(f"{file} is no JSON: {error}") from error
+        raise StatusError(f"{file} is not JSON: {error}") from error
     # MindCluster writes null where there are no containers
     rows = [] if rows is None else rows
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -86,7 +86,9 @@ def read(file: Path, *, own: bool = False) -> list[dict[str, Any]]:
         if not isinstance(row.get("StatusStartTime"), int) or not isinstance(row.get("CtrId"), str):
             raise StatusError(f"{file}: a record lacks CtrId or StatusStartTime")
         if not 0 <= row["StatusStartTime"] < MAX_SINCE:
-            raise StatusError(f"{file}: StatusStartTime {str(row['StatusStartTime'])[:24]} is no time in Unix seconds")
+            raise StatusError(
+                f"{file}: StatusStartTime {str(row['StatusStartTime'])[:24]} is not a time in Unix seconds"
+            )
     return rows
 
 

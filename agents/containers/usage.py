@@ -69,7 +69,7 @@ def _range(item: str) -> range:
 
 def _number(text: str) -> int:
     if not _NUMBER.fullmatch(text) or not 0 <= int(text) <= MAX_CHIP:
-        raise UsageError(f"{text[:40]!r} is no chip number")
+        raise UsageError(f"{text[:40]!r} is not a chip number")
     return int(text)
 
 

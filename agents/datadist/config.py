@@ -137,7 +137,7 @@ def addresses(name: str, text: str) -> list[tuple[str, int]]:
                 raise ValueError("no port")
             found.append((ip_text(ip_number(ip)), whole("port", int(port), 65535)))
         except (ValueError, RuntimeError) as error:
-            raise ValueError(f"{name}: {entry[:64]!r} is no ip:port, for example 10.0.0.1:26000") from error
+            raise ValueError(f"{name}: {entry[:64]!r} is not an ip:port, for example 10.0.0.1:26000") from error
     return found
 
 

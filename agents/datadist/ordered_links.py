@@ -260,7 +260,7 @@ def _info(order: LinkOrder) -> LLMClusterInfo:
     for address in order.addresses:
         ip, _, port = address.rpartition(":")
         if not port.isascii() or not port.isdigit():
-            raise ValueError(f"{address!r:.80} is no ip:port")
+            raise ValueError(f"{address!r:.80} is not an ip:port")
         info.append_remote_ip_info(ip, int(port))
     return info
 

@@ -185,5 +185,5 @@ class DraDriver:
 def _name(text: str) -> str:
     """A name of Kubernetes, safe in a path. Raises ClaimError."""
     if not text or len(text) > 253 or not all(part.isalnum() or part in "-." for part in text) or ".." in text:
-        raise ClaimError(f"{text[:80]!r} is no name of a ResourceClaim or namespace")
+        raise ClaimError(f"{text[:80]!r} is not the name of a ResourceClaim or namespace")
     return text

@@ -50,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(options: argparse.Namespace) -> DraSettings | None:
-    """The settings, None without ``--dra``. Raises ValueError for a folder that is no absolute path."""
+    """The settings, None without ``--dra``. Raises ValueError for a folder that is not an absolute path."""
     if not options.dra:
         return None
     folders = {
@@ -60,7 +60,7 @@ def chosen(options: argparse.Namespace) -> DraSettings | None:
     }
     for flag, folder in folders.items():
         if not folder.startswith("/"):
-            raise ValueError(f"{flag} {folder!r} is no absolute path")
+            raise ValueError(f"{flag} {folder!r} is not an absolute path")
     return DraSettings(
         cdi=Path(options.cdi_root),
         registrar=Path(options.kubelet_registrar_directory_path),

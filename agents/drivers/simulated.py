@@ -353,7 +353,7 @@ class SimulatedDriver:
         number = name.removeprefix(self.row.machine.prefix)
         if not number.isdigit() or int(number) >= self.row.chips:
             raise ValueError(
-                f"{name!r} is no chip of this node; they are {self.row.machine.prefix}0 to -{self.row.chips - 1}"
+                f"{name!r} is not a chip of this node; they are {self.row.machine.prefix}0 to -{self.row.chips - 1}"
             )
         return int(number)
 

@@ -125,11 +125,11 @@ class SimulatedSurroundings:
             raise ValueError(str(error)) from error
         for name, chip in found.chips.items():
             if not name.isdigit() or int(name) >= self._chips:
-                raise ValueError(f"{name!r} is no chip of this node; they are 0 to {self._chips - 1}")
+                raise ValueError(f"{name!r} is not a chip of this node; they are 0 to {self._chips - 1}")
             if chip.ping not in PING_WORDS:
                 raise ValueError(f"ping of chip {name} must be one of {', '.join(PING_WORDS)}")
         if unknown := sorted(set(found.storage) - {"dpc", "dtfs"}):
-            raise ValueError(f"{unknown[0]!r} is no storage client; they are dpc and dtfs")
+            raise ValueError(f"{unknown[0]!r} is not a storage client; they are dpc and dtfs")
         self._spec = found
         # a switch that was ever described stays, so that its recovery is reported too
         self._has_switch = self._super_pod or "switch" in spec

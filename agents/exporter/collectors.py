@@ -174,13 +174,13 @@ def _check(metric: Any) -> None:
     plain = len(labels) <= MOST_LABELS and all(LABEL_NAME.fullmatch(one) for one in labels)
     named = METRIC_NAME.fullmatch(metric.name) is not None and len(metric.name) <= LONGEST_NAME
     rules = (
-        (named, f"its name is no metric name of 1 to {LONGEST_NAME} characters"),
+        (named, f"its name is not a metric name of 1 to {LONGEST_NAME} characters"),
         (metric.name not in BY_NAME, "the exporter has a metric of this name"),
         (1 <= len(metric.desc) <= LONGEST_DESC, f"desc must have 1 to {LONGEST_DESC} characters"),
         (1 <= len(metric.rows) <= MOST_ITEMS, f"it must have 1 to {MOST_ITEMS} rows"),
         (plain, f"at most {MOST_LABELS} labels, named by letters, digits and _"),
         (all(set(row) == labels for row, _ in metric.rows), "all rows must have the same labels"),
-        (numbers, "a value is no number"),
+        (numbers, "a value is not a number"),
     )
     for kept, rule in rules:
         if not kept:

@@ -215,7 +215,7 @@ def _object(text: bytes | str) -> Mapping[str, Any]:
     except RecursionError as error:
         raise ValueError("its description nests too deeply") from error
     if not isinstance(found, dict):
-        raise ValueError("its description is no object")
+        raise ValueError("its description is not an object")
     return found
 
 
@@ -228,7 +228,7 @@ def _said(error: BaseException) -> str:
 def _trusted(path: Path, owners: frozenset[int]) -> None:
     status = os.stat(path)
     if not stat.S_ISSOCK(status.st_mode):
-        raise RuntimeFault(f"{path}: is no socket")
+        raise RuntimeFault(f"{path}: is not a socket")
     if status.st_uid not in owners:
         raise RuntimeFault(f"{path}: belongs to user {status.st_uid}, not to root; chown it")
     if status.st_mode & stat.S_IWOTH:

@@ -91,7 +91,7 @@ def _number(least: int, most: int) -> Parse:
         try:
             value = int(text)
         except ValueError:
-            raise FlagError(f"-{flag}: {text[:64]!r} is no integer; use {least} to {most}") from None
+            raise FlagError(f"-{flag}: {text[:64]!r} is not an integer; use {least} to {most}") from None
         if not least <= value <= most:
             raise FlagError(f"-{flag}: {value} is out of range; use {least} to {most}")
         return value
@@ -121,7 +121,7 @@ def _address(flag: str, text: str) -> str:
 
 def _socket(flag: str, text: str) -> str:
     if ".sock" not in text:
-        raise FlagError(f"-{flag}: {text[:128]!r} is no socket; its name must contain .sock")
+        raise FlagError(f"-{flag}: {text[:128]!r} is not a socket; its name must contain .sock")
     return text if text.startswith("unix://") else f"unix://{text}"
 
 
@@ -157,7 +157,7 @@ def duration(flag: str, text: str) -> float:
     """A Go duration (``1s``, ``1m30s``) in seconds."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise FlagError(f"-{flag}: {text[:64]!r} is no duration; use one such as 1s or 500ms")
+        raise FlagError(f"-{flag}: {text[:64]!r} is not a duration; use one such as 1s or 500ms")
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not 0 < seconds <= 86_400:
         raise FlagError(f"-{flag}: {text[:64]!r} is out of range; use more than 0 and at most 24h")
@@ -307,9 +307,9 @@ def _pairs(arguments: Sequence[str]) -> dict[str, str]:
         word = rest.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-") and not equals:
-            raise FlagError(f"{word[:64]!r} is no flag; flags are -name=value")
+            raise FlagError(f"{word[:64]!r} is not a flag; flags are -name=value")
         if name not in _FLAGS:
-            raise FlagError(f"-{name[:64]}: is no flag; flags are {', '.join(_FLAGS)}")
+            raise FlagError(f"-{name[:64]}: is not a flag; flags are {', '.join(_FLAGS)}")
         if not equals:
             if name in _BOOLS:
                 value = "true"

@@ -33,7 +33,7 @@ class Cutter:
         kind = self._state.machine.prefix.rstrip("-")
         spec = self._suffixes.get(template, "")
         if not names.legal_spec(kind, spec):
-            raise Refused(f"NPUSegmentFailed: {template!r} is no template of {self._state.machine.chip_name}")
+            raise Refused(f"NPUSegmentFailed: {template!r} is not a template of {self._state.machine.chip_name}")
         try:
             await self.clear(used)
             made = await self._clock.limit(self._driver.create_vnpu(chip, template), SECONDS)

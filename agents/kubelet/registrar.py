@@ -124,5 +124,5 @@ class Registrar(Generic[Offered]):
             if found.st_uid not in (0, os.getuid()):
                 raise OSError(None, f"{one} belongs to user {found.st_uid}, not to root")
         if not stat.S_ISSOCK(found.st_mode):
-            raise OSError(None, f"{path} is no socket")
+            raise OSError(None, f"{path} is not a socket")
         return found.st_ino, found.st_ctime_ns

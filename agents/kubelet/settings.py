@@ -63,7 +63,7 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("use310PMixedInsert needs volcanoType=false and shareDevCount=1")
         if self.soft_share_dir:
             if not self.soft_share_dir.startswith("/"):
-                raise ValueError(f"softShareDevConfigDir {self.soft_share_dir!r} is no absolute path")
+                raise ValueError(f"softShareDevConfigDir {self.soft_share_dir!r} is not an absolute path")
             if self.share != SOFT_SHARES or not self.volcano:
                 raise ValueError(f"softShareDevConfigDir needs shareDevCount={SOFT_SHARES} and volcanoType=true")
         if not 0 < self.kubelet_port <= 65535:

@@ -83,7 +83,7 @@ def _documents(root: Path) -> Iterator[Mapping[str, Any]]:
             text = path.read_text(encoding="utf-8")
             documents = list(yaml.load_all(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)))
         except yaml.YAMLError as error:
-            raise ValueError(f"{path} is no YAML: {error}") from error
+            raise ValueError(f"{path} is not YAML: {error}") from error
         for document in documents:
             if isinstance(document, dict) and document.get("kind") == "VNPUTemplates":
                 spec = document.get("spec")

@@ -89,8 +89,8 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         raise ValueError("--node or NODE_NAME is needed")
     if len(options.node) > MAX_NODE or not _NODE.fullmatch(options.node):
         raise ValueError(
-            f"--node {options.node[:80]!r} is no name of a node: 1 to {MAX_NODE} lower-case letters, digits, '-' and "
-            "'.', with a letter or digit at both ends and around each '.'"
+            f"--node {options.node[:80]!r} is not the name of a node: 1 to {MAX_NODE} lower-case letters, digits, '-' "
+            "and '.', with a letter or digit at both ends and around each '.'"
         )
     await run_agent(
         options.node,

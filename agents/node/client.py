@@ -300,7 +300,7 @@ class KubeClient:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError) as error:
             raise ApiError(0, f"{type(error).__name__}: {error}") from error
         if not isinstance(value, dict):
-            raise ApiError(0, "the answer is no JSON object")
+            raise ApiError(0, "the answer is not a JSON object")
         return value
 
     def _open(self) -> aiohttp.ClientSession:

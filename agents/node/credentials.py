@@ -88,9 +88,9 @@ def _from_file(path: Path) -> Access:
     except OSError as error:
         raise CredentialsError(f"{path} cannot be read: {error.strerror}; set KUBECONFIG or --kubeconfig") from error
     except ValueError as error:
-        raise CredentialsError(f"{path} is no YAML: {str(error)[:200]}") from error
+        raise CredentialsError(f"{path} is not YAML: {str(error)[:200]}") from error
     if not isinstance(config, dict):
-        raise CredentialsError(f"{path} is no kubeconfig")
+        raise CredentialsError(f"{path} is not a kubeconfig")
     context = _mapping(_named(path, config, "contexts", str(config.get("current-context") or "")).get("context"))
     cluster = _mapping(_named(path, config, "clusters", str(context.get("cluster", ""))).get("cluster"))
     user = _mapping(_named(path, config, "users", str(context.get("user", ""))).get("user"))
@@ -142,7 +142,7 @@ def _content(path: Path, section: Mapping[str, Any], field: str) -> bytes | None
         try:
             return base64.b64decode(str(data), validate=True)
         except binascii.Error as error:
-            raise CredentialsError(f"{path}: {field}-data is no base64") from error
+            raise CredentialsError(f"{path}: {field}-data is not base64") from error
     if name := section.get(field):
         return (path.parent / str(name)).read_bytes()
     return None

@@ -72,7 +72,7 @@ class Eid(NamedTuple):
 def parse_eid(text: str) -> Eid:
     """Decode 32 lower-case hex digits. Raises ValueError."""
     if not _EID.fullmatch(text):
-        raise ValueError(f"{text[:64]!r} is no EID: 32 lower-case hex digits")
+        raise ValueError(f"{text[:64]!r} is not an EID: 32 lower-case hex digits")
     raw = bytes.fromhex(text)
     ethernet = raw[7] >> 4 & 0xC == 0xC
     # the first byte of the address is stored apart from the others

@@ -174,7 +174,7 @@ def read_names(file: Path = FILE) -> PublicNames:
     try:
         rows = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is no JSON: {error}") from error
+        raise ValueError(f"{file} is not JSON: {error}") from error
     if len(data) > MAX_FILE or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{file} must be a list of objects, 1 MiB at most")
     names: list[PublicName] = []

@@ -74,10 +74,10 @@ def _documents(root: Path, word: str) -> Iterator[Any]:
         if word not in text:
             continue
         try:
-            # every scalar as text: a code such as 110000002 is no number
+            # every scalar as text: a code such as 110000002 is not a number
             yield from list(yaml.load_all(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)))
         except yaml.YAMLError as error:
-            raise ValueError(f"{path} is no YAML: {error}") from error
+            raise ValueError(f"{path} is not YAML: {error}") from error
 
 
 def _levels(spec: Mapping[str, Any]) -> dict[str, str]:
@@ -122,5 +122,5 @@ def _duration(spec: Mapping[str, Any]) -> dict[str, Duration]:
 def _milliseconds(text: str) -> int:
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is no duration such as 90s or 24h")
+        raise ValueError(f"{text!r} is not a duration such as 90s or 24h")
     return int(sum(float(number) * _UNITS[unit] for number, unit in parts))

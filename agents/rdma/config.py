@@ -174,7 +174,7 @@ _FIELDS: Final = ("faultcode", "faultlevel", "description", "check_method")
 
 def _resource(entry: Any, where: str) -> RdmaResource:
     if not isinstance(entry, dict):
-        raise ConfigError(f"{where} is no object")
+        raise ConfigError(f"{where} is not an object")
     name, prefix, shares = entry.get("resourceName"), entry.get("resourcePrefix") or "", entry.get("rdmaHcaMax")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"{where}.resourceName {name!r:.80}: use letters, digits and underscores, at most 63")
@@ -182,7 +182,7 @@ def _resource(entry: Any, where: str) -> RdmaResource:
         raise ConfigError(f"{where}.rdmaHcaMax {shares!r:.40}: use a whole number from 0 to {MAX_SHARES}")
     given = entry.get("selectors") or {}
     if not isinstance(given, dict):
-        raise ConfigError(f"{where}.selectors is no object")
+        raise ConfigError(f"{where}.selectors is not an object")
     chosen = {key: _texts(given.get(key), f"{where}.selectors.{key}") for key in _SELECTORS}
     devices = _texts(entry.get("devices"), f"{where}.devices")
     if bool(devices) == any(chosen.values()):
@@ -190,7 +190,7 @@ def _resource(entry: Any, where: str) -> RdmaResource:
     bus = "ub" if any("ub" in one.lower() for one in chosen["buses"]) else "pci"
     prefix = prefix or PREFIXES[bus]
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
-        raise ConfigError(f"{where}.resourcePrefix {prefix!r:.80} is no DNS name in lower case")
+        raise ConfigError(f"{where}.resourcePrefix {prefix!r:.80} is not a DNS name in lower case")
     return RdmaResource(
         f"{prefix}/{name}",
         shares,
@@ -229,16 +229,16 @@ def _object(text: bytes, where: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise ConfigError(f"{where} is no JSON: {str(error)[:200]}") from None
+        raise ConfigError(f"{where} is not JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{where} is no JSON object")
+        raise ConfigError(f"{where} is not a JSON object")
     return found
 
 
 def _read(path: Path) -> bytes:
     try:
         if not path.is_file():
-            raise ConfigError(f"{path} is no file")
+            raise ConfigError(f"{path} is not a file")
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:

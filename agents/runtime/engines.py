@@ -72,7 +72,7 @@ def _object(text: str) -> dict[str, Any]:
 def _runtimes(document: Mapping[str, Any]) -> dict[str, Any]:
     runtimes = document.get("runtimes")
     if runtimes is not None and not isinstance(runtimes, dict):
-        raise EngineError("runtimes is no object")
+        raise EngineError("runtimes is not an object")
     return dict(runtimes or {})
 
 
@@ -110,7 +110,7 @@ def _remove_docker(text: str, before: str) -> str:
 def _containerd_path(document: Mapping[str, Any]) -> tuple[str, ...]:
     version = document.get("version", 2)
     if not isinstance(version, int) or version < 1:
-        raise EngineError(f"version: {version!r} is no version of containerd's configuration")
+        raise EngineError(f"version: {version!r} is not a version of containerd's configuration")
     return ("plugins", _CONTAINERD_PLUGINS.get(version, _NEWEST_PLUGIN), "containerd")
 
 
@@ -121,7 +121,7 @@ def _add_containerd(text: str, runtime: str, default: bool) -> Edit:
     entry: dict[str, Any] = copy.deepcopy(dict(runc)) if runc is not None else _containerd_defaults()
     options = entry.setdefault("options", {})
     if not isinstance(options, dict):
-        raise EngineError(f"{tomltext.dotted((*path, 'runtimes', FALLBACK, 'options'))} is no table")
+        raise EngineError(f"{tomltext.dotted((*path, 'runtimes', FALLBACK, 'options'))} is not a table")
     notes: tuple[str, ...] = ()
     if options.get("BinaryName") not in (None, "", FALLBACK, "/usr/bin/runc", "/usr/sbin/runc", "/usr/local/sbin/runc"):
         notes = (f"containers were made by {options['BinaryName']}; now the runc (or docker-runc) on PATH makes them",)

@@ -200,7 +200,7 @@ def _edited_lists(host: Host, record: Mapping[str, Any], lists: Mapping[str, byt
 
 def _check_options(options: InstallOptions, host: Host) -> None:
     if not host.root.is_dir():
-        raise InstallError(f"--root: {host.root} is no folder")
+        raise InstallError(f"--root: {host.root} is not a folder")
     if host.root == Path("/") and os.geteuid() != 0:
         raise InstallError("only root can install a container runtime")
     if options.scene not in engines.ENGINES:
@@ -210,7 +210,7 @@ def _check_options(options: InstallOptions, host: Host) -> None:
     if options.kind is not None and options.kind not in TYPES:
         raise InstallError(f"--install-type: {options.kind!r} is none of {', '.join(TYPES)}, {GENERAL}")
     if not options.base.startswith("/"):
-        raise InstallError(f"--install-path: {options.base!r} is no absolute path")
+        raise InstallError(f"--install-path: {options.base!r} is not an absolute path")
     for folder in (options.base, *map(str, Path(options.base).parents)):
         path = host.at(folder)
         mode = path.stat().st_mode if path.exists() else 0

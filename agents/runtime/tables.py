@@ -121,7 +121,7 @@ def _array(values: Iterable[str]) -> str:
 
 def _quoted(text: str) -> str:
     if not text.isascii() or not text.isprintable() or '"' in text or "\\" in text:
-        raise ValueError(f"{text!r} is no plain text for a table")
+        raise ValueError(f"{text!r} is not plain text for a table")
     return f'"{text}"'
 
 

@@ -56,7 +56,7 @@ def table(document: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise EditError(f"{dotted(path[: depth + 1])} is no table")
+            raise EditError(f"{dotted(path[: depth + 1])} is not a table")
         found = value
     return found
 
@@ -68,7 +68,7 @@ def set_value(text: str, path: Sequence[str], name: str, value: str) -> str:
     for step in path:
         below = below.setdefault(step, {})
         if not isinstance(below, dict):
-            raise EditError(f"{dotted(path)} is no table")
+            raise EditError(f"{dotted(path)} is not a table")
     if below.get(name) == value:
         return text
     below[name] = value
@@ -99,7 +99,7 @@ def add_table(text: str, path: Sequence[str], values: Mapping[str, Any]) -> str:
     for step in path[:-1]:
         below = below.setdefault(step, {})
         if not isinstance(below, dict):
-            raise EditError(f"{dotted(path)} is no table")
+            raise EditError(f"{dotted(path)} is not a table")
     below[path[-1]] = copy.deepcopy(dict(values))
     return _checked(_joined(text) + "\n".join(_written(tuple(path), values)) + "\n", wanted, path)
 

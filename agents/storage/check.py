@@ -80,7 +80,7 @@ def located(folder: Path, table: str) -> Path:
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EACCES):
                 raise
-            path = step  # it is no link, or the probes say what is wrong with it
+            path = step  # it is not a link, or the probes say what is wrong with it
             continue
         followed += 1
         if followed > _MOST_LINKS:

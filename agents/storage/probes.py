@@ -64,7 +64,7 @@ _WHY = {
         "Mount with vers=4.2 (one port, 2049), or start rpc-statd and open its ports.",
     ),
     errno.ENOENT: ("it is not there", "Mount the volume there, or name another folder."),
-    errno.ENOTDIR: ("it is no folder", "Name the folder that the volume is mounted at."),
+    errno.ENOTDIR: ("it is not a folder", "Name the folder that the volume is mounted at."),
 }
 
 

@@ -23,7 +23,7 @@ def lost(given: Any, kept: Any, path: str = "") -> Iterator[str]:
     """What is not kept of a document, by its path."""
     if isinstance(given, dict) and isinstance(kept, dict):
         for key, value in given.items():
-            yield from lost(value, kept[key], f"{path}.{key}") if key in kept else (f"{path}.{key} is no field",)
+            yield from lost(value, kept[key], f"{path}.{key}") if key in kept else (f"{path}.{key} is not a field",)
     elif isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
         for number, (one, other) in enumerate(zip(given, kept, strict=True)):
             yield from lost(one, other, f"{path}[{number}]")

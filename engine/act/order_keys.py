@@ -37,7 +37,7 @@ class OrderKeys:
         if path is not None and not path.is_dir():
             # a mistyped path must not turn signing off
             raise InputError(
-                "is no folder", where=f"BELAY_ORDER_KEYS {folder}", hint="Name the folder with signing.pem."
+                "is not a folder", where=f"BELAY_ORDER_KEYS {folder}", hint="Name the folder with signing.pem."
             )
         self._files = KeyFolder(path, SIGNING)
         self._clock = clock

@@ -107,7 +107,7 @@ def _check_key_pair(action: act.CreateObject) -> None:
         _refuse(f"the key pair of job {owner.name} is Secret {owner.name}-ssh, not {action.name}")
     _check_fields(action.object, frozenset({"apiVersion", "kind", "metadata", "type", "data"}), "Secret")
     if action.object.get("type") != "Opaque" or set(_part(action.object, "data")) - {"config"}:
-        _refuse(f"Secret {action.namespace}/{action.name} is no key pair")
+        _refuse(f"Secret {action.namespace}/{action.name} is not a key pair")
 
 
 def _check_patch(action: act.PatchObject) -> None:

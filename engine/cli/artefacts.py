@@ -50,14 +50,14 @@ def files_of(packed: bytes, where: str) -> dict[str, bytes]:
     """The files of a gzipped tar archive, by path.
 
     Raises:
-        InputError: no such archive, too large, or a member that is no plain file below the root.
+        InputError: no such archive, too large, or a member that is not a plain file below the root.
     """
     from engine.errors import InputError
 
     try:
         data = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"is no gzipped archive: {error}", where=where) from error
+        raise InputError(f"is not a gzipped archive: {error}", where=where) from error
     if len(data) > MOST_BYTES:
         raise InputError(f"is larger than {MOST_BYTES >> 20} MiB unpacked", where=where)
     found: dict[str, bytes] = {}
@@ -70,13 +70,13 @@ def files_of(packed: bytes, where: str) -> dict[str, bytes]:
                 parts = [part for part in path.parts if part != "."]
                 odd = path.is_absolute() or not parts or any(part == ".." or part.lower() == ".git" for part in parts)
                 if odd or "\0" in member.name or not member.isfile():
-                    raise InputError(f"{member.name[:200]!r} is no plain file below the root", where=where)
+                    raise InputError(f"{member.name[:200]!r} is not a plain file below the root", where=where)
                 stream = archive.extractfile(member)
                 found["/".join(parts)] = stream.read() if stream is not None else b""
                 if len(found) > MOST_FILES:
                     raise InputError(f"has more than {MOST_FILES} files", where=where)
     except (tarfile.TarError, OSError, ValueError, OverflowError, UnicodeError) as error:
-        raise InputError(f"is no tar archive: {error}", where=where) from error
+        raise InputError(f"is not a tar archive: {error}", where=where) from error
     if not found:
         raise InputError("holds no file", where=where)
     return found
@@ -96,7 +96,7 @@ def layer_of(layout: Path, digest: str | None) -> bytes:
         try:
             return msgspec.json.decode(data, type=dict[str, object])
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-            raise InputError(f"is no description: {error}", where=where) from error
+            raise InputError(f"is not a description: {error}", where=where) from error
 
     def only(listed: object, why: str, ending: str = "") -> str:
         rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
@@ -108,7 +108,7 @@ def layer_of(layout: Path, digest: str | None) -> bytes:
     def blob(name: str) -> bytes:
         algorithm, _, value = name.partition(":")
         if algorithm != "sha256" or len(value) != 64 or set(value) - set("0123456789abcdef"):
-            raise InputError(f"{name[:100]!r} is no sha256 digest", where=str(layout))
+            raise InputError(f"{name[:100]!r} is not a sha256 digest", where=str(layout))
         data = _read(layout / "blobs" / "sha256" / value)
         if hashlib.sha256(data).hexdigest() != value:
             raise InputError("is not what its name says", where=f"{layout}/blobs/sha256/{value}")
@@ -141,7 +141,7 @@ def committed(files: Mapping[str, bytes], repository: Path, branch: str, message
         _git(None, {}, "init", "-q", "--bare", f"--initial-branch={branch}", str(repository))
     elif not _is_bare(repository):
         raise InputError(
-            "is no bare Git repository, and nothing is written to it", where=str(repository),
+            "is not a bare Git repository, and nothing is written to it", where=str(repository),
             hint="Name a path that does not exist yet or an empty folder; the repository is made there.",
         )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="belay-import-") as scratch:

@@ -165,7 +165,7 @@ def check(folder: Path, size: int) -> None:
 def _age(text: str) -> float:
     units = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
     if text[-1:] not in units or not text[:-1].isdecimal():
-        raise InputError(f"{text!r} is no age", hint="Write 12h, 30d or 4w.")
+        raise InputError(f"{text!r} is not an age", hint="Write 12h, 30d or 4w.")
     return int(text[:-1]) * units[text[-1]]
 
 

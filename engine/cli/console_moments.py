@@ -100,7 +100,7 @@ def _read(source: MomentSource) -> AskedMoment:
             items, tree=tree, overlays=overlays, now=now, clock=clock, live=True, shard=shard
         )
     else:
-        raise InputError(f"{source.kind[:40]!r} is no source")
+        raise InputError(f"{source.kind[:40]!r} is not a source")
     live = source.kind == "live"
     shard = source.shard if live else MAIN_SHARD
     return AskedMoment(items, plan, observed, desired, (), shard, live, source.identity)

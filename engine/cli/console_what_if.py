@@ -182,7 +182,9 @@ def _change(world: World, one: Mapping[str, Any], where: str, said: list[str]) -
     if do == "branch":
         said.append(f"branch {name(one.get('name'))} is in force")
         return []
-    raise InputError(f"{str(do)[:40]!r} is no change: write fault, recover, cordon, drain, job or branch", where=where)
+    raise InputError(
+        f"{str(do)[:40]!r} is not a change: write fault, recover, cordon, drain, job or branch", where=where
+    )
 
 
 def _drained(world: World, node: str, said: list[str]) -> list[Event]:

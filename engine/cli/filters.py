@@ -31,7 +31,7 @@ def conditions(texts: Iterable[str], columns: Sequence[str], now: float) -> Call
     """Whether a row fulfils every condition; ``now`` is what ages are counted from (Unix seconds).
 
     Raises:
-        InputError: a text is no condition, or names no column of the answer.
+        InputError: a text is not a condition, or names no column of the answer.
     """
     checks = [_condition(text, columns, now) for text in texts]
     return lambda row: all(check(row) for check in checks)
@@ -57,7 +57,7 @@ def _condition(text: str, columns: Sequence[str], now: float) -> Callable[[Row],
     found = _CONDITION.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
         raise InputError(
-            f"{text[:80]!r} is no condition", where=_OPTION, hint="Write COLUMN=VALUE, such as state=isolated."
+            f"{text[:80]!r} is not a condition", where=_OPTION, hint="Write COLUMN=VALUE, such as state=isolated."
         )
     column, sign, value = column_of(found[1], columns, _OPTION), found[2], found[3].strip()
     if sign in _ORDERS:
@@ -76,7 +76,7 @@ def _comparison(column: str, sign: str, value: str, now: float) -> Callable[[Row
     number, seconds = _number(value), _seconds(value)
     if number is None and seconds is None:
         raise InputError(
-            f"{value[:80]!r} is no number and no duration",
+            f"{value[:80]!r} is neither a number nor a duration",
             where=_OPTION,
             hint=f"Write {column}{sign}4 or {column}{sign}10m.",
         )

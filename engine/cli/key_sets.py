@@ -208,7 +208,7 @@ def signing_key(keys: OrderKeySet) -> SigningKey:
 
 
 def order_rows(keys: OrderKeySet) -> list[KeyRow]:
-    """The keys of a set with their roles. Raises InputError for a file that is no key."""
+    """The keys of a set with their roles. Raises InputError for a file that is not a key."""
     signs = signing_key(keys).key_id if SIGNING in keys.engine else ""
     stage = keys.rotation
     engine, trust = ({_id(pem): pem for pem in _public(files).values()} for files in (keys.engine, keys.trust))

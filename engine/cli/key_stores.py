@@ -57,7 +57,7 @@ class KeyDirectory:
                     continue
                 if len(found) >= _MAX_FILES or path.stat().st_size > MAX_PEM:
                     raise InputError(
-                        f"is no folder of keys: at most {_MAX_FILES} files of {MAX_PEM} bytes", where=str(folder)
+                        f"is not a folder of keys: at most {_MAX_FILES} files of {MAX_PEM} bytes", where=str(folder)
                     )
                 found[path.name] = path.read_bytes()
         except OSError as error:

@@ -112,7 +112,7 @@ def of_page(data: bytes, place: str) -> Iterator[_Sample]:
             for sample in family.samples:
                 yield _Sample(sample.name, sample.labels, float(sample.value))
     except (ValueError, KeyError, IndexError, OverflowError) as error:
-        raise InputError(f"{_shown(place)} is no page of metrics: {error}", where=_OPTION) from error
+        raise InputError(f"{_shown(place)} is not a page of metrics: {error}", where=_OPTION) from error
 
 
 def _query(place: str) -> Iterator[_Sample]:

@@ -49,7 +49,7 @@ def explain_order(name: str, items: Iterable[Mapping[str, Any]]) -> dict[str, An
 def _explain(name: str, items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     node, slash, chip = name.rpartition("/")
     if not slash or not chip.rpartition("-")[2].isdigit():
-        raise InputError(f"{name!r} is no chip", hint="Write NODE/CHIP, such as node-1/Ascend910-0.")
+        raise InputError(f"{name!r} is not a chip", hint="Write NODE/CHIP, such as node-1/Ascend910-0.")
     maps = config_maps(items)
     body = maps.get((names.SYSTEM, names.ORDERS_PREFIX + node))
     if body is None:

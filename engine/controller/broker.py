@@ -66,7 +66,7 @@ def cleaned(raw: object, queue: str) -> dict[str, Any]:
         raise Rejected(f"task {task!r:.60} does not belong in queue {queue}")
     argument = _argument(message, properties)
     if task == RECONCILE and not _SHARD.match(argument):
-        raise Rejected("the shard is no DNS name")
+        raise Rejected("the shard is not a DNS name")
     identity, tag = _tag(headers.get("id")), _tag(properties.get("delivery_tag"))
     info = properties.get("delivery_info")
     again = isinstance(info, Mapping) and info.get("redelivered") is True

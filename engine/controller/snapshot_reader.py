@@ -80,7 +80,7 @@ class SnapshotReader:
             try:
                 self._receive(field, value)
             except (ValueError, TypeError, KeyError, AttributeError) as error:  # no controller wrote this
-                self._reader.damaged[self._shard] = f"{field[:100]} is no object: {type(error).__name__}"
+                self._reader.damaged[self._shard] = f"{field[:100]} is not an object: {type(error).__name__}"
                 self._reader.forget(self._shard)
                 return False
         self.generation, self._watermarks = changes.generation, changes.watermarks

@@ -76,9 +76,9 @@ def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
             place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
             raise InputError(f"is not valid YAML: {error.problem}", where=place, hint=_HINT) from error
         except UnicodeDecodeError as error:
-            raise InputError("is no kubeconfig: it is not UTF-8 text", where=where, hint=_HINT) from error
+            raise InputError("is not a kubeconfig: it is not UTF-8 text", where=where, hint=_HINT) from error
         except (TypeError, AttributeError) as error:
-            raise InputError("is no kubeconfig: a field has a wrong type", where=where, hint=_HINT) from error
+            raise InputError("is not a kubeconfig: a field has a wrong type", where=where, hint=_HINT) from error
         except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError) as error:
             text = f"no usable Kubernetes credentials: {redact(str(error))[:256]}"
             raise InputError(text, where=where, hint=_HINT) from error
@@ -137,7 +137,7 @@ def _is_url(host: str) -> bool:
 def _endpoint(configuration: Any) -> Endpoint:
     host = str(configuration.host).rstrip("/")
     if not host.startswith(("https://", "http://")) or not _is_url(host):
-        raise ValueError(f"the server {host[:100]!r} is no address such as https://10.0.0.1:6443")
+        raise ValueError(f"the server {host[:100]!r} is not an address such as https://10.0.0.1:6443")
     token = configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization") or ""
     return Endpoint(
         host=host,

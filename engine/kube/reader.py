@@ -163,7 +163,7 @@ class KubeReader:
 def as_object(obj: Any, res: Resource) -> Object:
     """The object with its kind, which items of a list lack."""
     if not isinstance(obj, dict):
-        raise Unavailable(f"{res.kind}: the server sent something that is no object", reason="BadAnswer")
+        raise Unavailable(f"{res.kind}: the server sent something that is not an object", reason="BadAnswer")
     obj.setdefault("apiVersion", res.api_version)
     obj.setdefault("kind", res.kind)
     return obj

@@ -214,8 +214,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``reschedules`` the times of recent reschedules, ``retries`` how many retries remain (-1 unlimited),
     ``version`` the re-creation counter of the job: ``settled`` is the newest version whose pods have all been seen;
     pods of version ``killed`` and older are deleted (-1: none). ``saved`` is when its rank table was last saved (s);
-    ``removed`` are UIDs of pods that a policy of the job removed, so that their end is no event; of an inference set,
-    those of failed pods that have cost a retry.
+    ``removed`` are UIDs of pods that a policy of the job removed, so that their end is not an event; of an inference
+    set, those of failed pods that have cost a retry.
     ``nominated`` are UIDs of pods that were evicted to make room for it, and when; ``reserved`` the nodes kept for it
     because it waited too long, since ``reserved_at`` (without nodes: when none were found). ``away`` is since when
     none of its pods has a node (ms, 0: some have): former nodes are forgotten 72 hours later.

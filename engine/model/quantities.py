@@ -31,7 +31,7 @@ _LONGEST: Final = 64
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Fraction | None:
-    """The exact value of a quantity; None when the text is no quantity."""
+    """The exact value of a quantity; None when the text is not a quantity."""
     match = _PATTERN.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         return None
@@ -44,7 +44,7 @@ def parse(text: str) -> Fraction | None:
 
 
 def whole(value: object) -> int:
-    """A count from a number or text, rounded up as Kubernetes does; 0 when it is no quantity."""
+    """A count from a number or text, rounded up as Kubernetes does; 0 when it is not a quantity."""
     if isinstance(value, bool):
         return 0
     if isinstance(value, int):
@@ -79,7 +79,7 @@ def amount(resource: str, value: object) -> int:
         return value * scale
     exact = parse(str(value)) if isinstance(value, str | float) else None
     if exact is None:
-        raise ValueError(f"{str(value)[:40]!r} is no Kubernetes quantity")
+        raise ValueError(f"{str(value)[:40]!r} is not a Kubernetes quantity")
     scaled = exact * scale
     return -((-scaled.numerator) // scaled.denominator)
 

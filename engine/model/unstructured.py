@@ -26,5 +26,5 @@ def nested_list(raw: Mapping[str, Any], name: str, *deeper: str) -> list[dict[st
 
 
 def string_map(value: object) -> dict[str, str]:
-    """Return labels or annotations as text; empty where ``value`` is no object."""
+    """Return labels or annotations as text; empty where ``value`` is not an object."""
     return {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}

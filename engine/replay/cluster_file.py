@@ -66,7 +66,7 @@ def read_cluster(path: str) -> list[dict[str, Any]]:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
     except ValueError as error:
-        raise InputError(f"{path!r} is no file name: {error}") from error
+        raise InputError(f"{path!r} is not a file name: {error}") from error
     if huge or len(data) > MAX_CLUSTER_BYTES:
         raise InputError(f"is larger than {MAX_CLUSTER_BYTES >> 20} MiB", where=path)
     return objects_of(data, "standard input" if path == STDIN else path)
@@ -186,7 +186,7 @@ def checked(item: Any, where: str, parent: Mapping[str, Any] = _NOTHING) -> dict
     metadata = found.get("metadata")
     for field in ("apiVersion", "kind"):
         if not isinstance(found.get(field), str) or not found[field]:
-            raise InputError(f"has no {field}, so it is no Kubernetes object", where=where, hint=_EXPECTED)
+            raise InputError(f"has no {field}, so it is not a Kubernetes object", where=where, hint=_EXPECTED)
     _need(metadata, dict, "mapping", f"{where}: metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         raise InputError(f"a {found['kind']} without metadata.name", where=where)

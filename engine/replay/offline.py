@@ -176,7 +176,7 @@ def moment(now: str | None, observed: Observed, clock: float | None) -> float:
         try:
             given = parse_rfc3339(now)
         except (ValueError, OverflowError) as error:
-            raise InputError(f"{now!r} is no time", where="--now", hint="Write 2026-09-01T08:00:00Z.") from error
+            raise InputError(f"{now!r} is not a time", where="--now", hint="Write 2026-09-01T08:00:00Z.") from error
         if not 0 <= given < LATEST:
             raise InputError(f"{now!r} is out of range", where="--now", hint="Give a time from 1970 to 9998.")
         return given
@@ -188,5 +188,5 @@ def _folder(folder: str) -> Path:
     if not folder:
         raise InputError("the name of the folder is empty")
     if not root.is_dir():
-        raise InputError("is no folder" if root.exists() else "does not exist", where=folder)
+        raise InputError("is not a folder" if root.exists() else "does not exist", where=folder)
     return root

@@ -74,11 +74,11 @@ def check(state: Path, data: Path) -> None:
     """Reject a folder that cannot be a state repository.
 
     Raises:
-        InputError: it is no folder, holds nothing, or holds the folder ``data``, which would be copied into itself.
+        InputError: it is not a folder, holds nothing, or holds the folder ``data``, which would be copied into itself.
     """
     where = f"--state {state}"
     if not state.is_dir():
-        raise InputError("is no folder", where=where, hint="Give a folder with desired/ and policies/.")
+        raise InputError("is not a folder", where=where, hint="Give a folder with desired/ and policies/.")
     if data.is_relative_to(state):
         hint = "Give the folder with desired/ and policies/ itself, or another --data DIR."
         raise InputError(f"holds {data}, where the sandbox keeps its own files", where=where, hint=hint)

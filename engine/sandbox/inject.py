@@ -39,7 +39,7 @@ def fault(
         InputError: unknown node or chip, invalid code, or the node is not simulated.
     """
     if bad := next((code for code in codes if not _CODE.match(code)), None):
-        raise InputError(f"{bad!r} is no fault code", hint="Codes are eight hexadecimal digits, such as 80C98001.")
+        raise InputError(f"{bad!r} is not a fault code", hint="Codes are eight hexadecimal digits, such as 80C98001.")
     if not codes and not clear and not reset_fails:
         raise InputError("nothing to inject", hint="Give at least one CODE, --clear or --reset-fails N.")
     node, _, name = chip.partition("/")
@@ -136,5 +136,5 @@ def _read(body: Json, key: str) -> Json:
         found = str(error)
     if not isinstance(found, dict):
         where = f"ConfigMap {names.NODES}/{body['metadata']['name']}, key {key}"
-        raise InputError("is no JSON object", where=where, hint="Delete the key, then try again.")
+        raise InputError("is not a JSON object", where=where, hint="Delete the key, then try again.")
     return found

@@ -55,7 +55,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def of_product(product: Product, most: int = 64) -> Shape:
-    """The server of a product with at most ``most`` chips; raises ValueError for a product that is no server model."""
+    """Return the server of a product with at most ``most`` chips. Raises ValueError where it is not a server model."""
     spec = product.spec
     if not spec.node_labels or spec.resource == "*":
         raise ValueError(f"product {product.metadata.name} is a policy, not a server; choose one that has nodeLabels")

@@ -29,7 +29,7 @@ class Shapes(msgspec.Struct, frozen=True):
         """The server of a product, with at most ``most`` chips.
 
         Raises:
-            InputError: there is no such product, or it is no server model.
+            InputError: there is no such product, or it is not a server model.
         """
         product = self.products.get(name)
         if product is None:

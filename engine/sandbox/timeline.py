@@ -70,7 +70,7 @@ def _matches(pattern: re.Pattern[str], like: str) -> Callable[[Any], str]:
         if isinstance(value, str) and pattern.match(value):
             return value
         quoted = " (put it in quotes: YAML reads it as a number)" if isinstance(value, (int, float)) else ""
-        raise ValueError(f"{str(value)[:60]!r} is no {like}{quoted}")
+        raise ValueError(f"{str(value)[:60]!r} is not a {like}{quoted}")
 
     return read
 

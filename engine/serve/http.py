@@ -109,7 +109,7 @@ class HttpServer:
         except TimeoutError:
             return _text(408, "the body did not arrive in time")
         except UNREADABLE:
-            return _text(400, "the body ended early or is no HTTP")
+            return _text(400, "the body ended early or is not HTTP")
         if not webhook.authentic(request.headers, body, self._secret):
             _log.warning("webhook refused: wrong or missing signature", caller=request.remote or "")
             return _text(401, "wrong or missing signature")
@@ -213,7 +213,9 @@ def address(listen: str) -> tuple[str, int]:
         or int(port) > 65535
         or (":" in host and not host.startswith("["))
     ):
-        raise InputError(f"{listen!r} is no address", where="--listen", hint="Write HOST:PORT, such as 127.0.0.1:8080.")
+        raise InputError(
+            f"{listen!r} is not an address", where="--listen", hint="Write HOST:PORT, such as 127.0.0.1:8080."
+        )
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 
 

@@ -70,7 +70,7 @@ def read(headers: Mapping[str, str], body: bytes) -> Push:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InputError(f"the body is not JSON: {bounded(str(error), _FIELD_LIMIT)}") from error
     if not isinstance(payload, dict):
-        raise InputError("the body is no push payload", hint="Send the payload of a push event, or nothing.")
+        raise InputError("the body is not a push payload", hint="Send the payload of a push event, or nothing.")
     repository = payload.get("repository") or payload.get("project")
     where = repository if isinstance(repository, dict) else {}
     name = where.get("full_name") or where.get("path_with_namespace") or where.get("name")

@@ -197,7 +197,7 @@ def read_timeline(path: str) -> list[Event]:
         body, above = body["timeline"], ("timeline",)
     if not isinstance(body, list) or not body:
         raise InputError(
-            "is no list of events", where=path, hint='Such as [{at: 10s, node: n, chip: 0, code: "80C98001"}].'
+            "is not a list of events", where=path, hint='Such as [{at: 10s, node: n, chip: 0, code: "80C98001"}].'
         )
     if len(body) > MAX_EVENTS:
         raise InputError(f"has {len(body)} events, the limit is {MAX_EVENTS}", where=path)

@@ -33,7 +33,7 @@ KEPT: Final = 60
 SERIAL_KEY: Final = "product-serial-number"
 _ATLAS: Final = {"ring-controller.atlas": "ascend-910"}
 _NEW: Final = go_json(INITIALIZING)
-#: Owners whose pods form jobs; a bare pod is no job.
+#: Owners whose pods form jobs; a bare pod is not a job.
 _KINDS: Final = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet", "PodGroup"})
 _TABLES: Final = CacheKey("rank tables of summaries", Memo[tuple[bool, list[str], int]], limit=16384)
 

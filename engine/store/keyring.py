@@ -142,12 +142,12 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     """The keys of a file, the signing one first; empty lines and lines after ``#`` do not count.
 
     Raises:
-        InputError: the file cannot be read, or a line is no key; the text never shows a key.
+        InputError: the file cannot be read, or a line is not a key; the text never shows a key.
     """
     where = f"{_VARIABLE} {path}"
     try:
         if not path.is_file():
-            raise InputError("is no file", where=where, hint="Make one: openssl rand -hex 32 > FILE; chmod 600 FILE")
+            raise InputError("is not a file", where=where, hint="Make one: openssl rand -hex 32 > FILE; chmod 600 FILE")
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)
     except OSError as error:

@@ -64,14 +64,14 @@ def _client(kind: Any, url: str) -> Any:
         return _behind_sentinels(kind, sentinel.parse(url))
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise BelayError(
-            f"{redact(url)!r} is no Redis URL",
+            f"{redact(url)!r} is not a Redis URL",
             hint="Use redis://HOST:PORT/0, rediss://…, redis+sentinel://HOST,HOST/NAME/0 or unix:///PATH.",
         )
     options: dict[str, Any] = {"socket_timeout": _SOCKET_SECONDS, "socket_connect_timeout": _SOCKET_SECONDS}
     try:
         return kind.from_url(url, **options)
     except (ValueError, redis.RedisError) as error:
-        raise BelayError(f"{redact(url)!r} is no usable Redis URL: {redact(str(error))}") from error
+        raise BelayError(f"{redact(url)!r} is not a usable Redis URL: {redact(str(error))}") from error
 
 
 def _behind_sentinels(kind: Any, asked: sentinel.Sentinels) -> Any:

@@ -74,7 +74,7 @@ def is_sentinel(url: str) -> bool:
 def parse(url: str) -> Sentinels:
     """What a ``redis+sentinel://`` URL says. Raises BelayError, without the password, where it is not understood."""
     if not url.isprintable():
-        raise _refused(url, "it holds what is no text; in a password write % and hexadecimal digits for it")
+        raise _refused(url, "it holds what is not text; in a password write % and hexadecimal digits for it")
     try:
         parts = urlsplit(url)
     except ValueError:  # its text holds what stands before the hosts, a password with it
@@ -117,4 +117,4 @@ def _refused(url: str, why: str) -> BelayError:
     """``url`` is shown from its hosts on: whatever stands before the last @ may be a password."""
     _, at, places = url.rpartition("@")
     shown = f"{'rediss' if url.startswith('rediss') else 'redis'}+sentinel://***@{places}" if at else url
-    return BelayError(f"{ascii(redact(shown)[:200])[:300]} is no usable Redis URL: {why}", hint=_SHAPE)
+    return BelayError(f"{ascii(redact(shown)[:200])[:300]} is not a usable Redis URL: {why}", hint=_SHAPE)

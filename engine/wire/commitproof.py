@@ -89,7 +89,7 @@ class CommitProof(msgspec.Struct, frozen=True, kw_only=True):
         for path in self.files[:MAX_FILES]:
             if not path.startswith(prefix) or not _PATH.match(path.removeprefix(prefix)):
                 raise ValueError(
-                    f"names {path[:80]!r}, which is no document below {prefix}desired/ or {prefix}policies/"
+                    f"names {path[:80]!r}, which is not a document below {prefix}desired/ or {prefix}policies/"
                 )
             found.update(_rules(self._file(root, path)))
         return frozenset(found)

@@ -140,7 +140,7 @@ class FaultConfigReader:
         for key in sorted(body):
             rows = body[key]
             if key not in names:
-                self.record(f"{field}.{key}", f"is no list of this table; they are {', '.join(names)}")
+                self.record(f"{field}.{key}", f"is not a list of this table; they are {', '.join(names)}")
                 continue
             if rows is None:
                 continue

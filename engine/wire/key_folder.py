@@ -73,7 +73,7 @@ class KeyFolder:
             try:
                 status = file.stat()
                 if not stat.S_ISREG(status.st_mode):
-                    raise ValueError(f"{file} is no regular file")  # a pipe hangs its reader, /dev/zero never ends
+                    raise ValueError(f"{file} is not a regular file")  # a pipe hangs its reader, /dev/zero never ends
                 if status.st_size > MAX_PEM:
                     raise ValueError(f"{file} is larger than {MAX_PEM} bytes")
                 contents[file.name] = file.read_bytes()

@@ -66,7 +66,9 @@ def parse(config_map: Mapping[str, Any]) -> dict[str, Claim]:
         claims = msgspec.json.decode(text, type=dict[str, Claim])
         for claim in claims.values():
             if _MASK.fullmatch(claim.mask) is None:
-                raise ValueError(f"mask {claim.mask[:40]!r} is no hexadecimal number of at most {MASK_DIGITS} digits")
+                raise ValueError(
+                    f"mask {claim.mask[:40]!r} is not a hexadecimal number of at most {MASK_DIGITS} digits"
+                )
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise WireError(
             where, f"data.{KEY}", f"is not a ledger: {error}; nothing is placed until it is readable"

@@ -305,7 +305,7 @@ def _time(where: str, field: str, value: object) -> float | None:
     try:
         return parse_rfc3339(str(value))
     except ValueError as error:
-        raise WireError(where, field, f"is no RFC 3339 time: {error}") from error
+        raise WireError(where, field, f"is not an RFC 3339 time: {error}") from error
 
 
 def _amounts(where: str, field: str, value: object) -> dict[str, int]:

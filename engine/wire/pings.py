@@ -90,7 +90,7 @@ def _read(where: str, field: str, path: _Path) -> list[PathWindow]:
         raise WireError(where, f"{field}.chip", f"{path.chip} must be from 0 to {MAX_CHIP}")
     for address in (path.source, path.target):
         if not _ADDRESS.fullmatch(address):
-            raise WireError(where, field, f"{address[:64]!r} is no address")
+            raise WireError(where, field, f"{address[:64]!r} is not an address")
     if len(path.windows) > MAX_WINDOWS:
         raise WireError(where, field, f"{len(path.windows)} windows, the limit is {MAX_WINDOWS}")
     for row in path.windows:

@@ -172,7 +172,7 @@ def _version_2(members: Sequence[RankTablePod], scaleout: str) -> dict[str, Any]
         devices = member.configuration.devices
         for i, chip in enumerate(devices):
             if not chip.device_id.isdecimal():
-                raise TableError(f"pod {member.pod}: device id {chip.device_id!r} is no number")
+                raise TableError(f"pod {member.pod}: device id {chip.device_id!r} is not a number")
             number = int(chip.device_id)
             ranks.append(
                 {

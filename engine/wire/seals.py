@@ -34,9 +34,9 @@ class SigningKey:
         try:
             key = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise ValueError("is no private key in PEM without a password") from error
+            raise ValueError("is not a private key in PEM without a password") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise ValueError("is no Ed25519 key: make one with `belay keys create orders`")
+            raise ValueError("is not an Ed25519 key: make one with `belay keys create orders`")
         self._key, self._pem = key, pem
         self.key_id = key_id(key.public_key().public_bytes_raw())
 
@@ -71,9 +71,9 @@ class TrustedKeys:
             try:
                 key = load_pem_public_key(pem)
             except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-                raise ValueError("is no public key in PEM") from error
+                raise ValueError("is not a public key in PEM") from error
             if not isinstance(key, Ed25519PublicKey):
-                raise ValueError("is no Ed25519 key")
+                raise ValueError("is not an Ed25519 key")
             self._keys[key_id(key.public_bytes_raw())] = key
 
     def __bool__(self) -> bool:

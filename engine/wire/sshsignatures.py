@@ -199,7 +199,7 @@ def _ecdsa(public: Any, raw: bytes, message: bytes) -> None:
 def _signer(line: str) -> AllowedSigner | None:
     tokens = _TOKENS.findall(line.strip())
     if len(tokens) < 3:
-        raise ValueError("is no line of principals, key type and key")
+        raise ValueError("is not a line of principals, key type and key")
     principals = tokens[0].strip('"')
     at = next((index for index, token in enumerate(tokens[1:3], start=1) if _is_key_type(token)), 0)
     if not at or at + 1 >= len(tokens):

@@ -116,7 +116,7 @@ def ranks_of(text: str) -> tuple[int, ...]:
     for part in text.split(",") if text else ():
         match = _RUN.fullmatch(part)
         if match is None:
-            raise ValueError(f"{part[:40]!r} is no rank, first-last or first-last:stride")
+            raise ValueError(f"{part[:40]!r} is not a rank, first-last or first-last:stride")
         first, last, stride = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or last > MAX_RANK or stride < 1 or len(found) + (last - first) // stride >= MAX_MEMBERS:
             raise ValueError(f"{part[:40]!r} runs backwards, or holds too many ranks (limit {MAX_MEMBERS})")
@@ -141,7 +141,7 @@ def _job(one: NodeSteps) -> _Job:
 def _read(where: str, node: str, name: str, job: _Job) -> NodeSteps:
     field = f"data.{KEY}.jobs"
     if not _NAME.fullmatch(name):
-        raise WireError(where, field, f"{name[:80]!r} is no id of a job")
+        raise WireError(where, field, f"{name[:80]!r} is not an id of a job")
     if len(job.windows) > MAX_WINDOWS or len(job.groups) > MAX_GROUPS:
         raise WireError(where, f"{field}.{name}", f"more than {MAX_WINDOWS} windows or {MAX_GROUPS} groups")
     groups: dict[str, tuple[str, tuple[int, ...]]] = {}

@@ -277,7 +277,7 @@ class Site:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("BELAY_")}
         tree = self.trees.get(machine.kind, ROOT) if machine is not None else ROOT
         environment = kept | {"PYTHONPATH": str(tree), "PYTHONUNBUFFERED": "1", "BELAY_TIME_SCALE": str(SCALE)} | more
-        environment["PYTHONSAFEPATH"] = "1"  # the folder that the test is called in is no source of modules
+        environment["PYTHONSAFEPATH"] = "1"  # the folder that the test is called in is not a source of modules
         command = [self.pythons.get(tree, sys.executable), *arguments]
         if machine is not None and machine.clocked:
             environment |= {

@@ -174,7 +174,7 @@ def test_ctrl_c_while_coming_up_is_clean(data: Path) -> None:
     ("arguments", "text"),
     [
         (["--product", "atlas-1"], "product 'atlas-1' is unknown"),
-        (["--state", "/nowhere"], "is no folder"),
+        (["--state", "/nowhere"], "is not a folder"),
         (["--state", "."], "where the sandbox keeps its own files"),
         (["--state", ""], "the name of the folder is empty"),
     ],

@@ -55,7 +55,7 @@ class Calls(Identity, Gauges, Control):
         answers: list[dict[str, Any]] = []
         for name, *arguments in requests:
             if name not in READINGS:
-                raise DriverError(f"{name[:64]!r} is no reading")
+                raise DriverError(f"{name[:64]!r} is not a reading")
             try:
                 answers.append({"value": getattr(self, name)(*arguments)})
             except DcmiError as error:

@@ -189,7 +189,7 @@ def _eid(text: str) -> bytes:
     except ValueError:
         raw = b""
     if len(raw) != 16:
-        raise DriverError(f"{text[:64]!r} is no EID: 32 hex digits")
+        raise DriverError(f"{text[:64]!r} is not an EID: 32 hex digits")
     return raw
 
 

@@ -90,7 +90,7 @@ class NpuSmi:
     async def create(self, card: int, chip: int, template: str) -> None:
         """Create a vNPU; its id is found by listing."""
         if not re.fullmatch(r"[A-Za-z0-9_]{1,31}", template):
-            raise DriverError(f"template {template[:64]!r} is no name of a template")
+            raise DriverError(f"template {template[:64]!r} is not the name of a template")
         line = ["set", "-t", "create-vnpu", "-i", str(card), "-c", str(chip), "-f", template]
         done(await self._tool.run(line))
 

@@ -30,7 +30,7 @@ def shipped_rules(folder: Path | None = None) -> tuple[LogRule, ...]:
             if document.get("kind") == "DiagnosisRules":
                 found += [msgspec.convert(rule, LogRule) for rule in document["spec"]["rules"]]
         except (yaml.YAMLError, msgspec.ValidationError, KeyError, AttributeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is no document of kind DiagnosisRules: {error}") from error
+            raise ValueError(f"{path} is not a document of kind DiagnosisRules: {error}") from error
     return tuple(found)
 
 

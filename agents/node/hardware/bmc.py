@@ -177,7 +177,7 @@ def _password(file: Path) -> str:
                 raise BmcError(f"{file} must be a file with mode 0600 or less; it is {stat.S_IMODE(mode):04o}")
             line = source.read(MAX_PASSWORD).split(b"\n", 1)[0].decode("utf-8", "strict").rstrip("\r")
     except (OSError, UnicodeDecodeError) as error:
-        raise BmcError(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from error
+        raise BmcError(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from error
     if not line:
         raise BmcError(f"{file} is empty; its first line must be the password")
     return line

@@ -122,7 +122,7 @@ def listed(text: bytes | str, *, per_source: bool = False) -> Tasks:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise PingError("the ping list is no JSON") from error
+        raise PingError("the ping list is not JSON") from error
     if not isinstance(body, list) or len(body) != 1 or not isinstance(body[0], dict):
         raise PingError("the ping list must be a JSON list with one element")
     rows = body[0].get("pingList")

@@ -113,7 +113,7 @@ def read(kind: Kind, file: Path, owner: int = 0) -> Client | None:
             found = os.fstat(descriptor)
             mode = stat.S_IMODE(found.st_mode)
             if not stat.S_ISREG(found.st_mode):
-                raise StorageError(f"{file} is no regular file")
+                raise StorageError(f"{file} is not a regular file")
             if found.st_uid != owner or mode & FORBIDDEN_MODE:
                 raise StorageError(f"{file} belongs to user {found.st_uid} with mode {mode:04o}; it is not trusted")
             data = source.read(MAX_BYTES + 1)

@@ -25,7 +25,7 @@ int env_read(const struct json *spec, struct env *out)
     struct buf text = {0};
     for (int line = spec->nodes[node].first; line >= 0; line = spec->nodes[line].next) {
         if (json_string(spec, line, &text) < 0)
-            return fail("process.env[%zu] is no line of text", out->count);
+            return fail("process.env[%zu] is not a line of text", out->count);
         if (out->count >= MAX_ENTRIES)
             return fail("process.env has more than %d lines", MAX_ENTRIES);
         out->line = want(realloc(out->line, (out->count + 1) * sizeof *out->line));
@@ -122,15 +122,15 @@ static int by_number(char *item, struct ids *out)
     char *dash = strchr(item, '-');
     if (!dash) {
         if (!integer(item, &left))
-            return fail("'%.64s' is no chip; want N, L-R or Ascend910-N", item);
+            return fail("'%.64s' is not a chip; want N, L-R or Ascend910-N", item);
         return put(out, left);
     }
     *dash = 0;
     char *high = trimmed(dash + 1), *low = trimmed(item);
     if (strchr(high, '-'))
-        return fail("'%.32s-%.32s' is no range; want exactly two borders", low, high);
+        return fail("'%.32s-%.32s' is not a range; want exactly two borders", low, high);
     if (!integer(low, &left) || left < 0 || !integer(high, &right) || right > MAX_RANGE)
-        return fail("'%.32s-%.32s' is no range; borders are integers from 0 to %d", low, high, MAX_RANGE);
+        return fail("'%.32s-%.32s' is not a range; borders are integers from 0 to %d", low, high, MAX_RANGE);
     if (left > right)
         return fail("the range %ld-%ld runs backwards", left, right);
     for (; left <= right; left++)
@@ -148,7 +148,7 @@ static int by_name(const char *item, struct ids *out)
         if (!strncmp(item, kinds[i], strlen(kinds[i])) && *digits >= '0' && *digits <= '9' && integer(digits, &id))
             return put(out, id);
     }
-    return fail("'%.64s' is no chip; want Ascend910-N, Ascend310-N, Ascend310B-N, Ascend310P-N or npu-N", item);
+    return fail("'%.64s' is not a chip; want Ascend910-N, Ascend310-N, Ascend310B-N, Ascend310P-N or npu-N", item);
 }
 
 static int ascending(const void *a, const void *b)

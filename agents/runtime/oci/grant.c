@@ -17,7 +17,7 @@ static int add_node(struct grant *out, const char *host, const char *inside)
         return fail("%.300s: %s", host, strerror(errno));
     const char *type = S_ISCHR(status.st_mode) ? "c" : S_ISBLK(status.st_mode) ? "b" : S_ISFIFO(status.st_mode) ? "p" : NULL;
     if (!type)
-        return fail("%.300s: is no device node", host);
+        return fail("%.300s: is not a device node", host);
     const char *comma = out->devices.len ? "," : "";
     buf_format(&out->devices, "%s{\"path\":", comma);
     buf_json(&out->devices, inside);

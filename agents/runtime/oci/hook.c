@@ -92,7 +92,7 @@ int role_destroy(int argc, char **argv)
     int done = argc == 4 ? 0 : fail("want card, chip and vNPU");
     for (int i = 1; i < argc && done == 0; i++)
         if (!number(argv[i], &value))
-            done = fail("'%.32s' is no number from 0 to 65535", argv[i]);
+            done = fail("'%.32s' is not a number from 0 to 65535", argv[i]);
     if (done == 0)
         done = driver_destroy(argv[1], argv[2], argv[3]);
     if (done == 0)

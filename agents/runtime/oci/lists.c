@@ -96,7 +96,7 @@ static int read_list(struct mounts *out, const char *name, int form)
     struct buf text = {0};
     struct stat status;
     if (!*name || strchr(name, '/') || !plain_path(name))
-        return fail("ASCEND_RUNTIME_MOUNTS: '%.64s' is no name of a list", name);
+        return fail("ASCEND_RUNTIME_MOUNTS: '%.64s' is not the name of a list", name);
     snprintf(file, sizeof file, TABLE_LISTS "/%s.list", name);
     if (form == LISTS_CDI && stat(file, &status) < 0 && errno == ENOENT) {
         say("runtime", "WARN", "%s is not there; its mounts are left out", file);

@@ -164,7 +164,7 @@ static int settle(struct walk *walk, const char *path, bool folder, char name[NA
         }
         if (!S_ISDIR(status.st_mode) || walk->depth == MAX_WALK) {
             close(fd);
-            return fail("%.200s: '%s' is no folder in the container", path, name);
+            return fail("%.200s: '%s' is not a folder in the container", path, name);
         }
         walk->fd[walk->depth++] = fd;
     }
@@ -230,7 +230,7 @@ static int take(struct order *out, const char *name, const char *value)
     }
     if (!strcmp(name, "--rootfs")) {
         out->rootfs = value;
-        return *value == '/' && plain_path(value) && strlen(value) < MAX_PATH ? 0 : fail("--rootfs: '%.200s' is no plain absolute path", value);
+        return *value == '/' && plain_path(value) && strlen(value) < MAX_PATH ? 0 : fail("--rootfs: '%.200s' is not a plain absolute path", value);
     }
     if (!strcmp(name, "--options")) {
         out->no_driver = strcmp(value, "VIRTUAL") != 0;

@@ -192,7 +192,7 @@ static int open_image(const char *folder, const char *name)
     if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && !status.st_uid && !(status.st_mode & 022))
         return file;
     close(file);
-    return fail("%.300s: is no file that root alone can write", path);
+    return fail("%.300s: is not a file that root alone can write", path);
 }
 
 static int digest_matches(int layer, const char *folder)

@@ -72,7 +72,7 @@ static int split(const struct env *env, const struct ids *ids, struct vnpu *out)
     while (*known && strcmp(*known, template))
         known++;
     if (!*known)
-        return fail("ASCEND_VNPU_SPECS: '%.64s' is no vNPU template", template);
+        return fail("ASCEND_VNPU_SPECS: '%.64s' is not a vNPU template", template);
     if (ids->count != 1 || ids->at[0] < 0 || ids->at[0] > 255)
         return fail("ASCEND_VNPU_SPECS needs exactly one chip, 0 to 255, in " VISIBLE);
     if (driver_create(ids->at[0], template, out->place) < 0)
@@ -283,7 +283,7 @@ static int create(const struct call *call)
     struct stat status;
     int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for a writer, and so would runc */
     if (fd >= 0 && fstat(fd, &status) == 0 && !S_ISREG(status.st_mode)) {
-        fail("%.300s: is no regular file", file);
+        fail("%.300s: is not a regular file", file);
         call_report(call);
         return 1;
     }

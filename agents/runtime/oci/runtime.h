@@ -84,7 +84,7 @@ struct env {
     size_t count;
 };
 
-int env_read(const struct json *spec, struct env *out); /* -1: no process, or a line that is no text */
+int env_read(const struct json *spec, struct env *out); /* -1: no process, or a line that is not text */
 const char *env_first(const struct env *env, const char *name); /* "" when not there */
 const char *env_last(const struct env *env, const char *name);
 const char *env_single(const struct env *env, const char *name); /* among lines with exactly one '=' */

@@ -237,7 +237,7 @@ int snapshot_checkpoint(const char *runc, const char *root, const char *id, cons
     struct sigaction action = {.sa_handler = pass_on};
     char digest[PATH_MAX];
     if (*to != '/' || strlen(to) > PATH_MAX - 64)
-        return fail("--image-path: %.200s is no absolute path", to);
+        return fail("--image-path: %.200s is not an absolute path", to);
     if (read_state(runc, root, id, &status, &bundle) < 0 || snapshot_shared_memory(bundle.at, &shm) < 0)
         return -1;
     /* whoever ends this must not leave the container standing still */

@@ -101,7 +101,7 @@ int read_trusted(const char *path, bool allow_link, size_t limit, struct buf *ou
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (allow_link ? 0 : O_NOFOLLOW));
     if (fd < 0)
         return fail("%.400s: %s", path, strerror(errno));
-    int done = fstat(fd, &status) < 0 || !S_ISREG(status.st_mode) ? fail("%.400s: is no regular file", path)
+    int done = fstat(fd, &status) < 0 || !S_ISREG(status.st_mode) ? fail("%.400s: is not a regular file", path)
                                                                   : read_file(fd, path, limit, out);
     close(fd);
     return done;

@@ -21,12 +21,12 @@ def now_us() -> int:
 
 
 def set_start(at: int | None = None) -> None:
-    """The update begins. Raises TypeError for a time that is no number of microseconds."""
+    """The update begins. Raises TypeError for a time that is not a number of microseconds."""
     _window["start"] = now_us() if at is None else _time("start_time", at)
 
 
 def set_end(at: int | None = None) -> None:
-    """The update ended. Raises TypeError for a time that is no number of microseconds."""
+    """The update ended. Raises TypeError for a time that is not a number of microseconds."""
     _window["end"] = now_us() if at is None else _time("end_time", at)
 
 

@@ -32,7 +32,7 @@ def tree_at(folder: str, revision: str) -> Iterator[str]:
         InputError: no work tree, no such revision (a shallow clone?), or too large.
     """
     if revision.startswith("-"):
-        raise InputError(f"{revision!r} is no revision", where="--base")
+        raise InputError(f"{revision!r} is not a revision", where="--base")
     prefix = _git(folder, "rev-parse", "--show-prefix", why="is in no Git work tree").strip()
     root = _git(folder, "rev-parse", "--show-toplevel", why="is in no Git work tree").strip()
     commit = _git(

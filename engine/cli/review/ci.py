@@ -134,7 +134,7 @@ def checked_address(api: str, *, plain: bool) -> str:
     """
     parts = urlsplit(api)
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query or parts.fragment:
-        raise InputError(f"{api[:200]!r} is no address of an API", where="--post")
+        raise InputError(f"{api[:200]!r} is not an address of an API", where="--post")
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK and not plain:
         raise InputError(
             f"{api[:200]} is not https: the token could be read on its way", where="--post",

@@ -68,7 +68,7 @@ def review(output: str, post: bool, key: str, fail_on: tuple[str, ...], plain_ht
     from engine.errors import InputError
 
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,63}", key) or "--" in key:
-        raise InputError(f"{key!r} is no key: at most 63 letters, digits, '.', '_' or '-'", where="--key")
+        raise InputError(f"{key!r} is not a key: at most 63 letters, digits, '.', '_' or '-'", where="--key")
     env = os.environ
     if post:  # before the work, so that a missing token is said at once
         request = ci.request(env)
@@ -133,7 +133,7 @@ def _reviewed(
             notes.append("compared with nothing: --base names no revision, and this is no CI job of a request")
         if Path(desired).is_dir() and not _documents(desired) and not (before and _documents(before)):
             raise InputError(
-                "holds neither desired/ nor policies/, so it is no state repository", where=desired,
+                "holds neither desired/ nor policies/, so it is not a state repository", where=desired,
                 hint="Name its root with --desired (or the input desired of the action).",
             )  # fmt: skip
         return compared(

@@ -91,7 +91,7 @@ def _kinds(devices: Iterable[ClaimDevice], attributes: Sequence[str]) -> list[li
     groups: dict[tuple[tuple[type, Hashable], ...], list[ClaimDevice]] = {}
     for device in devices:
         values = [device.values[name] for name in attributes]
-        # as ``equal`` compares; what is no value of an attribute may not be hashable
+        # as ``equal`` compares; what is not a value of an attribute may not be hashable
         key = tuple((type(one), one if isinstance(one, int | str | tuple) else repr(one)) for one in values)
         groups.setdefault(key, []).append(device)
     return list(groups.values())

@@ -95,7 +95,7 @@ def version(text: str) -> Version:
     """A semantic version. Raises CelError."""
     found = _SEMVER.fullmatch(text) if len(text) <= 128 else None
     if found is None:
-        raise CelError(f"{text[:80]!r} is no semantic version")
+        raise CelError(f"{text[:80]!r} is not a semantic version")
     pre = tuple(
         (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in (found[4] or "").split(".") if part
     )
@@ -387,7 +387,7 @@ def _number(text: str) -> int | float:
             raise ValueError
         value: int | float = float(text) if "." in text else int(text, 0)
     except ValueError:
-        raise CelError(f"{text[:_MAX_DIGITS]!r} is no number that can be read") from None
+        raise CelError(f"{text[:_MAX_DIGITS]!r} is not a number that can be read") from None
     _bounded(value)
     return value
 
@@ -432,7 +432,7 @@ def _field(owner: Any, name: str) -> Any:
 
 def _item(owner: Any, key: Any) -> Any:
     if not isinstance(key, str | int):
-        raise CelError(f"{type(key).__name__} is no key of an item")
+        raise CelError(f"{type(key).__name__} is not a key of an item")
     if isinstance(owner, Domains):
         return owner.get(str(key), {})
     if isinstance(owner, Mapping) and key in owner:

@@ -54,7 +54,7 @@ def choose_policies(
 
 
 def _contents(policies: Policies) -> list[dict[str, object]]:
-    """The content of the policies without their origin: moving a file is no change of policy."""
+    """The content of the policies without their origin: moving a file is not a change of policy."""
     return [item.document.manifest() for item in policies]
 
 

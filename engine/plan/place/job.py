@@ -89,7 +89,7 @@ def of(
     if refused is not None:
         return refused
     if not static and resource not in WHOLE_CHIP and resource != NPU_CORE:
-        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} is no resource that a placement policy handles")
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} is not a resource that a placement policy handles")
     mixed = sorted({pod.resource for pod in npu_pods} - {resource})
     if mixed:
         return Refusal(

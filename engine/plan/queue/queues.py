@@ -135,7 +135,7 @@ class Queues:
         if queue_state.broken:
             return ("QueueNotOpen", queue_state.broken, f"correct queue {queue}")
         if queue == ROOT_QUEUE or queue in self._parents:
-            text = f"queue {queue} is no leaf queue, jobs cannot be put there"
+            text = f"queue {queue} is not a leaf queue, jobs cannot be put there"
             return ("QueueNotOpen", text, "name a leaf queue")
         if queue_state.state != OPEN:
             return ("QueueNotOpen", f"queue {queue} is in state {queue_state.state}, not Open", f"open queue {queue}")
@@ -274,7 +274,7 @@ def _of_object(name: str, raw: Mapping[str, Any]) -> QueueState:
 
 
 def _read(queue_state: QueueState, name: str, amounts: Mapping[str, Any]) -> None:
-    """Read the amounts of a queue; an amount that is no quantity closes the queue and states why."""
+    """Read the amounts of a queue; an amount that is not a quantity closes the queue and states why."""
     row: Amounts = getattr(queue_state, name)
     for resource, value in sorted(amounts.items()):
         try:

@@ -178,7 +178,7 @@ def _training_resumed(pods: list[Pod], since: int, now: int) -> int | None:
 
 
 def _unix_ms(text: str) -> int:
-    """Unix milliseconds of a text in seconds; 0 when it is no number."""
+    """Unix milliseconds of a text in seconds; 0 when it is not a number."""
     try:
         seconds = float(text) if len(text) <= 32 else 0.0
     except ValueError:

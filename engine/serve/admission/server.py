@@ -152,7 +152,7 @@ class AdmissionServer:
         except TimeoutError:
             return web.Response(status=408, text="the body did not arrive in time\n")
         except UNREADABLE:
-            return web.Response(status=400, text="the body ended early or is no HTTP\n")
+            return web.Response(status=400, text="the body ended early or is not HTTP\n")
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             return web.Response(status=400, text=f"no AdmissionReview: {bounded(str(error), 200)}\n")
         code, why = await self.verdict(asked)

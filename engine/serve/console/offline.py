@@ -196,10 +196,10 @@ def _address(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         hint = "Write HOST:PORT, such as 127.0.0.1:8081."
-        raise InputError(f"{listen!r} is no address", where="--listen", hint=hint)
+        raise InputError(f"{listen!r} is not an address", where="--listen", hint=hint)
     host = host.removeprefix("[").removesuffix("]") or "0.0.0.0"
     try:
         socket.getaddrinfo(host, None)
     except OSError as error:
-        raise InputError(f"{host!r} is no address", where="--listen") from error
+        raise InputError(f"{host!r} is not an address", where="--listen") from error
     return host, int(port)

@@ -170,7 +170,7 @@ class Questions:
         except ValueError as error:
             return failure(400, str(error)[:200], "Times are RFC 3339.")
         if not 0 <= end - begin <= 10 * 366 * 86_400:
-            return failure(400, "the time is no time", "from comes before to, at most ten years.")
+            return failure(400, "the time is not a time", "from comes before to, at most ten years.")
         seen = await asyncio.to_thread(self._past.digests, begin, end)
         body = await asyncio.to_thread(comparison.heat, by, seen, begin, end)
         document = self._changes.document

@@ -74,14 +74,14 @@ def rules(*, free: bool, hosts: str = "", proxy_header: str = "", proxies: str =
             networks.append(ipaddress.ip_network(text, strict=False))
         except ValueError as error:
             hint = "Write addresses or networks, such as 10.0.0.7 or 10.0.0.0/24, separated by commas."
-            raise InputError(f"{text[:60]!r} is no address", where="BELAY_CONSOLE_PROXIES", hint=hint) from error
+            raise InputError(f"{text[:60]!r} is not an address", where="BELAY_CONSOLE_PROXIES", hint=hint) from error
     if proxy_header and not networks:
         raise InputError(
             "anyone could send the header", where="BELAY_CONSOLE_PROXY_HEADER",
             hint="Name the proxy's addresses in BELAY_CONSOLE_PROXIES.",
         )  # fmt: skip
     if proxy_header and not all(char.isascii() and (char.isalnum() or char == "-") for char in proxy_header):
-        raise InputError(f"{proxy_header[:60]!r} is no name of a header", where="BELAY_CONSOLE_PROXY_HEADER")
+        raise InputError(f"{proxy_header[:60]!r} is not the name of a header", where="BELAY_CONSOLE_PROXY_HEADER")
     named = frozenset(part.strip().lower() for part in hosts.split(",") if part.strip())
     return AccessRules(free=free, hosts=named, proxy_header=proxy_header, proxies=tuple(networks))
 

@@ -254,7 +254,7 @@ def accounts_of(text: str) -> frozenset[tuple[str, str]]:
     for entry in entries:
         namespace, slash, name = entry.partition("/")
         if not (slash and namespace and name) or "/" in name:
-            raise ValueError(f"{bounded(entry, 80)!r} is no ServiceAccount: write namespace/name")
+            raise ValueError(f"{bounded(entry, 80)!r} is not a ServiceAccount: write namespace/name")
         found.add((namespace, name))
     return frozenset(found)
 

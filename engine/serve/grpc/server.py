@@ -334,7 +334,7 @@ def where(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int, boo
     """(host, port, whether the address was set) to serve on; an empty host when the services are off.
 
     Raises:
-        InputError: $POD_IP or the setting is no address to listen on.
+        InputError: $POD_IP or the setting is not an address to listen on.
     """
     text = settings.grpc_listen
     if text == "off":
@@ -342,7 +342,9 @@ def where(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int, boo
     if text != "auto":
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
-            raise InputError(f"{text!r} is no address", where="BELAY_GRPC_LISTEN", hint="Write HOST:PORT, off or auto.")
+            raise InputError(
+                f"{text!r} is not an address", where="BELAY_GRPC_LISTEN", hint="Write HOST:PORT, off or auto."
+            )
         return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port), True
     pod = environ.get("POD_IP", "")
     if not pod:
@@ -350,9 +352,9 @@ def where(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int, boo
     try:
         address = ipaddress.ip_address(pod)
     except ValueError as error:
-        raise InputError(f"{pod!r} is no IP address", where="POD_IP") from error
+        raise InputError(f"{pod!r} is not an IP address", where="POD_IP") from error
     if address.is_unspecified or pod == "255.255.255.255":
-        raise InputError(f"{pod} is no address to listen on", where="POD_IP")
+        raise InputError(f"{pod} is not an address to listen on", where="POD_IP")
     return str(address), PORT, True
 
 

@@ -121,7 +121,7 @@ class Certificates:
             except OSError as error:
                 raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from error
             if b"-----BEGIN " not in data:
-                raise InputError("is no PEM file", where=str(file))
+                raise InputError("is not a PEM file", where=str(file))
             found.append(data)
         self._seen = stamps
         return found[0], found[1], found[2]

@@ -134,9 +134,9 @@ def _unfit(source: Path, target: Path) -> str:
             if part.is_symlink():
                 return f"{part} is a symbolic link"
     if not source.is_file():
-        return f"{source} is no file"
+        return f"{source} is not a file"
     if not target.absolute().parent.is_dir():
-        return f"{target.parent} is no folder"
+        return f"{target.parent} is not a folder"
     if source.absolute() == target.absolute() or (target.exists() and source.samefile(target)):
         return f"{source} and {target} are the same file"
     return ""

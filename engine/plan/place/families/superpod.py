@@ -100,7 +100,7 @@ def blocks(job: JobRequest, node_chips: int, super_pod_nodes: int) -> Blocks | R
     chips = job.total if not text else int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
     soft = job.labels.get(AFFINITY_LABEL) == "soft"
     if chips == 0:
-        return _invalid(f"sp-block is invalid: {text or chips} is no number of chips")
+        return _invalid(f"sp-block is invalid: {text or chips} is not a number of chips")
     if job.pods <= 1 and chips < node_chips and chips != job.total:
         return _invalid(_SINGLE_BLOCK)
     if chips < node_chips:

@@ -63,7 +63,7 @@ def _requirement(row: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def _compare(value: str | None, values: list[str]) -> int:
-    """Sign of the label's number minus the wanted one; 0 where either is no integer, so that nothing matches."""
+    """Sign of the label's number minus the wanted one; 0 where either is not an integer, so that nothing matches."""
     if value is None or len(values) != 1:
         return 0
     try:
