@@ -139,6 +139,17 @@ def test_a_branch_with_the_same_ending_is_not_confused(repo: Repo, tmp_path: Pat
     assert reason(source(repo, tmp_path, branch="prod").fetch()) == "BranchNotFound"
 
 
+@pytest.mark.parametrize("left", ["policies/schemas/belay.json", "desired/.old.yaml", "policies/.github/x.yml"])
+def test_a_tree_that_keeps_no_more_than_schemas_is_empty(repo: Repo, tmp_path: Path, left: str) -> None:
+    repo.commit({"desired/a.yaml": "1", left: "{}"})
+    s = source(repo, tmp_path)
+    first = s.fetch().revision
+    git(repo.work, "rm", "-q", "desired/a.yaml")
+    repo.commit({"README": "all gone"})
+    result = s.fetch(first)
+    assert result.revision is first and reason(result, "Accepted") == "EmptyTree"
+
+
 def test_an_empty_tree_is_refused_and_the_last_revision_stays(repo: Repo, tmp_path: Path) -> None:
     first_sha = repo.commit({"desired/a.yaml": "1"})
     s = source(repo, tmp_path)

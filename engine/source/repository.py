@@ -21,7 +21,16 @@ from engine.source.mirror import Mirror
 from engine.source.objects import ObjectStore
 from engine.source.records import FetchResult, Limits, RefusedFile, Revision, SourceConfig
 from engine.source.signatures import Signature, Verifier
-from engine.source.tree import REGULAR, TreeEntry, TreeSelection, capped, changed_paths, is_document_path, select
+from engine.source.tree import (
+    REGULAR,
+    TreeEntry,
+    TreeSelection,
+    capped,
+    changed_paths,
+    is_document_path,
+    may_declare,
+    select,
+)
 from engine.source.watch import Watch
 from engine.source.worktree import WorkTree, digest
 from engine.wire.commitproof import CommitProof
@@ -441,9 +450,9 @@ class GitSource:
 
 
 def _refuse_empty(files: dict[str, str]) -> None:
-    if not files:
+    if not any(map(may_declare, files)):
         raise SourceError(
             "EmptyTree",
-            "no YAML or JSON file below desired/ or policies/",
+            "no YAML or JSON file below desired/ or policies/ that could declare anything",
             hint="To remove everything, keep one document; a big deletion then asks for its confirmation",
         )

@@ -55,6 +55,12 @@ def is_document_path(path: str) -> bool:
     return bool(slash) and root in ROOTS and path.lower().endswith(EXTENSIONS)
 
 
+def may_declare(path: str) -> bool:
+    """Whether the file of a document path can declare anything: it is not hidden, and no JSON Schema for editors."""
+    folder = f"/{path}".rpartition("/")[0]
+    return "/." not in f"/{path}" and not (path.lower().endswith(".json") and folder.endswith("/schemas"))
+
+
 def select(
     entries: Iterable[TreeEntry], prefix: str, limits: Limits, follow: Callable[[TreeEntry], LinkTarget]
 ) -> TreeSelection:
