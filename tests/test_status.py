@@ -46,6 +46,7 @@ from engine.status import (
 from engine.status.bodies import MAX_BYTES
 from engine.status.mindcluster import device_list
 from engine.status.rescheduling import scheduler_bodies
+from engine.status.status_reader import read_status
 from engine.wire import history, sync
 from tests import worlds
 from tests.worlds import NOW
@@ -108,6 +109,10 @@ def test_a_job_that_failed_is_not_ready_and_the_way_to_run_it_again_is_said(caps
     data = named(memory_bodies(plan_of(), seen))["belay-job-train.ascendjob.j"]
     (ready,) = [c for c in json.loads(data["status.json"])["conditions"] if c["type"] == "Ready"]
     assert (data["phase"], ready["status"], ready["reason"], ready["message"]) == ("Failed", "False", "Failed", said)
+    read = read_status([{"metadata": {"name": "belay-job-train.ascendjob.j"}, "data": data}])
+    assert [(job.failure["reason"], job.failure["message"]) for job in read.jobs] == [("Failed", said)]
+    (row,) = answers.jobs(plan_of(), seen).rows
+    assert (row["phase"], row["reason"]) == ("Failed", said)
     body = explain("job", "train/j", plan_of(), seen)
     assert [(pod["pod"], pod["exit codes"]) for pod in body["failedPods"]] == [("j-1", [137])]
     narrate("job", body, sys.stdout, None)

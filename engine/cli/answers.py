@@ -13,7 +13,7 @@ import msgspec
 
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
-from engine.gangs.job_status import ended
+from engine.gangs.job_status import FAILED, end_message, ended
 from engine.model.cluster import Observed, ids_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips
@@ -89,7 +89,11 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
         running = sum(bool(pod.node) and pod.phase == "Running" for pod in pods)
         placed = any(pod.node for pod in pods)
         owner = ObjectKey(gang.api_version, gang.kind, namespace, name) if gang is not None else None
-        end = ended(observed.objects.get(owner)) if owner is not None else ""
+        raw = observed.objects.get(owner) if owner is not None else None
+        end = ended(raw)
+        why = f"{wait.reason}: {wait.message}" if wait else ""
+        if end == FAILED:
+            why = end_message(raw)
         rows.append(
             {
                 "namespace": namespace,
@@ -101,7 +105,7 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
                 "nodes": sorted({pod.node for pod in pods if pod.node}),
                 "queue": gang.queue if gang is not None else None,
                 "created": rfc3339(gang.created) if gang is not None and gang.created else None,
-                "reason": f"{wait.reason}: {wait.message}" if wait else "",
+                "reason": why,
             }
         )
     columns = ("namespace", "kind", "name", "phase", "ready", "chips", "nodes", "created", "reason")

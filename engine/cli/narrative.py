@@ -87,6 +87,8 @@ def _sentence(kind: str, body: Body) -> tuple[str, tuple[str, ...]]:
                 f"{running or 'none'} of its pods still {'runs' if running < 2 else 'run'}",
             )
         return f"{body['kind']} {body['job']}{waits}: {state}", ("job", "kind", "ended")
+    if kind == "order":
+        return f"orders to chip {body['chip']}", ("chip",)
     if kind == "link":
         return f"link {body['link']}: {body['summary']}", ("link", "summary")
     return f"{kind} {body.get(kind) or ''}".strip(), (kind,)

@@ -101,13 +101,14 @@ def print_status(status: PublishedStatus, out: TextIO, *, wide: bool, now: float
     weak = [lemon for pool in status.pools for lemon in pool.lemons if wide or lemon.get("avoided")]
     rows = [[lemon.get(key) for key in ("node", "chip", "failures", "threshold")] for lemon in weak]
     section(("fails again and again", "chip", "failures", "threshold"), rows)
-    jobs = status.jobs if wide else [job for job in status.jobs if job.pending]
+    jobs = status.jobs if wide else [job for job in status.jobs if job.pending or job.failure]
     if status.jobs:
         phases = ", ".join(f"{number} {phase}" for phase, number in status.phases.items())
         show.text(f"\njobs: {phases}", out)
+    reasons = [(job, job.failure or job.pending) for job in jobs]
     section(
         ("job", "phase", "reason", "message"),
-        [(job.name, job.phase, job.pending.get("reason"), job.pending.get("message")) for job in jobs],
+        [(job.name, job.phase, why.get("reason"), why.get("message")) for job, why in reasons],
     )
     held = [[d.get(key) for key in ("action", "budget", "until", "what")] for d in status.deferred]
     section(("held back", "budget", "until", "what"), held)

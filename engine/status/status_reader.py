@@ -25,12 +25,15 @@ class PublishedPool(msgspec.Struct, frozen=True):
 
 
 class PublishedJob(msgspec.Struct, frozen=True):
-    """One NPU job as ``namespace/Kind/name``; ``pending`` holds reason and message while it waits."""
+    """One NPU job as ``namespace/Kind/name``; ``pending`` holds reason and message while it waits, ``failure`` those of
+    its end once it has failed.
+    """
 
     name: str
     phase: str
     placement: dict[str, Any] = {}
     pending: dict[str, Any] = {}
+    failure: dict[str, Any] = {}
 
 
 class PublishedStatus(msgspec.Struct, frozen=True):
@@ -109,7 +112,15 @@ def _job(name: str, data: Mapping[str, str]) -> PublishedJob:
         str(data.get(PHASE_KEY, "Unknown")),
         _mapping(status.get("placement")),
         _mapping(status.get("pending")),
+        _failure(status),
     )
+
+
+def _failure(status: Mapping[str, Any]) -> dict[str, Any]:
+    rows = status.get("conditions")
+    found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    ended = [row for row in found if row.get("type") == "Ready" and row.get("reason") == "Failed"]
+    return {"reason": "Failed", "message": str(ended[0].get("message") or "")} if ended else {}
 
 
 def _objects(text: str | None) -> list[dict[str, Any]]:
