@@ -30,7 +30,7 @@ class LateShard:
         self._clock, self._due, self._cost = clock, clock.now + after, cost
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[bool]:
+    async def claim_pass(self) -> AsyncIterator[bool]:
         yield True
 
     def refresh(self) -> str:
