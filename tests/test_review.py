@@ -507,7 +507,7 @@ def test_a_tree_that_is_too_large_is_refused(parted: Path, monkeypatch: pytest.M
 def test_a_folder_that_is_no_state_repository_is_no_review_without_findings(state: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     done = belay("--desired", str(tmp_path / "other"))
-    assert done.exit_code == 2 and "no state repository" in done.stderr and "--desired" in done.stderr
+    assert done.exit_code == 2 and "not a state repository" in done.stderr and "--desired" in done.stderr
     # a change that takes all away is one, and is shown
     shutil.rmtree(state / "desired")
     assert belay("--desired", str(state), "--base", "origin/main").exit_code == 0
