@@ -237,7 +237,7 @@ def test_vnpus_are_cut_and_given_back() -> None:
         assert cutting.asked[-1] == "set -t destroy-vnpu -i 0 -c 0 -v 101"
         with pytest.raises(DriverError, match="resource is not enough"):
             await driver.create_vnpu(1, "vir02")
-        with pytest.raises(DriverError, match="no name of a template"):
+        with pytest.raises(DriverError, match="not the name of a template"):
             await driver.create_vnpu(0, "vir02; rm -rf /")
         with pytest.raises(DriverError, match="no vNPU 999"):
             await driver.destroy_vnpu(999)

@@ -504,7 +504,7 @@ def test_a_tree_that_is_too_large_is_refused(parted: Path, monkeypatch: pytest.M
     assert "--base" in str(large.value)
 
 
-def test_a_folder_that_is_no_state_repository_is_no_review_without_findings(state: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_state_repository_fails(state: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     done = belay("--desired", str(tmp_path / "other"))
     assert done.exit_code == 2 and "not a state repository" in done.stderr and "--desired" in done.stderr
