@@ -236,7 +236,7 @@ def test_errors_are_ours_and_hold_no_password() -> None:
     with pytest.raises(StoreUnavailable) as failure:
         PassStore(connect("redis://:hunter2@127.0.0.1:1/0")).take_relist("main")
     assert "hunter2" not in str(failure.value)
-    with pytest.raises(BelayError, match="no Redis URL") as wrong:
+    with pytest.raises(BelayError, match="not a Redis URL") as wrong:
         connect("http://user:hunter2@host")
     assert "hunter2" not in str(wrong.value)
 
