@@ -3,9 +3,10 @@
 Everything in one run, in pairs side by side, so that a busy machine disturbs both sides; what a save or a pass is
 compared with is measured before and after it. The floor is one copy of the same tensors to other warm memory by as many
 threads; "the disk's own write" is the same bytes with O_DIRECT from an aligned buffer, fsync included; caches of files
-are dropped before reads. The disk's own read needs no new memory; a load needs as much as the state, which the host of
-a virtual machine may first have to give back. Such a disk's rate jumps twofold between reads, so a load is compared with
-reads of the same file before and after it, or with torch's, whichever has the better median. `python -m tests.bench checkpoint checkpoint-reading`; SIZE_MB= smaller.
+are dropped right before loads, so that each finds the memory that the same load had before: fresh memory costs several
+times as much where the host of a virtual machine took it back. The disk's own read, with O_DIRECT, needs none. Its rate
+jumps twofold between reads, so a load is compared with reads of the same file before and after it, or with torch's,
+whichever has the better median. `python -m tests.bench checkpoint checkpoint-reading`; SIZE_MB= smaller.
 """
 
 from __future__ import annotations
@@ -186,15 +187,15 @@ class _Bench:
         own = sets.rank_file(self.folder / "job", 1, 0, 1)
         newest, proven, torchs, disk, verify, memory, later, fresh = [], [], [], [], [], [], [], []
         for _ in range(PAIRS):
-            before = self._cold(own, lambda: self._read(own))
+            before = _timed(lambda: self._read(own))
             newest.append(self._cold(own, lambda: self._touch(checkpoints.load_newest()[1])))
-            disk.append((before + self._cold(own, lambda: self._read(own))) / 2)
+            disk.append((before + _timed(lambda: self._read(own))) / 2)
             torchs.append(self._cold(zipped, lambda: self._touch(torch_load(self.torch, zipped))))
-            verify.append(self._cold(own, lambda: verifying.verify(own)))
+            verify.append(_timed(lambda: verifying.verify(own)))
         for _ in range(RUNS):
-            before = self._cold(own, lambda: self._read(own))
+            before = _timed(lambda: self._read(own))
             loaded = self._cold(own, lambda: reading.load(own))
-            proven.append(2 * loaded / (before + self._cold(own, lambda: self._read(own))))
+            proven.append(2 * loaded / (before + _timed(lambda: self._read(own))))
             fresh.append(_timed(self._fresh))
             memory.append(_timed(lambda: self._touch(self.saver.load(path))) * 1000)
             state = checkpoints.load_newest()[1]
