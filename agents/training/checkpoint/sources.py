@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,8 @@ from agents.training.checkpoint.errors import Damaged
 PAGE = 4096
 DIRECT = 64 << 20
 """Files of at least this size are read past the page cache, in bytes."""
+MAPPED_STEP = 16 << 20
+"""Bytes of a mapped file that are read at a time."""
 TAIL_READ = 1 << 20
 """Bytes to read from the end of a file first; they almost always contain the whole map."""
 
@@ -81,6 +84,9 @@ class FileSource:
 class MappedFile:
     """A private mapping of a whole open file. What cannot be read is an error here, and not the end of the process that
     a plain access to the mapping would be.
+
+    The file is read in order, by one thread at a time: the kernel's readahead takes reads of several threads for random
+    ones, and 2 GiB take 1.1 s instead of 0.6 s.
     """
 
     def __init__(self, file: FileSource) -> None:
@@ -88,11 +94,20 @@ class MappedFile:
         self.memory = mmap.mmap(file.handle, file.size, flags=mmap.MAP_PRIVATE)
         self._view = memoryview(self.memory)
         self._start = address(self._view)
+        self._reading = threading.Lock()
+        self._read = 0
+        self._refused: set[int] = set()
+        """Starts of steps that the kernel did not read."""
 
     def block(self, start: int, size: int, buffer: mmap.mmap) -> memoryview:
         """``size`` bytes where they lie, read from the file before; read into ``buffer`` where the kernel cannot."""
-        first = start // PAGE * PAGE
-        if pages.advise(self._start + first, start + size - first, "read"):
+        with self._reading:
+            while self._read < start + size:
+                if not pages.advise(self._start + self._read, min(MAPPED_STEP, self.size - self._read), "read"):
+                    self._refused.add(self._read)
+                self._read += MAPPED_STEP
+        first = start // MAPPED_STEP * MAPPED_STEP
+        if self._refused.isdisjoint(range(first, start + size, MAPPED_STEP)):
             return self._view[start : start + size]
         found = memoryview(buffer)[:size]
         self._file.into(start, found)
