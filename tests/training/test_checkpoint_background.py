@@ -122,6 +122,38 @@ def test_the_origin_is_held_as_long_as_it_is_used_where_memory_is_missing(
     assert released.wait(60)
 
 
+def test_a_host_without_more_threads_copies_at_once(origin: int, monkeypatch: pytest.MonkeyPatch):
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    memory, released = mapping(origin), threading.Event()
+    background.own(memory, "origin", released.set, grace_s=LATER)
+    assert released.is_set() and not background._running
+    write(origin, b"x")
+    assert memory[:1] == b"a" == memory[-1:]
+    background.finish()
+
+
+def test_a_file_without_sums_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    size = 40 << 20
+    Saver(None).save({"weights": torch.ones(size // 4)}, tmp_path / "a.mindio")
+    for one in (tmp_path / ".belay").glob("*.sums"):
+        one.unlink()
+    assert (reading.load(tmp_path / "a.mindio", mapped=True)["weights"] == 1).all()
+    into = FileSource.into
+
+    def broken(self: FileSource, start: int, target: memoryview) -> None:
+        if start < size // 2 < start + len(target):
+            raise Damaged(f"{self.name}: bytes {start}..{start + len(target)} cannot be read")
+        into(self, start, target)
+
+    monkeypatch.setattr(FileSource, "into", broken)
+    monkeypatch.setattr(pages, "advise", lambda *_: False)
+    with pytest.raises(Damaged, match="cannot be read"):
+        reading.load(tmp_path / "a.mindio", mapped=True)
+
+
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[WriterClient]:
     with world.writing(tmp_path / "work") as one:

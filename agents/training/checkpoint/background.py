@@ -36,7 +36,12 @@ def own(memory: mmap.mmap, name: str, release: Callable[[], None] | None = None,
     copy = _Copy(memory, name, release or (lambda: None), grace_s)
     with _guard:
         _running.add(copy)
-    copy.start()
+    try:
+        copy.start()
+    except RuntimeError:
+        # the host gives no more threads: a fork would wait for a copy that never ends
+        copy.wake.set()
+        copy.run()
 
 
 def finish() -> None:
@@ -93,4 +98,11 @@ class _Copy(threading.Thread):
         return True
 
 
-os.register_at_fork(before=finish)
+def _forget() -> None:
+    """In a child: copies that another thread began at the moment of the fork are the parent's."""
+    global _guard
+    _guard = threading.Lock()
+    _running.clear()
+
+
+os.register_at_fork(before=finish, after_in_child=_forget)

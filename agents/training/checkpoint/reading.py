@@ -152,6 +152,9 @@ def _mapped(source: FileSource, known: list[Sums], must: bool, weights_only: boo
     mapped = sources.MappedFile(source)
     # no targets: the blocks are compared where they lie
     _fetch(mapped, [], known, threads or blocks.workers())
+    if proven and not known:
+        # nothing to compare with, but what cannot be read must be an error now and not the end of the process later
+        sources.read_all(mapped, threads or blocks.workers())
     where, size = found.records[layout.STRUCTURE]
     storages = _Storages(source.name, found, mapped.memory)
     result = unpickling.load(source.name, sources.read(mapped, where, size), storages.make, weights_only)

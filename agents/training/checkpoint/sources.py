@@ -169,6 +169,11 @@ def gather(
     return _blocks(source, list(wanted), size, known, threads, plan, None)
 
 
+def read_all(source: Source, threads: int) -> None:
+    """Read everything once, comparing nothing. Raises :class:`Damaged` for what cannot be read."""
+    _blocks(source, list(range(-(-source.size // sums.BLOCK))), sums.BLOCK, None, threads, {}, None)
+
+
 def prove(
     source: Source, known: sums.Sums, threads: int, progress: Callable[[int], None] | None = None
 ) -> list[tuple[int, int]]:
