@@ -70,8 +70,9 @@ def report(
     super_pod: int = -1,
     index: int = 0,
     rack: int | None = None,
+    at: float = worlds.NOW,
 ) -> Item:
-    """The device plugin's report; ``network=None`` leaves the key out."""
+    """The device plugin's report just before ``at``; ``network=None`` leaves the key out."""
     resource, out = f"huawei.com/{kind}", {*busy, *unhealthy}
     names = {tail: ",".join(f"{kind}-{i}" for i in sorted(ids)) for tail, ids in (
         ("Unhealthy", set(unhealthy)), ("NetworkUnhealthy", set(network or ())), ("Recovering", set(recovering)),
@@ -86,7 +87,7 @@ def report(
     lists |= {f"{resource}-{tail}": text for tail, text in names.items()}
     lists[f"{resource}-Fault"] = json.dumps(faults, separators=(",", ":"))
     made = deviceinfo.build(
-        name, device_list=lists, update_time=int(worlds.NOW) - 2, super_pod_id=super_pod, server_index=index,
+        name, device_list=lists, update_time=int(at) - 2, super_pod_id=super_pod, server_index=index,
         rack_id=rack,
     )  # fmt: skip
     made["metadata"]["resourceVersion"] = "7"

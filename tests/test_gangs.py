@@ -168,3 +168,39 @@ def test_task_minimums_above_the_jobs_own_minimum_do_not_hold_it_back() -> None:
         job = _object("Job", "v", {"minAvailable": least, "tasks": tasks}, api="batch.volcano.sh/v1alpha1")
         gang = _only(worlds.observed(pods=pods, objects=[job]))
         assert (gang.min_available, gang.task_min) == (least, minimums)
+
+
+LWS = "leaderworkerset.sigs.k8s.io/template-revision-hash"
+
+
+def test_a_rolling_stateful_set_and_a_rolling_leader_worker_set_name_their_templates_newest_first() -> None:
+    def pod(index: int, labels: dict[str, str], **more: Any) -> Any:
+        return worlds.pod(
+            f"s-{index}", count=1 + index, owner=("StatefulSet", "s"), owner_api="apps/v1", labels=labels, **more
+        )
+
+    parallel = {"replicas": 3, "podManagementPolicy": "Parallel"}
+    owner = _object("StatefulSet", "s", parallel, api="apps/v1") | {"status": {"updateRevision": "new"}}
+    hashes = [{"controller-revision-hash": name} for name in ("old", "old", "new")]
+    gang = _only(worlds.observed(pods=[pod(index, row) for index, row in enumerate(hashes)], objects=[owner]))
+    found = [(part.template, part.pods, part.wanted) for part in gang.rollout]
+    assert found == [("new", ("train/s-2",), 1), ("old", ("train/s-0", "train/s-1"), 2)]
+    assert {part.key for part in gang.rollout} == {gang.key}
+
+    both = [{**row, LWS: "one"} for row in hashes]
+    gang = _only(worlds.observed(pods=[pod(index, row) for index, row in enumerate(both)], objects=[owner]))
+    assert not gang.rollout, "the LeaderWorkerSet's own revision decides"
+
+
+def test_workloads_that_share_a_pod_group_are_not_told_apart_by_their_templates() -> None:
+    notes = {"scheduling.k8s.io/group-name": "g"}
+    pods = [
+        worlds.pod(
+            f"{name}-5f-a", count=1, owner=("ReplicaSet", f"{name}-5f"), owner_api="apps/v1", annotations=notes,
+            labels={"pod-template-hash": f"hash-{name}"},
+        )
+        for name in "de"
+    ]  # fmt: skip
+    declared = _object("PodGroup", "g", {"minMember": 2}, api="scheduling.volcano.sh/v1beta1")
+    gang = _only(worlds.observed(pods=pods, objects=[declared]))
+    assert gang.kind == "PodGroup" and len(gang.pods) == 2 and not gang.rollout

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from engine.gangs.owners import (
     POD_GROUP_APIS,
     VOLCANO_API,
@@ -24,6 +26,7 @@ from engine.gangs.owners import (
     spec_of,
     tasks_of,
 )
+from engine.gangs.templates import by_template, replica_sets_of, wanted_of_template
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
@@ -136,8 +139,24 @@ def form_gang(
         classes: values of the cluster's priority classes.
         gangs: those formed before.
     """
-    inputs = (owner, pods, finder.groups_for(owner, pods), classes)
-    return gangs.of(key, inputs, lambda: _gang(key, owner, pods, finder, classes))
+    replica_sets = replica_sets_of(pods, finder)
+    inputs = (owner, pods, finder.groups_for(owner, pods), classes, replica_sets)
+    return gangs.of(key, inputs, lambda: _whole_gang(key, owner, pods, finder, classes))
+
+
+def _whole_gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classes: Mapping[str, int]) -> Gang:
+    whole = _gang(key, owner, pods, finder, classes)
+    rows = by_template(owner, (pod for pod in pods if not pod.finished), finder)
+    if len(rows) < 2:
+        return whole
+
+    parts: list[Gang] = []
+    for name, members in rows:
+        part = _gang(key, owner, members, finder, classes)
+        # a shared PodGroup says itself how many start together
+        known = part.min_available if owner.kind == "PodGroup" else wanted_of_template(members, finder)
+        parts.append(replace(part, template=name, wanted=known))
+    return replace(whole, rollout=tuple(parts))
 
 
 def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classes: Mapping[str, int]) -> Gang:

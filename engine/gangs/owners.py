@@ -110,6 +110,10 @@ class OwnerIndex:
                 return raw
         return {}
 
+    def object(self, key: ObjectKey) -> Mapping[str, Any]:
+        """A raw object, empty when the snapshot lacks it."""
+        return self._objects.get(key, {})
+
     def _controller_of(self, pod: Pod) -> JobOwner:
         if pod.owner_kind == "ReplicaSet":
             return self._behind_replica_set(pod)

@@ -32,6 +32,9 @@ class Gang(msgspec.Struct, frozen=True):
     task_min: dict[str, int]
     pods: tuple[str, ...]
     pod_group: str = ""
+    rollout: tuple[Gang, ...] = ()
+    template: str = ""
+    wanted: int = 0
 
     @property
     def fault_scheduling(self) -> str:

@@ -27,7 +27,7 @@ from engine.model.pending_reasons import (
     NOT_SUPPORTED,
     QUEUE_EXHAUSTED,
 )
-from engine.plan import views
+from engine.plan import rollout, views
 from engine.plan.place import job as jobs
 from engine.plan.place import switch_config
 from engine.plan.place.bindings import Bindings
@@ -85,16 +85,23 @@ def run(scope: Scope) -> None:
     incomplete = IncompleteGangs(scope, what_if, waiting_pods)
     consolidation.withdraw()
 
-    def place(gang: Gang) -> _GangPlacement:
-        placement = _GangPlacement(scope, state, queues, waiting_pods, gang)
-        placement.run()
-        return placement
+    def read(part: Gang) -> SchedulerJob | Refusal:
+        return _GangPlacement(scope, state, queues, waiting_pods, part).found
+
+    def place(gang: Gang) -> list[_GangPlacement]:
+        before = len(scope.pending)
+        parts = rollout.parts(gang, waiting_pods, read)
+        placements = [_GangPlacement(scope, state, queues, waiting_pods, part) for part in parts]
+        for placement in placements:
+            placement.run()
+        scope.pending[before:] = rollout.one_entry(scope.pending[before:])
+        return placements
 
     served = preemption.serve_nominated(place)
     for key in enqueue.turns(scope, queues, [key for key in scope.queue if key not in served]):
-        outcome = place(scope.gangs[key])
-        for step in (repartition, consolidation, preemption, incomplete):
-            step.record(outcome)
+        for outcome in place(scope.gangs[key]):
+            for step in (repartition, consolidation, preemption, incomplete):
+                step.record(outcome)
     for step in (preemption, repartition, consolidation, incomplete):
         step.run()
     if state.unrecorded:

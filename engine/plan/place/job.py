@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from engine.gangs.forming import pod_group_of, task_of
-from engine.gangs.owners import spec_of
+from engine.gangs.owners import GENERATED_GROUP, spec_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
@@ -79,7 +79,7 @@ def of(
     """The job behind a gang, or why it can never be placed."""
     pods = tuple(observed.pods[key] for key in gang.pods)
     npu_pods = tuple(pod for pod in pods if pod.count)
-    least = _npu_resources(pod_group_of(observed, gang))
+    least = _stated(gang, npu_pods, observed)
     resource = _resource(gang, npu_pods, least)
     request = _request(gang, pods, npu_pods, least.get(resource, 0))
     if not resource:
@@ -179,6 +179,16 @@ def least_chips(job: SchedulerJob, observed: Observed) -> int:
     return 0 if elastic else stated
 
 
+def _stated(gang: Gang, npu_pods: tuple[Pod, ...], observed: Observed) -> dict[str, int]:
+    """What a PodGroup states that people or their controllers wrote, NPU entries only.
+
+    A group that was generated from a pod repeats what that pod asked for, also after its workload has another template.
+    """
+    if npu_pods and gang.pod_group.startswith(GENERATED_GROUP):
+        return {}
+    return _npu_resources(pod_group_of(observed, gang))
+
+
 def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
     """``minResources`` of a PodGroup, NPU entries only, sorted by name."""
     if not group:
@@ -208,6 +218,8 @@ def _request(gang: Gang, pods: tuple[Pod, ...], npu_pods: tuple[Pod, ...], least
     staying = tuple(pod for pod in npu_pods if pod.deleting is None)
     if gang.kind in ("Pod", "PodGroup"):
         count = max(len(staying), min(len(npu_pods), gang.min_available))
+    elif gang.template and npu_pods:
+        count = gang.replicas  # its controller makes the others while it takes the old ones away
     else:
         count = min(len(npu_pods), gang.replicas)
     counted = next((pods for pods in (staying, npu_pods) if len(pods) == count), None)

@@ -74,13 +74,13 @@ class Preemption:
         self._emptiest: dict[str, list[str]] = {}
         self._explained = 0
 
-    def serve_nominated(self, place: Callable[[Gang], GangOutcome]) -> set[str]:
+    def serve_nominated(self, place: Callable[[Gang], Sequence[GangOutcome]]) -> set[str]:
         """Place the gangs for which pods were evicted first, or keep what those pods free; return the gangs' keys."""
         self._reservations.close_nodes()
         served: set[str] = set()
         for gang, victims in nomination.nominated_gangs(self._scope):
             served.add(gang.key)
-            outcome = place(gang)
+            outcome = _waiting_one(place(gang))
             held = bool(outcome.unplaced and victims) and self._hold(outcome, victims)
             if not held:
                 nomination.clear(self._scope, gang)
@@ -388,3 +388,8 @@ class Preemption:
 
 def _anything(_units: Sequence[VictimSet]) -> bool:
     return True
+
+
+def _waiting_one(outcomes: Sequence[GangOutcome]) -> GangOutcome:
+    """The part of a gang that waits for room; the last where none does."""
+    return next((outcome for outcome in outcomes if outcome.unplaced), outcomes[-1])

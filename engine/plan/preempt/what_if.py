@@ -57,7 +57,7 @@ class WhatIf:
         self, scope: Scope, state: PlacementState, queues: Queues, make: Callable[[Gang], GangAttempt]
     ) -> None:
         self._scope, self._state, self._queues, self._make = scope, state, queues, make
-        self._attempts: dict[str, GangAttempt] = {}
+        self._attempts: dict[tuple[str, str], GangAttempt] = {}
         self._kept: dict[str, int] = {}
         #: Original pods, by UID, of which only a part is in the state, since ``hold`` gave the rest to others.
         self._whole: dict[str, Pod] = {}
@@ -282,9 +282,10 @@ class WhatIf:
         return gang.queue if gang is not None else ""
 
     def _attempt_of(self, gang: Gang) -> GangAttempt:
-        found = self._attempts.get(gang.key)
+        key = (gang.key, gang.template)
+        found = self._attempts.get(key)
         if found is None:
-            found = self._attempts[gang.key] = self._make(gang)
+            found = self._attempts[key] = self._make(gang)
         return found
 
     def _spend(self, amount: int) -> None:
