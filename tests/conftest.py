@@ -14,8 +14,16 @@ from xdist.scheduler import Scheduling
 from tests import lanes, reruns
 from tests.kube_server import api_server, kubeconfig, own_kubeconfig
 from tests.planted import planted_secrets, pytest_runtest_protocol
+from tests.write_recorder import recorded_writes
 
-__all__ = ["api_server", "kubeconfig", "own_kubeconfig", "planted_secrets", "pytest_runtest_protocol"]
+__all__ = [
+    "api_server",
+    "kubeconfig",
+    "own_kubeconfig",
+    "planted_secrets",
+    "pytest_runtest_protocol",
+    "recorded_writes",
+]
 
 # how long an example takes says how busy the machine is
 settings.register_profile("belay", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])

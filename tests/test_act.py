@@ -36,6 +36,7 @@ from engine.model.action_documents import document
 from engine.model.actions import AnyAction, Owner
 from engine.model.cluster import InPlaceReset
 from engine.model.history import History
+from engine.sandbox import definitions
 from engine.store import ActionOutcome, PassRecord
 from engine.wire import ledger, rankfile, resetinfo
 from engine.wire.gojson import check_code
@@ -332,23 +333,22 @@ def test_objects_are_applied_patched_and_deleted_under_their_uid(cluster: Cluste
 
 
 def test_a_patch_of_status_alone_goes_to_the_status(cluster: Cluster, edge: Edge) -> None:
-    labels = {"matchLabels": {"a": "b"}}
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    spec = {"replicas": 2, "selector": labels, "template": template}
-    meta = {"name": "told", "namespace": "default"}
-    cluster.create(DEPLOYMENT, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
+    queue = resource_for("scheduling.volcano.sh/v1beta1", "Queue")
+    cluster.run(definitions.ensure(cluster.kube))
+    body = {"apiVersion": queue.api_version, "kind": "Queue", "metadata": {"name": "told"}, "spec": {"weight": 2}}
+    cluster.create(queue, body)
     patch = act.PatchObject(
         **WHY,
-        api_version="apps/v1",
-        object_kind="Deployment",
-        namespace="default",
+        api_version=queue.api_version,
+        object_kind="Queue",
+        namespace="",
         name="told",
-        patch={"status": {"readyReplicas": 1}},
+        patch={"status": {"running": 1}},
         patch_type=act.PatchType.MERGE,
     )
     assert words(cluster, edge, patch) == ["done"]
-    live = cluster.get(DEPLOYMENT, "told", "default")
-    assert live is not None and live["status"]["readyReplicas"] == 1 and live["spec"]["replicas"] == 2
+    live = cluster.get(queue, "told")
+    assert live is not None and live["status"]["running"] == 1 and live["spec"]["weight"] == 2
 
 
 def test_nodes_are_marked_and_jobs_scaled(cluster: Cluster, edge: Edge) -> None:

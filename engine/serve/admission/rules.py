@@ -28,6 +28,7 @@ from engine.wire.names import (
     SLOW_NODES,
     SYSTEM,
 )  # fmt: skip
+from engine.wire.names import SERVER as SERVER_PROBLEMS
 
 ACCOUNT: Final = f"system:serviceaccount:{SYSTEM}:"
 AGENT: Final = f"system:serviceaccount:{NODES}:belay-agent"
@@ -47,7 +48,7 @@ JOB_PREFIXES: Final = (resetinfo.PREFIX, resetinfo.LEGACY_PREFIX, "data-trace-")
 SERVER_RECORDS: Final = frozenset(
     {
         (publicinfo.MESSAGES_NAMESPACE, publicinfo.MESSAGES), (SYSTEM, SLOW_NODES), (SYSTEM, SLOW_NETWORKS),
-        (faultjob.NAMESPACE, faultjob.NAME),
+        (SYSTEM, SERVER_PROBLEMS), (faultjob.NAMESPACE, faultjob.NAME),
     }
 )  # fmt: skip
 SERVER_PREFIXES: Final = ((SYSTEM, recoveryrecord.PREFIX), (superpods.NAMESPACE, superpods.PREFIX))
