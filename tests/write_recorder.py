@@ -27,7 +27,7 @@ from tests.rights import Right, needed
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 #: Rooms whose code runs with the rights of the person who types the command, or makes the world.
 _PEOPLE = ("engine/cli/", "engine/sandbox/", "engine/migrate/", "engine/simulate/")
-#: Clients of the API server, which write for whoever calls them.
+#: Clients of the API server, which write for their caller.
 _CLIENTS = ("engine/kube/", "agents/node/client.py", "agents/node/shared_watches.py", "tests/write_recorder.py")
 _ROOT = f"{Path(__file__).resolve().parents[1]}/"
 _USERS = {"belay-agent": rules.AGENT, "belay-server": rules.SERVER, "belay-engine": rules.ENGINE}
