@@ -147,6 +147,19 @@ def test_services_get_addresses_of_their_own(api: Client) -> None:
     assert api.send("POST", "/api/v1/~/services", taken)[0] == 201
 
 
+def test_a_binding_means_one_pod_and_brings_annotations_only(api: Client) -> None:
+    """As kube-apiserver 1.23 to 1.32 do: later ones merge labels, too (tests/e2e/test_api_differential.py)."""
+    made = api.send("POST", PODS, pod("q"))[1]["metadata"]
+    body = {"metadata": {"name": "q", "uid": "other"}, "target": {"kind": "Node", "name": "n1"}}
+    status, refused = api.send("POST", f"{PODS}/q/binding", body)
+    assert (status, refused["reason"]) == (409, "Conflict") and "Precondition failed: UID" in refused["message"]
+    body["metadata"] |= {"uid": made["uid"], "labels": {"a": "b"}, "annotations": {"c": "d"}}
+    assert api.send("POST", f"{PODS}/q/binding", body)[0] == 201
+    bound = api.send("GET", f"{PODS}/q")[1]
+    assert bound["spec"]["nodeName"] == "n1"
+    assert (bound["metadata"].get("labels"), bound["metadata"]["annotations"]) == (made.get("labels"), {"c": "d"})
+
+
 def test_every_namespace_has_the_account_that_pods_run_as(api: Client) -> None:
     assert api.send("GET", "/api/v1/~/serviceaccounts/default")[0] == 200
     made = api.send("POST", "/api/v1/~/serviceaccounts/default/token", {"spec": {"expirationSeconds": 600}})[1]

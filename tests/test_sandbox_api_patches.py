@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.model.patches import merge_patch
 from engine.sandbox.api import fieldsets, schemagen
-from engine.sandbox.api.apply import apply, track_update
+from engine.sandbox.api.apply import apply, empty_fields, track_update
 from engine.sandbox.api.builtin import builtin_resources, model_of
 from engine.sandbox.api.durations import human_duration
 from engine.sandbox.api.errors import ApiError
@@ -155,6 +155,23 @@ def test_strategic_directives_on_maps_and_sets() -> None:
     }
 
 
+def test_an_applied_empty_map_is_owned() -> None:
+    """As kube-apiserver does since 1.21 (tests/e2e/test_api_differential.py, owners_of_empty_fields)."""
+    given = {**config({"a": "1"}), "data": {}}
+    assert empty_fields(CONFIGMAPS, given) == {"f:data": {}}
+    live = apply(CONFIGMAPS, None, config({"a": "1"}), "one", empty={}, force=False, subresource="", now="t")
+    bare = config({})
+    joined = apply(CONFIGMAPS, live, bare, "two", empty={"f:data": {}}, force=False, subresource="", now="t")
+    assert joined["data"] == {"a": "1"}
+    assert {entry["manager"]: entry["fieldsV1"] for entry in joined["metadata"]["managedFields"]} == {
+        "one": {"f:data": {"f:a": {}}},
+        "two": {"f:data": {}},
+    }
+    pod_with_nothing = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {}}, "spec": "wrong"}
+    assert empty_fields(PODS, pod_with_nothing) == {"f:metadata": {"f:labels": {}}}
+    assert empty_fields(PODS, {"metadata": ["wrong"]}) == empty_fields(PODS, "wrong") == {}
+
+
 # -- server-side apply as properties
 
 
@@ -164,7 +181,9 @@ def config(fields: dict[str, str]) -> JSON:
 
 
 def applied(live: JSON | None, fields: dict[str, str], manager: str, *, force: bool = True) -> JSON:
-    return apply(CONFIGMAPS, copy.deepcopy(live), config(fields), manager, force=force, subresource="", now="t")
+    wanted = config(fields)
+    empty = empty_fields(CONFIGMAPS, wanted)
+    return apply(CONFIGMAPS, copy.deepcopy(live), wanted, manager, empty=empty, force=force, subresource="", now="t")
 
 
 def owners(obj: JSON) -> dict[str, set[str]]:

@@ -8,8 +8,12 @@ from typing import Any
 
 from engine.act.edge import Edge, Refused
 from engine.act.pod_watch import WatchedPod
-from engine.kube import BIND_SECONDS, POD, Conflict, NotFound, Object, Unavailable
+from engine.kube import BIND_SECONDS, POD, Conflict, KubeError, NotFound, Object, Unavailable
+from engine.log import get
 from engine.model.actions import BindPod, CreatePod, EvictPod
+from engine.wire.podannotations import chosen_devices
+
+_log = get("act")
 
 
 async def create_pod(edge: Edge, action: CreatePod) -> bool:
@@ -34,10 +38,12 @@ async def create_pod(edge: Edge, action: CreatePod) -> bool:
 async def bind_pod(edge: Edge, action: BindPod) -> bool:
     """Bind a pod with its chips' annotations in one write.
 
-    Preconditions inside a Binding have no effect (API server 1.20 ignores a wrong uid). So the uid is checked at most
-    ``BIND_SECONDS`` before, and the bound pod after; another pod than planned is deleted at once. What is not answered
-    by then may still be carried out: the ledger keeps the chips as long (``claims``). Both states are read, or come
-    from the pods' watch where one is open (``pod_watch``), except events that are late.
+    The UID travels in the Binding: API servers since 1.23 refuse another pod of the name, older ones bind it. So the
+    UID is checked at most ``BIND_SECONDS`` before, too, and the bound pod after. A pod of another UID that an older
+    server gave our chips is deleted at once; the planned pod never is, whatever a device plugin has written since.
+
+    What is not answered by then may still be carried out: the ledger keeps the chips as long (``claims``). Both states
+    are read, or come from the pods' watch where one is open (``pod_watch``), except events that are late.
     """
     uid = action.preconditions.uid or ""
     watch = edge.pods if edge.pods is not None and edge.follows and edge.pods.alive else None
@@ -52,13 +58,14 @@ async def bind_pod(edge: Edge, action: BindPod) -> bool:
             raise Refused(f"pod {action.namespace}/{action.pod} is already bound to {live['spec']['nodeName']}")
     else:
         _still_bindable(action, uid, seen)
+
     expected = watch.expect(action.namespace, action.pod) if watch else None
     lost: Conflict | None = None
     try:
         try:
             async with asyncio.timeout(BIND_SECONDS), edge.gate:
                 await edge.kube.bind(action.namespace, action.pod, uid, action.node, action.annotations)
-        except Conflict as error:  # another writer bound it, or our own answer was lost: reading shows which
+        except Conflict as error:  # another writer was first, or our own answer was lost: reading shows which
             lost = error
         except NotFound as error:
             raise Refused(f"pod {action.namespace}/{action.pod} is gone") from error
@@ -72,6 +79,7 @@ async def bind_pod(edge: Edge, action: BindPod) -> bool:
     finally:
         if watch is not None and expected is not None:
             watch.cancel(action.namespace, action.pod, expected)
+
     if after is None:
         after = await edge.kube.get(POD, action.pod, action.namespace)
     if after is None:
@@ -79,10 +87,10 @@ async def bind_pod(edge: Edge, action: BindPod) -> bool:
     if _uid(after) == uid and _is_bound_as_planned(after, action):
         edge.wrote(after)
         return True
-    if lost is None and after["spec"].get("nodeName") == action.node:
+    if lost is None and _uid(after) != uid and _is_bound_as_planned(after, action):
         await _delete_wrong_pod(edge, action, after)
         raise Refused(f"pod {action.namespace}/{action.pod} was recreated during the binding; the new pod is deleted")
-    raise Refused(f"pod {action.namespace}/{action.pod} was bound by another scheduler")
+    raise Refused(_refusal(action, uid, after, lost))
 
 
 async def evict_pod(edge: Edge, action: EvictPod) -> bool:
@@ -118,11 +126,32 @@ async def pods_on(edge: Edge, node: str) -> list[Object]:
 
 
 async def _delete_wrong_pod(edge: Edge, action: BindPod, pod: Object) -> None:
+    """Delete a pod that holds the chips of the pod whose name it has, and say so where people look."""
+    what = "deleted: it got the binding of an earlier pod of its name, with chips that were not chosen for it"
+    _log.warning("wrong pod bound", pod=f"{action.namespace}/{action.pod}", uid=_uid(pod), node=action.node)
     try:
         await edge.kube.delete(POD, action.pod, action.namespace, uid=_uid(pod))
     except (Conflict, NotFound):
         return  # gone already, as intended
+
     edge.removed("v1", "Pod", action.namespace, action.pod, _uid(pod))
+    with contextlib.suppress(KubeError):  # the deletion stands, and the log has it
+        await edge.kube.event(pod, "WrongPodBound", what, now=edge.now(), kind="Warning", component="belay")
+
+
+def _refusal(action: BindPod, uid: str, after: Object, lost: Conflict | None) -> str:
+    """What became of the pod instead of the binding."""
+    name = f"pod {action.namespace}/{action.pod}"
+    node = str(after["spec"].get("nodeName") or "")
+    if _uid(after) != uid:
+        return f"{name}: another pod of this name is there by now (UID {_uid(after)}, planned {uid}); it is left alone"
+    if after["metadata"].get("deletionTimestamp"):
+        return f"{name} is being deleted"
+    if node == action.node:
+        return f"{name} is bound to {node}, but its annotations name other chips than planned"
+    if node:
+        return f"{name} is already bound to {node}: another scheduler was first"
+    return f"{name} is not bound: {lost}" if lost is not None else f"{name} lost its node right after the binding"
 
 
 def _bindable(action: BindPod, uid: str, live: Object | None) -> None:
@@ -147,8 +176,14 @@ def _still_bindable(action: BindPod, uid: str, seen: WatchedPod | None) -> None:
 
 
 def _is_bound_as_planned(pod: Object, action: BindPod) -> bool:
+    """Whether a pod is on the planned node with the planned chips.
+
+    Nothing else counts: device plugins overwrite other annotations of the Binding as soon as kubelet asks them for
+    devices, which may be before the pod is read here (``predicate-time``, the configuration).
+    """
     annotations: dict[str, Any] = pod["metadata"].get("annotations") or {}
-    same = all(annotations.get(key) == value for key, value in action.annotations.items())
+    planned = chosen_devices(action.annotations)
+    same = all(annotations.get(key) == value for key, value in planned.items())
     return pod["spec"].get("nodeName") == action.node and same
 
 

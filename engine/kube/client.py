@@ -147,8 +147,8 @@ class Kube(KubeReader):
         """Give a pod its node and annotations in one write; raises Conflict when it has one already.
 
         The server gives up after ``BIND_SECONDS``, so that none is carried out long after its sender has ended.
-        Preconditions have no effect here (API server 1.20 ignores a wrong uid), so the caller reads before and verifies
-        after.
+        API servers since 1.23 refuse (Conflict) when the pod of that name has another ``uid``; older ones ignore it, so
+        the caller reads before and verifies after.
         """
         limit = {"timeout": f"{BIND_SECONDS}s"}
         if self._packs:

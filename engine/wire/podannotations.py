@@ -169,6 +169,15 @@ def allocation(
     return dict(sorted(out.items()))
 
 
+def chosen_devices(annotations: Mapping[str, str]) -> dict[str, str]:
+    """The annotations by which a scheduler chose devices or shares of them, without those that device plugins rewrite.
+
+    Source: component/ascend-device-plugin/pkg/kubeclient/kube_cache.go, pkg/server/manager.go (updatePodAnnotation).
+    """
+    rewritten = {ASCEND_REAL, KUBELET_DEVICES}
+    return {key: text for key, text in annotations.items() if key.startswith(RESOURCE_GROUP) and key not in rewritten}
+
+
 def configuration_key(resource: str) -> str:
     """Annotation that holds the configuration of pods that request ``resource``."""
     return CONFIGURATION_NPU if resource == NPU_RESOURCE else CONFIGURATION_910

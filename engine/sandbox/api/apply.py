@@ -106,10 +106,28 @@ def track_update(
     _stored(new, entries)
 
 
+def empty_fields(resource: ServedResource, config: object) -> Trie:
+    """Return the fields that an applied configuration gives as empty maps or lists, before it is decoded."""
+    if resource.node is None or not isinstance(config, dict) or not isinstance(config.get("metadata") or {}, dict):
+        return {}  # decoding says what is wrong
+    return fieldsets.of_empty(resource.node, _owned_part(resource, config, ""))
+
+
 def apply(
-    resource: ServedResource, live: JSON | None, config: JSON, manager: str, *, force: bool, subresource: str, now: str
+    resource: ServedResource,
+    live: JSON | None,
+    config: JSON,
+    manager: str,
+    *,
+    empty: Trie,
+    force: bool,
+    subresource: str,
+    now: str,
 ) -> JSON:
     """Return the object after `manager` applied `config`; fields it no longer has are removed unless others own them.
+
+    `empty` are the fields that the configuration gave as empty maps or lists, which decoding has left out of `config`:
+    their manager owns them (servers since 1.21).
 
     Raises ApiError 409 with one cause per field when another manager owns a field that would change and `force` is
     false.
@@ -119,6 +137,8 @@ def apply(
         raise bad_request("metadata.managedFields must be nil")
     owned = _owned_part(resource, config, subresource)
     wanted = fieldsets.of_value(node, owned) if owned else {}
+    if empty:
+        wanted = fieldsets.union(wanted, empty) if wanted else empty
     identity = (manager, "Apply", "", subresource)
     if live is None:
         new = dict(config)

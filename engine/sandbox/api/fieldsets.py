@@ -55,6 +55,18 @@ def of_value(node: SchemaNode, value: Any) -> Trie:
     return found
 
 
+def of_empty(node: SchemaNode, value: JSON) -> Trie:
+    """Return the set of the fields that hold an empty map or list: applied configurations own these, too."""
+    found: Trie = {}
+    for key, item in value.items():
+        child = node.child(key)
+        if child.type in ("map", "list") and isinstance(item, dict | list) and not item:
+            found["f:" + key] = {}
+        elif isinstance(item, dict) and not child.atomic and (below := of_empty(child, item)):
+            found["f:" + key] = below
+    return found
+
+
 def compare(node: SchemaNode, old: Any, new: Any) -> tuple[Trie | None, Trie | None]:
     """Return (added or modified fields, removed fields); None for none."""
     if old == new:

@@ -24,6 +24,7 @@ from engine.sandbox.api.errors import (
     invalid_kind,
     not_found,
 )
+from engine.sandbox.api.fieldsets import Trie
 from engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
 from engine.sandbox.api.metadata import (
     carry_over,
@@ -272,6 +273,7 @@ class ObjectWriter:
 
         Returns the new version and whether the object was created. Raises ApiError 409 on conflicts.
         """
+        empty = apply.empty_fields(resource, config)
         config = self._decoded(resource, config, options)
         metadata = config["metadata"]
         if (metadata.get("name") or name) != name:
@@ -285,13 +287,14 @@ class ObjectWriter:
                 raise not_found(resource, name)
             if metadata.get("resourceVersion") or metadata.get("uid"):
                 raise conflict(resource, name)
-            return self._apply_new(resource, namespace, name, config, options), True
+            return self._apply_new(resource, namespace, name, config, empty, options), True
         self._check_version(resource, live, config, patching=True)
         merged = apply.apply(
             resource,
             live.copy(),
             config,
             options.manager,
+            empty=empty,
             force=options.force,
             subresource=options.subresource,
             now=self.now(),
@@ -299,11 +302,13 @@ class ObjectWriter:
         return self.replace(resource, live, merged, options, tracked=True)[0], False
 
     def _apply_new(
-        self, resource: ServedResource, namespace: str, name: str, config: JSON, options: WriteOptions
+        self, resource: ServedResource, namespace: str, name: str, config: JSON, empty: Trie, options: WriteOptions
     ) -> ObjectVersion:
         config["metadata"]["name"] = name
         self._check_namespace(resource, namespace, config["metadata"])
-        new = apply.apply(resource, None, config, options.manager, force=options.force, subresource="", now=self.now())
+        new = apply.apply(
+            resource, None, config, options.manager, empty=empty, force=options.force, subresource="", now=self.now()
+        )
         created = WriteOptions(manager="", dry_run=options.dry_run, warnings=options.warnings)
         return self.create(resource, namespace, new, created)
 

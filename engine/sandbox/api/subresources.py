@@ -25,8 +25,8 @@ class Subresources:
 
     def bind(self, pods: ServedResource, namespace: str, name: str, binding: Any, *, dry_run: bool) -> None:
         """Assign a pod to a node, once: annotations of the Binding are merged into the pod, labels are ignored, and the
-        node need not exist (pkg/registry/core/pod/storage/storage.go, assignPod). Preconditions in the Binding are
-        ignored, as API server 1.20 does.
+        node need not exist (pkg/registry/core/pod/storage/storage.go, assignPod). A UID or version in the Binding is a
+        precondition, as in API servers since 1.23.
         """
         if not isinstance(binding, dict):
             raise bad_request("the object provided is unrecognized (must be of type Binding)")
@@ -43,6 +43,7 @@ class Subresources:
             )
         live = self._objects.get(pods, namespace, name)
         metadata, spec = live.obj["metadata"], live.obj["spec"]
+        _check_preconditions(pods, namespace, name, live, binding.get("metadata") or {})
         if "deletionTimestamp" in metadata:
             raise conflict(
                 pods, name, f"pod {name} is being deleted, cannot be assigned to a host", plural="pods/binding"
@@ -161,6 +162,25 @@ class Subresources:
             parent = parent.setdefault(step, {})
         parent[last] = replicas
         return self._objects.replace(resource, live, new, options)[0]
+
+
+def _check_preconditions(pods: ServedResource, namespace: str, name: str, live: ObjectVersion, wanted: JSON) -> None:
+    """Raise ApiError 409 when the pod is not the one that a Binding means (apiserver storage, Preconditions.Check)."""
+    uid, version = wanted.get("uid"), wanted.get("resourceVersion")
+    found = live.obj["metadata"]["uid"]
+    if uid and uid != found:
+        problem = f"UID in precondition: {uid}, UID in object meta: {found}"
+    elif version and version != str(live.rv):
+        problem = f"ResourceVersion in precondition: {version}, ResourceVersion in object meta: {live.rv}"
+    else:
+        return
+    key = f"/registry/pods/{namespace}/{name}"
+    raise conflict(
+        pods,
+        name,
+        f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, "
+        f"AdditionalErrorMsg: Precondition failed: {problem}",
+    )
 
 
 def _ready(pod: JSON) -> bool:
