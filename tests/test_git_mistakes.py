@@ -80,6 +80,16 @@ class World:
     def conditions(self) -> dict[str, Any]:
         return {one["type"]: one for one in json.loads(self.sync().get("conditions.json", "[]"))}
 
+    def held(self) -> dict[str, Any]:
+        """The deletion that waits for a person."""
+        found = json.loads(self.sync().get("heldPrune.json") or "null")
+        return dict(found or {})
+
+    def confirm(self) -> None:
+        """Push a commit that confirms the deletion that waits."""
+        self.repo.commit({}, message=f"meant\n\nBelay-Confirm: {self.held()['digest']}")
+        self.loop.controller.fetch_soon()
+
     def findings(self) -> str:
         return " ".join(one["message"] for one in json.loads(self.sync()["diagnostics.json"]))
 
@@ -142,6 +152,12 @@ def test_mistakes_pushed_to_the_running_engine_delete_nothing_and_mending_prunes
     assert world.conditions()["Applied"]["reason"] == "Everything"
     renamed = SAMPLE.replace("name: pretrain\n", "name: pretrain2\n")
     world.push({moved: renamed}, ready="True", reason="Succeeded")
-    until(lambda: world.job() is None and world.job("pretrain2"), 30, "the job under its new name")
+    until(lambda: world.job("pretrain2"), 30, "the job under its new name")
+    until(lambda: world.held(), 30, "the deletion of the old one, which holds 16 chips, waits")
+    assert "its name was changed from pretrain" in world.findings() and world.job() is not None
+    world.confirm()
+    until(lambda: world.job() is None and world.job("pretrain2"), 30, "the job under its new name alone")
     world.push({"desired/note.yaml": ISOLATION}, moved, ready="True", reason="Succeeded")
+    until(lambda: world.held(), 30, "the deletion of the job waits")
+    world.confirm()
     until(lambda: world.job("pretrain2") is None, 30, "the pruning of what is no longer declared")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
 import pytest
 
-from engine.documents import Desired
+from engine.documents import Desired, Manifest
 from engine.model.actions import (
     Action,
     DeleteObject,
@@ -19,7 +20,7 @@ from engine.model.actions import (
     ResetChips,
 )
 from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
+from engine.model.diagnostics import ObjectKey, Origin
 from engine.model.history import History
 from engine.model.plan import BudgetUse
 from engine.plan import grouping, views
@@ -236,7 +237,8 @@ def deletions(count: int) -> list[Any]:
 
 @pytest.mark.parametrize(("wanted", "inventory", "done"), [(10, 20, 10), (11, 20, 0), (40, 200, 40), (41, 200, 0)])
 def test_the_prune_guard_refuses_a_mass_deletion_whole(wanted: int, inventory: int, done: int) -> None:
-    scope = with_actions(deletions(wanted), inventory)
+    kept = Manifest(ObjectKey("v1", "ConfigMap", "d", "kept"), {}, Origin("desired/kept.yaml", 1, 1), "")
+    scope = with_actions(deletions(wanted), inventory, dataclasses.replace(desired(), manifests=(kept,)))
     assert len(kinds(scope, DeleteObject)) == done
     assert len(put_off(scope, DeleteObject)) == wanted - done
     assert {d.until for d in put_off(scope, DeleteObject)} <= {None}

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from engine.documents import FREED_CHIPS, Desired
+from engine.documents import ENDED_JOBS, FREED_CHIPS, Desired
 from engine.documents.descriptions import DESCRIPTIONS
 from engine.load import load, load_directory, schema_text, schemas, shipped_policies
 from engine.load.custom_resources import definition_text, definitions
@@ -295,9 +295,10 @@ def test_the_shipped_budget(shipped: Desired) -> None:
         ("ResetChips", None): ("pool", 4, 100, 3600),
         ("IsolateNode", None): ("superPod", 2, 250, 3600),
         ("DeleteObject", None): ("cluster", 10, 200, 3600),
-        ("DeleteObject", "chips"): ("pool", 64, 100, 3600),
+        ("DeleteObject", "chips"): ("pool", 8, 100, 3600),
+        ("DeleteObject", "jobs"): ("cluster", 1, 1, 600),
     }
-    assert budget.spec.limits[-1] == FREED_CHIPS
+    assert budget.spec.limits[-2:] == (FREED_CHIPS, ENDED_JOBS)
 
 
 def test_the_shipped_policy_covers_every_level(shipped: Desired) -> None:

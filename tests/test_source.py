@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -159,6 +160,65 @@ def test_an_empty_tree_is_refused_and_the_last_revision_stays(repo: Repo, tmp_pa
     result = s.fetch(first)
     assert result.revision is first and reason(result, "Accepted") == "EmptyTree"
     assert result.attempted == emptied and first_sha[:12] in (result.condition("Ready") or result.conditions[0]).message
+
+
+NOTE = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\n"
+BUDGET = "apiVersion: belay.dev/v1alpha1\nkind: SafetyBudget\nmetadata: {name: own}\nspec: {limits: []}\n"
+
+
+def emptied(repo: Repo, tmp_path: Path, *gone: str) -> FetchResult:
+    """What becomes of a revision without these paths after one with two objects in desired/ and one in policies/."""
+    repo.commit({"desired/a.yaml": NOTE % "a", "desired/b.yaml": NOTE % "b", "policies/own.yaml": BUDGET})
+    first = source(repo, tmp_path).fetch().revision
+    for path in gone:
+        git(repo.work, "rm", "-rq", path)
+    repo.commit({"README": "moved"})
+    # a new process knows the revision in force by its mirror only
+    result = source(repo, tmp_path).fetch()
+    assert result.revision is not None and first is not None
+    assert (result.revision.sha == first.sha) == (reason(result, "Accepted") != "Succeeded")
+    return result
+
+
+@pytest.mark.parametrize(("layer", "objects"), [("desired", "2 objects"), ("policies", "1 object")])
+def test_a_layer_that_declares_nothing_any_more_is_refused(
+    repo: Repo, tmp_path: Path, layer: str, objects: str
+) -> None:
+    result = emptied(repo, tmp_path, layer)
+    condition = result.condition("Accepted")
+    assert condition is not None and condition.reason == "EmptyLayer"
+    assert f"layer {layer}/ declared {objects} and declares none now" in condition.message
+
+
+def test_a_renamed_folder_of_a_layer_deletes_nothing(repo: Repo, tmp_path: Path) -> None:
+    repo.commit({"desired/a.yaml": NOTE % "a", "policies/own.yaml": BUDGET})
+    s = source(repo, tmp_path)
+    first = s.fetch().revision
+    git(repo.work, "mv", "desired", "Desired")
+    repo.commit({"README": "capitals"})
+    result = s.fetch(first)
+    assert result.revision is first and reason(result, "Accepted") == "EmptyLayer"
+
+
+def test_a_layer_of_comments_declares_nothing_and_one_that_cannot_be_read_may(repo: Repo, tmp_path: Path) -> None:
+    repo.commit({"desired/a.yaml": NOTE % "a", "policies/own.yaml": BUDGET})
+    s = source(repo, tmp_path)
+    first = s.fetch().revision
+    repo.commit({"desired/a.yaml": "# " + (NOTE % "a").replace("\n", "\n# ")})
+    assert reason(s.fetch(first), "Accepted") == "EmptyLayer"
+    repo.commit({"desired/a.yaml": "{"})
+    assert reason(s.fetch(first), "Accepted") == "Succeeded"
+
+
+def test_a_commit_confirms_that_a_layer_shall_be_empty(repo: Repo, tmp_path: Path) -> None:
+    condition = emptied(repo, tmp_path, "desired").condition("Accepted")
+    assert condition is not None
+    (digest,) = re.findall(r"Belay-Confirm: ([0-9a-f]{32})", condition.message)
+    wrong = repo.commit({"README": "no"}, message=f"no\n\nBelay-Confirm: {digest[::-1]}")
+    assert source(repo, tmp_path).fetch().revision.sha != wrong  # type: ignore[union-attr]
+    meant = repo.commit({"README": "yes"}, message=f"yes\n\nBelay-Confirm: {digest}")
+    revision = source(repo, tmp_path).fetch().revision
+    assert revision is not None and revision.sha == meant and set(revision.files) == {"policies/own.yaml"}
 
 
 def test_an_empty_repository_has_nothing_in_force(repo: Repo, tmp_path: Path) -> None:

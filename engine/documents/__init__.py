@@ -22,6 +22,7 @@ from engine.documents.fault_tables import CodeDetail, FaultTable, FaultTableSpec
 from engine.documents.kinds import (
     API_VERSION,
     BUDGET_UNITS,
+    ENDED_JOBS,
     FREED_CHIPS,
     BelayDocument,
     BudgetLimit,
@@ -98,7 +99,8 @@ __all__ = [
     "API_VERSION", "AttemptBudgets", "Attempts", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "CLUSTER",
     "CLUSTER_KINDS", "ChipLayout", "ChipTotals", "CodeDetail", "DVPP", "Declared", "Desired", "DiagnosisRule",
     "DiagnosisRules", "Document", "Downgrade",
-    "DurationRule", "DynamicChoice", "Expectation", "FREED_CHIPS", "FaultPolicy", "FaultPolicySpec", "FaultTable",
+    "DurationRule", "DynamicChoice", "ENDED_JOBS", "Expectation", "FREED_CHIPS", "FaultPolicy",
+    "FaultPolicySpec", "FaultTable",
     "FaultTableSpec", "FrequencyRule", "Handler", "InitParams", "IsolatedChips", "Isolation", "IsolationSpec", "KINDS",
     "KVCluster", "KVLink", "KVLinkSpec", "KVSide", "LevelActions", "Limit", "Manifest", "MatchExpression", "Metadata",
     "NodePool", "NodePoolSpec", "Placement", "PlacementStrategy", "PolicyScope", "PolicyTest", "Product", "ProductSpec",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
@@ -99,6 +99,16 @@ class Desired:
         """The scheduling settings in force: the repository's first document by name, else the shipped one."""
         ranked = sorted(self.scheduling, key=lambda item: (item.origin.file.startswith(SHIPPED), item.document.name))
         return ranked[0].document.spec if ranked else SchedulingSettingsSpec()
+
+    @cached_property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where every document and manifest stands, shipped ones included."""
+        groups: tuple[Iterable[Declared[Any]], ...] = (
+            self.pools, self.layouts, self.fault_policies, self.isolations, self.budgets, self.scheduling, self.links,
+            self.products.values(), self.fault_tables.values(), self.templates.values(), self.diagnosis.values(),
+        )  # fmt: skip
+        declared = [item.origin for group in groups for item in group]
+        return (*(manifest.origin for manifest in self.manifests), *declared)
 
     def pools_of(self, labels: Mapping[str, str]) -> tuple[Declared[NodePool], ...]:
         """Every pool whose selector matches a node's labels; more than one is an error of the declaration."""

@@ -204,12 +204,13 @@ BUDGET_UNITS: Final[Mapping[str, str]] = {
 class BudgetLimit(Document):
     """At most ``max`` of the listed actions together, within each ``per`` scope and any ``window`` of time.
 
-    ``unit: chips`` counts a deletion by the chips that it frees, instead of as one object.
+    ``unit: chips`` counts a deletion by the chips that it frees, ``unit: jobs`` by the running jobs that it ends,
+    instead of as one object.
     """
 
     actions: Annotated[tuple[BudgetAction, ...], Field(min_length=1)]
     per: Literal["cluster", "pool", "superPod", "node"]
-    unit: Literal["chips"] | None = None
+    unit: Literal["chips", "jobs"] | None = None
     max: LimitValue
     window: Duration
 
@@ -228,23 +229,31 @@ class BudgetLimit(Document):
             raise ValueError("the window must be longer than 0s")
         if self.mixed and self.max.count is None:
             raise ValueError("actions counted in different things share no percentage: give a count as well")
-        if self.unit == "chips" and self.actions != ("DeleteObject",):
-            raise ValueError("unit chips is for actions: [DeleteObject] alone, counted by the chips that it frees")
+        if self.unit and self.actions != ("DeleteObject",):
+            counted = "the chips that it frees" if self.unit == "chips" else "the running jobs that it ends"
+            raise ValueError(f"unit {self.unit} is for actions: [DeleteObject] alone, counted by {counted}")
         if self.unit == "chips" and self.per not in ("cluster", "pool"):
             raise ValueError("chips freed by deletions are limited per cluster or per pool")
+        if self.unit == "jobs" and self.per != "cluster":
+            raise ValueError("running jobs ended by deletions are limited per cluster")
         return self
 
 
 FREED_CHIPS: Final = BudgetLimit.model_validate(
-    {"actions": ["DeleteObject"], "per": "pool", "unit": "chips", "max": [64, "10%"], "window": "1h"}
+    {"actions": ["DeleteObject"], "per": "pool", "unit": "chips", "max": [8, "10%"], "window": "1h"}
 )
 """Chips that deletions may free unless a SafetyBudget in force limits them, so that one mistake in Git cannot empty a
-pool under budgets that do not mention chips."""
+pool under budgets that do not mention chips: one server, or a tenth of a larger pool."""
+ENDED_JOBS: Final = BudgetLimit.model_validate(
+    {"actions": ["DeleteObject"], "per": "cluster", "unit": "jobs", "max": 1, "window": "10m"}
+)
+"""Running jobs that deletions may end unless a SafetyBudget in force limits them: one job is
+removed on purpose, several may be a folder that was moved."""
 
 
 class SafetyBudgetSpec(Document):
-    """All limits apply; actions without a limit are unlimited, except that ``FREED_CHIPS`` limits chips freed by
-    deletions. ``windows`` restrict when actions may run.
+    """All limits apply; actions without a limit are unlimited, except that ``FREED_CHIPS`` and ``ENDED_JOBS`` limit
+    chips freed and jobs ended by deletions. ``windows`` restrict when actions may run.
     """
 
     limits: tuple[BudgetLimit, ...] = ()
@@ -370,6 +379,7 @@ class KVLink(BelayDocument):
 
 
 __all__ = [
+    "ENDED_JOBS",
     "FREED_CHIPS",
     "API_VERSION", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "ChipLayout", "IsolatedChips", "Isolation",
     "IsolationSpec", "KVCluster", "KVLink", "KVLinkSpec", "KVSide", "MatchExpression", "Metadata", "NodePool",

@@ -273,7 +273,8 @@ class HeldPrune(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
     ``digest`` is what confirms it, ``since`` when it began to wait (Unix ms), ``base`` the revision after which a
     commit may confirm it. ``members`` are short hashes of the objects and their UIDs, sorted; ``chips`` the most chips
-    that each was seen to hold, by member and pool, so that a job whose pods are just away counts as before.
+    that each was seen to hold, by member and pool, and ``running`` the members that were seen to run pods, so that a
+    job whose pods are just away counts as before.
     """
 
     digest: str
@@ -282,6 +283,7 @@ class HeldPrune(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     members: tuple[str, ...]
     chips: dict[str, dict[str, int]] = {}
     released: bool = False
+    running: tuple[str, ...] = ()
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from engine.documents import BUDGET_UNITS, FREED_CHIPS, BudgetLimit
+from engine.documents import BUDGET_UNITS, ENDED_JOBS, FREED_CHIPS, BudgetLimit
 from engine.model.plan import BudgetUse
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
@@ -21,14 +21,14 @@ NO_POOL: Final = "none"
 NO_CHIPS: Final[Mapping[str, int]] = MappingProxyType({})
 #: The rule of actions by which jobs are expanded: a job's own doing.
 EXPANSION: Final = "expand"
-#: Limit on chips freed by deletions where no budget has one.
-_FREED: Final = "default#chips"
+#: Limits on what deletions free and end, by unit, where no budget has one.
+_ALWAYS: Final = {"chips": ("default#chips", FREED_CHIPS), "jobs": ("default#jobs", ENDED_JOBS)}
 
 
 class BudgetDemand(NamedTuple):
     """``weight`` units of an action kind on these nodes (none: the cluster); ``unit`` names them.
 
-    ``chips``: number of chips that a deletion frees, by pool.
+    ``chips``: number of chips that a deletion frees, by pool. ``jobs``: number of running jobs that it ends.
     """
 
     kind: str
@@ -36,6 +36,7 @@ class BudgetDemand(NamedTuple):
     weight: int
     nodes: tuple[str, ...]
     chips: Mapping[str, int] = NO_CHIPS
+    jobs: int = 0
 
 
 class BudgetRefusal(NamedTuple):
@@ -55,8 +56,8 @@ class BudgetTracker:
             for item in sorted(scope.desired.budgets, key=lambda item: item.document.name)
             for index, limit in enumerate(item.document.spec.limits)
         ]
-        if not any(limit.unit == "chips" for _, limit in self._limits):
-            self._limits.append((_FREED, FREED_CHIPS))
+        written = {limit.unit for _, limit in self._limits}
+        self._limits.extend(always for unit, always in _ALWAYS.items() if unit not in written)
         self._spent: dict[str, list[tuple[int, str, int]]] = {}
         self._totals: dict[tuple[str, str, str], int] = {}
         self._units: dict[tuple[str, str], set[str]] | None = None
@@ -142,7 +143,7 @@ class BudgetTracker:
                     continue
                 key = full.removeprefix(f"{name}/{limit.per}/")
                 spent = sum(count for _, _, count in self._all(full, limit))
-                kinds = ("chips",) if limit.unit == "chips" else limit.actions
+                kinds = (limit.unit,) if limit.unit else limit.actions
                 # counting running jobs in every pass would cost more than the rest of the pass
                 totals = [self._totals.get((kind, limit.per, key)) for kind in kinds]
                 known = [limit.allowed(total) for total in totals if total is not None]
@@ -158,11 +159,10 @@ class BudgetTracker:
         for name, limit in self._limits:
             if demand.kind not in limit.actions:
                 continue
-            if limit.unit == "chips":
-                freed = demand.chips if limit.per == "pool" else {"cluster": sum(demand.chips.values())}
-                for key, weight in sorted(freed.items()):
+            if limit.unit:
+                for key, weight in sorted(_by_scope(demand, limit).items()):
                     if weight:
-                        allowed = limit.allowed(self._total("chips", limit.per, key))
+                        allowed = limit.allowed(self._total(limit.unit, limit.per, key))
                         yield f"{name}/{limit.per}/{key}", name, limit, allowed, weight
                 continue
             for key in self._keys(limit.per, demand.nodes):
@@ -220,7 +220,7 @@ class BudgetTracker:
     def _count(self, kind: str, per: str, key: str) -> int:
         if kind == "DeleteObject":
             return len(self._scope.observed.inventory or ())
-        if kind == "EvictPod":
+        if kind in ("EvictPod", "jobs"):
             return len(self._workloads(per).get((per, key), ()))
         views = [v for n, v in self._scope.nodes.items() if per == "cluster" or scope_key(per, n, v) == key]
         if kind == "IsolateNode":
@@ -258,8 +258,17 @@ def unit_of(scope: Scope, pod: str) -> str:
     return pod if gang is None or gang.kind in INDEPENDENT_KINDS else gang.key
 
 
+def _by_scope(demand: BudgetDemand, limit: BudgetLimit) -> Mapping[str, int]:
+    """What a deletion frees or ends in each scope of a limit by ``unit``."""
+    if limit.unit == "jobs":
+        return {"cluster": demand.jobs}
+    return demand.chips if limit.per == "pool" else {"cluster": sum(demand.chips.values())}
+
+
 def _unit(limit: BudgetLimit) -> str:
     """What a limit counts, in words."""
+    if limit.unit == "jobs":
+        return "running jobs"
     return limit.unit or (BUDGET_UNITS[limit.actions[0]] if not limit.mixed else "actions")
 
 

@@ -18,6 +18,7 @@ _STAGE_OF: Final = {
     "NotFastForward": "Verified",
     "LogBroken": "Verified",
     "EmptyTree": "Accepted",
+    "EmptyLayer": "Accepted",
     "TooManyFiles": "Accepted",
     "TreeTooLarge": "Accepted",
 }

@@ -16,6 +16,7 @@ from engine.source.acceptance import Acceptance
 from engine.source.commit_proofs import CommitProver
 from engine.source.conditions import report
 from engine.source.confirmations import confirmed
+from engine.source.emptied import EmptyTreeGuard
 from engine.source.git import GitFailed
 from engine.source.mirror import Mirror
 from engine.source.objects import ObjectStore
@@ -28,7 +29,6 @@ from engine.source.tree import (
     capped,
     changed_paths,
     is_document_path,
-    may_declare,
     select,
 )
 from engine.source.watch import Watch
@@ -73,6 +73,7 @@ class GitSource:
         self._verifier = Verifier(config, mirror_dir / "gnupg", clock)
         self._acceptance = Acceptance(config)
         self._prover = CommitProver(config.prefix)
+        self._emptied = EmptyTreeGuard(self.read)
         self._floor: str | None = None
         self._vouched: dict[str, bool] = {}
         self._tree = WorkTree(config.local, config.prefix, self._limits) if config.local else None
@@ -247,7 +248,7 @@ class GitSource:
             return base
         files = dict(selection.files)
         problems = tuple(self._hold(p, committed.files.get(p.path), head, files) for p in selection.problems)
-        _refuse_empty(files)
+        self._emptied.check(base.files if base else {}, files, tuple)
         subject = f"uncommitted changes on {head[:12]}" if head else "a folder without commits"
         changed = changed_paths(base.files if base else {}, files)
         return Revision(
@@ -261,7 +262,7 @@ class GitSource:
 
     def _accept(self, objects: ObjectStore, sha: str, base: Revision | None) -> Revision:
         """Verify one commit and choose its files. Raises SourceError VerificationFailed, OtherSource, RolledBack,
-        NotFastForward, EmptyTree, TooManyFiles or TreeTooLarge."""
+        NotFastForward, EmptyTree, EmptyLayer, TooManyFiles or TreeTooLarge."""
         stamp = self._verifier.stamp()
         signature = Signature(None)
         if self._verifier.required:
@@ -281,7 +282,9 @@ class GitSource:
                 else (None, None)
             )
             problems.append(self._hold(problem, blob, commit, files))
-        _refuse_empty(files)
+        older = base.sha if base else self._floor or ""
+        before = base.files if base else {} if older == sha else self._files_at(objects, older)
+        self._emptied.check(before, files, lambda: confirmed(objects, self._verifier, older, sha))
         self._accepted = (sha, stamp)
         about = objects.commit(sha)
         return Revision(
@@ -297,6 +300,10 @@ class GitSource:
             commit=signature.raw,
         )
 
+    def _files_at(self, objects: ObjectStore, sha: str) -> Mapping[str, str]:
+        """The files of an earlier commit; empty where it is not known here."""
+        return self._list(objects, sha).files if _BLOB.match(sha) and objects.has_commit(sha) else {}
+
     # ---- which files
 
     def _select(self, objects: ObjectStore, sha: str) -> TreeSelection:
@@ -304,14 +311,17 @@ class GitSource:
             return self._selected[1]
         selection = self._step(objects, sha)
         if selection is None:
-            selection = select(
-                objects.entries(sha, self.config.prefix),
-                self.config.prefix,
-                self._limits,
-                lambda entry: objects.follow(sha, entry),
-            )
+            selection = self._list(objects, sha)
         self._selected = (sha, selection)
         return selection
+
+    def _list(self, objects: ObjectStore, sha: str) -> TreeSelection:
+        return select(
+            objects.entries(sha, self.config.prefix),
+            self.config.prefix,
+            self._limits,
+            lambda entry: objects.follow(sha, entry),
+        )
 
     def _step(self, objects: ObjectStore, sha: str) -> TreeSelection | None:
         """Derive a selection from the last one and the changes since; None when a full listing is needed."""
@@ -447,12 +457,3 @@ class GitSource:
         if local is None or not local.is_dir():
             return False
         return (local / ".git").exists() or not ((local / "HEAD").is_file() and (local / "objects").is_dir())
-
-
-def _refuse_empty(files: dict[str, str]) -> None:
-    if not any(map(may_declare, files)):
-        raise SourceError(
-            "EmptyTree",
-            "no YAML or JSON file below desired/ or policies/ that could declare anything",
-            hint="To remove everything, keep one document; a big deletion then asks for its confirmation",
-        )

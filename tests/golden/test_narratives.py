@@ -117,7 +117,10 @@ def test_a_layout_is_cut_and_made_whole_again(update_golden: bool) -> None:
 
 
 def test_a_removed_job_is_pruned_and_frees_its_chips(update_golden: bool) -> None:
-    world = sample_world()
+    job = sample_files()["desired/jobs/pretrain.yaml"]
+    assert job.count(b"  name: pretrain\n") == 1
+    marked = job.replace(b"  name: pretrain\n", b"  name: pretrain\n  annotations: {belay.dev/prune: confirmed}\n")
+    world = sample_world(files=sample_files() | {"desired/jobs/pretrain.yaml": marked})
     world.until_quiet()
     files = sample_files()
     del files["desired/jobs/pretrain.yaml"]
@@ -148,11 +151,7 @@ def test_a_mass_deletion_is_refused_whole_until_a_person_agrees() -> None:
 
 
 def test_a_deletion_that_frees_too_many_chips_waits_for_its_confirmation(update_golden: bool) -> None:
-    tight = (
-        b"apiVersion: belay.dev/v1alpha1\nkind: SafetyBudget\nmetadata: {name: tight}\n"
-        b"spec: {limits: [{actions: [DeleteObject], unit: chips, per: pool, max: 8, window: 1h}]}\n"
-    )
-    files = sample_files() | {"desired/tight.yaml": tight}
+    files = sample_files()
     world = sample_world(files=files)
     world.until_quiet()
     before = placement(world)

@@ -6,7 +6,7 @@ An object that carries the digest of its manifest is left alone unless a declare
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -36,7 +36,7 @@ MANAGER: Final = "belay"
 DIGEST: Final = "belay.dev/applied-digest"
 _BELAY_GROUP: Final = "belay.dev"
 _MAX_AWAITED: Final = 20
-"""Most new objects of its kind that a deletion waits for."""
+"""Most new objects of its kind that a deletion waits for, and among which a renamed one is looked for."""
 _CRD: Final = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 
 #: Order of creation by kind, used objects before their users; other kinds come last.
@@ -205,18 +205,15 @@ def _maintain_waiting(scope: Scope, schemas: _Schemas) -> None:
 
 
 def _declares_nothing(desired: Desired) -> bool:
-    groups: tuple[Iterable[Declared[Any]], ...] = (
-        desired.pools, desired.layouts, desired.fault_policies, desired.isolations, desired.budgets,
-        desired.scheduling, desired.links, desired.products.values(), desired.fault_tables.values(),
-        desired.templates.values(),
-    )  # fmt: skip
-    return not desired.manifests and all(
-        declared.origin.file.startswith((SHIPPED, CLUSTER)) for group in groups for declared in group
-    )
+    return all(origin.file.startswith((SHIPPED, CLUSTER)) for origin in desired.origins)
 
 
 def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequence[CreateObject]) -> None:
-    """Delete one object; where it may have been renamed, only once the ``fresh`` objects exist."""
+    """Delete one object; where it may have been renamed, only once the ``fresh`` objects exist.
+
+    Kubernetes renames nothing: the object of the new name starts pods of its own. A finding says
+    so, because in Git a changed name looks like a small edit.
+    """
     metadata = nested_map(live, "metadata")
     if metadata.get("deletionTimestamp"):
         return
@@ -235,6 +232,10 @@ def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequen
     uid = metadata.get("uid")
     awaited = tuple((new.api_version, new.object_kind, new.namespace, new.name) for new in fresh)
     new = f" once {fresh[0].object_kind} {fresh[0].name} exists" if fresh else ""
+    renamed = next((new for new in fresh if _is_renamed(new, live)), None)
+    if renamed is not None:
+        new = f" once {renamed.object_kind} {renamed.name} exists, which has the same content under another name"
+        _report_renamed(scope, key, renamed)
     scope.actions.append(
         DeleteObject(
             reason=PRUNED,
@@ -246,6 +247,27 @@ def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequen
             namespace=key.namespace,
             name=key.name,
         )
+    )
+
+
+def _is_renamed(new: CreateObject, live: Mapping[str, Any]) -> bool:
+    """Whether a new object is declared as the live one is, but for its name."""
+    declared = dict(new.object)
+    metadata = dict(nested_map(declared, "metadata"))
+    annotations = {key: text for key, text in nested_map(metadata, "annotations").items() if key != DIGEST}
+    declared["metadata"] = {**metadata, "annotations": annotations}
+    return first_difference(declared, live) == ""
+
+
+def _report_renamed(scope: Scope, key: ObjectKey, new: CreateObject) -> None:
+    where = ObjectKey(new.api_version, new.object_kind, new.namespace, new.name)
+    message = (
+        f"its name was changed from {key.name}: Kubernetes renames no objects, so this is another one, whose pods "
+        f"start from the beginning, and {key} goes once this one exists"
+    )
+    evidence = new.evidence
+    scope.diagnostics.append(
+        Diagnostic("warning", str(where), evidence.file, evidence.line, 1, "metadata.name", message)
     )
 
 

@@ -1,6 +1,7 @@
 """When objects that Git no longer declares may be deleted: at once, within budget windows, or once a person confirms.
 
-Deletions that would remove more objects, or free more chips, than a safety budget ever allows wait together as one set.
+Deletions that would remove more objects, free more chips or end more running jobs than a safety budget ever allows wait
+together as one set, and so does what a layer declared that declares nothing any more.
 The set is named by a digest over its objects and their UIDs. A commit confirms exactly that set (trailer
 ``Belay-Confirm``); deletions that come later need another confirmation. Chips are not part of the digest, because pods
 come and go; the most that each object was seen to hold is remembered, so that a set does not shrink below a limit while
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
+from engine.documents import CLUSTER, SHIPPED
 from engine.gangs.forming import gang_key
 from engine.gangs.owners import annotations_of, controller_of, metadata
 from engine.model.actions import DeleteObject
@@ -38,6 +40,10 @@ PRUNED: Final = ActionReason.PRUNED
 PRUNE: Final = "belay.dev/prune"
 CONFIRMED: Final = "confirmed"
 _BELAY: Final = "belay.dev/"
+#: In place of a budget's name: ``desired/`` declares nothing any more.
+EMPTIED: Final = "emptied-layer"
+#: Beginnings of paths that do not belong to ``desired/``.
+_OTHER_LAYERS: Final = ("policies/", SHIPPED, CLUSTER)
 #: Kinds that run pods, counted as jobs in messages.
 _JOBS: Final = frozenset(
     {"AscendJob", "Job", "Deployment", "StatefulSet", "InferServiceSet", "InferService", "InstanceSet"}
@@ -61,7 +67,7 @@ class Pruning:
         self._scope, self._ledger = scope, ledger
         asked = [action for action in scope.actions if isinstance(action, DeleteObject) and is_prune(action)]
         self._going = {_member(action): action for action in asked if not self._free(action)}
-        self._chips = _freed(scope, self._going)
+        self._chips, self._running = _freed(scope, self._going)
         self._released: set[str] = set()
         self._refusal: BudgetRefusal | None = None
         self._digest = ""
@@ -74,7 +80,7 @@ class Pruning:
         if member not in self._going or member in self._released:
             return None
         unit = f"{action.object_kind}/{action.namespace}/{action.name}"
-        demand = BudgetDemand(KIND, unit, 1, (), self._chips.get(member, NO_CHIPS))
+        demand = BudgetDemand(KIND, unit, 1, (), self._chips.get(member, NO_CHIPS), int(member in self._running))
         return self._refusal or self._ledger.take(demand)
 
     def confirm(self, action: DeleteObject) -> str:
@@ -109,6 +115,7 @@ class Pruning:
         for row in waiting:
             for member in rest:
                 self._chips[member] = _maximum(self._chips.get(member, NO_CHIPS), row.chips.get(member, NO_CHIPS))
+            self._running |= set(rest).intersection(row.running)
         known = next((row for row in waiting if self._same(row, rest)), None)
         self._digest = known.digest if known else digest_of(self._going[member] for member in rest)
         row = HeldPrune(
@@ -118,13 +125,17 @@ class Pruning:
             members=known.members if known else tuple(rest) if len(rest) <= MAX_MEMBERS else (),
             chips={m: dict(chips) for m in rest[:MAX_MEMBERS] if (chips := self._chips.get(m))},
             released=self._digest in confirmed,
+            running=tuple(m for m in rest[:MAX_MEMBERS] if m in self._running),
         )
         memory.prunes = (*kept, row)
         if row.released:
             self._released |= set(rest)
             return
         freed = _sum(self._chips.get(member, NO_CHIPS) for member in rest)
-        beyond = self._ledger.beyond(BudgetDemand(KIND, "", len(rest), (), freed))
+        ended = len(self._running.intersection(rest))
+        beyond = self._ledger.beyond(BudgetDemand(KIND, "", len(rest), (), freed, ended))
+        if emptied := emptied_layer(self._scope):
+            beyond.insert(0, (EMPTIED, emptied))
         if beyond:
             self._hold(row, rest, beyond)
 
@@ -168,12 +179,27 @@ class Pruning:
         )
         shown = ", ".join(item.object for item in hold.objects[:_SHOWN])
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        why = "is more than may go at once" if budget == EMPTIED else f"is more than SafetyBudget {budget} allows"
         message = (
-            f"deleting what is no longer declared, {hold.size}, is more than SafetyBudget {budget} allows "
+            f"deleting what is no longer declared, {hold.size}, {why} "
             f"({'; '.join(hold.limits)}), so all of it waits for a person: {shown}{more}. To delete exactly these, "
             f"push a commit whose message ends with the trailer '{hold.trailer}'; to keep them, restore their documents"
         )
         scope.diagnostics.append(Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message))
+
+
+def emptied_layer(scope: Scope) -> str:
+    """That ``desired/`` declared objects and declares none now, in words; empty while it declares something.
+
+    Only ``desired/`` may hold manifests, so the objects of the inventory that are not Belay's own came from there. A
+    folder that was renamed or never copied looks like that, and no one who means to delete everything is hindered by a
+    confirmation.
+    """
+    desired, inventory = scope.desired, scope.observed.inventory or ()
+    if any(not origin.file.startswith(_OTHER_LAYERS) for origin in desired.origins):
+        return ""
+    objects = sum(not key.api_version.startswith(_BELAY) for key in inventory)
+    return f"layer desired/ declared {objects} objects and declares none now" if objects else ""
 
 
 def is_prune(action: DeleteObject) -> bool:
@@ -225,26 +251,27 @@ def _sum(rows: Iterable[Chips]) -> Chips:
     return dict(sorted(total.items()))
 
 
-def _freed(scope: Scope, going: Mapping[str, DeleteObject]) -> dict[str, Chips]:
-    """Chips that each deletion frees, by pool: those of the pods that garbage collection removes with the object.
+def _freed(scope: Scope, going: Mapping[str, DeleteObject]) -> tuple[dict[str, Chips], set[str]]:
+    """Chips that each deletion frees, by pool, and the deletions that end running pods: garbage collection removes the
+    pods with the object.
 
     A chip that several pods share counts once. Pods that a running job is just re-creating count as if they were bound.
     """
     if not going:
-        return {}
+        return {}, set()
     members = {_key(action): member for member, action in going.items()}
     above = _OwnerChain(scope, members)
     found: dict[str, Counter[str]] = {}
+    running: set[str] = set()
     seen: dict[str, int] = {}
     for name in sorted(scope.observed.pods):
         pod = scope.observed.pods[name]
-        if pod.finished or not (pod.chips or pod.count):
+        if pod.finished or not pod.node:
             continue
         member = above.of(pod)
         if member is None:
             continue
-        if not pod.node:
-            continue
+        running.add(member)
         taken = seen.get(pod.node, 0)
         chips = mask_of(chip_ids(pod)) & ~taken
         seen[pod.node] = taken | chips
@@ -252,7 +279,8 @@ def _freed(scope: Scope, going: Mapping[str, DeleteObject]) -> dict[str, Chips]:
             found.setdefault(member, Counter())[_pool(scope, pod.node)] += chips.bit_count()
     for key, member in members.items():
         _add_absent(scope, key, found.setdefault(member, Counter()))
-    return {member: dict(chips) for member, chips in found.items() if chips}
+    freed: dict[str, Chips] = {member: dict(chips) for member, chips in found.items() if chips}
+    return freed, running | freed.keys()
 
 
 def _add_absent(scope: Scope, key: ObjectKey, found: Counter[str]) -> None:
