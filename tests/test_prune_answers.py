@@ -18,7 +18,7 @@ from engine.replay import recording
 from engine.status import SyncState
 from engine.status.events import held_events
 from engine.status.status_reader import read_status
-from engine.status.sync_status import sync_body
+from engine.status.sync_status import INFO, StatusCondition, sync_body
 from engine.wire import names
 from tests.gitrepo import Repo
 from tests.test_sync_pruning import JOBS, held, job, running, tree
@@ -156,3 +156,13 @@ def test_a_recorded_pass_with_a_confirmation_is_derived_again_and_older_recordin
     del older["confirmed"], older["earlier"]
     waits.write_bytes(gzip.compress(json.dumps(older).encode()))
     assert recording.replay(waits).same
+
+
+def test_a_condition_that_is_a_choice_stands_last_and_as_information(capsys: pytest.CaptureFixture[str]) -> None:
+    world = running(job("job-1"))
+    unsigned = StatusCondition("OrdersSigned", "False", "Unsigned", "no signature", severity=INFO)
+    refused = StatusCondition("Ready", "False", "Findings", "1 error")
+    status = read_status([sync_body(SyncState(conditions=(unsigned, refused)), world.plan())])
+    print_status(status, sys.stdout, wide=False, now=0.0)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "Findings" in line or "Unsigned" in line]
+    assert [row[:3] for row in rows] == [["Ready", "False", "Findings"], ["OrdersSigned", "info", "Unsigned"]]

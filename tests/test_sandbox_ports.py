@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
-from engine.sandbox.ports import Ports
+import pytest
+
+from engine.sandbox.ports import GRPC, Ports
+from engine.sandbox.up import Sandbox, SandboxOptions, own_folder
 
 
 def free() -> int:
@@ -55,3 +59,29 @@ def test_a_file_that_a_person_spoilt_is_no_port(tmp_path: Path) -> None:
         ports = Ports(tmp_path)
         assert 0 < ports.choose("port") < 65536
         ports.release()
+
+
+def test_a_sandbox_whose_grpc_port_is_taken_serves_on_a_free_one_and_keeps_it(tmp_path: Path) -> None:
+    with socket.socket() as listening:
+        with contextlib.suppress(OSError):  # taken by another program of this machine: as good
+            listening.bind(("127.0.0.1", GRPC))
+            listening.listen()
+        first = Sandbox(SandboxOptions(data=str(tmp_path)), lambda _: None)
+        first.folder.open()
+        first.choose_grpc_ports()
+        host, _, port = first.grpc_address.partition(":")
+        assert host == "127.0.0.1" and int(port) not in (0, GRPC)
+        first.stop()
+    again = Sandbox(SandboxOptions(data=str(tmp_path)), lambda _: None)
+    again.folder.open()
+    again.choose_grpc_ports()
+    assert again.grpc_address == first.grpc_address
+    again.stop()
+
+
+def test_the_folder_of_belay_is_printed_whatever_the_first_terminal_has_on_its_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = own_folder()
+    monkeypatch.setenv("PATH", f"{expected}:/usr/bin")
+    assert own_folder() == expected and (expected / "belay").is_file()

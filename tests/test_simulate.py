@@ -111,7 +111,7 @@ def test_a_timeline_of_inject_can_be_simulated(cluster: str, tmp_path: Path) -> 
     sample = (ROOT / "deploy" / "samples" / "faults-timeline.yaml").read_text()
     story = play(cluster, tmp_path, sample)
     told = [event for m in story["moments"] for event in m["events"]]
-    assert len(told) == 29 and "hang begins on node-2/7" in told and "200001002 occurs on node-2/7" in told
+    assert len(told) == 31 and "hang begins on node-2/7" in told and "200001002 occurs on node-2/7" in told
     assert not [c for c in story["state"]["chips"] if c["codes"]], "everything ends in this story"
     isolated = {
         (a["node"], a["chips"][0]) for m in story["moments"] for a in m["actions"] if a["kind"] == "IsolateChip"

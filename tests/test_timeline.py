@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from agents.drivers.simulated import SimulatedDriver
 from agents.drivers.surroundings import SimulatedSurroundings
+from agents.node.detect import HANG_CHECKS
 from agents.node.shipped import shipped_policy
+from agents.node.surroundings_monitor import PINGS_EVERY
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NODE, POD
 from engine.observe.observed import observe
+from engine.plan.health.node_faults import AGENT_STALE_MS
 from engine.sandbox import play, timeline
 from engine.sandbox.inject import FAULTS_KEY
-from engine.sandbox.settings import NODE_KEY
+from engine.sandbox.settings import NODE_KEY, SandboxSettings
 from engine.sandbox.timeline import KINDS, SandboxEvent
 from engine.wire import names, publicinfo
 from tests.agent_world import VirtualClock
@@ -39,6 +44,53 @@ def test_the_sample_shows_every_kind_and_is_sound() -> None:
     story = timeline.read(SAMPLE)
     assert {event.what for event in story} == set(KINDS) - {"state", "phase"}  # which are short for others
     assert [event.at for event in story] == sorted(event.at for event in story)
+
+
+#: Real seconds in which the sandbox shows an event of a kind, with a few for reports and passes.
+SANDBOX = SandboxSettings()
+SHOWN_WITHIN = {
+    "code": SANDBOX.idle_seconds + SANDBOX.reset_seconds + 8,
+    "network": 20 + 5,  # the shipped policy's duration
+    "hardware": SANDBOX.alarms_every + 5,
+    "hang": (HANG_CHECKS + 1) * SANDBOX.use_every + 5,
+    "ready": SANDBOX.silence + 10,
+    "silent": AGENT_STALE_MS / 1000 + 5,
+    "ping": PINGS_EVERY + 5,
+}
+SHOWN_OTHERWISE = 10.0
+
+
+def over(event: SandboxEvent) -> bool:
+    """Whether an event is the end of what another began."""
+    if event.what in ("subHealth", "drop", "hang", "silent"):
+        return event.value is False
+    return event.assertion == "recover" or (event.what, event.value) in (("ready", True), ("ping", "ok"))
+
+
+def test_each_fault_of_the_sample_lasts_until_it_is_seen_at_the_speed_of_the_tour() -> None:
+    said = re.search(r"--speed (\d+)", (SAMPLE.parents[2] / "README.md").read_text())
+    assert said is not None
+    begun: dict[tuple[Any, ...], float] = {}
+    short = []
+    for event in timeline.read(SAMPLE):
+        place = (event.node, event.chip, event.what)
+        if event.assertion == "once" or event.what in ("pod", "resetFails"):
+            continue
+        if not over(event):
+            begun[place] = event.at
+            continue
+        lasted = (event.at - begun.pop(place)) / int(said[1])
+        if lasted < SHOWN_WITHIN.get(event.what, SHOWN_OTHERWISE):
+            short.append(f"line {event.line}: {event.what} ends after {lasted:.0f} s")
+    assert not short and not begun
+
+
+def test_the_sample_kills_a_pod_last_and_the_sample_job_starts_it_again() -> None:
+    story = timeline.read(SAMPLE)
+    assert [event.what for event in story if event.what == "pod"] == [story[-1].what]
+    documents = yaml.safe_load_all((SAMPLE.parents[2] / "desired/jobs/pretrain.yaml").read_text())
+    (job,) = [one for one in documents if one["kind"] == "AscendJob"]
+    assert int(job["metadata"]["labels"]["fault-retry-times"]) >= 3, "each move of the job counts as well"
 
 
 def test_events_are_played_in_order_of_time_then_of_lines() -> None:
@@ -117,7 +169,7 @@ def test_a_timeline_that_is_too_long_or_unreadable_is_rejected(tmp_path: Path) -
 class FakeKube:
     """Objects in a dict: what the player asks of the API server."""
 
-    def __init__(self, nodes: int = 3) -> None:
+    def __init__(self, nodes: int = 4) -> None:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         for i in range(1, nodes + 1):
             base = {f"Ascend910-{chip}": {"IP": ""} for chip in range(8)}
@@ -165,8 +217,8 @@ def test_the_sample_leaves_the_sandbox_as_it_found_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(play, "_settled", at_once)
     kube = FakeKube()
     played(kube, *timeline.read(SAMPLE))
-    assert {kube.sim(f"node-{i}", FAULTS_KEY).pop("resetFails", 0) for i in (1, 2, 3)} == {0, 1}
-    for i in (1, 2, 3):
+    assert {kube.sim(f"node-{i}", FAULTS_KEY).pop("resetFails", 0) for i in (1, 2, 3, 4)} == {0, 1}
+    for i in (1, 2, 3, 4):
         assert kube.sim(f"node-{i}", FAULTS_KEY) in ({}, {"resetFails": 1})
         assert kube.sim(f"node-{i}", NODE_KEY) == {}
         around = kube.sim(f"node-{i}", play.SURROUNDINGS_KEY)

@@ -57,9 +57,10 @@ class Injected(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
 class SimulatedDriver:
     """The driver of one simulated node.
 
-    `seed` decides serials and addresses; `now_ms` and `sleep` are the clock; `scale` shortens resets. `healed` is
-    called with the chips whose faults a reset has removed. `vnpus` exist at the start, as hardware keeps them over a
-    restart; those that the node cannot hold are left out. `recut` is called with all of them after every change.
+    `seed` decides serials and addresses; `now_ms` and `sleep` are the clock; a reset takes `reset_seconds`, which
+    `scale` shortens. `healed` is called with the chips whose faults a reset has removed. `vnpus` exist at the start, as
+    hardware keeps them over a restart; those that the node cannot hold are left out. `recut` is called with all of them
+    after every change.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class SimulatedDriver:
         *,
         seed: int = 0,
         scale: float = 1.0,
+        reset_seconds: float = RESET_SECONDS,
         now_ms: Callable[[], int],
         sleep: Callable[[float], Any],
         healed: Callable[[Sequence[int]], None] | None = None,
@@ -77,6 +79,7 @@ class SimulatedDriver:
     ) -> None:
         self.row = row or ServerModel()
         self._node, self._seed, self._scale = node, seed, scale
+        self._reset_ms = int(reset_seconds * scale * 1000)
         self._now_ms, self._sleep = now_ms, sleep
         self._healed, self._recut = healed, recut
         self._codes: dict[int, dict[tuple[Plane, str], Code]] = {chip: {} for chip in range(self.row.chips)}
@@ -165,7 +168,7 @@ class SimulatedDriver:
         if self._reset_failures > 0:
             self._reset_failures -= 1
             raise DriverError("the driver returned -8020: reset failed")
-        finished = self._now_ms() + int(RESET_SECONDS * self._scale * 1000)
+        finished = self._now_ms() + self._reset_ms
         if self._stalled_boots > 0:
             self._stalled_boots -= 1
             finished = _NEVER
@@ -178,7 +181,7 @@ class SimulatedDriver:
             return False
         await self._maybe_hang()
         self.resets.append(tuple(sorted(chips)))
-        finished = self._now_ms() + int(RESET_SECONDS * self._scale * 1000)
+        finished = self._now_ms() + self._reset_ms
         self._booting.update(dict.fromkeys(chips, finished))
         return True
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from agents.drivers.base import VNPU
-from agents.drivers.simulated import ServerModel, SimulatedDriver
+from agents.drivers.simulated import RESET_SECONDS, ServerModel, SimulatedDriver
 from agents.drivers.surroundings import SimulatedSurroundings
 from agents.node.agent import NodeAgent
 from agents.node.client import ApiError, ApiServer
@@ -29,7 +29,7 @@ from agents.node.link_trust import LinkTrust
 from agents.node.linkfiles import LinkPart
 from agents.node.log import Log
 from agents.node.settings import Settings
-from agents.node.surroundings_monitor import SurroundingsMonitor, default_tables
+from agents.node.surroundings_monitor import ALARMS_EVERY, USE_EVERY, SurroundingsMonitor, default_tables
 from agents.node.trust import OrderTrust
 from engine.wire.names import NODES, SIM_PREFIX
 from engine.wire.policy import NodePolicy
@@ -86,6 +86,15 @@ class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
 
+class FleetPace(msgspec.Struct, frozen=True, kw_only=True):
+    """How long simulated hardware takes, in seconds: a reset, and the time between two readings of the board's alarms
+    and of how busy the chips are. The defaults are those of servers."""
+
+    reset_seconds: float = RESET_SECONDS
+    alarms_every: float = ALARMS_EVERY
+    use_every: float = USE_EVERY
+
+
 class Fleet:
     """Runs agents on simulated drivers.
 
@@ -101,10 +110,11 @@ class Fleet:
         policy: NodePolicy | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
+        pace: FleetPace | None = None,
     ) -> None:
         self._cluster, self._state_dir = cluster, state_dir
         self._settings, self._policy = settings or Settings(), policy
-        self._clock, self._chance = clock or Clock(), chance or random.Random()
+        self._clock, self._chance, self._pace = clock or Clock(), chance or random.Random(), pace or FleetPace()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._healing: set[asyncio.Task[None]] = set()
         self.drivers: dict[str, SimulatedDriver] = {}
@@ -121,6 +131,7 @@ class Fleet:
             node.row,
             seed=node.seed,
             scale=self._settings.scale,
+            reset_seconds=self._pace.reset_seconds,
             now_ms=self._clock.now_ms,
             sleep=self._clock.sleep,
             healed=lambda chips: self._heal(node.name, chips),
@@ -205,6 +216,8 @@ class Fleet:
                 self._clock,
                 hang=hang,
                 resetting=lambda: self._resetting(node.name),
+                alarms_every=self._pace.alarms_every,
+                use_every=self._pace.use_every,
             )
             try:
                 await surveyor.run()

@@ -32,7 +32,7 @@ from agents.node.client import KubeClient
 from agents.node.clock import Clock
 from agents.node.credentials import load
 from agents.node.diagnosis.part import DiagnosisPart, DiagnosisSettings
-from agents.node.fleet import Fleet, FleetNode
+from agents.node.fleet import Fleet, FleetNode, FleetPace
 from agents.node.hardware.assembly import hardware_part
 from agents.node.hardware.settings import HardwareSettings
 from agents.node.health import HealthSettings
@@ -190,13 +190,21 @@ async def run_fleet(
     kubeconfig: str | None = None,
     settings: Settings | None = None,
     policy: NodePolicy | None = None,
+    pace: FleetPace | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Run simulated nodes until `stop` is set (or for ever), one client session and three watches for all of them."""
     settings = settings or Settings()
     client = KubeClient(load(kubeconfig))
     watches = SharedWatches(client)
-    fleet = Fleet(watches, state_dir, settings, policy=policy or shipped_policy(settings.pool), chance=random.Random())
+    fleet = Fleet(
+        watches,
+        state_dir,
+        settings,
+        policy=policy or shipped_policy(settings.pool),
+        chance=random.Random(),
+        pace=pace,
+    )
     for node in nodes:
         fleet.add(node)
     slices = FleetSlices(client, fleet.agents, Clock())

@@ -78,10 +78,11 @@ class SurroundingsMonitor:
         publish: Callable[[Mapping[str, Any]], Awaitable[None]] | None = None,
         alarms_every: float = ALARMS_EVERY,
         pings_every: float = PINGS_EVERY,
+        use_every: float = USE_EVERY,
         retry: float | None = None,
     ) -> None:
         self._publish, self._alarms_every, self._pings_every = publish, alarms_every, pings_every
-        self._retry = retry
+        self._use_every, self._retry = use_every, retry
         self._node, self._chips, self._source, self._cluster = node, chips, source, cluster
         self._tables, self._settings, self._clock = tables, settings, clock
         self._hang, self._resetting, self._chance = hang, resetting, chance or random.Random()
@@ -114,7 +115,7 @@ class SurroundingsMonitor:
             "switch": (self.switch, SWITCH_EVERY),
             "storage": (self.storage, STORAGE_EVERY),
             "pings": (self.pings, self._pings_every),
-            "use": (self.use, USE_EVERY),
+            "use": (self.use, self._use_every),
         }
 
     async def _try(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:

@@ -206,6 +206,8 @@ export interface Condition {
   status: string;
   reason: string;
   message: string;
+  /** "info" where False is a choice and no trouble. */
+  severity?: string;
 }
 
 export interface Git {

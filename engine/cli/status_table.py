@@ -89,7 +89,9 @@ def print_status(status: PublishedStatus, out: TextIO, *, wide: bool, now: float
         return
     show.text(f"revision attempted {status.attempted or '-'}", out)
     show.text(f"revision applied   {status.applied or '-'}", out)
-    rows: list[list[Any]] = [[c.get(key) for key in ("type", "status", "reason", "message")] for c in status.conditions]
+    rows: list[list[Any]] = [
+        [c.get(key) for key in ("type", "status", "reason", "message")] for c in status.condition_rows
+    ]
     section(("condition", "status", "reason", "message"), rows)
     section(("pool", "nodes", "states"), [(p.name, sum(p.states.values()), p.states) for p in status.pools])
     nodes = [node for pool in status.pools for node in pool.nodes]

@@ -41,7 +41,7 @@ from engine.replay import recording
 from engine.replay.summary import write_digest
 from engine.settings import Settings
 from engine.status import PublishedPools, forgotten, memory_bodies, status_bodies, surplus, sync_body
-from engine.status.sync_status import StatusCondition
+from engine.status.sync_status import INFO, StatusCondition
 from engine.status.waiting_pods import waiting
 from engine.store import (
     ActionOutcome,
@@ -346,7 +346,7 @@ class Shard:
         key = self.order_keys.signing
         if key is None:
             text = "orders to nodes carry no signature: docs/signed.md says how to make a key"
-            return StatusCondition("OrdersSigned", "False", "Unsigned", text)
+            return StatusCondition("OrdersSigned", "False", "Unsigned", text, severity=INFO)
         return StatusCondition("OrdersSigned", "True", "Signed", f"by key {key.key_id}")
 
     async def _release(self) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from agents.drivers.server_models import SERVER_MODELS, from_product
 from agents.drivers.simulated import ServerModel
-from agents.node.fleet import FleetNode
+from agents.node.fleet import FleetNode, FleetPace
 from agents.node.run import run_fleet
 from agents.node.settings import Settings as AgentSettings
 from engine import log
@@ -112,7 +112,12 @@ async def _agents(
         fleet_nodes(nodes, settings, shapes),
         state_dir=journals,
         kubeconfig=kubeconfig,
-        settings=AgentSettings(scale=max(0.001, settings.time_scale)),
+        settings=AgentSettings(scale=max(0.001, settings.time_scale), idle=settings.idle_seconds),
+        pace=FleetPace(
+            reset_seconds=settings.reset_seconds,
+            alarms_every=settings.alarms_every,
+            use_every=settings.use_every,
+        ),
     )
 
 

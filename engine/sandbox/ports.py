@@ -10,6 +10,9 @@ from engine.errors import BelayError
 
 CONSOLE: Final = 8080
 """Where the console is, unless something else listens there."""
+GRPC: Final = 8899
+GRPC_HEALTH: Final = 11253
+"""Ports of ClusterD's gRPC services and of their health, likewise."""
 
 
 class Ports:

@@ -20,6 +20,9 @@ class SandboxSettings(msgspec.Struct, frozen=True):
 
     ``time_scale`` multiplies idle, reset, report, grace and start times: 1 is real time, 0.05 a demo. Seconds below
     are unscaled unless they say otherwise.
+
+    ``idle_seconds`` (how long chips are idle before a reset), ``reset_seconds``, ``alarms_every`` and ``use_every``
+    (readings of boards and of busy chips) are a minute or so on servers; people who watch a sandbox need not wait.
     """
 
     nodes: int = 8
@@ -33,6 +36,10 @@ class SandboxSettings(msgspec.Struct, frozen=True):
     watch_lag: float = 2.0
     lease_seconds: float = 10.0
     silence_seconds: float = 40.0
+    idle_seconds: float = 3.0
+    reset_seconds: float = 4.0
+    alarms_every: float = 2.0
+    use_every: float = 2.0
 
     def scaled(self, seconds: float, least: float = 0.0) -> float:
         """``seconds`` under the time scale, never below ``least`` (itself unscaled)."""

@@ -10,8 +10,6 @@ import functools
 import importlib.util
 import os
 import shlex
-import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ import msgspec
 from engine.errors import BelayError, InputError
 from engine.sandbox import git_repository
 from engine.sandbox.folder import DataFolder
-from engine.sandbox.ports import CONSOLE, Ports
+from engine.sandbox.ports import CONSOLE, GRPC, GRPC_HEALTH, Ports
 from engine.sandbox.processes import ChildProcess, ChildProcesses
 from engine.sandbox.reader import ApiReader
 from engine.sandbox.readiness import settled, silenced
@@ -79,7 +77,8 @@ class Sandbox:
         self.processes = ChildProcesses(say)
         self.scale = time_scale(options.time_scale)
         self.server_url = ""
-        self.recovery_service = ""
+        self.grpc_address = ""
+        self._grpc_health_port = 0
         self._ports = Ports(self.folder.root)
         self._say = say
         self._stopping = stopping
@@ -101,6 +100,7 @@ class Sandbox:
         if self._state is not None and not self.folder.repository.exists():
             git_repository.check(self._state, self.folder.root)
         self.folder.open()
+        self.choose_grpc_ports()
         self._start_redis()
         api = self._start_api() if self.options.cluster is None else None
         tip = self._prepare_source()
@@ -186,6 +186,12 @@ class Sandbox:
 
     # parts
 
+    def choose_grpc_ports(self) -> None:
+        """Choose ClusterD's ports for the gRPC services and their health, or free ones where those are taken."""
+        if self.options.server:
+            self.grpc_address = f"127.0.0.1:{self._ports.choose('grpc-port', GRPC)}"
+            self._grpc_health_port = self._ports.choose("grpc-health-port", GRPC_HEALTH)
+
     def _start_redis(self) -> None:
         place = self.folder.redis
         if len(os.fsencode(place)) > _SOCKET_PATH_LIMIT:
@@ -226,8 +232,7 @@ class Sandbox:
         command += ["--owner-gc"] if options.cluster else []
         command += [] if options.definitions else ["--no-definitions"]
         if options.training:
-            self.recovery_service = _free_address() if options.server else ""
-            command += ["--training", str(self.folder.root / "training"), "--recovery-service", self.recovery_service]
+            command += ["--training", str(self.folder.root / "training"), "--recovery-service", self.grpc_address]
         return self._child("world", [*command, "--agents", str(self.folder.agents)], {})
 
     def _start_engine(self) -> None:
@@ -252,9 +257,9 @@ class Sandbox:
             source_branch=git_repository.BRANCH,
             source_interval=1.0,
             resync=max(2.0, 10.0 * self.scale),
-            grpc_listen=self.recovery_service or "auto",
+            grpc_listen=self.grpc_address or "off",
             grpc_callers="any",  # on loopback, for the person who runs it
-            grpc_health_port=0 if self.recovery_service else Settings().grpc_health_port,
+            grpc_health_port=self._grpc_health_port,
         )
 
     def _child(self, name: str, arguments: list[str], more: Mapping[str, str]) -> ChildProcess:
@@ -314,12 +319,6 @@ def need_torch(where: str) -> None:
         raise InputError("PyTorch is not installed", where=where, hint="Run make venv-training, then this again.")
 
 
-def _free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def main(
     *,
     nodes: int,
@@ -361,24 +360,23 @@ def _end_at_once(sandbox: Sandbox) -> NoReturn:
 
 
 def _print_summary(sandbox: Sandbox, say: Print) -> None:
-    lines = ["", "In another terminal:"]
-    if found := missing_from_path(os.environ.get("PATH", "")):
-        lines.append(f"  export PATH={shlex.quote(found)}:$PATH")
-    lines += [
+    lines = [
+        "",
+        "In another terminal:",
+        f"  export PATH={shlex.quote(str(own_folder()))}:$PATH",
         f"  export KUBECONFIG={shlex.quote(str(sandbox.kubeconfig))}",
         f"  git clone {shlex.quote(str(sandbox.folder.repository))} state    # edit state/desired/, commit, push",
         "",
     ]
     if sandbox.server_url:
         lines.append(f"console: {sandbox.server_url}/console/    webhook: {sandbox.server_url}/webhook")
+        lines.append(f"ClusterD's gRPC services: {sandbox.grpc_address}")
     lines += [f"logs: {sandbox.folder.logs}", "", "Ctrl-C ends everything."]
     say("\n".join(lines))
 
 
-def missing_from_path(path: str) -> str:
-    """The folder of this `belay` if it is not found on ``path``; empty otherwise."""
-    own = Path(sys.executable).with_name("belay")
-    found = shutil.which("belay", path=path)
-    if not own.is_file() or (found and Path(found).resolve() == own.resolve()):
-        return ""
-    return str(own.parent)
+def own_folder() -> Path:
+    """The folder of this `belay`, printed whatever PATH this terminal has: that of the next one may lack it."""
+    beside = Path(sys.executable).with_name("belay")
+    started = Path(sys.argv[0])
+    return beside.parent if beside.is_file() or started.name != "belay" else started.absolute().parent

@@ -93,7 +93,7 @@ def render(page: PageData, shard: str) -> str:
 def _cluster(status: PublishedStatus) -> Iterable[Section]:
     columns: tuple[str, ...] = ("condition", "status", "reason", "message")
     yield _section(
-        "Repository", columns, _picked(status.conditions, "type", "status", "reason", "message"), _revision(status)
+        "Repository", columns, _picked(status.condition_rows, "type", "status", "reason", "message"), _revision(status)
     )
     yield _section("Pools", ("pool", "nodes"), [(pool.name, _counted(pool.states)) for pool in status.pools])
     nodes = [node for pool in status.pools for node in pool.nodes]

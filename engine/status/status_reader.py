@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.status.jobs import PHASE_KEY, STATUS_KEY
+from engine.status.sync_status import INFO
 from engine.wire import history, names, sync
 
 #: Selects exactly these ConfigMaps in ``belay-system``; the orders and memories beside them are many and large.
@@ -49,6 +50,12 @@ class PublishedStatus(msgspec.Struct, frozen=True):
     jobs: list[PublishedJob]
     shadow: list[dict[str, Any]] = []
     held_prune: dict[str, Any] = {}
+
+    @property
+    def condition_rows(self) -> list[dict[str, Any]]:
+        """The conditions as people see them: those that are mere information last, so that what is wrong leads."""
+        rows = [{**one, "status": INFO} if one.get("severity") == INFO else one for one in self.conditions]
+        return sorted(rows, key=lambda one: one.get("status") == INFO)
 
     @property
     def phases(self) -> dict[str, int]:

@@ -25,17 +25,23 @@ _HEALTHY: Final = ChipHealth.HEALTHY
 _DIAGNOSTICS_BYTES: Final = 200 * 1024
 _LIST_BYTES: Final = 150 * 1024
 _SMALL_BYTES: Final = 50 * 1024
+INFO: Final = "info"
+"""Severity of a condition that follows from a setting and is no trouble."""
 #: Nodes in the list of frequency holds; a node's entry stays below 16 KiB.
 _MANUAL_NODES: Final = 500
 
 
 class StatusCondition(msgspec.Struct, frozen=True):
-    """A Kubernetes-style condition: ``status`` True, False or Unknown, ``reason`` a CamelCase constant."""
+    """A Kubernetes-style condition: ``status`` True, False or Unknown, ``reason`` a CamelCase constant.
+
+    ``severity`` is ``info`` where False is a choice and no trouble; it is published only then, as Cluster API does.
+    """
 
     type: str
     status: str
     reason: str
     message: str = ""
+    severity: str = ""
 
 
 class SyncState(msgspec.Struct, frozen=True):
@@ -92,7 +98,7 @@ def sync_body(state: SyncState, plan: Plan) -> dict[str, Any]:
     data = {
         sync.ATTEMPTED: state.attempted,
         sync.APPLIED: state.applied,
-        "conditions.json": text([msgspec.to_builtins(c) for c in _before_ready(state, plan)]),
+        "conditions.json": text([_condition(one) for one in _before_ready(state, plan)]),
         "diagnostics.json": text(shown),
         "summary": _summary(findings),
         "deferred.json": text(deferred),
@@ -123,6 +129,13 @@ def _before_ready(state: SyncState, plan: Plan) -> tuple[StatusCondition, ...]:
     message = f"deleting {hold.size} waits for a person; a commit with the trailer '{hold.trailer}' lets it be done"
     held = StatusCondition("PruneHeld", "True", "WaitsForConfirmation", message)
     return (*state.conditions[:-1], held, *state.conditions[-1:])
+
+
+def _condition(one: StatusCondition) -> dict[str, str]:
+    row: dict[str, str] = msgspec.to_builtins(one)
+    if not one.severity:
+        del row["severity"]
+    return row
 
 
 def _held_prune(hold: PruneHold) -> dict[str, Any]:

@@ -103,6 +103,7 @@ def test_up_starts_restarts_ended_children_and_leaves_nothing(data: Path) -> Non
         tip = git_repository.git("--git-dir", str(data / "state.git"), "rev-parse", "main")
         assert up.reader.config_map(names.SYSTEM, names.SYNC).get(sync.APPLIED) == tip
         assert any(f"export KUBECONFIG={data / 'kubeconfig'}" in line for line in up.lines)
+        assert any(line.startswith("  export PATH=") for line in up.lines), "the second terminal may lack belay"
         second = subprocess.run(
             [sys.executable, "-m", "engine.cli", "up", "--data", str(data)],
             cwd=ROOT,

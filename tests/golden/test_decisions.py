@@ -20,7 +20,7 @@ from engine.simulate import merged
 from tests.golden.stories import compare, sample_files
 from tests.simworld import A2, INFER, Node, World
 
-JOB = b"    fault-scheduling: force\n"
+JOB = b'    fault-scheduling: force\n    fault-retry-times: "10"\n'
 RESET = b"""apiVersion: v1
 kind: ConfigMap
 metadata: {name: reset-config-pretrain, namespace: default, labels: {reset: "true"}}

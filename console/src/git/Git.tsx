@@ -6,7 +6,7 @@ import { runs, severityClass, shellWord } from "../parts/words";
 import { Command, Table } from "../shell/parts";
 import { setParam, usePlace } from "../shell/place";
 import { Time, Timed } from "../shell/times";
-import type { Finding, Git, GitRevision } from "../types";
+import type { Condition, Finding, Git, GitRevision } from "../types";
 import type { ViewProps } from "../views";
 import { Branches } from "./Branches";
 import { Findings } from "./Findings";
@@ -52,13 +52,18 @@ function InForce({ git }: { git: Git }) {
       <ul class="conditions">
         {git.conditions.map((one) => (
           <li key={one.type}>
-            <span class={one.status === "True" ? "good" : one.status === "False" ? "bad" : "dim"} aria-hidden="true">{one.status === "True" ? "✓" : one.status === "False" ? "✗" : "?"}</span>{" "}
-            <strong>{one.type}</strong> {one.status !== "True" && <>{one.status} </>}{one.reason} <span class="dim">{one.message}</span>
+            <ConditionMark of={one} />{" "}
+            <strong>{one.type}</strong> {one.status !== "True" && one.severity !== "info" && <>{one.status} </>}{one.reason} <span class="dim">{one.message}</span>
           </li>
         ))}
       </ul>
     </section>
   );
+}
+
+function ConditionMark({ of }: { of: Condition }) {
+  const [tone, mark] = of.severity === "info" ? ["dim", "ⓘ"] : of.status === "True" ? ["good", "✓"] : of.status === "False" ? ["bad", "✗"] : ["dim", "?"];
+  return <span class={tone} aria-hidden="true">{mark}</span>;
 }
 
 function Revisions({ git, leftOut }: { git: Git; leftOut: number }) {

@@ -40,7 +40,7 @@ def document_of(
     """The document as of a plan; ``identity`` is its moment's id, by default from its content."""
     standing = (observed.objects.get(_SYNC) or {}).get("data") or {}
     conditions = tuple(
-        StatusCondition(*(str(row.get(key) or "") for key in ("type", "status", "reason", "message")))
+        StatusCondition(*(str(row.get(key) or "") for key in ("type", "status", "reason", "message", "severity")))
         for row in rows(str(standing.get("conditions.json") or ""))
     )
     revision = plan.revision or str(standing.get("appliedRevision") or "")

@@ -69,7 +69,8 @@ def section(
         "attempted": attempted,
         "applied": applied,
         "conditions": [
-            picked(row, "type", "status", "reason", "message") for row in rows(sync_data.get("conditions.json"))[:50]
+            picked(row, "type", "status", "reason", "message", "severity")
+            for row in rows(sync_data.get("conditions.json"))[:50]
         ],
         "revisions": revisions,
         "findings": findings[:MOST_FINDINGS],
