@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.model.times import rfc3339
-from engine.sandbox.controllers import deployment, job, objects, replicaset, statefulset
-from engine.sandbox.controllers.writes import Json, Step, Write
+from engine.workloads import deployment, job, objects, replicaset, statefulset
+from engine.workloads.writes import Json, Step, Write
 
 NOW = 1788249600.0
 

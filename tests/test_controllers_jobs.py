@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.sandbox.controllers import job, objects
+from engine.workloads import job, objects
 from tests.controller_world import World, condition, workload
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.sandbox.controllers import deployment, objects
+from engine.workloads import deployment, objects
 from tests.controller_world import World, condition, image_of, workload
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from engine import cli
 from engine.model.times import rfc3339
+from engine.sandbox.definitions import shipped
 from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).parent.parent
@@ -188,3 +190,130 @@ def test_objects_that_no_api_server_stored_do_not_cost_the_plan(tree: Path, tmp_
                   "spec": {"schedulerName": "volcano", "containers": [container]}})  # fmt: skip
     outcome = document(tree, write(tmp_path / "rough.json", rough))["outcome"]
     assert job(outcome, "bare")["outcome"] == "placed" and job(outcome, "pretrain")["outcome"] == "placed"
+
+
+CHAT, PRETRAIN = "desired/inference/chat.yaml", "desired/jobs/pretrain.yaml"
+
+
+def edit(tree: Path, path: str, kind: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change one document of a file."""
+    documents = list(yaml.safe_load_all((tree / path).read_text()))
+    for one in documents:
+        if one["kind"] == kind:
+            change(one)
+    (tree / path).write_text(yaml.safe_dump_all(documents))
+
+
+def ask(resource: str, count: int) -> Callable[[dict[str, Any]], None]:
+    """The change of a Deployment to another resource."""
+
+    def change(document: dict[str, Any]) -> None:
+        for container in document["spec"]["template"]["spec"]["containers"]:
+            container["resources"] = {"limits": {resource: count}, "requests": {resource: count}}
+
+    return change
+
+
+def test_a_changed_deployment_is_rolled(tree: Path, cluster: str) -> None:
+    edit(tree, CHAT, "Deployment", ask("huawei.com/Ascend310P", 2))
+    outcome = document(tree, cluster)["outcome"]
+    row = job(outcome, "chat")
+    assert row["outcome"] == "moved" and [len(chips) for chips in row["nodes"].values()] == [2]
+    assert {(one["job"], one["reason"]) for one in outcome["evicted"]} == {("chat", "RolledOut")}
+    assert not outcome["kept"]
+
+
+def test_a_deployment_whose_new_pods_fit_nowhere_keeps_what_may_not_go_and_says_why(tree: Path, cluster: str) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["spec"]["template"]["spec"]["nodeSelector"] = {"accelerator": "huawei-Ascend910"}
+
+    edit(tree, CHAT, "Deployment", change)
+    outcome = document(tree, cluster)["outcome"]
+    row = job(outcome, "chat")
+    assert row["outcome"] == "waiting" and row["reason"] and sum(map(len, row["nodes"].values())) >= 1
+
+
+def test_a_field_taken_out_of_a_template_is_a_change_of_it(
+    tree: Path, items: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    given = copy.deepcopy(items)
+    for item in given:
+        if item["kind"] in ("Deployment", "ReplicaSet") and item["metadata"]["name"].startswith("chat"):
+            item["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/arch": "riscv64"}
+        if item["kind"] == "Deployment" and item["metadata"]["name"] == "chat":
+            item["metadata"]["annotations"]["belay.dev/applied-digest"] = "of the text before"
+    outcome = document(tree, write(tmp_path / "cluster.json", given))["outcome"]
+    assert {one["reason"] for one in outcome["evicted"]} == {"RolledOut"}
+
+
+def test_a_smaller_deployment_gives_pods_back(tree: Path, cluster: str) -> None:
+    edit(tree, CHAT, "Deployment", lambda document: document["spec"].update(replicas=0))
+    outcome = document(tree, cluster)["outcome"]
+    assert {(one["job"], one["reason"]) for one in outcome["evicted"]} == {("chat", "ScaledDown")}
+    assert not outcome["jobs"], "no job is moved by that"
+
+
+def worker_asks(chips: int) -> Callable[[dict[str, Any]], None]:
+    """The change of an AscendJob to so many chips a pod."""
+
+    def change(document: dict[str, Any]) -> None:
+        for replica in document["spec"]["replicaSpecs"].values():
+            for container in replica["template"]["spec"]["containers"]:
+                for amounts in container["resources"].values():
+                    amounts["huawei.com/Ascend910"] = chips
+
+    return change
+
+
+def other_scheduler(document: dict[str, Any]) -> None:
+    for replica in document["spec"]["replicaSpecs"].values():
+        replica["template"]["spec"]["schedulerName"] = "default-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "reason"),
+    [
+        (worker_asks(16), "waits", None),
+        (other_scheduler, "unserved", "SchedulerNotServed"),
+        (worker_asks(4), "fits", ""),
+    ],
+    ids=["impossible", "unserved", "smaller"],
+)
+def test_running_pods_keep_a_changed_template_and_the_next_restart_is_tried(
+    tree: Path, cluster: str, change: Callable[[dict[str, Any]], None], verdict: str, reason: str | None
+) -> None:
+    edit(tree, PRETRAIN, "AscendJob", change)
+    outcome = document(tree, cluster)["outcome"]
+    (row,) = outcome["kept"]
+    assert (row["name"], row["nextRestart"]) == ("pretrain", verdict) and not outcome["evicted"]
+    assert bool(row["reason"]) if reason is None else row["reason"] == reason
+    text = belay("--desired", str(tree), "--cluster", cluster).stdout
+    assert "running pods keep the old template" in text
+    assert ("the next restart would not fit" in " ".join(text.split())) == (verdict == "waits")
+
+
+def test_an_empty_tree_is_refused_where_an_engine_would_refuse_it(
+    tree: Path, cluster: str, items: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused = belay("--desired", str(empty), "--cluster", cluster)
+    assert refused.exit_code == 2 and "EmptyTree" in refused.stderr and "keep one document" in refused.stderr
+    assert "PartitionChip" not in refused.output
+    no_engine = [item for item in items if item["metadata"]["name"] != "belay-sync"]
+    assert belay("--desired", str(empty), "--cluster", write(tmp_path / "plain.json", no_engine)).exit_code == 0
+
+
+def test_a_document_with_an_unknown_pool_leaves_its_last_good_version_in_force(tree: Path, tmp_path: Path) -> None:
+    world = sample_world()
+    for definition in shipped():
+        world.put(definition)
+    world.until_quiet()
+    assert any(item["kind"] == "VNPULayout" for item in world.objects.values())
+    cluster = write(tmp_path / "copies.json", list(world.objects.values()))
+    edit(tree, "desired/layouts/inference.yaml", "VNPULayout", lambda one: one["spec"].update(pool="infrence"))
+    found = document(tree, cluster)
+    said = " ".join(row["message"] for row in found["diagnostics"])
+    assert "the last good version" in said and "stays in force" in said and "infrence" in said
+    assert "no longer declares" not in said
+    assert {row["reason"] for row in found["actions"]} <= {"StatusChanged"} and not found["outcome"]["pruned"]

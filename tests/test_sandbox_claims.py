@@ -14,9 +14,9 @@ from agents.node.clock import Clock
 from agents.node.policy import FaultLevels
 from agents.node.state import NodeState
 from engine.sandbox.controllers import resource_claim
-from engine.sandbox.controllers.writes import Json, Step
 from engine.wire.dra import FINALIZER
 from engine.wire.policy import NodePolicy
+from engine.workloads.writes import Json, Step
 from tests.agent_world import RULES
 from tests.test_dra_driver import ResourceApi
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.sandbox.controllers import volume
-from engine.sandbox.controllers.writes import Step
+from engine.workloads.writes import Step
 
 Json = dict[str, Any]
 BY_HAND = "kubernetes.io/no-provisioner"

@@ -17,12 +17,12 @@ import pytest
 from engine.kube import NODE, POD, Conflict, Kube, NotFound, resource_for
 from engine.sandbox.api import ApiServer
 from engine.sandbox.cache import RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
-from engine.sandbox.controllers import objects as o
 from engine.sandbox.node_control import SandboxNode
 from engine.sandbox.nodes_shape import Shape
 from engine.sandbox.settings import SandboxSettings
 from engine.sandbox.shapes import Shapes
 from engine.sandbox.world import SandboxCluster, control
+from engine.workloads import objects as o
 from tests.controller_world import workload
 
 #: Beside the other tests that share a real API server.

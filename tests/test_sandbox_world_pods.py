@@ -10,12 +10,12 @@ import pytest
 from engine.model.cluster import AgentVNPU
 from engine.model.times import rfc3339
 from engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Step
 from engine.sandbox.nodes_devices import Devices, PodRejection
 from engine.sandbox.nodes_pods import PodHost, PodTimes
 from engine.sandbox.nodes_shape import Shape
 from engine.sandbox.settings import SandboxSettings
+from engine.workloads import objects as o
+from engine.workloads.writes import Step
 from tests.controller_world import NOW, merge
 
 Json = dict[str, Any]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.cli.restarts import KeptTemplate, changed_templates, kept_templates
 from engine.documents import Desired
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
@@ -22,6 +23,7 @@ from engine.model.times import rfc3339
 from engine.replay.offline import newest
 from engine.simulate import World
 from engine.simulate.run import MAX_PASSES, QUIET, simulate
+from engine.simulate.workloads import SCALED
 
 EFFORT: Final = 250_000
 """Objects looked at, all passes together: a large cluster is played forward for fewer passes."""
@@ -81,7 +83,10 @@ class Pruned(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Forecast(msgspec.Struct, frozen=True, rename="camel"):
-    """The outcome of a plan. ``ended``: ``quiet``, or ``passes`` when it was cut off after so many passes."""
+    """The outcome of a plan. ``ended``: ``quiet``, or ``passes`` when it was cut off after so many passes.
+
+    ``kept``: jobs whose running pods keep the pod template that Git has changed.
+    """
 
     ended: str
     end: str
@@ -91,6 +96,7 @@ class Forecast(msgspec.Struct, frozen=True, rename="camel"):
     chip_hours_lost: float
     pruned: tuple[Pruned, ...]
     counts: dict[str, int]
+    kept: tuple[KeptTemplate, ...] = ()
 
 
 def forecast(first: Plan, desired: Desired, cluster: Sequence[Mapping[str, Any]]) -> Forecast | None:
@@ -107,6 +113,8 @@ def forecast(first: Plan, desired: Desired, cluster: Sequence[Mapping[str, Any]]
     world.now = first.now
     most = min(MAX_PASSES, max(FEWEST, EFFORT // max(1, len(world.objects))))
     watcher = ForecastWatcher(world)
+    changed = changed_templates(first, world)
+    before = frozenset(pod.uid for pod in world.observer.observed().pods.values() if pod.node and not pod.finished)
     outcome = simulate(world, [], first=first, most=most, rest=QUIET if most > 3 * QUIET else 2, watch=watcher)
     watcher.refresh(world)
     return Forecast(
@@ -118,6 +126,7 @@ def forecast(first: Plan, desired: Desired, cluster: Sequence[Mapping[str, Any]]
         chip_hours_lost=round(sum(one.chip_hours_lost for one in watcher.evicted), 2),
         pruned=tuple(watcher.pruned[key] for key in sorted(watcher.pruned)),
         counts=outcome.counts,
+        kept=kept_templates(changed, before, world) if changed else (),
     )
 
 
@@ -139,6 +148,7 @@ class ForecastWatcher:
 
     def __init__(self, world: World) -> None:
         self.start = world.now
+        self._world = world
         self.evicted: list[Eviction] = []
         self.pruned: dict[tuple[str, str, str], Pruned] = {}
         self.bound: dict[str, float] = {}
@@ -208,13 +218,17 @@ class ForecastWatcher:
     def _goes(self, pod: Pod, gang: str, now: float) -> None:
         namespace, kind, name = gang.split("/", 2) if gang else (pod.namespace, "Pod", pod.name)
         job = "/".join((namespace, kind.partition(".")[0], name))
-        reason, message = self._why.get(pod.key) or self._deleted.get(job) or ("Removed", "its job is gone or smaller")
+        left = self._world.controllers.departures.get(pod.uid)
+        reason, message = (
+            self._why.get(pod.key) or left or self._deleted.get(job) or ("Removed", "its job is gone or smaller")
+        )
         seconds = max(0.0, now - (pod.started if pod.started is not None else pod.created))
         known = measured([pod.annotations], now, (), 0.0)
         if known is not None:
             seconds = min(seconds, known.checkpoint)
         hours = round(len(pod.chips) * seconds / 3600, 2)
-        self.hit.add(gang or job)
+        if reason != SCALED:
+            self.hit.add(gang or job)
         after = round(now - self.start, 3)
         self.evicted.append(
             Eviction(pod.namespace, pod.name, name, pod.node, len(pod.chips), after, reason, message, hours)

@@ -65,6 +65,11 @@ def outcome_table(outcome: Forecast, first: Plan) -> None:
         for job in outcome.jobs
     ]  # fmt: skip
     _section(("job", "outcome", "on", "after", "why", "way out"), rows, first.now)
+    kept = [
+        (f"{k.kind} {k.namespace}/{k.name}", k.sentence, f"{k.reason}: {k.message}" if k.reason else "", k.unblock)
+        for k in outcome.kept
+    ]  # fmt: skip
+    _section(("job", "template", "why", "way out"), kept, first.now)
     if outcome.evicted:
         lost = f"{outcome.chip_hours_lost:g} chip-hours lost"
         _write(f"\n{counted(len(outcome.evicted), 'running pod')} go{'es' * (len(outcome.evicted) == 1)}, {lost}")
@@ -82,7 +87,7 @@ def outcome_table(outcome: Forecast, first: Plan) -> None:
         for p in outcome.pruned
     ]  # fmt: skip
     _section(("pruned", "after", "held back by"), pruned, first.now)
-    if not (outcome.jobs or outcome.evicted or outcome.pruned):
+    if not (outcome.jobs or outcome.evicted or outcome.pruned or outcome.kept):
         _write("no job is placed, moved or left waiting")
 
 

@@ -15,7 +15,7 @@ import orjson
 
 from engine.documents import Desired
 from engine.errors import InputError
-from engine.load import Loaded, load, load_directory
+from engine.load import UNKNOWN, FileVersion, Loaded, PriorState, load, load_directory
 from engine.load.cluster import all_documents, copies_from_git, foreign_documents, has_engine
 from engine.load.files import ROOTS
 from engine.load.locations import location_of
@@ -28,6 +28,7 @@ from engine.plan import plan
 from engine.replay.recording import LATEST
 from engine.simulate.rehearsal import rehearse
 from engine.source.confirmations import confirmed_in
+from engine.source.tree import is_document_path, may_declare
 from engine.wire import names, sync
 
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
@@ -48,17 +49,43 @@ def desired_from(
     ``over`` are documents laid on top of all.
 
     Raises:
-        InputError: a folder does not exist.
+        InputError: a folder does not exist, or an engine there would refuse the tree as a whole.
     """
     extra = [*(policies_of(folder) for folder in overlays), *over]
     if tree is not None:
-        loaded = load(tree_of(tree), overlays=extra, foreign=foreign_documents(cluster))
+        files, before = tree_of(tree), UNKNOWN
+        if live or has_engine(cluster):
+            _refuse_empty(files, tree)
+            before = _in_force(cluster)
+        loaded = load(files, overlays=extra, foreign=foreign_documents(cluster), before=before)
         return with_confirmations(loaded.desired, tree, cluster), loaded.diagnostics
     if live or has_engine(cluster):
         loaded = load(copies_from_git(cluster), overlays=extra, has_git=False, foreign=foreign_documents(cluster))
     else:
         loaded = load(all_documents(cluster), overlays=extra, has_git=False)
     return loaded.desired, loaded.diagnostics
+
+
+def _refuse_empty(files: Mapping[str, bytes], tree: str) -> None:
+    """Refuse what an engine refuses: a tree that declares nothing (``EmptyTree``)."""
+    if any(is_document_path(path) and may_declare(path) for path in files):
+        return
+    raise InputError(
+        "EmptyTree: no YAML or JSON file below desired/ or policies/ that could declare anything; the engine refuses "
+        "such a tree and the revision in force stays",
+        where=tree,
+        hint="To remove everything, keep one document; a big deletion then asks for its confirmation",
+    )
+
+
+def _in_force(cluster: Sequence[Mapping[str, Any]]) -> PriorState:
+    """What the engine there has in force, as far as the cluster's copies of documents say it.
+
+    What they do not say (which file declared a job) keeps everything from being pruned while a file is refused.
+    """
+    copies = copies_from_git(cluster)
+    versions = {path: (FileVersion(path, "", data),) for path, data in copies.items()}
+    return PriorState(in_force=versions, complete=False)
 
 
 def with_confirmations(desired: Desired, tree: str, cluster: Sequence[Mapping[str, Any]]) -> Desired:

@@ -24,10 +24,10 @@ from engine.log import get
 from engine.sandbox import nodes_pods
 from engine.sandbox.cache import uid_of
 from engine.sandbox.containers_shape import LOOPBACK, command_of, environment, mounted
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Write, patch
 from engine.sandbox.nodes_pods import RealProcess
 from engine.sandbox.processes import MAX_LOG_BYTES, end_with_parent
+from engine.workloads import objects as o
+from engine.workloads.writes import Json, Write, patch
 
 _log = get("sandbox.containers")
 LOG_EVERY_S: Final = 2.0

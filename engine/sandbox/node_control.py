@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from engine.sandbox.controllers.writes import Json
 from engine.sandbox.nodes_shape import Shape
+from engine.workloads.writes import Json
 
 CONTROL_KEY: Final = "node.json"
 

@@ -21,10 +21,8 @@ from engine.model.times import rfc3339
 from engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
 from engine.sandbox.cache import Cache, Indexer, uid_of
 from engine.sandbox.containers import Training
-from engine.sandbox.controllers import objects as o
 from engine.sandbox.controllers.executor import WriteExecutor
 from engine.sandbox.controllers.queue import WorkQueue
-from engine.sandbox.controllers.writes import Json, Step, patch_status
 from engine.sandbox.node_control import Control, SandboxNode, parse_control
 from engine.sandbox.nodes_devices import Devices, PodRejection
 from engine.sandbox.nodes_pods import PodHost, PodTimes
@@ -32,6 +30,8 @@ from engine.sandbox.settings import SandboxSettings
 from engine.wire import deviceinfo, names, orders
 from engine.wire.errors import WireError
 from engine.wire.podannotations import chip_names
+from engine.workloads import objects as o
+from engine.workloads.writes import Json, Step, patch_status
 
 _log = get("sandbox.nodes")
 LEASES: Final = "kube-node-lease"

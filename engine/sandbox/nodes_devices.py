@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.cluster import AgentVNPU
-from engine.sandbox.controllers import objects as o
 from engine.sandbox.nodes_shape import Shape
 from engine.wire.podannotations import (
     ASCEND_REAL,
@@ -25,6 +24,7 @@ from engine.wire.podannotations import (
     chip_names,
     configuration_key,
 )
+from engine.workloads import objects as o
 
 Json = dict[str, Any]
 GROUP: Final = "huawei.com/"

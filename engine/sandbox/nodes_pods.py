@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Step, Write, delete, patch, patch_status
 from engine.sandbox.nodes_devices import PodRejection
 from engine.sandbox.settings import SandboxSettings
+from engine.workloads import objects as o
+from engine.workloads.writes import Step, Write, delete, patch, patch_status
 
 Json = dict[str, Any]
 

@@ -10,8 +10,12 @@ from engine.model.patches import merge_patch
 from engine.model.times import rfc3339
 from engine.observe.observed import Observer, key_of
 from engine.simulate.server import SimulatedServer
+from engine.simulate.workloads import with_defaults
 
 POD_GONE: Final = ("Succeeded", "Failed")
+_WHOLE: Final = ("template", "replicaSpecs")
+"""Fields that hold pod templates, whose fields Git alone owns."""
+_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
 
 
 class SimulatedObjects:
@@ -35,6 +39,7 @@ class SimulatedObjects:
         live = self.objects.get(key)
         if owner_check and live is not None:
             return
+        obj = with_defaults(obj)
         metadata = obj.setdefault("metadata", {})
         self.version += 1
         if live is None:
@@ -102,6 +107,31 @@ class SimulatedObjects:
     def take_chip(self, taken: dict[str, str], node: str, chip: str, pod: str) -> None:
         """Record that a pod holds a chip; subclasses may reject a second holder."""
         taken.setdefault(chip, pod)
+
+
+def applied(live: Any, patch: Any) -> Any:
+    """Server-side apply by the manager of the whole object: what its pod templates leave out is removed from them.
+
+    Other fields stay, as others may own them; so does the time at which a person restarted the pods.
+    """
+    result = merged(live, patch)
+    _take_templates(result, live, patch)
+    return result
+
+
+def _take_templates(result: Any, live: Any, patch: Any) -> None:
+    """Put the patch's own pod templates into the result."""
+    if not (isinstance(result, dict) and isinstance(live, dict) and isinstance(patch, dict)):
+        return
+    for name, value in patch.items():
+        if name not in _WHOLE:
+            _take_templates(result.get(name), live.get(name), value)
+            continue
+        result[name] = copy.deepcopy(value)
+        restarted = (((live.get(name) or {}).get("metadata") or {}).get("annotations") or {}).get(_RESTARTED)
+        if restarted and isinstance(result[name], dict):
+            metadata = result[name].setdefault("metadata", {})
+            metadata["annotations"] = {**(metadata.get("annotations") or {}), _RESTARTED: restarted}
 
 
 def merged(live: Any, patch: Any) -> Any:

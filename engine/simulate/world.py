@@ -27,11 +27,11 @@ from engine.model.plan_cache import PlanCache
 from engine.model.times import parse_rfc3339, rfc3339
 from engine.observe.observed import key_of
 from engine.plan import declared_keys, plan
-from engine.simulate import workloads
 from engine.simulate.agents import Agents
-from engine.simulate.objects import merged
+from engine.simulate.objects import applied, merged
 from engine.simulate.owners import absent_owners, replica_sets, unlisted_uids
 from engine.simulate.server import SimulatedServer
+from engine.simulate.workloads import WorkloadControllers, adopted, taken_for_ready, with_defaults, with_namespaces
 from engine.status import forgotten, memory_bodies
 from engine.wire import names, nodeinfo, orders, rankfile, resetinfo, sync
 from engine.wire.errors import WireError
@@ -61,6 +61,7 @@ class World(Agents):
         self.desired = desired
         self.cache = PlanCache()
         self.kubelets_die = kubelets_die
+        self.controllers = WorkloadControllers()
         self._removed: dict[str, dict[str, Any]] = {}
 
     # what hardware does
@@ -226,7 +227,8 @@ class World(Agents):
         key = ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
         live = self.objects.get(key)
         if live is not None:
-            self.put(merged(live, action.patch))
+            whole = action.patch_type is act.PatchType.APPLY
+            self.put(applied(live, action.patch) if whole else merged(live, action.patch))
 
     def _scale(self, action: act.ScaleJob) -> None:
         kind = action.job_kind.partition(".")[0]
@@ -307,6 +309,8 @@ class World(Agents):
             elif (pod.get("status") or {}).get("phase", "Pending") == "Pending" and not self._silent(pod):
                 pod = copy.deepcopy(pod)
                 pod["status"].update(phase="Running", podIP=f"10.1.{self.version % 250}.2", startTime=rfc3339(self.now))
+                ready = {"type": "Ready", "status": "True", "lastTransitionTime": rfc3339(self.now)}
+                pod["status"]["conditions"] = [ready]
                 pod["status"]["containerStatuses"] = [
                     {"name": c["name"], "ready": True, "restartCount": 0, "state": {"running": {}}}
                     for c in pod["spec"]["containers"]
@@ -327,14 +331,11 @@ class World(Agents):
                 self.evict(key, _grace(obj)) if key.kind == "Pod" else self.delete(key)
 
     def _controllers(self) -> None:
-        """Workload controllers keep their replicas; failed and deleted pods are replaced."""
-        for _ in range(2):  # a Deployment creates its ReplicaSet, which creates its pods
-            for obj in workloads.missing(self.objects, self._number):
-                self.put(obj)
-        for obj in [*workloads.counted(self.objects), *workloads.bound_claims(self.objects)]:
-            self.put(obj)
+        """Workload controllers keep their replicas and roll changed templates out."""
+        self.controllers.run(self)
 
-    def _number(self) -> int:
+    def number(self) -> int:
+        """A number that no name of this world has used."""
         self.uids += 1
         return self.uids
 
@@ -358,10 +359,18 @@ class World(Agents):
             if held.get("kind") == "Pod":  # as an API server would have stored it
                 held.setdefault("status", {}).setdefault("phase", "Pending")
                 held.setdefault("spec", {}).setdefault("containers", [])
+                held = taken_for_ready(held)
             self.take(held)
         self.unlisted = unlisted_uids(self.objects.values())
         self.absent = absent_owners(self.objects)
+        with_namespaces(self.objects.values())
         for obj in replica_sets(self.objects, self.absent):
+            self.take(obj)
+        for obj in list(self.objects.values()):
+            filled = with_defaults(obj)
+            if filled is not obj:
+                self.take(filled)
+        for obj in list(adopted(self.objects)):
             self.take(obj)
         observed = self.observer.observed()
         versions = [int(v) for o in self.objects.values() if (v := _version(o)).isdigit() and len(v) < 16]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.sandbox.api import crds, defaults, structural
+from engine.sandbox.api import crds, structural
 from engine.sandbox.api.errors import forbidden
 from engine.sandbox.api.kinds import JSON, ServedResource
 from engine.sandbox.api.store import ClusterStore
+from engine.workloads import defaults
 
 
 class Admission:
@@ -22,7 +23,7 @@ class Admission:
         if resource.generation:
             obj["metadata"]["generation"] = 1
         if resource.status:
-            defaults.first_status(resource, obj)
+            defaults.first_status(resource.storage, obj, custom=resource.custom)
         self.fill(resource, obj)
         if resource.storage == "pods":
             self._priority(resource, obj)
@@ -37,7 +38,7 @@ class Admission:
         elif resource.storage == crds.STORAGE:
             crds.set_defaults(obj)
         else:
-            defaults.set_defaults(resource, obj)
+            defaults.set_defaults(resource.storage, obj)
 
     def _priority(self, resource: ServedResource, pod: JSON) -> None:
         spec = pod["spec"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.kube import Conflict, KubeError, NotFound, Resource, resource_for, run_many
 from engine.sandbox.cache import CONTROLLER_REVISION, RESOURCE_CLAIM, Cache
-from engine.sandbox.controllers.writes import Json, Write
+from engine.workloads.writes import Json, Write
 
 FIELD_MANAGER = "sandbox-controllers"
 _IN_FLIGHT = 16

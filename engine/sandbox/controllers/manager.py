@@ -8,22 +8,12 @@ from collections.abc import Awaitable, Callable
 from engine.kube import Conflict, Key, KubeError, NotFound, run_all
 from engine.log import get
 from engine.sandbox.cache import RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, Cache, uid_of
-from engine.sandbox.controllers import (
-    deployment,
-    job,
-    node_lifecycle,
-    objects,
-    owner_gc,
-    pod_gc,
-    replicaset,
-    resource_claim,
-    statefulset,
-    volume,
-)
+from engine.sandbox.controllers import node_lifecycle, owner_gc, pod_gc, resource_claim, volume
 from engine.sandbox.controllers.executor import WriteExecutor
 from engine.sandbox.controllers.queue import WorkQueue
-from engine.sandbox.controllers.writes import Json, Step, Write
 from engine.sandbox.settings import SandboxSettings
+from engine.workloads import deployment, job, objects, replicaset, statefulset
+from engine.workloads.writes import Json, Step, Write
 
 _log = get("sandbox.controllers")
 _ORPHAN_QUARANTINE_S = 40.0

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Step, Write, delete, patch, status
+from engine.workloads import objects as o
+from engine.workloads.writes import Json, Step, Write, delete, patch, status
 
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 NOT_READY: Final = "node.kubernetes.io/not-ready"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from engine.sandbox.controllers.writes import Json, Step, Write
+from engine.workloads.writes import Json, Step, Write
 
 
 class OwnerKey(msgspec.Struct, frozen=True, order=True):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Step, Write, delete, status
+from engine.workloads import objects as o
+from engine.workloads.writes import Json, Step, Write, delete, status
 
 MAX_FINISHED: Final = 12_500
 """Ended pods kept at most (--terminated-pod-gc-threshold)."""

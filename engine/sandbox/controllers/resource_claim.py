@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Step, Write, create, delete, patch, patch_status
 from engine.wire.dra import FINALIZER
+from engine.workloads import objects as o
+from engine.workloads.writes import Json, Step, Write, create, delete, patch, patch_status
 
 KIND: Final = "ResourceClaim"
 #: The annotation of a claim that says which of its pod's claims it is.

@@ -11,8 +11,8 @@ from collections.abc import Container, Sequence
 from typing import Final
 
 from engine.model import quantities
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Step, Write, create, delete, patch, patch_status
+from engine.workloads import objects as o
+from engine.workloads.writes import Json, Step, Write, create, delete, patch, patch_status
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 _COMPLETED: Final = "pv.kubernetes.io/bind-completed"

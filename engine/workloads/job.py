@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Step, Write, create, delete, status
+from engine.workloads import objects as o
+from engine.workloads.writes import Json, Step, Write, create, delete, status
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FIRST_BACKOFF_S = 10.0

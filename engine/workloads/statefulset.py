@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Step, Write, create, delete, status
+from engine.workloads import objects as o
+from engine.workloads.writes import Json, Step, Write, create, delete, status
 
 REVISION_LABEL = "controller-revision-hash"
 POD_NAME = "statefulset.kubernetes.io/pod-name"
@@ -24,7 +24,7 @@ def reconcile(
     """
     if o.deleting(stateful_set):
         return Step()
-    name = _revision_name(stateful_set)
+    name = revision_name(stateful_set)
     writes: list[Write] = []
     if all(revision["metadata"]["name"] != name for revision in revisions):
         return Step((create(_revision(stateful_set, name, revisions)),))
@@ -49,7 +49,8 @@ def ordinal(stateful_set: Json, pod: Json) -> int:
     return int(tail) if tail.isascii() and tail.isdecimal() else -1
 
 
-def _revision_name(stateful_set: Json) -> str:
+def revision_name(stateful_set: Json) -> str:
+    """The name of the ControllerRevision that holds the set's present pod template."""
     return f"{stateful_set['metadata']['name']}-{o.template_hash(stateful_set['spec'].get('template') or {})}"
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 
-from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Step, Write, create, delete, patch, patch_status, status
+from engine.workloads import objects as o
+from engine.workloads.writes import Json, Step, Write, create, delete, patch, patch_status, status
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -73,6 +73,11 @@ def _template(thing: Json) -> Json:
     if labels:
         labels.pop(HASH_LABEL, None)
     return template
+
+
+def made_from(deployment: Json, replica_set: Json) -> bool:
+    """Whether the ReplicaSet has the deployment's present pod template."""
+    return _template(replica_set) == _template(deployment)
 
 
 def _newest(deployment: Json, replica_sets: Sequence[Json]) -> Json | None:

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from engine.sandbox.api.kinds import JSON, ServedResource
+JSON = dict[str, Any]
 
 Default = Callable[[JSON], None]
 
@@ -278,25 +278,25 @@ _FIRST_STATUS: dict[str, JSON] = {
 }
 
 
-def set_defaults(resource: ServedResource, obj: JSON) -> None:
-    """Fill in defaults of a built-in kind, in place; a kind without defaults is left alone."""
-    default = _DEFAULTS.get(resource.storage)
+def set_defaults(storage: str, obj: JSON) -> None:
+    """Fill in defaults of a built-in kind (``deployments.apps``), in place; a kind without defaults is left alone."""
+    default = _DEFAULTS.get(storage)
     if default is not None:
         default(obj)
 
 
-def first_status(resource: ServedResource, obj: JSON) -> None:
+def first_status(storage: str, obj: JSON, *, custom: bool = False) -> None:
     """Replace the status of a new object by its kind's initial one; clients cannot set it on creation."""
-    if resource.storage == "pods":
+    if storage == "pods":
         pod_status(obj)
-    elif resource.storage == "namespaces":
+    elif storage == "namespaces":
         obj["status"] = {"phase": "Active"}
-    elif resource.storage == "nodes":
+    elif storage == "nodes":
         # kubelets send their first status with the Node, and the registry keeps it
         obj.setdefault("status", {})
-    elif resource.storage in _FIRST_STATUS:
-        obj["status"] = dict(_FIRST_STATUS[resource.storage])
+    elif storage in _FIRST_STATUS:
+        obj["status"] = dict(_FIRST_STATUS[storage])
     else:
         obj.pop("status", None)
-        if not resource.custom:
+        if not custom:
             obj["status"] = {}
