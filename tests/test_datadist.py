@@ -387,11 +387,11 @@ def test_nothing_works_before_init_or_after_the_end() -> None:
 
 
 def test_the_role_changes_only_when_it_may(ends: list[LLMDataDist]) -> None:
-    _, decoder, _, _ = linked(ends)
+    fixed = end_of(ends, 4, enable_switch_role=False)
     with pytest.raises(LLMException) as caught:
-        decoder.switch_role(LLMRole.PROMPT)
+        fixed.switch_role(LLMRole.PROMPT)
     assert caught.value.status_code is S.LLM_FEATURE_NOT_ENABLED
-    prompt, other = end_of(ends, 5, port=0), end_of(ends, 6, enable_switch_role=True)
+    prompt, other = end_of(ends, 5, port=0), end_of(ends, 6)
     info = cluster_info(5, port_of(prompt))
     other.link_clusters([info])
     with pytest.raises(LLMException) as caught:
@@ -493,3 +493,16 @@ def test_of_two_links_made_at_once_that_of_the_lower_number_stays(own: int, code
     assert links._refusal(hello) is None
     links._linking.add(5)  # this side is just linking to it as well
     assert links._refusal(hello) is code
+
+
+def test_what_one_side_has_done_holds_on_the_other_at_once(ends: list[LLMDataDist]) -> None:
+    """The client has its result before the server has read the client's last frame; so for the end of a link."""
+    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, port=0), end_of(ends, 2)
+    cache = prompt.cache_manager.register_blocks_cache(desc(), filled())
+    decoder.cache_manager.register_blocks_cache(desc(), filled(), BlocksCacheKey(2))
+    for _ in range(20):
+        info = cluster_info(1, port_of(prompt))
+        assert decoder.link_clusters([info])[0] is S.LLM_SUCCESS
+        prompt.cache_manager.push_blocks(BlocksCacheKey(2), cache, [0], [0])
+        assert decoder.unlink_clusters([info])[0] is S.LLM_SUCCESS
+        assert prompt.linked() == {}

@@ -203,7 +203,7 @@ def test_kept_links_that_lose_the_network_are_mended_and_no_others_are_touched(
     them[1].kill()
     until(lambda: states() == {1: "broken", 2: "broken", 3: "linked", 4: "linked"}, "the loss")
     told = {link.cluster: link for link in folders.report(orders).links}
-    assert "no answer" in told[1].error or told[1].error == "LLM_WAIT_PROC_TIMEOUT"
+    assert "no answer" in told[1].error or told[1].error == "LLM_WAIT_PROCESS_TIMEOUT"
     until(lambda: {n: link.tries for n, link in enumerate(folders.report(orders).links)}[0] >= 2, "tries")
     them[0].host.pass_again()
     them[1].start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from pathlib import Path
 
 import grpc
@@ -15,37 +14,14 @@ from engine.serve.grpc.server import serving
 from engine.serve.grpc.tls import Certificates, Files, allowed_plaintext, files_of
 from engine.settings import Settings
 from engine.wire.clusterd import recover_pb2 as pb
+from tests import certificates
+from tests.certificates import authority
 from tests.grpc_world import Client, World, play
-
-
-def openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
-
-
-def authority(folder: Path, name: str) -> Path:
-    """A certificate authority of its own."""
-    file = folder / f"{name}.crt"
-    openssl(
-        "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-        "-subj", f"/CN={name}", "-keyout", str(folder / f"{name}.key"), "-out", str(file),
-    )  # fmt: skip
-    return file
 
 
 def certificate(folder: Path, name: str, ca: str) -> Files:
     """A certificate for loopback, signed by ``ca``."""
-    key, request, signed = folder / f"{name}.key", folder / f"{name}.csr", folder / f"{name}.crt"
-    extra = folder / f"{name}.ext"
-    extra.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-    openssl(
-        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
-        "-keyout", str(key), "-out", str(request),
-    )  # fmt: skip
-    openssl(
-        "x509", "-req", "-in", str(request), "-CA", str(folder / f"{ca}.crt"), "-CAkey", str(folder / f"{ca}.key"),
-        "-CAcreateserial", "-days", "2", "-extfile", str(extra), "-out", str(signed),
-    )  # fmt: skip
-    return Files(signed, key, folder / f"{ca}.crt")
+    return Files(*certificates.certificate(folder, name, ca))
 
 
 async def answers(port: int, credentials: grpc.ChannelCredentials | None) -> bool:

@@ -330,6 +330,21 @@ def test_scripts_import_mindx_elastic() -> None:
     assert done.stdout.split() == ["7.3.0", "400"]
 
 
+def test_the_elastic_agents_documented_names_register_a_job() -> None:
+    code = """
+from agents.training.manager.client import RecoverClient
+from mindx_elastic.recover_manager import DLRecoverManager, pb
+info = pb.ClientInfo(ip="10.0.0.1", port="2222", taskId="job-7", role="master")
+print(info.jobId, info.role, pb.ClientInfo(jobId="job-8").jobId)
+class Noted: ip, port, taskId, role = "10.0.0.1", "2222", "job-9", "agent"
+print(DLRecoverManager(info, "127.0.0.1:1", secure_conn=False).client.info.job_id)
+print(RecoverClient(Noted(), "127.0.0.1:1").info.job_id)
+"""
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'agents/training/packages'}:{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["job-7", "master", "job-8", "job-7", "job-9"]
+
+
 def test_the_reset_file_decides_who_may_start(tmp_path: Path) -> None:
     file = tmp_path / "reset.json"
     assert resetfile.read(file).may_start([0, 1])

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from agents.datadist.clusters import UINT64_MAX, whole
-from agents.datadist.frames import Region
+from agents.datadist.clusters import UINT32_MAX, UINT64_MAX, whole
+from agents.datadist.frames import UNKEYED, Region, RegionName
 from agents.datadist.status import LLMException, LLMStatusCode
 
 MAX_TENSORS = 4096
@@ -70,6 +70,9 @@ class CacheDesc:
     shape: Sequence[int]
     data_type: DataType
     placement: Placement = Placement.DEVICE
+    batch_dim_index: int = 0
+    seq_len_dim_index: int = -1
+    kv_tensor_format: str | None = None
 
     def __post_init__(self) -> None:
         if whole("num_tensors", self.num_tensors, MAX_TENSORS) == 0:
@@ -81,6 +84,8 @@ class CacheDesc:
             raise TypeError(f"data_type must be a DataType, not {type(self.data_type).__name__}")
         if not isinstance(self.placement, Placement):
             raise TypeError(f"placement must be a Placement, not {type(self.placement).__name__}")
+        if self.batch_dim_index != 0:
+            raise ValueError(f"batch_dim_index must be 0, not {self.batch_dim_index!r:.32}: blocks come first")
         if not 0 < self.blocks <= MAX_BLOCKS or not 0 < self.block <= MAX_BLOCK:
             raise ValueError(f"shape {self.shape} has no blocks, no bytes, or too many")
 
@@ -98,20 +103,64 @@ class CacheDesc:
         return size
 
 
-@dataclasses.dataclass(frozen=True)
 class BlocksCacheKey:
-    """Identify a block cache across clusters: the cluster that registered it, and its model."""
+    """Identify a block cache across clusters: the cluster that registered it, and its model.
 
-    prompt_cluster_id: int
-    model_id: int = 0
+    The cluster may be named ``prompt_cluster_id`` or ``cluster_id``.
+    """
+
+    def __init__(
+        self, prompt_cluster_id: int | None = None, model_id: int = 0, *, cluster_id: int | None = None
+    ) -> None:
+        named = cluster_id if prompt_cluster_id is None else prompt_cluster_id
+        self.cluster_id = whole("prompt_cluster_id", named, UINT64_MAX)
+        self.model_id = whole("model_id", model_id, UINT64_MAX)
+
+    @property
+    def prompt_cluster_id(self) -> int:
+        """The cluster that registered it."""
+        return self.cluster_id
+
+    @property
+    def region(self) -> RegionName:
+        """Its name between ends."""
+        return self.cluster_id, self.model_id, 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlocksCacheKey) and self.region == other.region
+
+    def __hash__(self) -> int:
+        return hash(self.region)
+
+    def __repr__(self) -> str:
+        return f"BlocksCacheKey(prompt_cluster_id={self.cluster_id}, model_id={self.model_id})"
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheKeyByIdAndIndex:
+    """Identify one row of a cache of another cluster: by the cache's number there and the row's index."""
+
+    cluster_id: int
+    cache_id: int
+    batch_index: int = 0
 
     def __post_init__(self) -> None:
-        whole("prompt_cluster_id", self.prompt_cluster_id, UINT64_MAX)
-        whole("model_id", self.model_id, UINT64_MAX)
+        whole("cluster_id", self.cluster_id, UINT64_MAX)
+        whole("cache_id", self.cache_id, UINT64_MAX)
+        whole("batch_index", self.batch_index, UINT32_MAX)
+
+    @property
+    def region(self) -> RegionName:
+        """The name of the cache between ends."""
+        return UNKEYED, 0, self.cache_id
 
 
 class Tensor(Protocol):
     """Memory of one tensor, accessed by byte range."""
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
 
     def read(self, start: int, end: int) -> memoryview:
         """Return the bytes from ``start`` to ``end``."""
@@ -125,6 +174,11 @@ class HostTensor:
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._view))
 
     def read(self, start: int, end: int) -> memoryview:
         """Return a view of the bytes, not a copy."""
@@ -141,20 +195,20 @@ class DeviceTensor:
     TO_DEVICE, TO_HOST = 1, 2
 
     def __init__(self, address: int, size: int) -> None:
-        self._address, self._size = address, size
+        self.address, self._size = address, size
         self._runtime = _ascendcl()
 
     def read(self, start: int, end: int) -> memoryview:
         """Return a copy of the bytes in host memory."""
         buffer = bytearray(end - start)
         target = (ctypes.c_char * len(buffer)).from_buffer(buffer)
-        self._copy(ctypes.addressof(target), self._address + start, len(buffer), self.TO_HOST)
+        self._copy(ctypes.addressof(target), self.address + start, len(buffer), self.TO_HOST)
         return memoryview(buffer)
 
     def write(self, start: int, data: memoryview) -> None:
         """Copy ``data`` to the device."""
         source = (ctypes.c_char * len(data)).from_buffer_copy(data)
-        self._copy(self._address + start, ctypes.addressof(source), len(data), self.TO_DEVICE)
+        self._copy(self.address + start, ctypes.addressof(source), len(data), self.TO_DEVICE)
 
     def _copy(self, target: int, source: int, size: int, way: int) -> None:
         code = self._runtime.aclrtMemcpy(
@@ -209,14 +263,18 @@ class Cache:
     tensors: tuple[Tensor, ...]
     accessible: bool
 
+    @property
+    def tensor_addrs(self) -> list[int]:
+        """Where the tensors lie in memory."""
+        return [one.address for one in self.tensors]
+
     def region(self) -> Region | None:
         """The region that peers may read; None for local caches."""
-        if self.key is None or not self.accessible:
+        if not self.accessible:
             return None
-        return Region(
-            cluster=self.key.prompt_cluster_id, model=self.key.model_id, tensors=len(self.tensors),
-            blocks=self.cache_desc.blocks, block=self.cache_desc.block,
-        )  # fmt: skip
+        cluster, model, cache = self.key.region if self.key is not None else (UNKEYED, 0, self.cache_id)
+        desc = self.cache_desc
+        return Region(cluster, model, len(self.tensors), desc.blocks, desc.block, cache)
 
 
 class Registry:
@@ -251,14 +309,11 @@ class Registry:
         with self._lock:
             return self._caches.pop(cache_id, None) is not None
 
-    def snapshot(self) -> dict[tuple[int, int], Cache]:
-        """Return the caches that are remotely accessible now, by (cluster, model)."""
+    def snapshot(self) -> dict[RegionName, Cache]:
+        """Return the caches that are remotely accessible now, by their names."""
         with self._lock:
-            return {
-                (cache.key.prompt_cluster_id, cache.key.model_id): cache
-                for cache in self._caches.values()
-                if cache.key is not None and cache.accessible
-            }
+            caches = list(self._caches.values())
+        return {region.name: cache for cache in caches if (region := cache.region()) is not None}
 
     def holds(self, cache: Cache) -> bool:
         """Return whether this cache is still registered."""
@@ -267,5 +322,6 @@ class Registry:
 
 
 __all__ = [
-    "BlocksCacheKey", "Cache", "CacheDesc", "DataType", "Placement", "Registry", "Tensor", "tensor",
+    "BlocksCacheKey", "Cache", "CacheDesc", "CacheKeyByIdAndIndex", "DataType", "Placement", "Registry", "Tensor",
+    "tensor",
 ]  # fmt: skip

@@ -48,6 +48,7 @@ class LLMClusterInfo:
 
     def __init__(self) -> None:
         self._remote_cluster_id: int | None = None
+        self._remote_role_type: int | None = None
         self._local: list[tuple[int, int]] = []
         self._remote: list[tuple[int, int]] = []
 
@@ -67,6 +68,15 @@ class LLMClusterInfo:
     def append_remote_ip_info(self, ip: str | int, port: int) -> None:
         """Add an address that the remote side listens on."""
         self._remote.append((ip_number(ip), whole("port", port, UINT16_MAX)))
+
+    @property
+    def remote_role_type(self) -> int | None:
+        """The role of the remote side, as the caller noted it; linking does not depend on it."""
+        return self._remote_role_type
+
+    @remote_role_type.setter
+    def remote_role_type(self, value: int) -> None:
+        self._remote_role_type = whole("remote_role_type", value, UINT32_MAX)
 
     @property
     def local_ip_info_list(self) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 
+from agents.datadist import channels
 from agents.datadist.clusters import ip_number, ip_text, whole
 
 DEFAULT_SYNC_MILLISECONDS = 1000
@@ -43,6 +44,11 @@ class LLMConfig:
     host_mem_pool_cfg: str | None = None
     enable_cache_manager: bool | None = None
     enable_remote_cache_accessible: bool | None = None
+    transfer_backend: str | None = None
+    global_resource_config: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
     ge_options: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def generate_options(self) -> dict[str, str]:
@@ -57,6 +63,8 @@ class LLMConfig:
                 continue
             options[option] = _CHECKS[field](field, value)
         return options
+
+    gen_options = generate_options
 
 
 OPTIONS = {
@@ -74,6 +82,11 @@ OPTIONS = {
     "host_mem_pool_cfg": "llm.HostMemPoolConfig",
     "enable_cache_manager": "llm.EnableCacheManager",
     "enable_remote_cache_accessible": "llm.EnableRemoteCacheAccessible",
+    "transfer_backend": "llm.TransferBackend",
+    "global_resource_config": "llm.GlobalResourceConfig",
+    "tls_cert": channels.OPTIONS["cert"],
+    "tls_key": channels.OPTIONS["key"],
+    "tls_ca": channels.OPTIONS["ca"],
 }
 
 
@@ -156,6 +169,11 @@ _CHECKS = {
     "host_mem_pool_cfg": _text,
     "enable_cache_manager": _flag,
     "enable_remote_cache_accessible": _flag,
+    "transfer_backend": _text,
+    "global_resource_config": _text,
+    "tls_cert": _text,
+    "tls_key": _text,
+    "tls_ca": _text,
 }
 
 
@@ -164,13 +182,14 @@ class Options:
     """The options that this implementation uses, parsed from their text form.
 
     ``sync`` and ``link_total`` are in seconds; 0 means no limit beyond the call's own time-out: all attempts of one
-    link fit into the shorter of the two. RDMA and pool options belong to the native transport and are only checked.
+    link fit into the shorter of the two. RDMA, pool and backend options belong to the native transport and are only
+    checked. The role may change unless ``enable_switch_role`` says no: the published sample does not set it.
     """
 
     listen: tuple[tuple[str, int], ...] = ()
     sync: float = DEFAULT_SYNC_MILLISECONDS / 1000
     local_comm_res: str = ""
-    switch_role: bool = False
+    switch_role: bool = True
     link_total: float = 0.0
     link_retries: int = 1
     accessible: bool = True
@@ -194,7 +213,7 @@ class Options:
             listen=tuple(addresses("llm.listenIpInfo", listen)) if listen else (),
             sync=int(options.get(OPTIONS["sync_kv_timeout"], DEFAULT_SYNC_MILLISECONDS)) / 1000,
             local_comm_res=options.get(OPTIONS["local_comm_res"], ""),
-            switch_role=options.get(OPTIONS["enable_switch_role"]) == "1",
+            switch_role=options.get(OPTIONS["enable_switch_role"], "1") == "1",
             link_total=float(options.get(OPTIONS["link_total_time"], "0")),
             link_retries=int(options.get(OPTIONS["link_retry_count"], "1")),
             accessible=options.get(OPTIONS["enable_remote_cache_accessible"], "1") == "1",

@@ -15,6 +15,7 @@ import msgspec
 MAGIC = b"BKVL"
 VERSION = 1
 HEAD = struct.Struct("!4sBBHII")
+_TLS_VERSIONS = (b"\x03\x01", b"\x03\x03")  # of a record, after its type
 MAX_BODY = 1 << 20  # of a JSON body; block bytes are bounded by the region they are read from
 
 
@@ -41,7 +42,12 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: int
 
 
-class Region(msgspec.Struct, frozen=True):
+#: A region is named by the key of its blocks (cluster, model, 0), or by its number alone (UNKEYED, 0, cache).
+RegionName = tuple[int, int, int]
+UNKEYED = 2**64 - 1
+
+
+class Region(msgspec.Struct, frozen=True, omit_defaults=True):
     """One remotely accessible cache: blocks of ``block`` bytes, ``blocks`` of them in each of ``tensors``."""
 
     cluster: int
@@ -49,6 +55,12 @@ class Region(msgspec.Struct, frozen=True):
     tensors: int
     blocks: int
     block: int
+    cache: int = 0
+
+    @property
+    def name(self) -> RegionName:
+        """What requests call it."""
+        return self.cluster, self.model, self.cache
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -58,14 +70,20 @@ class Welcome(msgspec.Struct, frozen=True):
     regions: list[Region]
 
 
-class Blocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Blocks of tensors of a region, in the order of their bytes."""
+class Blocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Blocks of tensors of a region, in the order of their bytes. An older peer knows keyed regions only."""
 
     cluster: int
     model: int
     tensors: list[int]
     blocks: list[int]
     size: int
+    cache: int = 0
+
+    @property
+    def region(self) -> RegionName:
+        """The region that holds them."""
+        return self.cluster, self.model, self.cache
 
 
 Body = TypeVar("Body")
@@ -79,6 +97,8 @@ def head(kind: Kind, request: int, length: int, status: int = 0) -> bytes:
 def read_head(data: bytes | bytearray) -> tuple[Kind, int, int, int]:
     """Parse a head into (kind, status, request, length). Raises BadFrame."""
     magic, version, kind, status, request, length = HEAD.unpack(data)
+    if bytes(magic[1:3]) in _TLS_VERSIONS:
+        raise BadFrame("the peer speaks TLS and this side does not: name certificates here too, or at neither end")
     if magic != MAGIC or version != VERSION:
         raise BadFrame(f"no frame of this protocol (magic {bytes(magic)!r}, version {version})")
     try:
@@ -101,6 +121,6 @@ def decode(data: bytes | bytearray, shape: type[Body]) -> Body:
 
 
 __all__ = [
-    "BadFrame", "Blocks", "HEAD", "Hello", "Kind", "MAX_BODY", "Region", "Welcome", "decode", "encode", "head",
-    "read_head",
+    "BadFrame", "Blocks", "HEAD", "Hello", "Kind", "MAX_BODY", "Region", "RegionName", "UNKEYED", "Welcome", "decode",
+    "encode", "head", "read_head",
 ]  # fmt: skip

@@ -12,8 +12,9 @@ import socket
 import time
 from collections.abc import Sequence
 
-from agents.datadist import frames, streams
+from agents.datadist import channels, frames, streams
 from agents.datadist.caches import Registry
+from agents.datadist.channels import TlsFiles
 from agents.datadist.clusters import LLMClusterInfo, ip_text
 from agents.datadist.frames import BadFrame, Hello, Kind, Region, Welcome
 from agents.datadist.peer import CODES, Peer
@@ -52,13 +53,22 @@ class WarningLimiter:
 class Links:
     """The table of links; all coroutines run in one loop."""
 
-    def __init__(self, cluster: int, role: int, registry: Registry, retries: int, total: float = 0.0) -> None:
+    def __init__(
+        self,
+        cluster: int,
+        role: int,
+        registry: Registry,
+        retries: int,
+        total: float = 0.0,
+        tls: TlsFiles | None = None,
+    ) -> None:
         self._cluster, self.role, self._registry, self._retries = cluster, role, registry, retries
+        self._tls = tls
         self._total = total or math.inf
         self.peers: dict[int, Peer] = {}
         self._linking: set[int] = set()
         self._unlinking: set[int] = set()
-        self._promised: set[int] = set()
+        self._promised: dict[int, asyncio.Event] = {}
         self._said = WarningLimiter()
         self._accepted: set[int] = set()
         self._servers: list[tuple[socket.socket, asyncio.Task[None]]] = []
@@ -99,29 +109,31 @@ class Links:
 
     async def _greet(self, sock: socket.socket) -> None:
         promised: int | None = None
+        settled = asyncio.Event()
         try:
             streams.tune(sock)
             async with asyncio.timeout(HANDSHAKE):
-                kind, _, number, length = await streams.read_head(sock)
+                channel = await channels.channel(sock, self._tls, server=True)
+                kind, _, number, length = await streams.read_head(channel)
                 if kind is not Kind.HELLO:
                     raise BadFrame(f"{kind.name} before HELLO")
-                hello = frames.decode(await streams.read_body(sock, length), Hello)
+                hello = frames.decode(await streams.read_body(channel, length), Hello)
                 code = self._refusal(hello)
                 if code is not None:
-                    await streams.send(sock, Kind.ANSWER, number, status=CODES.index(code))
+                    await streams.send(channel, Kind.ANSWER, number, status=CODES.index(code))
                     sock.close()
                     return
                 promised = hello.cluster
-                self._promised.add(promised)
+                self._promised[promised] = settled
                 granted = self._registry.snapshot()
                 regions = [region for cache in granted.values() if (region := cache.region()) is not None]
                 body = frames.encode(Welcome(self._cluster, regions))
                 if len(body) > frames.MAX_BODY:
                     raise BadFrame(f"{len(regions)} registered caches are more than one message holds")
-                await streams.send(sock, Kind.ANSWER, number, body)
+                await streams.send(channel, Kind.ANSWER, number, body)
                 # the client sends its own caches in a second HELLO-sized frame, so that each side may access both
-                kind, _, _, length = await streams.read_head(sock)
-                told = frames.decode(await streams.read_body(sock, length), Welcome)
+                kind, _, _, length = await streams.read_head(channel)
+                told = frames.decode(await streams.read_body(channel, length), Welcome)
         except (OSError, TimeoutError, BadFrame) as error:
             self._said.warn("a link was not made", error=str(error)[:300])
             sock.close()
@@ -130,13 +142,14 @@ class Links:
             sock.close()
             raise
         finally:
-            if promised is not None:
-                self._promised.discard(promised)
+            if promised is not None and self._promised.get(promised) is settled:
+                del self._promised[promised]
+            settled.set()
         # the same cluster links again after a restart: the newest connection replaces the old one
         if (old := self.peers.pop(hello.cluster, None)) is not None:
             old.close("replaced by a newer link")
         self._accepted.add(hello.cluster)
-        self._keep(Peer(sock, hello.cluster, told.regions, granted, self._lost))
+        self._keep(Peer(channel, hello.cluster, told.regions, granted, self._lost))
 
     def _refusal(self, hello: Hello) -> LLMStatusCode | None:
         if hello.peer != self._cluster or hello.cluster == self._cluster:
@@ -148,7 +161,7 @@ class Links:
 
     def _room(self, wanted: set[int]) -> bool:
         """Return whether these may be linked too; removes broken incoming links to make room."""
-        taken = self.peers.keys() | self._linking | self._promised | wanted
+        taken = self.peers.keys() | self._linking | self._promised.keys() | wanted
         surplus = len(taken) - MAX_LINKS
         if surplus > 0:
             dead = [
@@ -183,7 +196,7 @@ class Links:
             async with asyncio.timeout(min(timeout, self._total)):
                 return await self._connect(cluster, number)
         except TimeoutError:
-            return LLMStatusCode.LLM_WAIT_PROC_TIMEOUT
+            return LLMStatusCode.LLM_WAIT_PROCESS_TIMEOUT
         finally:
             self._linking.discard(number)
 
@@ -205,14 +218,15 @@ class Links:
             granted = self._registry.snapshot()
             regions: list[Region] = [r for cache in granted.values() if (r := cache.region()) is not None]
             await asyncio.get_running_loop().sock_connect(sock, address)
-            await streams.send(sock, Kind.HELLO, 1, frames.encode(Hello(self._cluster, number, self.role)))
-            kind, status, _, length = await streams.read_head(sock)
+            channel = await channels.channel(sock, self._tls, server=False)
+            await streams.send(channel, Kind.HELLO, 1, frames.encode(Hello(self._cluster, number, self.role)))
+            kind, status, _, length = await streams.read_head(channel)
             if kind is not Kind.ANSWER or status >= len(CODES):
                 raise BadFrame(f"{kind.name} answered to HELLO")
             if CODES[status] is not LLMStatusCode.LLM_SUCCESS:
                 sock.close()
                 return CODES[status]
-            welcome = frames.decode(await streams.read_body(sock, length), Welcome)
+            welcome = frames.decode(await streams.read_body(channel, length), Welcome)
             # both link to each other at once, and the remote side's link was accepted meanwhile: one is enough
             if self.live(number) is not None:
                 sock.close()
@@ -220,7 +234,7 @@ class Links:
             if number in self._promised and number < self._cluster:
                 sock.close()
                 return LLMStatusCode.LLM_PROCESSING_LINK
-            await streams.send(sock, Kind.ANSWER, 1, frames.encode(Welcome(self._cluster, regions)))
+            await streams.send(channel, Kind.ANSWER, 1, frames.encode(Welcome(self._cluster, regions)))
         except (OSError, BadFrame) as error:
             sock.close()
             self._said.warn(
@@ -233,7 +247,7 @@ class Links:
         if (old := self.peers.pop(number, None)) is not None:
             old.close("replaced by a newer link")
         self._accepted.discard(number)
-        self._keep(Peer(sock, number, welcome.regions, granted, self._lost))
+        self._keep(Peer(channel, number, welcome.regions, granted, self._lost))
         return LLMStatusCode.LLM_SUCCESS
 
     # -- both
@@ -256,6 +270,8 @@ class Links:
         return list(await asyncio.gather(*(self._unlink(c.remote_cluster_id, timeout, force) for c in clusters)))
 
     async def _unlink(self, number: int | None, timeout: float, force: bool) -> LLMStatusCode:
+        if number is not None:
+            await self.settle(number)
         if number in self._linking or number in self._unlinking:
             return LLMStatusCode.LLM_PROCESSING_LINK
         peer = self.peers.pop(number, None) if number is not None else None
@@ -271,6 +287,15 @@ class Links:
             self._unlinking.discard(peer.cluster)
             peer.close("unlinked")
         return code if code is LLMStatusCode.LLM_SUCCESS else LLMStatusCode.LLM_NOTIFY_PROMPT_UNLINK_FAILED
+
+    async def settle(self, number: int) -> None:
+        """Wait until a link that the other side is just making is made or given up.
+
+        The client may have its result, and act on it, before this side has read its last frame.
+        """
+        settled = self._promised.get(number)
+        if settled is not None:
+            await settled.wait()
 
     def live(self, number: int) -> Peer | None:
         """Return the link to a cluster, None when it is broken or absent."""

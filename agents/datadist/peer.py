@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from agents.datadist import frames, streams, transfer
 from agents.datadist.caches import Cache
-from agents.datadist.frames import BadFrame, Blocks, Kind, Region
+from agents.datadist.channels import Channel
+from agents.datadist.frames import BadFrame, Blocks, Kind, Region, RegionName
 from agents.datadist.status import LLMStatusCode
 
 CODES = tuple(LLMStatusCode)
@@ -39,16 +39,16 @@ class Peer:
 
     def __init__(
         self,
-        sock: socket.socket,
+        channel: Channel,
         cluster: int,
         regions: Sequence[Region],
-        granted: Mapping[tuple[int, int], Cache],
+        granted: Mapping[RegionName, Cache],
         ended: Callable[[Peer, bool], None],
     ) -> None:
         self.cluster = cluster
         self.broken: str | None = None
-        self.regions = {(region.cluster, region.model): region for region in regions}
-        self._sock = sock
+        self.regions = {region.name: region for region in regions}
+        self._channel = channel
         self._granted = granted
         self._ended = ended
         self._sending = asyncio.Lock()
@@ -71,7 +71,7 @@ class Peer:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        self._sock.close()
+        self._channel.close()
         for question in self._questions.values():
             if not question.done.done():
                 question.done.set_result(LLMStatusCode.LLM_NOT_YET_LINK)
@@ -94,13 +94,13 @@ class Peer:
         try:
             async with asyncio.timeout(timeout):
                 async with self._sending:
-                    await streams.send(self._sock, kind, number, body)
+                    await streams.send(self._channel, kind, number, body)
                     if payload is not None:
                         await payload()
                 return await question.done
         except TimeoutError:
             self._lost(f"no answer to {kind.name} in {timeout:g} s")
-            return LLMStatusCode.LLM_WAIT_PROC_TIMEOUT
+            return LLMStatusCode.LLM_WAIT_PROCESS_TIMEOUT
         except OSError as error:
             self._lost(str(error))
             return LLMStatusCode.LLM_NOT_YET_LINK
@@ -131,7 +131,7 @@ class Peer:
         self._questions[number] = question
         try:
             async with self._sending:
-                await streams.send(self._sock, Kind.PING, number)
+                await streams.send(self._channel, Kind.PING, number)
             return await question.done is LLMStatusCode.LLM_SUCCESS
         except OSError as error:
             self._lost(str(error))
@@ -142,7 +142,7 @@ class Peer:
     def _silence(self) -> float:
         """Return the seconds since the remote side sent bytes or an acknowledgement (tcp(7), TCP_INFO)."""
         try:
-            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            info = self._channel.tcp_info(_TCP_INFO.size)
         except OSError:
             return math.inf
         received, acknowledged = _TCP_INFO.unpack(info)
@@ -156,18 +156,27 @@ class Peer:
     async def _read(self) -> None:
         try:
             while True:
-                kind, status, number, length = await streams.read_head(self._sock)
+                kind, status, number, length = await streams.read_head(self._channel)
                 if kind is Kind.ANSWER:
                     await self._answered(number, status, length)
                 elif kind is Kind.UNLINK:
-                    async with self._sending:
-                        await streams.send(self._sock, Kind.ANSWER, number)
-                    self._lost("the far side unlinked", polite=True)
+                    await self._unlinked(number)
                     return
                 else:
                     await self._take(kind, number, length)
         except (OSError, BadFrame) as error:
             self._lost(str(error)[:300])
+
+    async def _unlinked(self, number: int) -> None:
+        """End this side, then answer: who has the answer may rely on it that no link is left here."""
+        why = "the far side unlinked"
+        self.broken = why
+        self._ended(self, True)
+        try:
+            async with self._sending:
+                await streams.send(self._channel, Kind.ANSWER, number)
+        finally:
+            self.close(why)
 
     async def _answered(self, number: int, status: int, length: int) -> None:
         question = self._questions.get(number)
@@ -175,7 +184,7 @@ class Peer:
         if length and code is LLMStatusCode.LLM_SUCCESS and question is not None and question.sink is not None:
             await question.sink(length)
         elif length:
-            await transfer.skip(self._sock, length)
+            await transfer.skip(self._channel, length)
         if question is not None and not question.done.done():
             question.done.set_result(code)
 
@@ -185,8 +194,8 @@ class Peer:
             return
         if kind not in (Kind.READ, Kind.WRITE):
             raise BadFrame(f"{kind.name} is not expected on a link")
-        wanted = frames.decode(await streams.read_body(self._sock, length), Blocks)
-        cache = self._granted.get((wanted.cluster, wanted.model))
+        wanted = frames.decode(await streams.read_body(self._channel, length), Blocks)
+        cache = self._granted.get(wanted.region)
         size = wanted.size * len(wanted.blocks) * len(wanted.tensors)
         if not 0 <= size < 1 << 32:
             raise BadFrame(f"{size} bytes in one request")
@@ -198,9 +207,9 @@ class Peer:
                 problem = LLMStatusCode.LLM_PARAM_INVALID
         if kind is Kind.WRITE:
             if problem is None and cache is not None:
-                await transfer.receive_blocks(self._sock, cache, wanted.tensors, wanted.blocks)
+                await transfer.receive_blocks(self._channel, cache, wanted.tensors, wanted.blocks)
             else:
-                await transfer.skip(self._sock, size)
+                await transfer.skip(self._channel, size)
             await self._later(number, self._say(number, problem or LLMStatusCode.LLM_SUCCESS))
         elif problem is not None or cache is None:
             await self._later(number, self._say(number, problem or LLMStatusCode.LLM_KV_CACHE_NOT_EXIST))
@@ -230,13 +239,12 @@ class Peer:
 
     async def _say(self, number: int, code: LLMStatusCode) -> None:
         async with self._sending:
-            await streams.send(self._sock, Kind.ANSWER, number, status=CODES.index(code))
+            await streams.send(self._channel, Kind.ANSWER, number, status=CODES.index(code))
 
     async def _give(self, number: int, cache: Cache, wanted: Blocks, size: int) -> None:
         async with self._sending:
-            loop = asyncio.get_running_loop()
-            await loop.sock_sendall(self._sock, frames.head(Kind.ANSWER, number, size))
-            await transfer.send_blocks(self._sock, cache, wanted.tensors, wanted.blocks)
+            await self._channel.send(frames.head(Kind.ANSWER, number, size))
+            await transfer.send_blocks(self._channel, cache, wanted.tensors, wanted.blocks)
 
     async def pull(
         self, wanted: Blocks, into: Cache, tensors: Sequence[int], blocks: Sequence[int], timeout: float
@@ -246,7 +254,7 @@ class Peer:
         async def sink(length: int) -> None:
             if length != wanted.size * len(wanted.blocks) * len(wanted.tensors):
                 raise BadFrame(f"{length} bytes answered to a read of other length")
-            await transfer.receive_blocks(self._sock, into, tensors, blocks)
+            await transfer.receive_blocks(self._channel, into, tensors, blocks)
 
         return await self.ask(Kind.READ, frames.encode(wanted), sink=sink, timeout=timeout)
 
@@ -256,7 +264,7 @@ class Peer:
         """Write local blocks into remote ones of the same number and size."""
 
         async def payload() -> None:
-            await transfer.send_blocks(self._sock, source, tensors, blocks)
+            await transfer.send_blocks(self._channel, source, tensors, blocks)
 
         return await self.ask(Kind.WRITE, frames.encode(wanted), payload=payload, timeout=timeout)
 

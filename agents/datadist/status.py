@@ -13,7 +13,7 @@ class LLMStatusCode(IntEnum):
 
     LLM_SUCCESS = 0
     LLM_FAILED = 0xFFFFFFFF
-    LLM_WAIT_PROC_TIMEOUT = 0x5010B001
+    LLM_WAIT_PROCESS_TIMEOUT = 0x5010B001
     LLM_KV_CACHE_NOT_EXIST = 0x5010B002
     LLM_PARAM_INVALID = 0x5010B005
     LLM_NOT_YET_LINK = 0x5010B007
@@ -29,6 +29,21 @@ class LLMStatusCode(IntEnum):
     LLM_TIMEOUT = 0x5010B01A
     LLM_LINK_BUSY = 0x5010B01B
     LLM_OUT_OF_MEMORY = 0x5010B01C
+    # Nothing here answers with these: scripts that compare with them find them. They stand behind the others, since the
+    # place of a code is what travels between ends.
+    LLM_REPEAT_REQUEST = 0x5010B003
+    LLM_REQUEST_ALREADY_COMPLETED = 0x5010B004
+    LLM_ENGINE_FINALIZED = 0x5010B006
+    LLM_PREFIX_ALREADY_EXIST = 0x5010B00F
+    LLM_PREFIX_NOT_EXIST = 0x5010B010
+    LLM_SEQ_LENOVERLIMIT = 0x5010B011
+    LLM_NO_FREE_BLOCK = 0x5010B012
+    LLM_BLOCKS_OUT_OF_MEMORY = 0x5010B013
+    LLM_DEVICE_MEM_ERROR = 507053
+    LLM_SUSPECT_REMOTE_ERROR = 507057
+    LLM_UNKNOWN_ERROR = -1
+    # the name in C++, which older scripts of this package used
+    LLM_WAIT_PROC_TIMEOUT = LLM_WAIT_PROCESS_TIMEOUT
 
     @property
     def recoverable(self) -> bool:

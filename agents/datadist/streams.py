@@ -1,12 +1,12 @@
-"""Frames over one TCP connection: bounded reads, whole writes."""
+"""Frames over one connection: bounded reads, whole writes."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import TypeVar
 
 from agents.datadist import frames
+from agents.datadist.channels import Channel
 from agents.datadist.frames import BadFrame, Kind
 
 Body = TypeVar("Body")
@@ -14,35 +14,34 @@ Body = TypeVar("Body")
 USER_TIMEOUT_MS = 30_000
 
 
-async def read_into(sock: socket.socket, view: memoryview) -> None:
+async def read_into(channel: Channel, view: memoryview) -> None:
     """Fill ``view``. Raises ConnectionError when the peer ends the stream first."""
-    loop = asyncio.get_running_loop()
     while len(view):
-        count = await loop.sock_recv_into(sock, view)
+        count = await channel.receive_into(view)
         if not count:
             raise ConnectionResetError("the peer closed the connection")
         view = view[count:]
 
 
-async def read_body(sock: socket.socket, length: int) -> bytearray:
+async def read_body(channel: Channel, length: int) -> bytearray:
     """Read a JSON body. Raises BadFrame when it exceeds the maximum length."""
     if length > frames.MAX_BODY:
         raise BadFrame(f"a body of {length} bytes, at most {frames.MAX_BODY} are read")
     data = bytearray(length)
-    await read_into(sock, memoryview(data))
+    await read_into(channel, memoryview(data))
     return data
 
 
-async def read_head(sock: socket.socket) -> tuple[Kind, int, int, int]:
+async def read_head(channel: Channel) -> tuple[Kind, int, int, int]:
     """Read the next frame's head as (kind, status, request, length)."""
     data = bytearray(frames.HEAD.size)
-    await read_into(sock, memoryview(data))
+    await read_into(channel, memoryview(data))
     return frames.read_head(data)
 
 
-async def send(sock: socket.socket, kind: Kind, request: int, body: bytes = b"", status: int = 0) -> None:
+async def send(channel: Channel, kind: Kind, request: int, body: bytes = b"", status: int = 0) -> None:
     """Send one frame with a JSON body."""
-    await asyncio.get_running_loop().sock_sendall(sock, frames.head(kind, request, len(body), status) + body)
+    await channel.send(frames.head(kind, request, len(body), status) + body)
 
 
 def tune(sock: socket.socket) -> None:

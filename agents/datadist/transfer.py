@@ -1,12 +1,11 @@
-"""Block bytes between tensors and a socket: runs of neighbouring blocks travel without a copy."""
+"""Block bytes between tensors and a channel: runs of neighbouring blocks travel without a copy."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import Iterator, Sequence
 
 from agents.datadist.caches import Cache, HostTensor
+from agents.datadist.channels import Channel
 from agents.datadist.frames import BadFrame, Blocks
 from agents.datadist.streams import read_into
 
@@ -38,9 +37,8 @@ def check(cache: Cache, wanted: Blocks) -> None:
         raise BadFrame(f"a block beyond {desc.blocks}")
 
 
-async def send_blocks(sock: socket.socket, cache: Cache, tensors: Sequence[int], blocks: Sequence[int]) -> None:
+async def send_blocks(channel: Channel, cache: Cache, tensors: Sequence[int], blocks: Sequence[int]) -> None:
     """Send the bytes of ``blocks`` of each of ``tensors``."""
-    loop = asyncio.get_running_loop()
     gathered = bytearray()
     for number in tensors:
         memory = cache.tensors[number]
@@ -50,33 +48,33 @@ async def send_blocks(sock: socket.socket, cache: Cache, tensors: Sequence[int],
                 if len(gathered) < GATHER:
                     continue
             if gathered:
-                await loop.sock_sendall(sock, gathered)
+                await channel.send(gathered)
                 gathered = bytearray()
             if end - start >= GATHER:
-                await loop.sock_sendall(sock, memory.read(start, end))
+                await channel.send(memory.read(start, end))
     if gathered:
-        await loop.sock_sendall(sock, gathered)
+        await channel.send(gathered)
 
 
-async def receive_blocks(sock: socket.socket, cache: Cache, tensors: Sequence[int], blocks: Sequence[int]) -> None:
-    """Fill ``blocks`` of each of ``tensors`` from the socket."""
+async def receive_blocks(channel: Channel, cache: Cache, tensors: Sequence[int], blocks: Sequence[int]) -> None:
+    """Fill ``blocks`` of each of ``tensors`` from the channel."""
     for number in tensors:
         memory = cache.tensors[number]
         for start, end in runs(blocks, cache.cache_desc.block):
             if isinstance(memory, HostTensor):
-                await read_into(sock, memory.read(start, end))
+                await read_into(channel, memory.read(start, end))
                 continue
             buffer = memoryview(bytearray(end - start))
-            await read_into(sock, buffer)
+            await read_into(channel, buffer)
             memory.write(start, buffer)
 
 
-async def skip(sock: socket.socket, length: int) -> None:
+async def skip(channel: Channel, length: int) -> None:
     """Read and drop ``length`` bytes, so that the next frame is found."""
     buffer = bytearray(min(length, GATHER))
     while length:
         part = memoryview(buffer)[: min(length, len(buffer))]
-        await read_into(sock, part)
+        await read_into(channel, part)
         length -= len(part)
 
 

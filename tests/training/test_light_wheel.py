@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training"), pytest.mark.
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "agents/training/packages/belay_training"
+PACKAGES = ("belay_training", "taskd", "mindio_ttp", "mindio_acp", "mindx_elastic", "llm_datadist")
 SCRIPT = ROOT / "tests/training/scripts/ddp.py"
 
 
@@ -29,20 +30,36 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_wheel_needs_grpcio_and_protobuf_only_and_holds_no_engine(wheel: Path) -> None:
+def test_the_wheel_needs_few_packages_and_holds_no_engine(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (metadata,) = (name for name in names if name.endswith("METADATA"))
         needed = [line for line in archive.read(metadata).decode().splitlines() if line.startswith("Requires-Dist")]
-    assert [line.split()[1].partition("<")[0].partition(">")[0] for line in needed] == ["grpcio", "protobuf"]
+    assert [line.split()[1].partition("<")[0].partition(">")[0] for line in needed] == ["grpcio", "msgspec", "protobuf"]
     assert {name.split("/")[1] for name in names if name.startswith("engine/")} == {
         "__init__.py",
         "build.json",
+        "model",
         "versions.py",
         "wire",
     }
-    assert {"belay_training/__init__.py", "taskd/__init__.py", "mindio_ttp/__init__.py"} <= set(names)
+    assert {f"{package}/__init__.py" for package in PACKAGES} <= set(names)
     assert not [name for name in names if "__pycache__" in name]
+
+
+def test_processes_that_link_find_llm_datadist_in_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = (
+        "import agents, llm_datadist, sys;"
+        "end = llm_datadist.LLMDataDist(llm_datadist.LLMRole.MIX, 1);"
+        "end.init({'llm.listenIpInfo': '127.0.0.1:0'}); end.keep_links('links'); end.finalize();"
+        "print(agents.__file__, llm_datadist.__file__)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ran.stdout.split() == [str(tmp_path / f"{name}/__init__.py") for name in ("agents", "llm_datadist")], ran
 
 
 def test_a_script_runs_with_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:

@@ -176,7 +176,8 @@ def server_address(environ: Mapping[str, str] | None = None) -> str:
 def _client(info: Any) -> ClientInfo:
     if isinstance(info, ClientInfo):
         return info
-    job, role = getattr(info, "jobId", None), getattr(info, "role", "")
+    # the Elastic Agent's interface calls the job a task
+    job, role = getattr(info, "jobId", None) or getattr(info, "taskId", None), getattr(info, "role", "")
     if not isinstance(job, str) or not isinstance(role, str):
         raise TypeError(f"info must be a ClientInfo with jobId and role, not {type(info).__name__}")
     return ClientInfo(job, role or ROLE)

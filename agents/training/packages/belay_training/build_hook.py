@@ -18,16 +18,26 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PARTS = (
     "agents/__init__.py",
     "agents/caller_token.py",
+    "agents/datadist",
+    "agents/hostfiles.py",
+    "agents/node/__init__.py",
+    "agents/node/log.py",
     "agents/training",
     "engine/__init__.py",
+    "engine/model/__init__.py",
+    "engine/model/links.py",
     "engine/versions.py",
     "engine/wire/__init__.py",
     "engine/wire/clusterd",
+    "engine/wire/errors.py",
+    "engine/wire/gojson.py",
+    "engine/wire/links.py",
+    "engine/wire/names.py",
     "engine/wire/training",
 )
 """From the repository: folders with all their Python files, and typed stubs of messages."""
 PACKAGES = "agents/training/packages"
-DROP_INS = ("taskd", "mindio_ttp", "mindio_acp", "mindx_elastic")
+DROP_INS = ("taskd", "mindio_ttp", "mindio_acp", "mindx_elastic", "llm_datadist")
 BUILT = "engine/build.json"
 LICENCE = "LICENSE"
 SUFFIXES = (".py", ".pyi", ".c", ".h")

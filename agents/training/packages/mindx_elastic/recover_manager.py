@@ -9,9 +9,10 @@ from agents.training.manager.recovery_client import (
     report_recover_strategy,
     report_stop_complete,
 )
-from engine.wire.clusterd.recover_pb2 import ClientInfo, Status
+from mindx_elastic import pb  # type: ignore[import-not-found]
+from mindx_elastic.pb import ClientInfo, Status  # type: ignore[import-not-found]
 
 __all__ = [
-    "ClientInfo", "DLRecoverManager", "Status", "report_process_fault", "report_recover_status",
+    "ClientInfo", "DLRecoverManager", "Status", "pb", "report_process_fault", "report_recover_status",
     "report_recover_strategy", "report_stop_complete",
 ]  # fmt: skip

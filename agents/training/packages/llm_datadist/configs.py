@@ -1,0 +1,7 @@
+"""Settings, where scripts import them from."""
+
+from agents.datadist import LLMClusterInfo, LLMConfig, LLMRole
+
+LlmConfig = LLMConfig
+
+__all__ = ["LLMClusterInfo", "LLMConfig", "LLMRole", "LlmConfig"]
