@@ -252,7 +252,7 @@ class World(simulate.World):
     def spent(self, kind: str, window: float) -> int:
         """The most units of a disruptive action within any window of that many seconds."""
         rows = sorted((at, unit) for at, name, unit in self.disruptions if name == kind)
-        return max((len({unit for at, unit in rows if start <= at < start + window}) for start, _ in rows), default=0)
+        return max((len({row for row in rows if start <= row[0] < start + window}) for start, _ in rows), default=0)
 
     def _fingerprint(self) -> str:
         """What must stand still: everything but heartbeats."""

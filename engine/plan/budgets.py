@@ -107,16 +107,17 @@ class BudgetTracker:
         return refusal
 
     def renew(self, demand: BudgetDemand) -> BudgetRefusal | None:
-        """Move an earlier spend to now: windows count from the act, not from the decision."""
+        """Move the unit's latest spend to now: windows count from the act, not from the decision."""
         known = False
         for name, limit in self._limits:
             if demand.kind not in limit.actions:
                 continue
             for key in self._keys(limit.per, demand.nodes):
                 rows = self._window(f"{name}/{limit.per}/{key}", limit)
-                for index, (_, unit, count) in enumerate(rows):
-                    if unit == demand.unit:
-                        rows[index], known = (self._scope.now_ms, unit, count), True
+                own = [index for index, (_, unit, _) in enumerate(rows) if unit == demand.unit]
+                if own:
+                    latest = max(own, key=lambda index: rows[index][0])
+                    rows[latest], known = (self._scope.now_ms, demand.unit, rows[latest][2]), True
         return None if known else self.take(demand)
 
     def room(self, demand: BudgetDemand) -> int:

@@ -132,9 +132,10 @@ def _widen(
     scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], now: float, narrow: Victims, whole_job: Victims
 ) -> Victims:
     """Widen a pod-level reschedule while replacements find no place: first to their block, then to the job."""
-    waiting = [p for p in pods if not p.node and not p.finished and p.deleting is None]
-    if not memory_of(scope, gang).evicted or not waiting or all(not p.node for p in pods if not p.finished):
-        return narrow
+    standing = [p for p in pods if not p.finished and p.deleting is None]
+    waiting = [p for p in standing if not p.node]
+    if not memory_of(scope, gang).evicted or not waiting or len(waiting) == len(standing):
+        return narrow  # pods that terminate make room by themselves, however long a lost node keeps them
     sessions = now - min(p.created for p in waiting)
     stage = ""
     for after, name in STAGES[_stages_of(scope, gang, pods)]:

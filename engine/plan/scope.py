@@ -76,8 +76,9 @@ class Memory:
 class Reschedule:
     """What the eviction of one budget unit leaves in its job's memory, once safety admits it.
 
-    ``pods`` are all pods it evicts. ``counted`` is False when it only continues an earlier decision, so that
-    neither the attempts nor the budgets are spent twice. ``failed`` consumes one of ``fault-retry-times``. ``hits`` are
+    ``pods`` are all pods it evicts, ``answered`` hit pods that others delete already. ``counted`` is False when it only
+    continues an earlier decision, so that no attempt is spent twice; ``spends`` is False when it evicts no pod that an
+    earlier pass did not, so that no budget is. ``failed`` consumes one of ``fault-retry-times``. ``hits`` are
     fault type, pod, node and rank of the pods that a fault hit.
     """
 
@@ -86,6 +87,8 @@ class Reschedule:
     pods: tuple[str, ...]
     fault_nodes: tuple[str, ...]
     counted: bool = True
+    spends: bool = True
+    answered: tuple[str, ...] = ()
     failed: bool = False
     retries: int = -1
     hits: tuple[tuple[str, str, str, str], ...] = ()

@@ -184,10 +184,17 @@ def _members(scope: Scope, hit: Iterable[str]) -> dict[str, list[Pod]]:
 
 
 def _forget_finished(scope: Scope, gang: Gang, pods: list[Pod]) -> None:
-    """Forget an eviction once its pods are gone and no pod of the job waits for a place."""
+    """Forget an eviction once its pods are gone and no pod that the job needs waits for a place.
+
+    A job that runs with as many pods as it needs is not restarted again for the sake of the others.
+    """
     memory = restart_scope.memory_of(scope, gang)
-    alive = {p.uid for p in pods if not p.finished}
-    if memory.evicted and not alive & memory.evicted.keys() and not any(not p.node and not p.finished for p in pods):
+    standing = [p for p in pods if not p.finished]
+    if not memory.evicted or any(p.uid in memory.evicted for p in standing):
+        return
+
+    placed = sum(1 for p in standing if p.node and p.deleting is None)
+    if placed == len(standing) or (gang.kind not in INDEPENDENT_KINDS and placed >= gang.min_available > 0):
         scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, evicted={})
 
 
@@ -201,11 +208,14 @@ def _reschedule(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, PodFa
             if pod.key in hits and pod.deleting is None:
                 _annotate_for_controller(scope, gang, pod, hits[pod.key])
         return
+
+    # an eviction answers the faults of its pods: while one of them terminates, its fault takes no pod made since
+    owed = {pod.key for pod in pods if pod.uid in memory.evicted and not pod.finished}
+    unanswered = {p.key for p in pods if p.key in hits and p.uid not in memory.evicted}
     reason = decisions.reason_of(kinds)
     force = what in (decisions.FORCE, decisions.SWITCH)
-    ladder = restart_scope.choose(scope, gang, pods, set(hits), now=scope.now)
-    chosen = costing.victims_of(scope, gang, pods, hits, ladder)
-    owed = {pod.key for pod in pods if pod.uid in memory.evicted and not pod.finished}
+    ladder = restart_scope.choose(scope, gang, pods, unanswered, now=scope.now)
+    chosen = costing.victims_of(scope, gang, pods, unanswered, ladder)
     going = {p.key: p for p in pods if p.key in chosen.keys or p.key in owed}
     fresh = [p for p in going.values() if p.deleting is None]
     late = [
@@ -215,14 +225,17 @@ def _reschedule(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, PodFa
     ]
     if not fresh and not late:
         return
-    continued = {p.key for p in pods if p.uid in memory.evicted and not p.finished}
-    counted = any(p.key not in continued for p in fresh) and not (chosen.whole and continued)
+
+    # widening an eviction that is under way is the same reschedule, another fault is another one
+    new = any(p.uid not in memory.evicted for p in fresh)
+    counted = new and (bool(unanswered) or not (chosen.whole and owed))
     text = "; ".join(dict.fromkeys(hits[key].text for key in sorted(hits))) or "an eviction begun earlier is finished"
     codes = tuple(sorted({code for hit in hits.values() for code in hit.codes}))
     nodes = tuple(sorted({p.node for p in pods if p.key in hits and p.node and hits[p.key].kind != FAILED}))
     named = tuple((hits[p.key].kind, p.name, p.node, _rank(p)) for p in pods if p.key in hits)
+    answered = tuple(p.key for p in pods if p.key in unanswered and p.deleting is not None)
     exits = what == decisions.EXIT
-    why = EvictionDecision(reason, text, codes, nodes, force, counted, exits, named[: len(REASONS) * 4])
+    why = EvictionDecision(reason, text, codes, nodes, force, counted, exits, named[: len(REASONS) * 4], answered)
     _evict(scope, gang, fresh, late, chosen, why, memory)
 
 
@@ -235,6 +248,7 @@ class EvictionDecision(NamedTuple):
     """Why and how the pods of a job are evicted.
 
     ``exits``: its agents end its processes first. ``hits``: fault type, name, node and rank of the hit pods.
+    ``answered``: hit pods that others delete already.
     """
 
     reason: str
@@ -245,6 +259,7 @@ class EvictionDecision(NamedTuple):
     counted: bool
     exits: bool = False
     hits: tuple[tuple[str, str, str, str], ...] = ()
+    answered: tuple[str, ...] = ()
 
 
 def _evict(
@@ -291,6 +306,8 @@ def _evict(
             pods=(*(before.pods if before else ()), pod.key),
             fault_nodes=why.nodes,
             counted=why.counted and (chosen.whole or pod.uid not in memory.evicted),
+            spends=pod.uid not in memory.evicted or (before is not None and before.spends),
+            answered=why.answered,
             failed=why.counted and why.reason == FAILED,
             retries=restart_scope.retries_left(scope, gang),
             hits=why.hits,

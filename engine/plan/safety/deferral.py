@@ -162,13 +162,13 @@ class _BudgetFilter:
                 return held
         nodes = tuple(sorted(node for node in chips_by_node if node))
         reschedule = self._scope.reschedules.get(unit)
-        if reschedule is None or reschedule.counted:
+        if reschedule is None or reschedule.spends:
             closed_window = self._closed_window("EvictPod", nodes)
             if closed_window is not None:
                 return closed_window
         demand = BudgetDemand("EvictPod", unit, 1, nodes)
         newly_evicted = unit in self._newly_evicted
-        if newly_evicted if reschedule is None else reschedule.counted:
+        if newly_evicted if reschedule is None else reschedule.spends:
             return self._ledger.take(demand)
         return self._ledger.renew(demand) if newly_evicted else None
 

@@ -126,6 +126,10 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
             pod = scope.observed.pods[key]
             overdue = pod.deleting is not None
             evicted[pod.uid] = -scope.now_ms if overdue else evicted.get(pod.uid, scope.now_ms)
+        for key in change.answered:
+            pod = scope.observed.pods[key]
+            asked = round(((pod.deleting or scope.now) - pod.grace_seconds) * 1000)
+            evicted.setdefault(pod.uid, min(asked, scope.now_ms))
     for key in owner.pods if owner else ():
         pod = scope.observed.pods[key]
         rank = declared_rank(pod)
