@@ -17,8 +17,8 @@ from engine.model.actions import BindPod, CreateObject
 from engine.model.plan import Plan
 from engine.observe.observed import observe
 from engine.plan import plan
-from engine.sandbox.controllers import objects
-from engine.sandbox.controllers.writes import Json
+from engine.workloads import objects
+from engine.workloads.writes import Json
 from tests import controller_world, listing, placing
 from tests.golden.stories import compare
 from tests.jobs import POD_GROUP_CRD
