@@ -76,8 +76,8 @@ ENGINE = (
     Asked("engine/kube/lease.py", "coordination.k8s.io", "leases", "get list create update", SYSTEM),
 )
 SERVER = (
-    Asked("engine/serve/grpc/recovery/cluster_writer.py", "", "pods", "patch"),
-    Asked("engine/serve/grpc/recovery/cluster_writer.py", "", "nodes", "patch"),
+    Asked("engine/serve/grpc/recovery/cluster_writer.py", "", "pods/status", "patch"),
+    Asked("engine/serve/grpc/recovery/cluster_writer.py", "", "nodes/status", "patch"),
     Asked("engine/serve/grpc/recovery/cluster_writer.py", "scheduling.volcano.sh", "podgroups", "patch"),
     Asked("engine/serve/grpc/recovery/cluster_writer.py", "", "configmaps", "get update"),
     Asked("engine/serve/grpc/profiling.py", "", "configmaps", "get create update"),
@@ -88,12 +88,14 @@ SERVER = (
     Asked("engine/serve/console/viewers.py", "authentication.k8s.io", "tokenreviews", "create"),
     Asked("engine/serve/console/viewers.py", "authorization.k8s.io", "subjectaccessreviews", "create"),
     Asked("engine/serve/grpc/token_reviews.py", "authentication.k8s.io", "tokenreviews", "create"),
-    Asked("engine/serve/grpc/leader.py", "coordination.k8s.io", "leases", "get create update", SYSTEM),
+    Asked("engine/serve/grpc/leader.py", "coordination.k8s.io", "leases", "get update", SYSTEM, "belay-recovery"),
+    Asked("engine/serve/grpc/leader.py", "coordination.k8s.io", "leases", "create", SYSTEM),
 )
 AGENT = (
-    Asked("agents/node/client.py", "", "nodes", "get patch"),
+    Asked("agents/node/client.py", "", "nodes", "get"),
+    Asked("agents/node/client.py", "", "nodes/status", "patch"),
     Asked("agents/node/client.py", "", "pods", "list watch"),
-    Asked("agents/kubelet/plugin.py", "", "pods", "patch"),
+    Asked("agents/kubelet/plugin.py", "", "pods/status", "patch"),
     Asked("agents/node/jobfiles.py", "", "configmaps", "list watch"),
     Asked("agents/kubelet/slownode.py", "", "configmaps", "list watch", "kube-system", "steptime-dtpgroup"),
     Asked("agents/node/followed_orders.py", "", "configmaps", "get list watch", SYSTEM),

@@ -152,14 +152,20 @@ class KubeClient:
         return await self._get(f"/api/v1/nodes/{node}")
 
     async def patch_node(self, node: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> None:
-        """Set labels and annotations of a node; others stay."""
+        """Set labels and annotations of a node; others stay.
+
+        Written by its status, whose update leaves the spec alone: an agent needs no right to cordon or taint.
+        """
         patch = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
-        await self._send("PATCH", f"/api/v1/nodes/{node}", patch, MERGE)
+        await self._send("PATCH", f"/api/v1/nodes/{node}/status", patch, MERGE)
 
     async def patch_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Set annotations of a pod; one of another UID is left alone (ApiError 409)."""
+        """Set annotations of a pod; one of another UID is left alone (ApiError 409).
+
+        Written by its status, whose update leaves the spec alone: an agent needs no right to change images.
+        """
         patch = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
-        await self._send("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}", patch, MERGE)
+        await self._send("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}/status", patch, MERGE)
 
     async def create_event(self, body: Mapping[str, Any]) -> None:
         """Create an Event; succeed when one of that name exists."""

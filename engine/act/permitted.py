@@ -72,8 +72,11 @@ def check(action: act.AnyAction) -> None:
             _check_place("job", action.namespace)
         case act.WriteRankTable():
             _check_rank_table(action)
+        case act.EvictPod():
+            if action.namespace in reserved.SYSTEM_NAMESPACES:
+                _refuse(f"a plan evicts no pod of namespace {action.namespace}, which belongs to Kubernetes or Belay")
         case (
-            act.BindPod() | act.EvictPod() | act.IsolateChip() | act.ReleaseChip() | act.IsolateNode()
+            act.BindPod() | act.IsolateChip() | act.ReleaseChip() | act.IsolateNode()
             | act.ReleaseNode() | act.ResetChips() | act.PartitionChip()
         ):  # fmt: skip
             return  # their fields name pods and nodes alone; the cluster's state decides the rest

@@ -38,6 +38,7 @@ from engine.store import (
     connect,
     connect_async,
 )
+from engine.wire import leases
 
 _log = log.get("controller")
 TICK_SECONDS = 0.25
@@ -94,7 +95,7 @@ class Controller:
         self.liveness = ProcessLiveness(client, "controller", settings.identity, settings.silence)
         self._lease = Lease(
             kube,
-            f"belay-controller-{settings.shard}",
+            f"{leases.CONTROLLER_PREFIX}{settings.shard}",
             settings.identity,
             duration=settings.lease,
             ended=self.liveness.is_dead,

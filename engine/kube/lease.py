@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.kube import LEASE, Conflict, Kube, NotFound, Object
+from engine.wire import leases
 
 NAMESPACE = "belay-system"
 DURATION_SECONDS = 15.0
-_SHARD = "belay-shard-"
+_SHARD = leases.SHARD_PREFIX
 
 
 class Lease:

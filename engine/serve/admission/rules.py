@@ -14,7 +14,18 @@ import msgspec
 
 from engine.errors import bounded
 from engine.model.unstructured import nested_map
-from engine.wire import evidence, faultjob, links, pings, publicinfo, recoveryrecord, resetinfo, steptimes, superpods
+from engine.wire import (
+    evidence,
+    faultjob,
+    leases,
+    links,
+    pings,
+    publicinfo,
+    recoveryrecord,
+    resetinfo,
+    steptimes,
+    superpods,
+)
 from engine.wire.names import (
     DEVICE_NAMESPACE,
     DEVICE_PREFIX,
@@ -52,6 +63,8 @@ SERVER_RECORDS: Final = frozenset(
     }
 )  # fmt: skip
 SERVER_PREFIXES: Final = ((SYSTEM, recoveryrecord.PREFIX), (superpods.NAMESPACE, superpods.PREFIX))
+#: What the names of the Leases in belay-system begin with that an account writes.
+LEASES: Final = {SERVER: (leases.RECOVERY,), ENGINE: (leases.SHARD_PREFIX, leases.CONTROLLER_PREFIX)}
 SSH_SUFFIX: Final = "-ssh"
 NODE_LABELS: Final = frozenset(
     {"accelerator", "accelerator-type", "servertype", "server-usage", "host-arch", "infer-card-type"}
@@ -70,7 +83,8 @@ _MAX_REFUSAL: Final = 1000
 
 class WriteRequest(msgspec.Struct, frozen=True):
     """A write that the API server asks about. ``old`` and ``new`` are empty where there is no such object; ``node`` is
-    the node that the writer runs on, empty when that is not known.
+    the node that the writer runs on, empty when that is not known. ``subresource`` is ``status`` or ``eviction``, and
+    empty for the object itself.
     """
 
     user: str
@@ -82,6 +96,7 @@ class WriteRequest(msgspec.Struct, frozen=True):
     new: Mapping[str, Any] = {}
     node: str = ""
     groups: tuple[str, ...] = ()
+    subresource: str = ""
 
 
 def concerned(user: str, groups: Collection[str] = ()) -> bool:
@@ -149,7 +164,7 @@ def _of_agent(request: WriteRequest) -> str:
             where = str(nested_map(request.old, "spec").get("nodeName") or "")
             if where != node:
                 return f"the agent of node {node} may not change pod {_key(request)}, which is on node {_cut(where)!r}"
-            if _but(request.old, "annotations") != _but(request.new, "annotations"):
+            if _but(request.old, "annotations") != _but(request.new, "annotations") or _changes_status(request):
                 return f"the agent of node {node} may change annotations of pod {_key(request)} only"
             return ""
 
@@ -197,8 +212,11 @@ def _of_server(request: WriteRequest) -> str:
             return "" if own else f"belay-server may write its own records and those of recovery, not {_key(request)}"
         case "nodes":
             return _node_change(request, "belay-server", frozenset(), SERVER_NODE_ANNOTATIONS)
+        case "leases":
+            return _lease(request, "belay-server")
         case "pods" | "podgroups":
-            if _but(request.old, "annotations", "labels") != _but(request.new, "annotations", "labels"):
+            kept = _but(request.old, "annotations", "labels") == _but(request.new, "annotations", "labels")
+            if not kept or _changes_status(request):
                 return f"belay-server may change labels and annotations of {request.resource} {_key(request)} only"
             return ""
         case _:
@@ -212,14 +230,29 @@ def _of_engine(request: WriteRequest) -> str:
         kind = request.new.get("type") or "Opaque"
         if not request.name.endswith(SSH_SUFFIX) or kind != "Opaque" or request.namespace in GUARDED:
             return f"belay-engine creates Secrets of Volcano's plugin ssh only (<job>{SSH_SUFFIX}), not {_key(request)}"
+    if request.resource == "leases":
+        return _lease(request, "belay-engine")
     if request.resource in ("pods", "deployments", "statefulsets", "jobs") and request.namespace in (SYSTEM, NODES):
-        return f"belay-engine starts no workloads in namespace {request.namespace}: {_key(request)}"
+        return f"belay-engine starts and ends no workloads in namespace {request.namespace}: {_key(request)}"
+    ends = request.operation == "DELETE" or request.subresource == "eviction"
+    if request.resource == "pods" and ends and request.namespace in GUARDED:
+        return f"belay-engine ends no pods in namespace {request.namespace}: {_key(request)}"
     return ""
 
 
+def _lease(request: WriteRequest, who: str) -> str:
+    """A process writes its own Leases: whoever holds another's stops the process whose it is."""
+    own = LEASES[request.user]
+    if request.namespace == SYSTEM and request.name.startswith(own):
+        return ""
+    return f"{who} may write Leases {' and '.join(own)}… of {SYSTEM} only, not {_key(request)}"
+
+
 def _node_change(request: WriteRequest, who: str, labels: frozenset[str], annotations: frozenset[str]) -> str:
-    if _but(request.old, "annotations", "labels") != _but(request.new, "annotations", "labels"):
-        return f"{who} may change labels and annotations of node {_cut(request.name)} only, neither taints nor its spec"
+    kept = _but(request.old, "annotations", "labels") == _but(request.new, "annotations", "labels")
+    if not kept or _changes_status(request):
+        what = f"labels and annotations of node {_cut(request.name)}"
+        return f"{who} may change {what} only, neither taints nor its spec or status"
     prefixes = NODE_LABEL_PREFIXES if labels else ()
     for field, allowed in (("labels", labels), ("annotations", annotations)):
         before, after = (nested_map(nested_map(one, "metadata"), field) for one in (request.old, request.new))
@@ -236,6 +269,11 @@ def _but(obj: Mapping[str, Any], *fields: str) -> dict[str, Any]:
     kept = ("name", "namespace", "labels", "annotations", "finalizers", "ownerReferences")
     metadata = nested_map(obj, "metadata")
     return {**left, "metadata": {key: metadata[key] for key in kept if metadata.get(key) and key not in fields}}
+
+
+def _changes_status(request: WriteRequest) -> bool:
+    """Whether a write of the status changes more than metadata; other writes cannot change a status."""
+    return request.subresource == "status" and request.old.get("status") != request.new.get("status")
 
 
 def _rows(obj: Any, key: str) -> list[Mapping[str, Any]]:

@@ -24,6 +24,7 @@ from aiohttp import web
 from engine import log
 from engine.errors import InputError, bounded
 from engine.kube import NODE, POD, Kube, KubeError, Object, Resource
+from engine.model.unstructured import nested_map
 from engine.serve.admission.rules import WriteRequest, concerned, needs_node, refusal
 from engine.serve.http import UNREADABLE, address
 from engine.serve.slow_connections import SlowConnections
@@ -34,6 +35,7 @@ CONFIGURATION: Final = "belay-admission"
 CONFIGURATIONS: Final = Resource(
     "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False
 )
+SUBRESOURCES: Final = ("status", "eviction")
 FILES: Final = ("tls.crt", "tls.key", "ca.crt")
 #: An AdmissionReview holds the object twice; etcd accepts objects of 1.5 MiB.
 MAX_BODY: Final = 8 * 1024 * 1024
@@ -170,7 +172,7 @@ class AdmissionServer:
         """HTTP code and reason of a refusal; an empty reason when the write is allowed."""
         user = asked.user_info.username
         groups = asked.user_info.groups
-        if asked.sub_resource or not concerned(user, groups):
+        if asked.sub_resource not in ("", *SUBRESOURCES) or not concerned(user, groups):
             return 200, ""
         node = ""
         if needs_node(user, asked.resource.resource):
@@ -183,7 +185,7 @@ class AdmissionServer:
                 msgspec.json.decode(raw, type=dict[str, Any] | None) or {} for raw in (asked.old_object, asked.object)
             )
             if asked.resource.resource == "nodes":
-                old = await self._nodes.live(asked.name)
+                old = _as_it_was(await self._nodes.live(asked.name), old, new)
         except KubeError as error:
             return 503, f"node {bounded(asked.name, 80)} cannot be read now: {bounded(str(error), 200)}; try again"
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
@@ -194,9 +196,15 @@ class AdmissionServer:
         return 403, refusal(
             WriteRequest(
                 user=user, operation=asked.operation, resource=asked.resource.resource, namespace=asked.namespace,
-                name=name, old=old, new=new, node=node, groups=groups,
+                name=name, old=old, new=new, node=node, groups=groups, subresource=asked.sub_resource,
             )
         )  # fmt: skip
+
+
+def _as_it_was(live: Object, old: Object, new: Object) -> Object:
+    """A Node before the write: as it is stored, but for a status that kubelet has renewed since the write began."""
+    same = nested_map(live, "metadata").get("resourceVersion") == nested_map(new, "metadata").get("resourceVersion")
+    return live if same else {**live, "status": old.get("status")}
 
 
 class ServingCertificate:

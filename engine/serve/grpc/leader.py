@@ -15,9 +15,10 @@ from engine.kube import LEASE, Kube, KubeError, NotFound
 from engine.kube import NAMESPACE as NAMESPACES
 from engine.kube.lease import NAMESPACE, Lease
 from engine.log import get
+from engine.wire import leases
 
 _log = get("grpc.leader")
-NAME: Final = "belay-recovery"
+NAME: Final = leases.RECOVERY
 DURATION: Final = 6.0
 #: Seconds for which a call waits for a serving server.
 PATIENCE: Final = 5.0

@@ -123,7 +123,10 @@ class ClusterWriter:
         return await self._tried(f"pod {pod.key}", lambda: self._patched(POD, pod.name, pod.namespace, body))
 
     async def _patched(self, resource: Any, name: str, namespace: str | None, body: Object) -> bool:
-        await self._kube.patch(resource, name, body, namespace)
+        # By their status, whose update leaves the spec alone: a server needs no right to change images or taints.
+        # Metadata of custom kinds cannot be changed so.
+        subresource = "status" if resource in (POD, NODE) else None
+        await self._kube.patch(resource, name, body, namespace, subresource=subresource)
         return True
 
     async def _tried(self, what: str, write: Callable[[], Awaitable[bool]]) -> bool:
