@@ -192,7 +192,7 @@ def test_a_rolling_stateful_set_and_a_rolling_leader_worker_set_name_their_templ
     assert not gang.rollout, "the LeaderWorkerSet's own revision decides"
 
 
-def test_workloads_that_share_a_pod_group_are_not_told_apart_by_their_templates() -> None:
+def test_workloads_that_share_a_pod_group_are_not_split_by_their_templates() -> None:
     notes = {"scheduling.k8s.io/group-name": "g"}
     pods = [
         worlds.pod(

@@ -14,11 +14,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from engine.gangs.owners import (
-    POD_GROUP_APIS,
     VOLCANO_API,
     JobOwner,
     OwnerIndex,
     annotations_of,
+    find_pod_group,
     labels_of,
     metadata,
     non_negative,
@@ -28,7 +28,6 @@ from engine.gangs.owners import (
 )
 from engine.gangs.templates import by_template, replica_sets_of, wanted_of_template
 from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, Memo
@@ -116,13 +115,7 @@ def counts_as_started(pod: Pod) -> bool:
 
 def pod_group_of(observed: Observed, gang: Gang) -> Mapping[str, Any]:
     """The raw PodGroup of a gang, empty when there is none."""
-    if not gang.pod_group:
-        return {}
-    for api in POD_GROUP_APIS:
-        raw = observed.objects.get(ObjectKey(api, "PodGroup", gang.namespace, gang.pod_group))
-        if raw is not None:
-            return raw
-    return {}
+    return find_pod_group(observed.objects, gang.namespace, gang.pod_group)
 
 
 def _order(pod: Pod) -> tuple[int, tuple[tuple[int, str], ...], str]:

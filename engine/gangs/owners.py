@@ -84,10 +84,8 @@ class OwnerIndex:
         """Name of the PodGroup in the pod's annotations, else of that made for its controller or for itself; empty
         without both.
         """
-        for key in GROUP_NAME_KEYS:
-            name = pod.annotations.get(key)
-            if name:
-                return name
+        if stated := stated_group(pod):
+            return stated
         made = generated_group(pod) if self._generated else ""
         return made if made and (pod.namespace, made) in self._generated else ""
 
@@ -104,11 +102,7 @@ class OwnerIndex:
 
     def pod_group(self, namespace: str, name: str) -> Mapping[str, Any]:
         """The raw PodGroup, empty when the snapshot lacks it."""
-        for api in POD_GROUP_APIS:
-            raw = self._objects.get(ObjectKey(api, "PodGroup", namespace, name)) if name else None
-            if raw is not None:
-                return raw
-        return {}
+        return find_pod_group(self._objects, namespace, name)
 
     def object(self, key: ObjectKey) -> Mapping[str, Any]:
         """A raw object, empty when the snapshot lacks it."""
@@ -147,6 +141,20 @@ class OwnerIndex:
             owner = self._objects.get(ObjectKey(api, kind, pod.namespace, name), {})
             return JobOwner(api, kind, pod.namespace, name, str(above.get("uid", "")), owner)
         return JobOwner(POD_GROUP_APIS[0], "PodGroup", pod.namespace, group, str(metadata(raw).get("uid", "")), raw)
+
+
+def find_pod_group(objects: Mapping[ObjectKey, Mapping[str, Any]], namespace: str, name: str) -> Mapping[str, Any]:
+    """A raw PodGroup of either API group, empty where there is none."""
+    for api in POD_GROUP_APIS:
+        raw = objects.get(ObjectKey(api, "PodGroup", namespace, name)) if name else None
+        if raw is not None:
+            return raw
+    return {}
+
+
+def stated_group(pod: Pod) -> str:
+    """Name of the PodGroup that the pod's annotations state, empty without one."""
+    return next(filter(None, map(pod.annotations.get, GROUP_NAME_KEYS)), "")
 
 
 def generated_group(pod: Pod) -> str:

@@ -38,7 +38,7 @@ def by_template(owner: JobOwner, pods: Iterable[Pod], finder: OwnerIndex) -> lis
     """The pods of each template, the newest template first.
 
     Workloads that share a PodGroup start together, whatever their templates: there only the revision that a
-    LeaderWorkerSet gives to all its pods tells templates apart.
+    LeaderWorkerSet gives to all its pods names a template.
     """
     found: dict[str, list[Pod]] = {}
     for pod in pods:

@@ -115,6 +115,12 @@ def resize(
     waiting = [pod for pod in alive if not pod.node]
     if not waiting:
         return _watched(context, rule, memory, alive)
+    if memory.size and memory.roomy and not rule.single and _has_waited(context, job, memory, memory.roomy):
+        # a part of its pods has gone and come back before the others: as they have not begun, it grows now
+        own = sum(1 for pod in pods if pod.node and not pod.finished)
+        if _room(context, rule, rule.chips) + own >= rule.full:
+            memory = msgspec.structs.replace(memory, grown=memory.grown + 1, roomy=0)
+            return _resized(context, job, rule, memory, 0)
     restarted = memory.rescheduled or memory.version
     complete = rule.single or len(staying) == len(pods) >= (memory.size or rule.full)
     if not restarted or not complete or context.scope.now - min(p.created for p in waiting) < RETRY_SECONDS:
@@ -131,16 +137,23 @@ def make_way_for_growth(
     ``spec`` is as declared. Decided again in every pass: what a safety budget defers is dropped once the room is gone.
     """
     rule = rule_of(job, spec)
-    wait = _grow_after(context, job) if rule is not None and memory.size and memory.roomy else None
-    if rule is None or wait is None:
+    if rule is None or not memory.size or not memory.roomy or not _has_waited(context, job, memory, memory.roomy):
         return
+    if any(not pod.node and not pod.finished and pod.deleting is None for pod in pods):
+        return  # some have gone already and come back: evicting these would begin again
+
     seconds = (context.scope.now_ms - memory.roomy) // 1000
-    if seconds < wait * 2 ** min(memory.grown, _DOUBLINGS):
-        return
     declared = f"{rule.chips} chips" if rule.single else f"{rule.full} pods"
     text = f"{job.key} trains with {memory.size} of {declared}; there has been room for all for {seconds} s"
     for one in pods:
         context.remove_pod(job, one, ActionReason.ELASTIC_GROWTH, f"{text}: evicting pod {one.name}")
+
+
+def _has_waited(context: ExpansionContext, job: JobObject, memory: JobMemory, roomy: int) -> bool:
+    """Whether there has been room for the whole job for long enough, since ``roomy``."""
+    wait = _grow_after(context, job)
+    seconds = (context.scope.now_ms - roomy) // 1000
+    return wait is not None and seconds >= wait * 2 ** min(memory.grown, _DOUBLINGS)
 
 
 def _grow_after(context: ExpansionContext, job: JobObject) -> float | None:

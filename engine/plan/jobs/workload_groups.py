@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from engine.gangs.owners import (
     GENERATED_GROUP,
-    GROUP_NAME_KEYS,
     VOLCANO_API,
     controller_of,
     generated_group,
     non_negative,
+    stated_group,
 )
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
@@ -48,7 +48,7 @@ def expand(context: ExpansionContext) -> None:
         name = generated_group(pod)
         if pod.owner_api == VOLCANO_API or pod.deleting is not None or (pod.namespace, name) in seen:
             continue
-        if not name or any(map(pod.annotations.get, GROUP_NAME_KEYS)):
+        if not name or stated_group(pod) not in ("", name):
             continue
         seen.add((pod.namespace, name))
         group = ObjectKey(POD_GROUP_API, "PodGroup", pod.namespace, name)

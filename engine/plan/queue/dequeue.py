@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from engine.model.jobs import Gang
-from engine.model.pending_reasons import GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_CLOSED, QUEUE_MISSING
+from engine.model.pending_reasons import (
+    GANG_INCOMPLETE,
+    INVALID_REQUEST,
+    NOT_SUPPORTED,
+    POD_GROUP_MISSING,
+    QUEUE_CLOSED,
+    QUEUE_MISSING,
+)
 from engine.model.phases import PodGroupPhase
 from engine.plan.queue.order import DEQUEUES_KEY
 from engine.plan.scope import Scope
@@ -25,7 +32,9 @@ PENDING: Final = PodGroupPhase.PENDING
 #: How long a job may be Inqueue while others of its queue wait, in ms.
 PATIENCE: Final = 5 * 60_000
 #: Gangs that wait for these reasons would not start in their turn.
-_HOPELESS: Final = frozenset({GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_CLOSED, QUEUE_MISSING})
+_HOPELESS: Final = frozenset({
+    GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, POD_GROUP_MISSING, QUEUE_CLOSED, QUEUE_MISSING,
+})  # fmt: skip
 
 
 def waiting_gangs(scope: Scope) -> dict[str, set[str]]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from engine.gangs.forming import MIN_AVAILABLE_KEY, parse_min_available
+from engine.gangs.owners import GROUP_NAME_KEYS, find_pod_group, stated_group
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.pending_reasons import POD_GROUP_MISSING
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, NoOps
 from engine.plan import roles
@@ -42,13 +44,38 @@ def run(scope: Scope) -> None:
             placed.add(gang.key, members)
         if not waiting or shard_of(scope, gang) != scope.shard:
             continue
-        held = _held_back(gang, waiting, waiting_pods.beside(gang, waiting), queues)
+        held = _without_group(scope, gang, waiting) or _held_back(
+            gang, waiting, waiting_pods.beside(gang, waiting), queues
+        )
         if held is not None:
             scope.pending.append(held)
             continue
         queue_state = queues.by_name.get(gang.queue)
         entries.append((-(queue_state.priority if queue_state else 0), rank(scope, gang, queues)))
     scope.queue = in_order(entries)
+
+
+def _without_group(scope: Scope, gang: Gang, waiting: list[Pod]) -> Pending | None:
+    """The pending entry of a gang whose pods name a PodGroup that does not exist, or no longer does; else None.
+
+    Until the group says how many pods start together, placing any of them could tear the gang.
+    """
+    stated = sorted({stated_group(pod) for pod in waiting} - {""})
+    missing = [name for name in stated if not find_pod_group(scope.observed.objects, gang.namespace, name)]
+    if not missing:
+        return None
+
+    names = ", ".join(missing)
+    groups = "PodGroup" if len(missing) == 1 else "PodGroups"
+    return pending_entry(
+        gang,
+        waiting,
+        POD_GROUP_MISSING,
+        f"{groups} {names} named by the pods cannot be found: they wait until it says how many start together",
+        nodes={},
+        unblock=f"create {groups} {names} in namespace {gang.namespace}, or make the pods without annotation "
+        f"{GROUP_NAME_KEYS[0]}",
+    )
 
 
 def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queues) -> Pending | None:
