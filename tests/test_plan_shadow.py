@@ -173,7 +173,7 @@ def test_plans_with_and_without_a_shadow_are_the_same(snapshot: Observed, intent
 def test_status_shows_the_changes_by_shadow_policies() -> None:
     world = sick()
     result = plan(desired(shadow(levels={CODE: "SeparateNPU"})), world, NOW)
-    bodies = {b["metadata"]["name"]: b for b in [sync_body(SyncState(), result), *pool_bodies(result)]}
+    bodies = {b["metadata"]["name"]: b for b in [sync_body(SyncState(), result, world), *pool_bodies(result)]}
     status = read_back(bodies.values())
     assert [(s["policy"], s["change"], s["action"]) for s in status.shadow] == [
         ("s", "new", "EvictPod"), ("s", "new", "IsolateChip"),

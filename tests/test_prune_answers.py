@@ -92,7 +92,8 @@ def test_the_status_lists_waiting_objects_within_bounds(capsys: pytest.CaptureFi
     world.push(tree())
     plan = world.plan()
     hold = held(plan)
-    body = sync_body(SyncState(), plan)
+    observed = world.observer.observed()
+    body = sync_body(SyncState(), plan, observed)
     read = read_status([body])
     assert read.held_prune["digest"] == hold.digest and len(read.held_prune["list"]) == 60
     assert body["data"]["pruneBase"] == "rev-1"
@@ -101,7 +102,7 @@ def test_the_status_lists_waiting_objects_within_bounds(capsys: pytest.CaptureFi
     assert f"Belay-Confirm: {hold.digest}" in shown and hold.objects[-1].object in shown and "PruneHeld" in shown
     more = tuple(hold.objects[0] for _ in range(20_000))
     grown = msgspec.structs.replace(plan, held_prune=msgspec.structs.replace(hold, objects=more))
-    data = sync_body(SyncState(), grown)["data"]
+    data = sync_body(SyncState(), grown, observed)["data"]
     assert len(data["heldPrune.json"]) < 60_000
     bounded = json.loads(data["heldPrune.json"])
     assert bounded["objects"] == 20_000 == len(bounded["list"]) + bounded["leftOut"]

@@ -42,6 +42,8 @@ class Batch(msgspec.Struct, frozen=True):
     number: int
     actions: list[Numbered]
     revision: str = ""
+    refusals: bool = False
+    """Whether the plan saw that the API server refused something."""
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -51,6 +53,7 @@ class _Message(msgspec.Struct, frozen=True):
     number: int
     actions: list[tuple[int, msgspec.Raw]]
     revision: str
+    refusals: bool
 
 
 class _Received(msgspec.Struct, frozen=True):
@@ -60,11 +63,14 @@ class _Received(msgspec.Struct, frozen=True):
     number: int
     actions: list[tuple[int, dict[str, Any]]]
     revision: str = ""
+    refusals: bool = False
 
 
-def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count: int, size: int) -> list[str]:
+def split(
+    record: PassRecord, actions: Sequence[Numbered], revision: str, count: int, size: int, *, refusals: bool = False
+) -> list[str]:
     """Messages with batches of at most ``count`` actions and about ``size`` bytes, in the plan's order; batch 0 is the
-    pass itself.
+    pass itself. ``refusals``: whether the plan saw that the API server refused something.
     """
     parts: list[list[tuple[int, msgspec.Raw]]] = []
     used = 0
@@ -76,7 +82,7 @@ def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count:
         parts[-1].append((index, msgspec.Raw(text)))
         used += len(text)
     whole = msgspec.structs.replace(record, batches=len(parts) + 1)
-    messages = (_Message(whole, number, part, revision) for number, part in enumerate(parts, start=1))
+    messages = (_Message(whole, number, part, revision, refusals) for number, part in enumerate(parts, start=1))
     return [msgspec.json.encode(message).decode() for message in messages]
 
 
@@ -87,7 +93,7 @@ def decode(text: str) -> Batch:
         actions = [(index, action_of(plain)) for index, plain in message.actions]
     except (UnicodeError, RecursionError) as error:  # half of a surrogate pair; lists in lists
         raise msgspec.DecodeError(f"cannot be read: {type(error).__name__}") from error
-    return Batch(message.record, message.number, actions, message.revision)
+    return Batch(message.record, message.number, actions, message.revision, message.refusals)
 
 
 async def run(edge: Edge, batch: Batch, in_flight: int = 64) -> BatchResult:
@@ -171,7 +177,8 @@ def _failed(index: int, error: Exception) -> ActionOutcome:
     word = (
         "dropped" if isinstance(error, Superseded) else "refused" if isinstance(error, Refused | Conflict) else "failed"
     )
-    return ActionOutcome(index, word, str(error)[:256])
+    refusal = error.refusal if isinstance(error, KubeError) else None
+    return ActionOutcome(index, word, str(error)[:256], refusal or "")
 
 
 def _result(wrote: bool) -> str:

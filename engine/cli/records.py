@@ -11,10 +11,12 @@ from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
 from engine.model.cluster import Observed
 from engine.model.costs import cost
+from engine.model.diagnostics import ObjectKey
 from engine.model.history import Recovery
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.model.unstructured import nested_map
+from engine.status.status_reader import read_status
 from engine.wire import names, revisionlog
 from engine.wire.errors import WireError
 
@@ -85,6 +87,7 @@ def _seconds(milliseconds: int) -> float:
 def revisions(_: Plan, observed: Observed, __: Desired) -> Answer:
     """The accepted revisions of every shard's repository, newest first, as ``belay-revisions`` keeps them."""
     rows: list[dict[str, Any]] = []
+    stands = _stands(observed)
     for key, raw in observed.objects.items():
         if (key.kind, key.namespace) != ("ConfigMap", names.SYSTEM) or key.name.split(".")[0] != names.REVISIONS:
             continue
@@ -100,7 +103,7 @@ def revisions(_: Plan, observed: Observed, __: Desired) -> Answer:
                     "revision": entry.revision,
                     "shard": shard,
                     "time": rfc3339(entry.time / 1000) if entry.time else None,
-                    "state": "in force" if entry.revision == observed.applied_revision else "accepted",
+                    "state": stands if entry.revision == observed.applied_revision else "accepted",
                     "verified": entry.verified,
                     "signer": entry.signer,
                     "subject": _subject(entry.commit_bytes()),
@@ -110,6 +113,15 @@ def revisions(_: Plan, observed: Observed, __: Desired) -> Answer:
     return Answer(("revision", "time", "state", "verified", "signer", "subject"), rows, ("shard", "source"))
 
 
+def _stands(observed: Observed) -> str:
+    """How the newest applied revision stands, by what the engine publishes of its objects."""
+    published = observed.objects.get(ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)) or {}
+    counts = read_status([published]).objects
+    rest = ", ".join(f"{number} {word}" for key, word in _NOT_IN_FORCE if (number := counts.get(key, 0)))
+    return f"in force but for {rest}" if rest else "in force"
+
+
+_NOT_IN_FORCE: Final = (("refused", "refused"), ("heldBack", "held back"), ("waiting", "on the way"))
 RECORDS: Final[dict[str, Callable[[Plan, Observed, Desired], Answer]]] = {
     "queues": queues,
     "recoveries": recoveries,

@@ -141,12 +141,15 @@ class RevisionReader:
         conditions = msgspec.convert(meta.get("conditions") or [], list[StatusCondition])
         findings = (*self._loaded.diagnostics, *_refusals(meta))
         applied = desired.revision if desired.has_git else observed.applied_revision
+        declared = declared_keys(desired, observed, cache) if desired.has_git else ()
         return SyncState(
             attempted=str(meta.get("attempted") or self._record.sha),
             applied=applied,
-            conditions=_conditions(conditions, self._loaded, findings, applied if desired.has_git else ""),
+            conditions=_conditions(conditions, findings),
             diagnostics=findings,
-            inventory=self._inventory(observed, cache),
+            inventory=_inventory(declared, observed) if desired.has_git else observed.inventory,
+            declared=declared,
+            in_force=_in_force(self._loaded, findings, applied if desired.has_git else ""),
             remembered=self._remembered,
         )
 
@@ -241,14 +244,11 @@ class RevisionReader:
             self._waiting = (sha, self._clock())
         return self._clock() - self._waiting[1] < PATIENCE_SECONDS
 
-    def _inventory(self, observed: Observed, cache: PlanCache) -> tuple[ObjectKey, ...] | None:
-        """What Git applies now, and what it applied before and still exists: its deletion was refused or waits."""
-        assert self._in_force is not None
-        if not self._in_force.desired.has_git:
-            return observed.inventory
-        wanted = set(declared_keys(self._in_force.desired, observed, cache))
-        survivors = {key for key in observed.inventory or () if key in observed.objects}
-        return tuple(sorted(wanted | survivors))
+
+def _inventory(declared: Sequence[ObjectKey], observed: Observed) -> tuple[ObjectKey, ...]:
+    """What Git applies now, and what it applied before and still exists: its deletion was refused or waits."""
+    survivors = {key for key in observed.inventory or () if key in observed.objects}
+    return tuple(sorted(survivors.union(declared)))
 
 
 def _remembered(observed: Observed) -> FileVersions:
@@ -263,30 +263,30 @@ def _refusals(meta: Mapping[str, Any]) -> list[Diagnostic]:
     ]
 
 
-def _conditions(
-    conditions: Sequence[StatusCondition], loaded: Loaded, findings: Sequence[Diagnostic], applied: str
-) -> tuple[StatusCondition, ...]:
-    """The conditions of source and documents. Ready comes last and is True only while everything that the revision
-    declares is in force. Applied says that some of it is in force, and whether all is.
-    """
-    ready, stages = conditions[-1:], conditions[:-1]
+def _conditions(conditions: Sequence[StatusCondition], findings: Sequence[Diagnostic]) -> tuple[StatusCondition, ...]:
+    """The conditions of source and documents. Ready comes last; a document with an error makes it False."""
     errors = [finding for finding in findings if finding.severity == "error"]
-    sha = _short(applied)
     if not errors:
-        applies = (StatusCondition("Applied", "True", "Everything", f"all of {sha} is in force"),) if applied else ()
-        return (*stages, *applies, *ready)
+        return tuple(conditions)
     first, count = errors[0], f"{len(errors)} error{'s' if len(errors) > 1 else ''}"
     place = f"{first.file}:{first.line}:{first.column} " if first.line else f"{first.file} " if first.file else ""
     text = f"{count}, first {place}{first.message}"
     refused = StatusCondition("DocumentsRefused", "True", "BadDocuments", text[:_LONGEST_MESSAGE])
+    return (*conditions[:-1], refused, *(_not_ready(one, text) for one in conditions[-1:]))
+
+
+def _in_force(loaded: Loaded, findings: Sequence[Diagnostic], applied: str) -> StatusCondition | None:
+    """``Applied`` as far as reading goes: which documents of a revision count. The cluster has the last word on it."""
+    sha = _short(applied)
+    if not any(finding.severity == "error" for finding in findings):
+        return StatusCondition("Applied", "True", "Everything", f"all of {sha} is in force") if applied else None
     if loaded.refused or not applied:
-        return (*stages, refused, *(_not_ready(one, text) for one in ready))
+        return None
     rest = (
         f"{sha} is in force but for what cannot be used in {len(loaded.refused_files)} of its files; "
         f"what these declared before stays ({len(loaded.fallbacks)} documents in an older version)"
     )
-    applies = (StatusCondition("Applied", "True", "ExceptRefused", rest),)
-    return (*stages, refused, *applies, *(_not_ready(one, text) for one in ready))
+    return StatusCondition("Applied", "True", "ExceptRefused", rest)
 
 
 def _not_ready(ready: StatusCondition, text: str) -> StatusCondition:

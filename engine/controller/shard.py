@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from engine import versions
-from engine.act import SETTLE_SECONDS, Edge, Fence, Refused, SettlingClaims, claim, ended
+from engine.act import SETTLE_SECONDS, Edge, Fence, Refused, SettlingClaims, claim, ended, refusals
 from engine.act.batch import Numbered, split
 from engine.act.budget import FIELD, reserve
 from engine.act.order_keys import OrderKeys
@@ -41,7 +41,7 @@ from engine.replay import recording
 from engine.replay.summary import write_digest
 from engine.settings import Settings
 from engine.status import PublishedPools, forgotten, memory_bodies, status_bodies, surplus, sync_body
-from engine.status.sync_status import INFO, StatusCondition
+from engine.status.conditions import INFO, StatusCondition
 from engine.status.waiting_pods import waiting
 from engine.store import (
     ActionOutcome,
@@ -210,7 +210,7 @@ class Shard:
         bodies = memory_bodies(plan, observed, self.name, desired, self.cache)
         state = self.revision.state(observed, self.cache)
         if set(state.inventory or ()) - set(observed.inventory or ()):
-            bodies.append(sync_body(state, plan))  # objects must be in the inventory before they are created
+            bodies.append(sync_body(state, plan, observed))  # objects must be in the inventory before they are created
         writes = await self.status.write_memories(bodies)
         await self.status.delete_memories(forgotten(plan, observed, self.cache))
         return writes if spent is None else [spent, *writes]
@@ -244,7 +244,10 @@ class Shard:
         """Record the pass' own writes and send its actions to queue ``act``."""
         left_out = {outcome.index for outcome in refused}
         actions: list[Numbered] = [(i, action) for i, action in enumerate(plan.actions) if i not in left_out]
-        messages = split(record, actions, plan.revision, self.settings.batch, self.settings.batch_bytes)
+        messages = split(
+            record, actions, plan.revision, self.settings.batch, self.settings.batch_bytes,
+            refusals=bool(plan.refusals),
+        )  # fmt: skip
         self.passes.amend(record, 1 + len(messages))
         self.passes.finish(record, BatchResult(0, own, refused))
         for message in messages:
@@ -283,8 +286,18 @@ class Shard:
             later = max(later, 1.0)
         if not await seal_links(edge, plan, observed, desired):
             later = max(later, 1.0)
+        await self._follow_refusals(plan, observed)
         if later:
             self.requeue(later, on_time=True)
+
+    async def _follow_refusals(self, plan: Plan, observed: Observed) -> None:
+        """Drop records of what no pass wants any more, and come again when the first refused object is due."""
+        standing = {row.key for row in plan.refusals}
+        stale = {key: row for key, row in observed.refusals.items() if key not in standing}
+        if stale:
+            await refusals.forget(self._kube, self.name, stale)
+        if plan.refusals:
+            self.requeue(max(0.1, min(row.retry for row in plan.refusals) / 1000 - plan.now))
 
     def record_metrics(self, plan: Plan, observed: Observed, record: PassRecord | None, seconds: float) -> None:
         """Write metrics, and a recording of a pass that acted or saw other faults than the last recorded one."""

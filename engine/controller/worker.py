@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import redis
 
-from engine.act import Edge, Fence, PodWatch
+from engine.act import Edge, Fence, PodWatch, refusals
 from engine.act import batch as batches
 from engine.act.order_keys import OrderKeys
 from engine.controller.broker import ACT, RECONCILE
@@ -223,15 +223,29 @@ class Worker:
         self._carried_out[record.pass_id, batch.number] = None
         while len(self._carried_out) > MOST_CARRIED_OUT:
             self._carried_out.popitem(last=False)
+        result = await self._with_refusals(batch, result)
         self.passes.finish(record, result)
         await self._after(batch, result)
         return f"{len(result.outcomes)} outcomes"
 
+    async def _with_refusals(self, batch: batches.Batch, result: BatchResult) -> BatchResult:
+        """Record what the API server refused, before the result is: the next pass waits for the record too."""
+        outcomes = {outcome.index: outcome for outcome in result.outcomes}
+        tried = [(action, outcomes[index]) for index, action in batch.actions if index in outcomes]
+        now_ms = int(self.passes.now() * 1000)
+        try:
+            write = await refusals.record(self._kube, batch.record.shard, tried, now_ms, known=batch.refusals)
+        except KubeError as error:  # the next refusal is recorded instead
+            _log.warning("refusals not recorded", shard=batch.record.shard, reason=str(error))
+            return result
+        return result if write is None else msgspec.structs.replace(result, writes=[*result.writes, write])
+
     async def _after(self, batch: batches.Batch, result: BatchResult) -> None:
         words = {outcome.index: outcome.result for outcome in result.outcomes}
+        refused_at = {outcome.index for outcome in result.outcomes if outcome.cause}  # these have times of their own
         done = [action for index, action in batch.actions if words.get(index) == "done"]
         backoff = self._backoffs.setdefault(batch.record.shard, Backoff(base=1.0, cap=60.0, floor=0.5))
-        if any(word in {"refused", "failed", "dropped"} for word in words.values()):
+        if any(word in {"refused", "failed", "dropped"} for index, word in words.items() if index not in refused_at):
             self.triggers.mark(batch.record.shard, self.passes.now() + backoff.next())
         else:
             backoff.reset()

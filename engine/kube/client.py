@@ -16,6 +16,7 @@ from engine.kube.errors import Conflict, Invalid, KubeError, NotFound, bounded
 from engine.kube.reader import KubeReader, Listing, Object, as_object
 from engine.kube.resources import EVENT, KNOWN, POD, Resource
 from engine.kube.transport import PROTOBUF, Transport
+from engine.model.refusals import RefusalCause
 
 FIELD_MANAGER = "belay"
 BIND_SECONDS = 10
@@ -249,7 +250,12 @@ class Kube(KubeReader):
             if key in self._discovered:
                 return self._discovered[key]
             self._missing[key] = time.monotonic()
-        raise NotFound(f"{api_version} {kind}: the API server does not serve this kind", status=404, reason="NotFound")
+        raise NotFound(
+            f"{api_version} {kind}: the API server does not serve this kind",
+            status=404,
+            reason="NotFound",
+            refusal=RefusalCause.KIND_NOT_SERVED,
+        )
 
     async def served(self, res: Resource) -> bool:
         """Whether the server serves the kind now, by a new discovery (a CRD may come and go)."""

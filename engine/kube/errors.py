@@ -11,18 +11,24 @@ from typing import Any
 import orjson
 
 from engine.errors import BelayError
+from engine.model.refusals import RefusalCause
 
 MESSAGE_LIMIT = 256
 CAUSES_LIMIT = 20
 
 
 class KubeError(BelayError):
-    """A call failed. ``status`` is the HTTP status (0 when no answer came), ``reason`` the API's CamelCase word."""
+    """A call failed. ``status`` is the HTTP status (0 when no answer came), ``reason`` the API's CamelCase word.
 
-    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+    ``refusal`` says why the server refuses the object itself; None where another try may succeed as it is: no answer,
+    too much load, or a version that changed.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "", refusal: RefusalCause | None = None) -> None:
         super().__init__(bounded(message))
         self.status = status
         self.reason = reason
+        self.refusal = refusal
 
 
 class NotFound(KubeError):
@@ -82,6 +88,57 @@ def from_answer(
     (Secrets).
     """
     answer = _status_object(body)
+    error = _error(status, answer, body, where, retry_after, withhold)
+    error.refusal = refusal_of(status, answer)
+    return error
+
+
+def refusal_of(status: int, answer: dict[str, Any]) -> RefusalCause | None:
+    """Why the server refuses an object, from its ``Status``; None where it says nothing about the object.
+
+    Quotas, webhooks and roles all answer 403 and no field distinguishes them, so here, and only here, the
+    beginning of Kubernetes' own sentence does.
+    """
+    message = str(answer.get("message") or "")
+    details = answer.get("details")
+    details = details if isinstance(details, dict) else {}
+    reasons = {str(cause.get("reason")) for cause in details.get("causes") or () if isinstance(cause, dict)}
+    if status == 404:
+        missing = details.get("kind") == "namespaces"
+        served = bool(details.get("name"))
+        if missing:
+            return RefusalCause.NAMESPACE_MISSING
+        return None if served else RefusalCause.KIND_NOT_SERVED
+    if status == 409:
+        return RefusalCause.FIELD_CONFLICT if "FieldManagerConflict" in reasons else None
+    if "NamespaceTerminating" in reasons:
+        return RefusalCause.NAMESPACE_TERMINATING
+    if status == 500 or status in _REFUSING:
+        return next((cause for text, cause in _SENTENCES if text in message), _REFUSING.get(status))
+    return None
+
+
+_REFUSING = {
+    400: RefusalCause.INVALID,
+    403: RefusalCause.NOT_ALLOWED,
+    405: RefusalCause.OTHER,
+    413: RefusalCause.OTHER,
+    415: RefusalCause.OTHER,
+    422: RefusalCause.INVALID,
+}
+"""Answers about the object itself by HTTP status; 401 is about our token, 429 and 503 about the server's load, and 500
+about the object only where a webhook was asked."""
+_SENTENCES = (
+    ("failed calling webhook", RefusalCause.WEBHOOK_FAILED),
+    ("denied the request", RefusalCause.DENIED_BY_WEBHOOK),
+    ("ValidatingAdmissionPolicy", RefusalCause.DENIED_BY_POLICY),
+    ("exceeded quota", RefusalCause.QUOTA_EXCEEDED),
+)
+
+
+def _error(
+    status: int, answer: dict[str, Any], body: bytes, where: str, retry_after: str | None, withhold: bool
+) -> KubeError:
     reason = str(answer.get("reason") or "")
     words = "" if withhold else str(answer.get("message") or body[:MESSAGE_LIMIT].decode("utf-8", "replace"))
     message = f"{where}: {status} {reason} {words}"

@@ -48,6 +48,7 @@ METRICS: Final = (
         "belay_budget_left", "gauge", ("shard", "budget", "scope", "actions"),
         "What such a limit still allows there.",
     ),
+    Described("belay_refused", "gauge", ("shard", "cause"), "Objects that the API server refuses, by cause."),
     Described("belay_diagnostics", "gauge", ("shard", "severity"), "Findings by severity."),
     Described(
         "belay_shadow", "gauge", ("shard", "change"),

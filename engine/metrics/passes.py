@@ -21,7 +21,7 @@ from engine.model.cluster import Observed
 from engine.model.plan import BudgetUse, Plan
 
 #: The counts of a summary that are shown by shard and one label.
-_COUNTED: Final = ("nodes", "chips", "pending", "deferred", "diagnostics", "shadow", "lemons")
+_COUNTED: Final = ("nodes", "chips", "pending", "deferred", "diagnostics", "shadow", "lemons", "refused")
 
 
 class PassSummary(msgspec.Struct, frozen=True):
@@ -40,6 +40,7 @@ class PassSummary(msgspec.Struct, frozen=True):
     shadow: dict[str, int] = {}
     lemons: dict[str, int] = {}
     budgets: tuple[BudgetUse, ...] = ()
+    refused: dict[str, int] = {}
 
     @staticmethod
     def of(plan: Plan, observed: Observed, seconds: float, before: PassSummary | None = None) -> PassSummary:
@@ -58,6 +59,7 @@ class PassSummary(msgspec.Struct, frozen=True):
             dict(Counter(f"{change.policy}/{change.change}/{kind_of(change.action)}" for change in plan.shadows)),
             dict(Counter("avoided" if lemon.avoided else "remembered" for lemon in plan.repeat_offenders)),
             _with_allowances(plan.budgets, before.budgets if before is not None else ()),
+            dict(Counter(str(row.cause) for row in plan.refusals)),
         )
 
 

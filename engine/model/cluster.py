@@ -17,6 +17,7 @@ from engine.model.history import History
 from engine.model.log_evidence import PodEvidence
 from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
 from engine.model.recovery.progress import RecoveryProgress
+from engine.model.refusals import Refusal, RefusalKey
 from engine.model.seals import Seal, Warrant
 
 
@@ -347,7 +348,7 @@ class Observed(msgspec.Struct, frozen=True):
     faults by ``namespace/name``. ``reserved`` is what shards reserved of the budgets, by limit and scope: time
     (Unix ms), unit, count, shard; while it cannot be read (``reserved_broken``) no disruptive action may run.
     ``recoveries`` are the open process recoveries, by UID of the job. ``evidence`` is what the logs of failed pods say,
-    by node.
+    by node. ``refusals`` is what the API server refused when it was tried last.
     """
 
     nodes: dict[str, Node] = {}
@@ -371,6 +372,7 @@ class Observed(msgspec.Struct, frozen=True):
     reserved_broken: bool = False
     recoveries: dict[str, RecoveryProgress] = {}
     evidence: dict[str, tuple[PodEvidence, ...]] = {}
+    refusals: dict[RefusalKey, Refusal] = {}
 
 
 def mask_of(ids: tuple[int, ...] | list[int]) -> int:

@@ -14,10 +14,13 @@ from engine.model.cluster import SwitchReport
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import History
 from engine.model.links import LinkState
+from engine.model.refusals import Refusal
 from engine.model.states import ChipHealth, NodeHealth
 
 CONFIRM: Final = "Belay-Confirm"
 """Trailer of a commit's message that confirms a held deletion by its digest."""
+REFUSED: Final = "refused-by-api-server"
+"""What defers an action that the API server refused, in place of a budget."""
 
 
 class Deferred(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -210,7 +213,7 @@ class Plan(msgspec.Struct, frozen=True):
     recently, ``links`` the states of the links that KVLinks declare. ``servers`` are all chips
     of each node, ``ignored`` the objects of Belay's kinds in the cluster that have no effect.
     ``held_prune`` is the deletion that waits for a person, ``budgets`` what was spent of limits, which is not part of
-    the document either.
+    the document either. ``refusals`` are what the API server refuses of what this pass wants.
     """
 
     revision: str
@@ -232,6 +235,7 @@ class Plan(msgspec.Struct, frozen=True):
     ignored: tuple[IgnoredObject, ...] = ()
     held_prune: PruneHold | None = None
     budgets: tuple[BudgetUse, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
 
     def document(self, *, explain: bool = False) -> dict[str, Any]:
         """The output of `belay plan`: plain JSON values, deterministic."""
@@ -252,6 +256,8 @@ class Plan(msgspec.Struct, frozen=True):
         }
         if self.held_prune is not None:
             body["heldPrune"] = self.held_prune.document()
+        if self.refusals:
+            body["refused"] = [row.document() for row in self.refusals]
         return body
 
     def chip_states(self) -> dict[str, int]:

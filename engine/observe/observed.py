@@ -19,6 +19,7 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History, JobMemory, NodeMemory
 from engine.model.log_evidence import PodEvidence
 from engine.model.recovery.progress import RecoveryProgress, progress_of
+from engine.model.refusals import Refusal, RefusalKey
 from engine.observe.report_checks import ReportsInForce, device_jump, epoch_jump, own_public_faults, went_back
 from engine.wire import (
     deviceinfo,
@@ -32,6 +33,7 @@ from engine.wire import (
     podannotations,
     publicinfo,
     recoveryrecord,
+    refusals,
     reservations,
     schedulerconf,
     sync,
@@ -82,6 +84,7 @@ class Observer:
         self._broken_ledgers: set[str] = set()
         self._reserved: dict[str, tuple[reservations.Reservation, ...]] = {}
         self._reserved_broken = False
+        self._refusals: dict[str, dict[RefusalKey, Refusal]] = {}
         self._inventory: tuple[ObjectKey, ...] | None = None
         self._applied = ""
         self._init_params: dict[str, str] = {}
@@ -161,6 +164,7 @@ class Observer:
             ledger_broken=bool(self._broken_ledgers),
             reserved=self._reserved,
             reserved_broken=self._reserved_broken,
+            refusals=self._refusals.get(names.refusals_config_map(shard), {}),
             inventory=self._inventory,
             applied_revision=self._applied,
             init_params=dict(self._init_params),
@@ -279,6 +283,9 @@ class Observer:
             self._reserved, self._reserved_broken = {}, True
             self._reserved, self._reserved_broken = reservations.parse(obj), False
 
+    def _take_refusals(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        self._refusals[key.name] = refusals.parse(obj)
+
     def _take_evidence(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         node, pods = evidence.parse(obj)
         self._evidence[node] = pods
@@ -305,6 +312,7 @@ class Observer:
         (names.SYSTEM, names.JOB_PREFIX, _take_job_memory),
         (names.SYSTEM, names.LEDGER_PREFIX, _take_ledger),
         (names.SYSTEM, names.BUDGET, _take_reservations),
+        (names.SYSTEM, names.REFUSALS, _take_refusals),
         (names.SYSTEM, recoveryrecord.PREFIX, _take_recovery),
         (names.SYSTEM, names.SYNC, _take_sync),
         (names.SCHEDULER_NAMESPACE, names.SCHEDULER_CONFIGMAP, _take_scheduler),
@@ -341,6 +349,8 @@ class Observer:
         elif name.startswith(recoveryrecord.PREFIX):
             self._recoveries.pop(name, None)
             self._tests.pop(name, None)
+        elif name.startswith(names.REFUSALS):
+            self._refusals.pop(name, None)
         elif name == names.BUDGET:
             self._reserved, self._reserved_broken = {}, False
         elif name == names.SYNC:

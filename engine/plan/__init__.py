@@ -78,6 +78,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
     from engine.plan.recover import elastic, in_place_recovery, training_time
     from engine.plan.recover import evictions as recover
     from engine.plan.safety import deferral as safety
+    from engine.plan.safety import refusals
     from engine.plan.sync import conditions, foreign
     from engine.plan.sync import objects as sync
     from engine.plan.vnpu import layout
@@ -99,9 +100,11 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         ("groupstatus", podgroup_status.run),
         ("queuestatus", queue_status.run),
         ("reset", reset.run),
+        ("refusals", refusals.run),
         ("safety", safety.run),
         ("links", links.run),
         ("conditions", conditions.run),
+        ("refusals", refusals.run),
         ("ledger", training_time.run),
         ("forget", forget.run),
         ("explain", explain.run),

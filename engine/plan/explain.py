@@ -93,6 +93,7 @@ def document(scope: Scope) -> Plan:
         },
         held_prune=scope.held_prune,
         budgets=scope.budgets,
+        refusals=tuple(sorted(scope.refusals, key=lambda row: row.key)),
     )
 
 

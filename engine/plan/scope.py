@@ -29,6 +29,7 @@ from engine.model.plan import (
     RepeatOffender,
 )
 from engine.model.plan_cache import PlanCache
+from engine.model.refusals import Refusal
 from engine.plan.node_view import NodeView, PassNodes
 
 if TYPE_CHECKING:
@@ -145,8 +146,8 @@ class Scope:
     all pods of each gang, finished ones included, in the order of their keys. ``undeclared`` are live objects that Git
     applied and no longer declares, ``held_prune`` those whose deletion waits for a person. ``claims`` are the claims of
     dynamic resource allocation; pods of ``observed`` have their chips. ``made_groups`` are namespace and name of the
-    PodGroups that this pass makes for workloads. ``cache`` holds results that
-    the shard keeps between passes.
+    PodGroups that this pass makes for workloads. ``refusals`` are what the API server refuses. ``cache`` holds results
+    that the shard keeps between passes.
     """
 
     desired: Desired
@@ -184,6 +185,7 @@ class Scope:
     undeclared: set[ObjectKey] = field(default_factory=set)
     held_prune: PruneHold | None = None
     budgets: tuple[BudgetUse, ...] = ()
+    refusals: list[Refusal] = field(default_factory=list)
     claims: DeviceClaims = field(default_factory=_no_claims)
     made_groups: set[tuple[str, str]] = field(default_factory=set)
     cache: PlanCache = field(default_factory=PlanCache)

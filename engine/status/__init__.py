@@ -13,6 +13,7 @@ from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
 from engine.status.cluster_map import map_bodies
+from engine.status.conditions import StatusCondition
 from engine.status.diagnoses import rule_bodies
 from engine.status.events import events
 from engine.status.exceptions import exceptions
@@ -26,7 +27,7 @@ from engine.status.rescheduling import scheduler_bodies
 from engine.status.statistics import statistic
 from engine.status.summaries import job_summaries, published_summaries
 from engine.status.switches import share_bodies
-from engine.status.sync_status import StatusCondition, SyncState, manual_bodies, pool_bodies, sync_body
+from engine.status.sync_status import SyncState, manual_bodies, pool_bodies, sync_body
 from engine.status.writer import WriteTracker, is_foreign
 from engine.wire.names import MAIN_SHARD
 
@@ -60,7 +61,7 @@ def status_bodies(
     The NPU scheduler's ConfigMaps are included unless a live Volcano holds that role (``state.roles``). ``desired``
     holds the products that policies may name; ``cache`` is the one that the pass used.
     """
-    bodies = [sync_body(state, plan), *pool_bodies(plan), *manual_bodies(plan, observed)]
+    bodies = [sync_body(state, plan, observed), *pool_bodies(plan), *manual_bodies(plan, observed)]
     bodies += map_bodies(plan, observed, desired, shard, cache)
     bodies.append(queue_body(plan, observed, desired, shard, cache))
     bodies += share_bodies(plan, observed)

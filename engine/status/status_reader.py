@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.status.conditions import INFO
 from engine.status.jobs import PHASE_KEY, STATUS_KEY
-from engine.status.sync_status import INFO
 from engine.wire import history, names, sync
 
 #: Selects exactly these ConfigMaps in ``belay-system``; the orders and memories beside them are many and large.
@@ -38,7 +38,11 @@ class PublishedJob(msgspec.Struct, frozen=True):
 
 
 class PublishedStatus(msgspec.Struct, frozen=True):
-    """The status in a cluster. ``found`` is False where Belay has written none."""
+    """The status in a cluster. ``found`` is False where Belay has written none.
+
+    ``refusals`` is what the API server refuses, ``objects`` how many declared objects are in force, waiting, held back
+    and refused.
+    """
 
     found: bool
     attempted: str
@@ -50,6 +54,8 @@ class PublishedStatus(msgspec.Struct, frozen=True):
     jobs: list[PublishedJob]
     shadow: list[dict[str, Any]] = []
     held_prune: dict[str, Any] = {}
+    refusals: list[dict[str, Any]] = []
+    objects: dict[str, int] = {}
 
     @property
     def condition_rows(self) -> list[dict[str, Any]]:
@@ -91,6 +97,8 @@ def read_status(config_maps: Iterable[Mapping[str, Any]]) -> PublishedStatus:
         [_job(name, data) for name, data in sorted(by_name.items()) if name.startswith(names.JOB_PREFIX)],
         _objects(repository.get("shadow.json")),
         _object(repository.get(sync.HELD_PRUNE)),
+        _objects(repository.get(sync.REFUSALS)),
+        _counts(repository.get(sync.OBJECTS)),
     )
 
 

@@ -13,10 +13,11 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.hardware_faults import PREFIX
 from engine.model.history import HoldKind
-from engine.model.plan import Plan, PruneHold, ShadowChange
+from engine.model.plan import REFUSED, Plan, PruneHold, ShadowChange
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.status.bodies import bounded_list, config_map, text
+from engine.status.conditions import READY, StatusCondition, condition_row, conditions, standing
 from engine.wire import manualinfo, names, sync
 
 # read often: members of an enumeration are slow to look up
@@ -25,23 +26,8 @@ _HEALTHY: Final = ChipHealth.HEALTHY
 _DIAGNOSTICS_BYTES: Final = 200 * 1024
 _LIST_BYTES: Final = 150 * 1024
 _SMALL_BYTES: Final = 50 * 1024
-INFO: Final = "info"
-"""Severity of a condition that follows from a setting and is no trouble."""
 #: Nodes in the list of frequency holds; a node's entry stays below 16 KiB.
 _MANUAL_NODES: Final = 500
-
-
-class StatusCondition(msgspec.Struct, frozen=True):
-    """A Kubernetes-style condition: ``status`` True, False or Unknown, ``reason`` a CamelCase constant.
-
-    ``severity`` is ``info`` where False is a choice and no trouble; it is published only then, as Cluster API does.
-    """
-
-    type: str
-    status: str
-    reason: str
-    message: str = ""
-    severity: str = ""
 
 
 class SyncState(msgspec.Struct, frozen=True):
@@ -49,7 +35,8 @@ class SyncState(msgspec.Struct, frozen=True):
 
     ``attempted`` is the newest revision tried, ``applied`` the one in force; they differ while a revision is refused or
     held back. ``remembered`` holds the versions of files until now, ``inventory`` what Git applied and what survived a
-    refused deletion.
+    refused deletion, ``declared`` the objects that the revision in force declares. ``in_force`` is the condition
+    ``Applied`` as reading alone has it; None while nothing is applied from Git.
     """
 
     attempted: str = ""
@@ -59,6 +46,8 @@ class SyncState(msgspec.Struct, frozen=True):
     inventory: tuple[ObjectKey, ...] | None = None
     remembered: sync.FileVersions = sync.FileVersions()
     roles: Mapping[str, str] = {}
+    declared: tuple[ObjectKey, ...] = ()
+    in_force: StatusCondition | None = None
 
 
 def manual_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
@@ -83,8 +72,10 @@ def manual_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     return [config_map(names.SYSTEM, names.MANUAL, manualinfo.build(shown), {names.ABOUT_LABEL: "manual"})]
 
 
-def sync_body(state: SyncState, plan: Plan) -> dict[str, Any]:
+def sync_body(state: SyncState, plan: Plan, observed: Observed) -> dict[str, Any]:
     """``belay-sync``."""
+    stands = standing(plan, observed, state.declared)
+    rows = conditions(state.conditions, state.in_force, plan, stands)
     findings = sorted({*state.diagnostics, *plan.diagnostics})
     shown, left_out = bounded_list([msgspec.to_builtins(d) for d in findings], _DIAGNOSTICS_BYTES)
     deferred, more = bounded_list(
@@ -92,22 +83,27 @@ def sync_body(state: SyncState, plan: Plan) -> dict[str, Any]:
             {"action": kind_of(d.action), "what": d.action.message, "budget": d.budget, "until": d.until}
             | ({"confirm": d.confirm} if d.confirm else {})
             for d in plan.deferred
+            if d.budget != REFUSED
         ],
         _LIST_BYTES,
     )
     data = {
         sync.ATTEMPTED: state.attempted,
         sync.APPLIED: state.applied,
-        "conditions.json": text([_condition(one) for one in _before_ready(state, plan)]),
+        "conditions.json": text([condition_row(row) for row in rows]),
+        **_readiness(rows),
+        sync.OBJECTS: text(stands.counts),
         "diagnostics.json": text(shown),
         "summary": _summary(findings),
         "deferred.json": text(deferred),
         "roles.json": text({to_camel(role): state.roles[role] for role in sorted(state.roles)}),
         **sync.file_versions_data(state.remembered),
     }
+    if plan.refusals:
+        data[sync.REFUSALS] = text(bounded_list([row.document() for row in plan.refusals], _SMALL_BYTES)[0])
     if plan.ignored:
-        rows = bounded_list([msgspec.to_builtins(one) for one in plan.ignored], _SMALL_BYTES)[0]
-        data[sync.IGNORED] = text(rows)
+        ignored = bounded_list([msgspec.to_builtins(one) for one in plan.ignored], _SMALL_BYTES)[0]
+        data[sync.IGNORED] = text(ignored)
     if left_out or more:
         data["leftOut"] = f"{left_out} diagnostics and {more} deferred actions are not shown"
     if plan.shadows:
@@ -121,21 +117,12 @@ def sync_body(state: SyncState, plan: Plan) -> dict[str, Any]:
     return config_map(names.SYSTEM, names.SYNC, data, {names.ABOUT_LABEL: "sync"})
 
 
-def _before_ready(state: SyncState, plan: Plan) -> tuple[StatusCondition, ...]:
-    """The repository's conditions, and one for a held deletion before Ready, which stays last."""
-    hold = plan.held_prune
-    if hold is None:
-        return state.conditions
-    message = f"deleting {hold.size} waits for a person; a commit with the trailer '{hold.trailer}' lets it be done"
-    held = StatusCondition("PruneHeld", "True", "WaitsForConfirmation", message)
-    return (*state.conditions[:-1], held, *state.conditions[-1:])
-
-
-def _condition(one: StatusCondition) -> dict[str, str]:
-    row: dict[str, str] = msgspec.to_builtins(one)
-    if not one.severity:
-        del row["severity"]
-    return row
+def _readiness(rows: Sequence[StatusCondition]) -> dict[str, str]:
+    """``Ready`` as plain keys, for tools that read no JSON in ConfigMaps: kubectl wait, Argo CD, Flux."""
+    found = [row for row in rows if row.type == READY]
+    if not found:
+        return {}
+    return {sync.READY: found[-1].status, sync.READY_REASON: found[-1].reason, sync.READY_MESSAGE: found[-1].message}
 
 
 def _held_prune(hold: PruneHold) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class ActionOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     superseded).
     """
     message: str = ""
+    cause: str = ""
+    """Why the API server refuses the object itself (``RefusalCause``); empty where it does not."""
 
 
 class BatchResult(msgspec.Struct, frozen=True):

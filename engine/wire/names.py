@@ -46,6 +46,8 @@ SOURCE: Final = "belay-source"
 #: Accepted revisions, a log that only grows.
 REVISIONS: Final = "belay-revisions"
 COMMIT: Final = "belay-commit"
+#: What the API server refused, per shard.
+REFUSALS: Final = "belay-refused"
 #: Chips with frequency holds, so that operators can end a hold.
 MANUAL: Final = "belay-manual"
 BUDGET: Final = "belay-budget"
@@ -101,6 +103,11 @@ def revisions_config_map(shard: str) -> str:
 def commit_config_map(shard: str) -> str:
     """``belay-commit`` of the main shard, ``belay-commit.<shard>`` of another shard."""
     return COMMIT if shard == MAIN_SHARD else bounded(f"{COMMIT}.{shard}")
+
+
+def refusals_config_map(shard: str) -> str:
+    """``belay-refused`` of the main shard, ``belay-refused.<shard>`` of another shard."""
+    return REFUSALS if shard == MAIN_SHARD else bounded(f"{REFUSALS}.{shard}")
 
 
 def job_config_map(namespace: str, kind: str, name: str) -> str:

@@ -23,7 +23,12 @@ __all__ = [
     "HELD_PRUNE",
     "IGNORED",
     "INVENTORY",
+    "OBJECTS",
     "PRUNE_BASE",
+    "READY",
+    "READY_MESSAGE",
+    "READY_REASON",
+    "REFUSALS",
     "RetainedFiles",
     "FileVersions",
     "WireError",
@@ -39,6 +44,12 @@ ATTEMPTED = "attemptedRevision"
 APPLIED = "appliedRevision"
 INVENTORY = "inventory.json"
 IGNORED = "ignored.json"
+REFUSALS = "refusals.json"
+"""What the API server refuses, with its answers."""
+OBJECTS = "objects.json"
+"""How many declared objects are in force, waiting, held back, refused."""
+READY, READY_REASON, READY_MESSAGE = "ready", "readyReason", "readyMessage"
+"""The condition Ready as plain keys."""
 PRUNE_BASE = "pruneBase"
 """The revision after which a commit may confirm the pending deletion; absent without one."""
 HELD_PRUNE = "heldPrune.json"

@@ -59,7 +59,7 @@ class Truth(World):
         kept = {key for key in observed.inventory or () if key in observed.objects}
         state = SyncState(self.revision, self.revision, (StatusCondition("Ready", "True", "Applied"),),
                           inventory=tuple(sorted(known | kept)))  # fmt: skip
-        self.put(sync_body(state, self.last))
+        self.put(sync_body(state, self.last, observed))
 
 
 def made(seed: int) -> Truth:

@@ -18,8 +18,9 @@ from engine.serve.console.document import Builder, StateDocument, data_of
 from engine.serve.console.repository import RepositoryCommit
 from engine.serve.console.texts import rows
 from engine.status import status_bodies
+from engine.status.conditions import StatusCondition
 from engine.status.jobs import job_status
-from engine.status.sync_status import StatusCondition, SyncState
+from engine.status.sync_status import SyncState
 from engine.wire import names
 
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
@@ -42,6 +43,7 @@ def document_of(
     conditions = tuple(
         StatusCondition(*(str(row.get(key) or "") for key in ("type", "status", "reason", "message", "severity")))
         for row in rows(str(standing.get("conditions.json") or ""))
+        if row.get("type") != "PruneHeld"  # the plan decides that again
     )
     revision = plan.revision or str(standing.get("appliedRevision") or "")
     state = SyncState(attempted=revision, applied=revision, conditions=conditions, diagnostics=findings)

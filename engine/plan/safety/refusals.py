@@ -1,0 +1,88 @@
+"""The pass that leaves alone what the API server refused, until its time comes; adds no action.
+
+It runs before safety, so that a refused deletion spends no budget, and once more after the passes that follow safety.
+What stays refused is a finding and a part of the plan, whether it waits or is tried again now.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.model.actions import AnyAction, BindPod, EvictPod
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.plan import REFUSED, Deferred
+from engine.model.refusals import NEXT_STEP, Refusal, RefusalCause, is_waiting
+from engine.model.refused_actions import content_digest, refusal_key
+from engine.model.times import rfc3339
+from engine.model.unstructured import nested_map
+from engine.plan.scope import Scope
+
+_CRD: Final = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+#: A gang is bound and evicted as one, so a single refused pod holds nothing back.
+_WHOLE_GANGS: Final = (BindPod, EvictPod)
+
+
+def run(scope: Scope) -> None:
+    """Defer the actions whose refusal still waits."""
+    if not scope.observed.refusals:
+        return
+    kept: list[AnyAction] = []
+    for action in scope.actions:
+        refusal = standing(scope, action)
+        if refusal is None:
+            kept.append(action)
+            continue
+        if refusal not in scope.refusals:
+            scope.refusals.append(refusal)
+            scope.diagnostics.append(_finding(refusal))
+        if _waits(scope, action, refusal):
+            scope.deferred.append(Deferred(action, REFUSED, rfc3339(refusal.retry / 1000)))
+        else:
+            kept.append(action)
+    scope.actions = kept
+
+
+def standing(scope: Scope, action: AnyAction) -> Refusal | None:
+    """The refusal of exactly this action; None if there is none, or the content is another one by now."""
+    key = refusal_key(action)
+    refusal = scope.observed.refusals.get(key) if key is not None else None
+    return refusal if refusal is not None and refusal.digest == content_digest(action) else None
+
+
+def _waits(scope: Scope, action: AnyAction, refusal: Refusal) -> bool:
+    if isinstance(action, _WHOLE_GANGS) or getattr(action, "budget_unit", None) is not None:
+        return False
+    return is_waiting(refusal, scope.now_ms) and not _mended(scope, refusal)
+
+
+def _mended(scope: Scope, refusal: Refusal) -> bool:
+    """Whether what was missing is there now, so that the next try need not wait."""
+    objects = scope.observed.objects
+    match refusal.cause:
+        case RefusalCause.NAMESPACE_MISSING | RefusalCause.NAMESPACE_TERMINATING:
+            namespace = objects.get(ObjectKey("v1", "Namespace", "", refusal.key.namespace))
+            return namespace is not None and not nested_map(namespace, "metadata").get("deletionTimestamp")
+        case RefusalCause.KIND_NOT_SERVED:
+            group = refusal.key.api_version.partition("/")[0]
+            return any(
+                (key.api_version, key.kind) == _CRD
+                and key.name.endswith(f".{group}")
+                and _defines(objects[key], refusal)
+                for key in objects
+            )
+    return False
+
+
+def _defines(definition: dict[str, object], refusal: Refusal) -> bool:
+    return nested_map(definition, "spec", "names").get("kind") == refusal.key.kind
+
+
+def _finding(refusal: Refusal) -> Diagnostic:
+    """What was refused, since when, the server's answer, and the next step."""
+    tries = "once" if refusal.attempts == 1 else f"{refusal.attempts} times since {rfc3339(refusal.since / 1000)}"
+    message = (
+        f"the API server refuses it ({refusal.cause}, {tries}; next try {rfc3339(refusal.retry / 1000)}): "
+        f"{refusal.answer}. {NEXT_STEP[refusal.cause].capitalize()}"
+    )
+    place = (refusal.file, refusal.line, 1) if refusal.line else (refusal.file, 0, 0)
+    return Diagnostic("error", str(refusal.key.object), *place, "", message)

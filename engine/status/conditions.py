@@ -1,0 +1,187 @@
+"""The conditions of ``belay-sync``: what was read from Git, held against the cluster and against what this pass wants.
+
+``Applied`` is True only while every declared object is in force: it exists, is not going, and no pass wants to change
+it. An object that is refused, held back or on its way makes it False, and so ``Ready``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.model.actions import AnyAction, CreateObject, DeleteObject, PatchObject
+from engine.model.cluster import Observed
+from engine.model.diagnostics import ObjectKey
+from engine.model.plan import REFUSED, Deferred, Plan
+from engine.model.reasons import ActionReason
+from engine.model.refusals import Refusal
+from engine.model.unstructured import nested_map
+
+APPLIED: Final = "Applied"
+READY: Final = "Ready"
+EVERYTHING: Final = "Everything"
+EXCEPT_REFUSED: Final = "ExceptRefused"
+API_REFUSES: Final = "RefusedByServer"
+HELD_BACK: Final = "HeldBack"
+APPLYING: Final = "Applying"
+INFO: Final = "info"
+"""Severity of a condition that follows from a setting and is no trouble."""
+_SYNC_RULE: Final = "sync"
+_LONGEST_MESSAGE: Final = 1024
+
+
+class StatusCondition(msgspec.Struct, frozen=True):
+    """A Kubernetes-style condition: ``status`` True, False or Unknown, ``reason`` a CamelCase constant.
+
+    ``severity`` is ``info`` where False is a choice and no trouble; it is published only then, as Cluster API does.
+    """
+
+    type: str
+    status: str
+    reason: str
+    message: str = ""
+    severity: str = ""
+
+
+def condition_row(one: StatusCondition) -> dict[str, str]:
+    """The condition as it is published."""
+    row: dict[str, str] = msgspec.to_builtins(one)
+    if not one.severity:
+        del row["severity"]
+    return row
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How the objects of the revision in force stand: each is in exactly one of these.
+
+    ``waiting`` are on their way, ``held`` wait for a budget, a window or a person, ``refused`` are refused by the API
+    server. Objects that are to be deleted count too, until they are gone.
+    """
+
+    in_force: int = 0
+    waiting: tuple[ObjectKey, ...] = ()
+    held: tuple[Deferred, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.in_force + len(self.waiting) + len(self.held) + len(self.refused)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The four numbers by their names."""
+        return {
+            "inForce": self.in_force,
+            "waiting": len(self.waiting),
+            "heldBack": len(self.held),
+            "refused": len(self.refused),
+        }
+
+
+def standing(plan: Plan, observed: Observed, declared: Iterable[ObjectKey]) -> Standing:
+    """How each declared object, and each that is to be deleted, stands in the cluster of this pass."""
+    refused = {row.key.object: row for row in plan.refusals}
+    held = {key: row for row in plan.deferred if row.budget != REFUSED and (key := _synced(row.action)) is not None}
+    ordered = {key for action in plan.actions if (key := _synced(action)) is not None}
+    wanted = set(declared)
+    elsewhere = {key for key in (*held, *ordered) if key not in wanted}
+    deleted = {row.key.object for row in plan.refusals if row.key.verb == "DeleteObject"}
+
+    in_force, waiting, withheld, not_accepted = 0, [], [], []
+    for key in sorted(wanted | elsewhere | deleted):
+        if key in refused:
+            not_accepted.append(refused[key])
+        elif key in held:
+            withheld.append(held[key])
+        elif key in ordered or not _stands(observed, key):
+            waiting.append(key)
+        else:
+            in_force += 1
+    return Standing(in_force, tuple(waiting), tuple(withheld), tuple(not_accepted))
+
+
+def conditions(
+    read: Sequence[StatusCondition], applied: StatusCondition | None, plan: Plan, stands: Standing
+) -> tuple[StatusCondition, ...]:
+    """The conditions of the repository, with ``Applied`` and ``Ready`` held against the world; Ready stays last.
+
+    ``read`` is what source and documents say, ``applied`` what would be in force by reading alone; None without Git.
+    """
+    found = list(read[:-1])
+    ready = list(read[-1:])
+    if applied is not None:
+        applied = _applied(applied, stands)
+        found.append(applied)
+    if plan.held_prune is not None:
+        hold = plan.held_prune
+        message = f"deleting {hold.size} waits for a person; a commit with the trailer '{hold.trailer}' lets it be done"
+        found.append(StatusCondition("PruneHeld", "True", "WaitsForConfirmation", message))
+
+    reason = _not_ready(applied, plan)
+    if reason is not None and ready and ready[0].type == READY and ready[0].status == "True":
+        ready = [reason]
+    return (*found, *ready)
+
+
+def _applied(read: StatusCondition, stands: Standing) -> StatusCondition:
+    """``Applied`` by the world: the worst of what keeps an object from being in force is its reason."""
+    if stands.refused:
+        reason, first = API_REFUSES, "first " + _refused_text(stands.refused[0])
+    elif stands.held:
+        reason, first = HELD_BACK, "first " + _held_text(stands.held[0])
+    elif stands.waiting:
+        reason, first = APPLYING, f"first {stands.waiting[0]}"
+    else:
+        return read
+
+    counts = [f"{stands.in_force} of {stands.total} objects are in force"]
+    counts += [f"{number} {word}" for number, word in _numbers(stands) if number]
+    message = f"{', '.join(counts)}; {first}"
+    if read.reason != EVERYTHING:
+        message = f"{message}; {read.message}"
+    return StatusCondition(APPLIED, "False", reason, message[:_LONGEST_MESSAGE])
+
+
+def _not_ready(applied: StatusCondition | None, plan: Plan) -> StatusCondition | None:
+    """Why the whole is not ready although the source is; pods of a job may be refused while the job is in force."""
+    if applied is not None and applied.status != "True":
+        return StatusCondition(READY, "False", applied.reason, applied.message)
+    if plan.refusals:
+        text = f"the API server refuses {len(plan.refusals)} objects, first {_refused_text(plan.refusals[0])}"
+        return StatusCondition(READY, "False", API_REFUSES, text[:_LONGEST_MESSAGE])
+    return None
+
+
+def _numbers(stands: Standing) -> tuple[tuple[int, str], ...]:
+    return (
+        (len(stands.refused), "refused by the API server"),
+        (len(stands.held), "held back"),
+        (len(stands.waiting), "on the way"),
+    )
+
+
+def _refused_text(row: Refusal) -> str:
+    place = f" ({row.file}:{row.line}@{row.revision[:12]})" if row.file else ""
+    return f"{row.key.object}{place}: {row.cause}: {row.answer}"
+
+
+def _held_text(row: Deferred) -> str:
+    until = f"until {row.until}" if row.until else "until a person decides"
+    return f"{row.action.message} (by {row.budget}, {until})"
+
+
+def _synced(action: AnyAction) -> ObjectKey | None:
+    """The object that the action brings in line with Git; None for any other action."""
+    if isinstance(action, CreateObject | PatchObject) and action.evidence.rule == _SYNC_RULE:
+        return ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
+    if isinstance(action, DeleteObject) and action.reason == ActionReason.PRUNED:
+        return ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
+    return None
+
+
+def _stands(observed: Observed, key: ObjectKey) -> bool:
+    live = observed.objects.get(key)
+    return live is not None and not nested_map(live, "metadata").get("deletionTimestamp")
