@@ -16,9 +16,10 @@ from engine.cli import main
 from engine.cli.status_table import print_status
 from engine.replay import recording
 from engine.status import SyncState
+from engine.status.conditions import INFO, StatusCondition
 from engine.status.events import held_events
 from engine.status.status_reader import read_status
-from engine.status.sync_status import INFO, StatusCondition, sync_body
+from engine.status.sync_status import sync_body
 from engine.wire import names
 from tests.gitrepo import Repo
 from tests.test_sync_pruning import JOBS, held, job, running, tree
@@ -163,7 +164,8 @@ def test_a_condition_that_is_a_choice_stands_last_and_as_information(capsys: pyt
     world = running(job("job-1"))
     unsigned = StatusCondition("OrdersSigned", "False", "Unsigned", "no signature", severity=INFO)
     refused = StatusCondition("Ready", "False", "Findings", "1 error")
-    status = read_status([sync_body(SyncState(conditions=(unsigned, refused)), world.plan())])
+    state = SyncState(conditions=(unsigned, refused))
+    status = read_status([sync_body(state, world.plan(), world.observer.observed())])
     print_status(status, sys.stdout, wide=False, now=0.0)
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "Findings" in line or "Unsigned" in line]
     assert [row[:3] for row in rows] == [["Ready", "False", "Findings"], ["OrdersSigned", "info", "Unsigned"]]

@@ -110,7 +110,7 @@ class World:
 
     def start(self) -> None:
         self.starts += 1
-        given = {"source_url": str(self.repo.bare), "source_interval": 1.0}
+        given: dict[str, Any] = {"source_url": str(self.repo.bare), "source_interval": 1.0}
         self.loop = Loop(self.cluster, self.redis, self.folder / f"data-{self.starts}", **given)
 
     def sync(self) -> dict[str, str]:
@@ -118,7 +118,9 @@ class World:
         return dict(found["data"]) if found else {}
 
     def condition(self, kind: str) -> dict[str, str]:
-        rows = {row["type"]: row for row in json.loads(self.sync().get("conditions.json", "[]"))}
+        rows: dict[str, dict[str, str]] = {
+            row["type"]: row for row in json.loads(self.sync().get("conditions.json", "[]"))
+        }
         return rows.get(kind, {"status": "", "reason": "", "message": ""})
 
     def refusals(self) -> list[dict[str, Any]]:

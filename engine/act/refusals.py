@@ -8,7 +8,7 @@ from engine.act.edge import written
 from engine.kube import CONFIGMAP, Conflict, Kube
 from engine.log import get
 from engine.model.actions import AnyAction
-from engine.model.refusals import Refusal, RefusalCause, RefusalKey
+from engine.model.refusals import RefusalCause, RefusalKey, ServerRefusal
 from engine.model.refused_actions import refusal_key, refused_again
 from engine.store import ActionOutcome, ObjectWrite
 from engine.wire import refusals as wire
@@ -17,7 +17,7 @@ from engine.wire.names import SYSTEM, refusals_config_map
 
 _TRIES = 8
 _log = get("act")
-Known = dict[RefusalKey, Refusal]
+Known = dict[RefusalKey, ServerRefusal]
 
 
 async def record(
@@ -44,7 +44,7 @@ async def record(
     return await _change(kube, shard, change)
 
 
-async def forget(kube: Kube, shard: str, stale: Mapping[RefusalKey, Refusal]) -> ObjectWrite | None:
+async def forget(kube: Kube, shard: str, stale: Mapping[RefusalKey, ServerRefusal]) -> ObjectWrite | None:
     """Drop records of what no pass wants any more, unless they changed meanwhile."""
     return await _change(kube, shard, lambda before: {k: row for k, row in before.items() if stale.get(k) != row})
 

@@ -17,7 +17,7 @@ from engine.model.history import History
 from engine.model.log_evidence import PodEvidence
 from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
 from engine.model.recovery.progress import RecoveryProgress
-from engine.model.refusals import Refusal, RefusalKey
+from engine.model.refusals import RefusalKey, ServerRefusal
 from engine.model.seals import Seal, Warrant
 
 
@@ -372,7 +372,7 @@ class Observed(msgspec.Struct, frozen=True):
     reserved_broken: bool = False
     recoveries: dict[str, RecoveryProgress] = {}
     evidence: dict[str, tuple[PodEvidence, ...]] = {}
-    refusals: dict[RefusalKey, Refusal] = {}
+    refusals: dict[RefusalKey, ServerRefusal] = {}
 
 
 def mask_of(ids: tuple[int, ...] | list[int]) -> int:

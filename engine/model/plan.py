@@ -14,7 +14,7 @@ from engine.model.cluster import SwitchReport
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import History
 from engine.model.links import LinkState
-from engine.model.refusals import Refusal
+from engine.model.refusals import ServerRefusal
 from engine.model.states import ChipHealth, NodeHealth
 
 CONFIRM: Final = "Belay-Confirm"
@@ -235,7 +235,7 @@ class Plan(msgspec.Struct, frozen=True):
     ignored: tuple[IgnoredObject, ...] = ()
     held_prune: PruneHold | None = None
     budgets: tuple[BudgetUse, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[ServerRefusal, ...] = ()
 
     def document(self, *, explain: bool = False) -> dict[str, Any]:
         """The output of `belay plan`: plain JSON values, deterministic."""

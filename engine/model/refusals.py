@@ -70,7 +70,7 @@ class RefusalKey(msgspec.Struct, frozen=True, order=True):
         return ObjectKey(self.api_version, self.kind, self.namespace, self.name)
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class ServerRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """One object that the API server refuses.
 
     ``digest`` names the content: another content is tried at once. ``since`` and ``retry`` are Unix milliseconds of the
@@ -112,7 +112,7 @@ def wait_ms(key: RefusalKey, attempts: int) -> int:
     return int(wait * (1 + _JITTER * spread))
 
 
-def is_waiting(refusal: Refusal, now_ms: int) -> bool:
+def is_waiting(refusal: ServerRefusal, now_ms: int) -> bool:
     """Whether the next try is still to come; a time further off than any wait comes from a clock that ran ahead."""
     left = refusal.retry - now_ms
     return 0 < left <= LONGEST_WAIT_MS * (1 + _JITTER)

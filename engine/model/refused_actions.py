@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from engine.model import actions as act
-from engine.model.refusals import LONGEST_ANSWER, Refusal, RefusalCause, RefusalKey, wait_ms
+from engine.model.refusals import LONGEST_ANSWER, RefusalCause, RefusalKey, ServerRefusal, wait_ms
 
 
 def refusal_key(action: act.AnyAction) -> RefusalKey | None:
@@ -46,13 +46,13 @@ def content_digest(action: act.AnyAction) -> str:
 
 
 def refused_again(
-    action: act.AnyAction, key: RefusalKey, cause: RefusalCause, answer: str, earlier: Refusal | None, now_ms: int
-) -> Refusal:
+    action: act.AnyAction, key: RefusalKey, cause: RefusalCause, answer: str, earlier: ServerRefusal | None, now_ms: int
+) -> ServerRefusal:
     """The record after one more refusal; each doubles the wait, and other content or another cause begins again."""
     digest = content_digest(action)
     same = earlier is not None and (earlier.digest, earlier.cause) == (digest, cause)
     attempts = earlier.attempts + 1 if same and earlier is not None else 1
-    return Refusal(
+    return ServerRefusal(
         key=key,
         digest=digest,
         cause=cause,

@@ -19,7 +19,7 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History, JobMemory, NodeMemory
 from engine.model.log_evidence import PodEvidence
 from engine.model.recovery.progress import RecoveryProgress, progress_of
-from engine.model.refusals import Refusal, RefusalKey
+from engine.model.refusals import RefusalKey, ServerRefusal
 from engine.observe.report_checks import ReportsInForce, device_jump, epoch_jump, own_public_faults, went_back
 from engine.wire import (
     deviceinfo,
@@ -84,7 +84,7 @@ class Observer:
         self._broken_ledgers: set[str] = set()
         self._reserved: dict[str, tuple[reservations.Reservation, ...]] = {}
         self._reserved_broken = False
-        self._refusals: dict[str, dict[RefusalKey, Refusal]] = {}
+        self._refusals: dict[str, dict[RefusalKey, ServerRefusal]] = {}
         self._inventory: tuple[ObjectKey, ...] | None = None
         self._applied = ""
         self._init_params: dict[str, str] = {}

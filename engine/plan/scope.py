@@ -29,7 +29,7 @@ from engine.model.plan import (
     RepeatOffender,
 )
 from engine.model.plan_cache import PlanCache
-from engine.model.refusals import Refusal
+from engine.model.refusals import ServerRefusal
 from engine.plan.node_view import NodeView, PassNodes
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Scope:
     undeclared: set[ObjectKey] = field(default_factory=set)
     held_prune: PruneHold | None = None
     budgets: tuple[BudgetUse, ...] = ()
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[ServerRefusal] = field(default_factory=list)
     claims: DeviceClaims = field(default_factory=_no_claims)
     made_groups: set[tuple[str, str]] = field(default_factory=set)
     cache: PlanCache = field(default_factory=PlanCache)

@@ -16,7 +16,7 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import REFUSED, Deferred, Plan
 from engine.model.reasons import ActionReason
-from engine.model.refusals import Refusal
+from engine.model.refusals import ServerRefusal
 from engine.model.unstructured import nested_map
 
 APPLIED: Final = "Applied"
@@ -63,7 +63,7 @@ class Standing(msgspec.Struct, frozen=True):
     in_force: int = 0
     waiting: tuple[ObjectKey, ...] = ()
     held: tuple[Deferred, ...] = ()
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[ServerRefusal, ...] = ()
 
     @property
     def total(self) -> int:
@@ -163,7 +163,7 @@ def _numbers(stands: Standing) -> tuple[tuple[int, str], ...]:
     )
 
 
-def _refused_text(row: Refusal) -> str:
+def _refused_text(row: ServerRefusal) -> str:
     place = f" ({row.file}:{row.line}@{row.revision[:12]})" if row.file else ""
     return f"{row.key.object}{place}: {row.cause}: {row.answer}"
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.refusals import Refusal, RefusalKey
+from engine.model.refusals import RefusalKey, ServerRefusal
 from engine.wire.errors import WireError
 from engine.wire.names import ABOUT_LABEL, SYSTEM, refusals_config_map
 
@@ -19,7 +19,7 @@ MOST: Final = 1000
 """Most records: with the longest answers they stay below 800 KiB. The oldest stay."""
 
 
-def parse(config_map: Mapping[str, Any]) -> dict[RefusalKey, Refusal]:
+def parse(config_map: Mapping[str, Any]) -> dict[RefusalKey, ServerRefusal]:
     """The records by what was tried.
 
     Raises:
@@ -27,7 +27,7 @@ def parse(config_map: Mapping[str, Any]) -> dict[RefusalKey, Refusal]:
     """
     listed = (config_map.get("data") or {}).get(KEY) or "[]"
     try:
-        rows = msgspec.json.decode(listed, type=list[Refusal])
+        rows = msgspec.json.decode(listed, type=list[ServerRefusal])
     except (msgspec.DecodeError, RecursionError, TypeError, UnicodeError) as error:
         metadata = config_map.get("metadata") or {}
         where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
@@ -35,7 +35,7 @@ def parse(config_map: Mapping[str, Any]) -> dict[RefusalKey, Refusal]:
     return {row.key: row for row in rows[:MOST]}
 
 
-def build(shard: str, refusals: Iterable[Refusal]) -> dict[str, Any]:
+def build(shard: str, refusals: Iterable[ServerRefusal]) -> dict[str, Any]:
     """The ConfigMap of a shard; equal records give equal text."""
     oldest = sorted(refusals, key=lambda row: (row.since, row.key))[:MOST]
     rows = sorted(oldest, key=lambda row: row.key)

@@ -11,7 +11,7 @@ from typing import Final
 from engine.model.actions import AnyAction, BindPod, EvictPod
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan import REFUSED, Deferred
-from engine.model.refusals import NEXT_STEP, Refusal, RefusalCause, is_waiting
+from engine.model.refusals import NEXT_STEP, RefusalCause, ServerRefusal, is_waiting
 from engine.model.refused_actions import content_digest, refusal_key
 from engine.model.times import rfc3339
 from engine.model.unstructured import nested_map
@@ -42,20 +42,20 @@ def run(scope: Scope) -> None:
     scope.actions = kept
 
 
-def standing(scope: Scope, action: AnyAction) -> Refusal | None:
+def standing(scope: Scope, action: AnyAction) -> ServerRefusal | None:
     """The refusal of exactly this action; None if there is none, or the content is another one by now."""
     key = refusal_key(action)
     refusal = scope.observed.refusals.get(key) if key is not None else None
     return refusal if refusal is not None and refusal.digest == content_digest(action) else None
 
 
-def _waits(scope: Scope, action: AnyAction, refusal: Refusal) -> bool:
+def _waits(scope: Scope, action: AnyAction, refusal: ServerRefusal) -> bool:
     if isinstance(action, _WHOLE_GANGS) or getattr(action, "budget_unit", None) is not None:
         return False
     return is_waiting(refusal, scope.now_ms) and not _mended(scope, refusal)
 
 
-def _mended(scope: Scope, refusal: Refusal) -> bool:
+def _mended(scope: Scope, refusal: ServerRefusal) -> bool:
     """Whether what was missing is there now, so that the next try need not wait."""
     objects = scope.observed.objects
     match refusal.cause:
@@ -73,11 +73,11 @@ def _mended(scope: Scope, refusal: Refusal) -> bool:
     return False
 
 
-def _defines(definition: dict[str, object], refusal: Refusal) -> bool:
+def _defines(definition: dict[str, object], refusal: ServerRefusal) -> bool:
     return nested_map(definition, "spec", "names").get("kind") == refusal.key.kind
 
 
-def _finding(refusal: Refusal) -> Diagnostic:
+def _finding(refusal: ServerRefusal) -> Diagnostic:
     """What was refused, since when, the server's answer, and the next step."""
     tries = "once" if refusal.attempts == 1 else f"{refusal.attempts} times since {rfc3339(refusal.since / 1000)}"
     message = (
