@@ -15,6 +15,7 @@ from engine.model.diagnostics import Origin
 from engine.model.history import History, JobMemory
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, busy, chips_of, edited, gang, nodes_of, scope_of
+from tests.simworld import INFER
 
 
 def _world(free: dict[str, int], *more: Pod, objects: Any = (), **fields: Any) -> Any:
@@ -289,6 +290,55 @@ def test_deployment_pods_get_ranks_and_are_distributed() -> None:
     scope = scope_of(_world({"n0": 8}, *pods))
     ranks = [bindings(scope)[name].annotations["hccl/rankIndex"] for name in ("d-5f-a", "d-5f-b")]
     assert ranks == ["0", "1"]
+
+
+def test_every_pod_with_npus_gets_a_rank() -> None:
+    """Its own, its ordinal, its task index, else the smallest number that is free in its job."""
+
+    def ranks(*pods: Pod, **world: Any) -> dict[str, str | None]:
+        found = bindings(scope_of(_world({"n0": 8, "n1": 8, "n2": 8, "n3": 8}, *pods, **world)))
+        return {name: action.annotations.get("hccl/rankIndex") for name, action in found.items()}
+
+    def of(name: str, **more: Any) -> Pod:
+        return worlds.pod(name, count=8, **{"annotations": dict(A2), **more})
+
+    parallel = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"namespace": "train", "name": "s"},
+                "spec": {"replicas": 2, "podManagementPolicy": "Parallel"}}  # fmt: skip
+    members = [of(f"s-{index}", owner=("StatefulSet", "s"), owner_api="apps/v1") for index in (0, 1)]
+    assert ranks(*members, objects=[parallel]) == {"s-0": "0", "s-1": "1"}
+
+    group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+             "metadata": {"namespace": "train", "name": "g"}, "spec": {"minMember": 3}}  # fmt: skip
+    notes = {**A2, "scheduling.k8s.io/group-name": "g"}
+    bare = [of("a", annotations=notes), of("b", annotations={**notes, "hccl/rankIndex": "0"}), of("c")]
+    bare[2] = placing.edited(bare[2], annotations=notes, task_index=1)
+    assert ranks(*bare, objects=[group]) == {"a": "2", "b": None, "c": "1"}, "b states its own"
+    assert ranks(of("single")) == {"single": "0"}
+
+
+def test_a_new_template_counts_its_ranks_from_zero() -> None:
+    def of(revision: str, index: str, **fields: Any) -> Pod:
+        pod = worlds.pod(f"d-{revision}-{index}", owner=("ReplicaSet", f"d-{revision}"), owner_api="apps/v1", **fields)
+        return placing.edited(pod, labels={"pod-template-hash": revision}, annotations={**pod.annotations, **A2})
+
+    old = [of("5f", "a", node="n0", chips=range(8)), of("5f", "b", node="n1", chips=range(8))]
+    scope = scope_of(_world({"n0": 8, "n1": 8, "n2": 8}, *old, of("6a", "a", count=8)))
+    assert bindings(scope)["d-6a-a"].annotations["hccl/rankIndex"] == "0"
+
+
+def test_a_pod_with_an_existing_vnpu_gets_its_rank_and_says_whether_its_job_is_distributed() -> None:
+    size = "huawei.com/Ascend310P-4c"
+    pods = [
+        worlds.pod(f"d-5f-{i}", count=1, resource=size, owner=("ReplicaSet", "d-5f"), owner_api="apps/v1") for i in "ab"
+    ]
+    node = worlds.node(
+        "n0", resource="huawei.com/Ascend310P", prefix="Ascend310P-", labels=INFER, allocatable={size: 2}
+    )
+    report = worlds.report("n0", resource="huawei.com/Ascend310P", prefix="Ascend310P-")
+    found = bindings(scope_of(worlds.observed([node], reports=[report], pods=pods)))
+    assert [action.annotations for action in found.values()] == [
+        {"distributed-job": "true", "hccl/rankIndex": "0"}, {"distributed-job": "true", "hccl/rankIndex": "1"},
+    ]  # fmt: skip
 
 
 class TestPreviousNodes:

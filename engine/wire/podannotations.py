@@ -169,6 +169,12 @@ def allocation(
     return dict(sorted(out.items()))
 
 
+def counted_device(*, distributed: bool, rank: int | None) -> dict[str, str]:
+    """Annotations of a pod with a vNPU that exists already: the device plugin chooses which of its kind."""
+    out = {DISTRIBUTED_JOB: "true" if distributed else "false"}
+    return out if rank is None else {**out, RANK_INDEX: str(rank)}
+
+
 def chosen_devices(annotations: Mapping[str, str]) -> dict[str, str]:
     """The annotations by which a scheduler chose devices or shares of them, without those that device plugins rewrite.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
 
-from engine.gangs.forming import MIN_AVAILABLE_KEY
 from engine.gangs.owners import GROUP_NAME_KEYS, generated_group
 from engine.model.actions import (
     BindPod,
@@ -21,6 +21,7 @@ from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.reasons import ActionReason
 from engine.plan.node_view import NodeView
 from engine.plan.place import part_bindings, switch_config
+from engine.plan.place.gangs import returning
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.part_requests import DynamicVNPU
 from engine.plan.place.state import Assignment, PlacementState
@@ -30,6 +31,7 @@ from engine.wire.podannotations import (
     CHIP_ANNOTATIONS,
     CHIP_LABELS,
     OPERATOR_NAME,
+    RANK_INDEX,
     SUPER_POD_ID,
     SUPER_POD_RANK,
     ChipFacts,
@@ -37,6 +39,7 @@ from engine.wire.podannotations import (
     SuperPodPosition,
     allocation,
     chip_facts,
+    counted_device,
     devices_of,
 )
 
@@ -98,6 +101,8 @@ class Bindings:
                 whole_node=item.chips == view.base,
                 rank=self._rank(item.pod),
             )
+        elif job.resource and item.pod.count:
+            annotations = counted_device(distributed=job.distributed, rank=self._rank(item.pod))
         if item.logical >= 0:
             annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
         if self.state.pod_annotations:
@@ -142,11 +147,24 @@ class Bindings:
         return cache[_CHIP_FACTS].of((node.name, chips), facts, lambda: _describe_chips(cache, view, chips, place))
 
     def _rank(self, pod: Pod) -> int | None:
-        """The rank to write: for pods of a ReplicaSet or of a gang sized by annotation, unless the pod has one."""
-        sized = MIN_AVAILABLE_KEY in self.gang.annotations
-        if "hccl/rankIndex" in pod.annotations or not (pod.owner_kind == "ReplicaSet" or sized):
-            return None
-        return self.ranks.get(pod.key)
+        """The rank to write for a pod with chips, None where it has one already.
+
+        Source: component/ascend-for-volcano/plugin/job.go: its own annotation, the ordinal in a StatefulSet, the index
+        in its Volcano task, else the smallest number that is free in the job.
+        """
+        return None if RANK_INDEX in pod.annotations else self._ranks_to_write.get(pod.key)
+
+    @cached_property
+    def _ranks_to_write(self) -> Mapping[str, int]:
+        """The ranks by which the job's processes find each other: in a rollout, old and new pods have their own."""
+        if not self.gang.rollout:
+            return self.ranks
+
+        pods = self.scope.observed.pods
+        found: dict[str, int] = {}
+        for part in self.gang.rollout:
+            found |= returning.ranks_of([pods[key] for key in part.pods])
+        return found
 
     def record(self, placed: Sequence[Assignment], *, bound: bool = True) -> None:
         """Record in the job memory where each rank runs now; bare pods and jobs without NPU never return.

@@ -74,12 +74,16 @@ def backup_source(pod: Pod) -> str:
 
 
 def ranks(job: SchedulerJob, waiting: Sequence[Pod]) -> dict[str, int]:
-    """A rank for every pod with chips: the declared one, else the smallest number that is free in the job.
+    """A rank for every pod of the job with chips; see ``ranks_of``."""
+    return ranks_of(job.pods or waiting)
+
+
+def ranks_of(pods: Sequence[Pod]) -> dict[str, int]:
+    """A rank for every pod: the declared one, else the smallest number that is free among them.
 
     A backup has the rank of the pod that it stands by for. A terminating pod is no longer in any rank table
     (component/ascend-operator/pkg/ranktable), so the pod in its place takes its rank; terminating pods get theirs last.
     """
-    pods = job.pods or waiting
     if len(pods) == 1 and not backup_source(pods[0]):
         return {pods[0].key: declared_rank(pods[0]) or 0}
     staying = [pod for pod in pods if pod.deleting is None]
