@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib.util
 import json
@@ -27,12 +28,13 @@ import belay_training as bt
 import torch
 
 from agents.training.frames import FrameDecoder, FrameError, pack
+from agents.training.tolerance.donors import shard_text
 from agents.training.tolerance.rendezvous import Rendezvous
 from agents.training.values import join, split
-from agents.training.worker import repair
+from agents.training.worker import buffers, repair
 from agents.training.worker.buckets import Buckets, agreed
 from agents.training.worker.control import Control
-from agents.training.worker.encoding import decode, encode
+from agents.training.worker.encoding import decode, described, encode
 from agents.training.worker.protect import _Session
 from agents.training.worker.protected import Protected
 from agents.training.worker.randomness import Randomness
@@ -99,11 +101,161 @@ def test_an_exception_in_the_window_leaves_the_state_torn_and_the_step_undone() 
     assert (protected.done, protected.whole) == (4, False)
 
 
-def test_a_step_without_a_window_counts_as_done() -> None:
+def test_steps_without_a_window_count_together_with_the_next_update() -> None:
+    # their gradients are lost with a rank: after a fault they are done again
     protected = Protected(torch.nn.Linear(1, 1), None, None, None, 0)
     protected.done = 0
-    assert list(a_run(protected).steps(3)) == [0, 1, 2]
-    assert protected.done == 3
+    run = a_run(protected)
+    held = []
+    for step in run.steps(6):
+        if step == 3:
+            with run.updating(step):
+                pass
+        held.append((protected.done, run.done))
+    assert held == [(0, 0), (0, 1), (0, 2), (4, 4), (4, 4), (4, 5)]
+    assert (protected.done, run.done) == (4, 6)
+    assert list(a_run(protected).steps(6)) == [4, 5]
+
+
+def test_parameters_that_are_changed_between_windows_are_refused() -> None:
+    model = torch.nn.Linear(1, 1)
+    protected = Protected(model, None, None, None, 0)
+    protected.done = 0
+    run = a_run(protected)
+    with pytest.raises(bt.TrainingError, match=r"before run.updating\(1\)"):
+        for step in run.steps(3):
+            with run.updating(step), torch.no_grad():
+                model.weight.add_(1)
+            with torch.no_grad():
+                model.bias.add_(1)
+
+
+def test_what_a_forward_pass_of_an_unfinished_step_changed_in_buffers_is_undone() -> None:
+    model = torch.nn.BatchNorm1d(2)
+    model.register_buffer("constant", torch.ones(3))
+    protected = Protected(model, None, None, None, 0)
+    protected.done = 0
+    run = a_run(protected)
+    for step in run.steps(2):
+        model(torch.randn(4, 2))
+        with run.updating(step):
+            pass
+    expected = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model(torch.randn(4, 2))
+    assert not torch.equal(model.running_mean, expected["running_mean"])
+    protected.rewind()
+    assert all(torch.equal(buffer, expected[name]) for name, buffer in model.named_buffers())
+    assert protected.whole
+
+
+def test_a_large_buffer_that_changed_unseen_before_makes_the_state_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "SMALL", 0)
+    monkeypatch.setattr(buffers, "TINY", 0)
+    model = torch.nn.BatchNorm1d(2)
+    protected = Protected(model, None, None, None, 0)
+    protected.settled()
+    model.num_batches_tracked += 1
+    protected.rewind()
+    assert not protected.whole
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Groups of its own, and the state of the inner optimizer only: like ``ZeroRedundancyOptimizer``."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.optim = torch.optim.AdamW([p for group in self.param_groups for p in group["params"]], lr=0.1)
+
+    def step(self, closure: Any = None) -> None:
+        for mine, inner in zip(self.param_groups, self.optim.param_groups, strict=True):
+            inner["lr"] = mine["lr"]
+        self.optim.step(closure)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optim.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optim.load_state_dict(state)
+
+
+def test_groups_of_an_optimizer_that_wraps_another_are_part_of_the_state() -> None:
+    def made() -> tuple[torch.nn.Module, Wrapping, Any]:
+        model = torch.nn.Linear(3, 2)
+        optimizer = Wrapping(model.parameters())
+        return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def step(model: torch.nn.Module, optimizer: Wrapping, schedule: Any) -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        schedule.step()
+
+    donor, receiver = made(), made()
+    step(*donor)
+    step(*donor)
+    meta, tensors = Protected(*donor, None, 0).capture()
+    Protected(*receiver, None, 1).restore(meta, [tensor.clone() for tensor in tensors])
+    for parts_of in (donor, receiver):
+        step(*parts_of)
+    assert receiver[1].param_groups[0]["lr"] == donor[1].param_groups[0]["lr"] == 0.1 * 0.5**3
+    assert torch.equal(receiver[0].weight, donor[0].weight)
+
+
+def test_values_come_back_in_their_class() -> None:
+    values = [
+        collections.deque([1, torch.ones(2)], maxlen=3),
+        collections.Counter("aab"),
+        collections.defaultdict(list, {1: [2]}),
+        collections.OrderedDict(b=1, a=2),
+        torch.Size([2, 3]),
+        (1, 2.5, None, True, "x"),
+        {1, 2},
+        frozenset({3}),
+        range(1, 9, 2),
+        1 + 2j,
+        b"bytes",
+        torch.float16,
+        float("inf"),
+    ]
+    tensors: list[torch.Tensor] = []
+    meta = json.loads(json.dumps(encode(values, tensors)))
+    found = decode(meta, tensors)
+    assert [type(one) for one in found] == [type(one) for one in values]
+    assert found[0].maxlen == 3 and found[2].default_factory is list
+    assert str(found) == str(values)
+    assert [kind[1] for kind in described(meta, [])] == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"at": [torch.eye(2).to_sparse()]}, r"state\['at'\]\[0\] is a torch.sparse_coo tensor"),
+        ({"at": torch.zeros(1, device="meta")}, "has no values"),
+        ({"at": collections.defaultdict(lambda: 0)}, "defaultdict of '<lambda>'"),
+        ({"at": type("Own", (dict,), {})()}, "holds a .*Own"),
+    ],
+)
+def test_state_that_cannot_be_copied_is_refused_at_protect(value: dict[str, Any], text: str) -> None:
+    class Holder:
+        def state_dict(self) -> dict[str, Any]:
+            return value
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise AssertionError
+
+    with pytest.raises(bt.TrainingError, match=text):
+        bt.protect(state={"state": Holder()})
+
+
+def test_ranks_with_other_parameters_or_of_other_parts_hold_no_copies() -> None:
+    def shard(model: torch.nn.Module, part: str = "") -> str:
+        return Protected(model, None, None, None, 0, part).shard()
+
+    assert shard(torch.nn.Linear(2, 3)) == shard(torch.nn.Linear(2, 3))
+    assert shard(torch.nn.Linear(2, 3)) != shard(torch.nn.Linear(3, 2))
+    assert shard(torch.nn.Linear(2, 3), "stage 0") != shard(torch.nn.Linear(2, 3), "stage 1")
+    assert shard_text(shard(torch.nn.Linear(2, 3))) == "the whole state"
+    assert shard_text(shard(torch.nn.Linear(2, 3), "stage 0")) == "stage 0"
 
 
 def test_random_numbers_of_a_repeated_step_are_the_same() -> None:

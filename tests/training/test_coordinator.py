@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from agents.training.agent.coordinator_host import CoordinatorHost
 from agents.training.tolerance.coordinator import Coordinator
 from agents.training.tolerance.coordinator_commands import (
     AskCheckpoint,
+    Commit,
     CoordinatorCommand,
     EndJob,
     EndRank,
@@ -74,6 +76,51 @@ def test_without_a_donor_all_ranks_load_the_newest_checkpoint_that_all_have() ->
     assert all_ready(machine, {0: 9, 1: -1}, shards) == [AskCheckpoint(2)]
     assert machine.offered(0, 1, 2, [8, 6], 2.1) == []
     assert machine.offered(1, 2, 2, [6, 4], 2.1) == [GenerationPlan(2, 6, {}, checkpoint=True)]
+
+
+SHARDED = {0: "a", 1: "b", 2: "a", 3: "b"}
+
+
+def test_a_rank_whose_gradients_are_complete_makes_the_update_that_another_has_made() -> None:
+    machine = training(shards=SHARDED)
+    machine.ranks_lost([(0, 1, "died")], 1.0)
+    # rank 2 holds the only copy of its shard, one step behind the others
+    assert machine.prepared(2, 1, 2, 4, 1.1) == []
+    assert machine.ready(1, 1, 2, 5, "b", 1.2) == []
+    assert machine.ready(3, 1, 2, 5, "b", 1.2) == [Commit(2, (2,), True)]
+    assert machine.ready(2, 1, 2, 5, "a", 1.3) == []
+    assert machine.ready(0, 2, 2, -1, "a", 1.4) == [GenerationPlan(2, 5, {0: 2})]
+
+
+def test_an_update_that_no_living_rank_has_made_is_left() -> None:
+    machine = training(shards=SHARDED)
+    machine.ranks_lost([(0, 1, "died")], 1.0)
+    for rank in (1, 2):
+        assert machine.prepared(rank, 1, 2, 4, 1.1) == []
+    assert machine.prepared(3, 1, 2, 4, 1.2) == [Commit(2, (1, 2, 3), False)]
+
+
+def test_a_rank_that_waits_for_the_answer_is_not_ended_and_a_second_fault_asks_again() -> None:
+    machine = training(shards=SHARDED)
+    machine.ranks_lost([(0, 1, "died")], 1.0)
+    machine.prepared(2, 1, 2, 4, 1.1)
+    ended = [one.rank for one in machine.tick(100.0) if isinstance(one, EndRank)]
+    assert ended == [1, 3]
+    machine.ranks_lost([(1, 1, "was ended")], 100.1)
+    assert machine.members[2].prepared == -1
+    assert machine.prepared(2, 1, 3, 4, 100.2) == []
+    assert machine.ready(3, 1, 3, 4, "b", 100.3) == [Commit(3, (2,), False)]
+
+
+def test_shards_that_a_node_knows_count_for_ranks_that_have_died_meanwhile() -> None:
+    host = CoordinatorHost(dict.fromkeys(range(4), 0), Limits(), lambda recovery: None)
+    living = [{"rank": rank, "inc": 1, "gen": 1, "entered": True, "finished": False, "done": 4} for rank in (0, 1, 2)]
+    host.node_joined(0, living, 1.0, {str(rank): shard for rank, shard in SHARDED.items()})
+    machine = host.coordinator
+    for rank in (0, 1, 2):
+        machine.ready(rank, 1, 2, 4, SHARDED[rank], 1.1)
+    # its replacement has not built its model yet
+    assert machine.ready(3, machine.members[3].incarnation, 2, -1, None, 1.2) == [GenerationPlan(2, 4, {3: 1})]
 
 
 def test_a_rank_without_the_checkpoint_gets_its_shard_from_a_copy_that_loads_it() -> None:
@@ -438,3 +485,11 @@ def test_a_job_whose_nodes_do_not_come_ends() -> None:
     assert machine.tick(0.0) == [] == machine.tick(10.0)
     (end,) = machine.tick(10.1)
     assert isinstance(end, EndJob) and end.code == 1 and "nodes [1] have not joined for 10 s" in end.text
+
+
+def test_a_rule_of_the_contract_that_is_broken_ends_the_job_at_once() -> None:
+    machine = training()
+    assert machine.failed(1, 1, "ValueError: once", 1.0) == []
+    assert machine.failed(1, 1, "TrainingError: parameters were changed", 1.0, final=True) == [
+        EndJob(1, "the script failed in rank 1: TrainingError: parameters were changed")
+    ]

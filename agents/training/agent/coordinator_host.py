@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from agents.training.notices import say
 from agents.training.tolerance.coordinator import Coordinator
 from agents.training.tolerance.coordinator_commands import (
     AskCheckpoint,
+    Commit,
     CoordinatorCommand,
     EndJob,
     EndRank,
@@ -55,8 +56,11 @@ class CoordinatorHost:
         self._firsts: dict[int, tuple[int, float]] = {}
         """Rank → generation and time of its first finished step; it may be reported before all ranks have entered."""
 
-    def node_joined(self, node: int, living: list[Message], now: float) -> list[Outgoing]:
-        """A node joined, with the ranks that it already runs. Raises ``ValueError`` when the list cannot be read."""
+    def node_joined(
+        self, node: int, living: list[Message], now: float, shards: Mapping[Any, str] | None = None
+    ) -> list[Outgoing]:
+        """A node joined, with the ranks that it already runs, and the shards of its ranks as far as they are known.
+        Raises ``ValueError`` when the lists cannot be read."""
         try:
             found = [
                 RunningRank(
@@ -71,7 +75,10 @@ class CoordinatorHost:
                 for one in living
                 if self.coordinator.places.get(int(one["rank"])) == node
             ]
-        except (KeyError, TypeError) as error:
+            for rank, shard in (shards or {}).items():
+                if self.coordinator.places.get(int(rank)) == node:
+                    self.coordinator.members[int(rank)].shard = str(shard)
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"node {node} sent a list of ranks that cannot be read: {error!r}") from None
         return self._carry_out(self.coordinator.node_joined(node, now, found))
 
@@ -123,6 +130,8 @@ class CoordinatorHost:
                 done, shard = int(message["done"]), message["shard"]
                 named, loads = None if shard is None else str(shard), bool(message.get("checkpoints"))
                 return self._carry_out(coordinator.ready(rank, incarnation, generation, done, named, now, loads))
+            case "prepared":
+                return self._carry_out(coordinator.prepared(rank, incarnation, generation, int(message["step"]), now))
             case "shard":
                 coordinator.named(rank, incarnation, str(message["shard"]))
             case "offered":
@@ -142,7 +151,7 @@ class CoordinatorHost:
                 return self._carry_out(coordinator.finished(rank, incarnation, generation, done, now))
             case "failed":
                 text = str(message.get("text", ""))[:500]
-                return self._carry_out(coordinator.failed(rank, incarnation, text, now))
+                return self._carry_out(coordinator.failed(rank, incarnation, text, now, bool(message.get("final"))))
             case "leaving":
                 return self._carry_out(coordinator.left(rank, incarnation, int(message.get("code", 1)), now))
         return []
@@ -212,8 +221,11 @@ class CoordinatorHost:
                         "step": step,
                         "donors": {str(receiver): donor for receiver, donor in donors.items()},
                         "checkpoint": checkpoint,
+                        "sharded": len({one.shard for one in members.values()}) > 1,
                     }
                     out += [self._to(rank, plan) for rank in members]
+                case Commit(generation, ranks, go):
+                    out += [self._to(rank, {"t": "commit", "gen": generation, "go": go}) for rank in ranks]
                 case AskCheckpoint(generation):
                     out += [self._to(rank, {"t": "plan", "gen": generation, "ask": True}) for rank in members]
                 case Leave(ranks, all_finished):

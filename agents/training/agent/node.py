@@ -147,12 +147,15 @@ class NodeAgent(NodeRanks):
         living = list(self._states.values())
         if self.coordinator is not None:
             self._joined = True
-            self._carry_out(self.coordinator.node_joined(self.node, living, now))
+            self._carry_out(self.coordinator.node_joined(self.node, living, now, self._shards))
         elif self.link is not None and self.link.connect(now):
             self.address = self.settings.address or self.link.address
             self._joined, self._followed_at = True, None
+            shards = {str(rank): shard for rank, shard in self._shards.items()}
             body: Message = {"t": "join", "version": VERSION, "job": self.settings.job, "nodes": self.settings.nodes}
-            self.link.send({**body, "nproc": len(self.settings.local), "node": self.node, "living": living})
+            self.link.send(
+                {**body, "nproc": len(self.settings.local), "node": self.node, "living": living, "shards": shards}
+            )
 
     def _elect(self, ready: set[int], now: float) -> None:
         """Find the node that runs the coordinator, become it, or step back."""
@@ -226,7 +229,8 @@ class NodeAgent(NodeRanks):
             for node, message, payload in came:
                 if message["t"] == "join":
                     try:
-                        self._carry_out(self.coordinator.node_joined(node, list(message.get("living", [])), now))
+                        living, shards = list(message.get("living", [])), message.get("shards", {})
+                        self._carry_out(self.coordinator.node_joined(node, living, now, shards))
                     except ValueError as error:
                         say(str(error))
                 else:

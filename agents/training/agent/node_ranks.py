@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from agents.training.agent.ranks import ProcessLost, RankMessage, Ranks, StartFailed
+from agents.training.agent.ranks import ProcessLost, RankMessage, RankProcess, Ranks, StartFailed
 from agents.training.agent.supervisor import ALL_FINISHED, WORKED_ON
 from agents.training.agent.work import LOOK, Work
 from agents.training.frames import Message
@@ -53,7 +53,8 @@ class NodeRanks:
         self.ended: EndJob | None = None
         self._started_at = time.monotonic()
         self._work = Work(settings.look)
-        self._dones: dict[int, int] = {}
+        self._seen: dict[int, tuple[int, int]] = {}
+        """Pid → finished steps and when the last one was, also of steps that count with a later update only."""
         self._median = 0.0
         self._advanced = False
         self._firsts: dict[int, int] = {}
@@ -63,6 +64,8 @@ class NodeRanks:
         """Whether all ranks of the job have finished, so that those of this node leave."""
         self._orders: dict[int, bytes] = {}
         """Rank → orders of DDP's buckets, as it sent them: for its successor, when no other rank can give them."""
+        self._shards: dict[int, str] = {}
+        """Rank → the shard that it holds: a process that replaces it needs it before it has built its model."""
         self._states: dict[int, Message] = {}
         """Rank → its state, sent when this node joins (again)."""
         self._return_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,6 +95,7 @@ class NodeRanks:
 
     def adopted(self, state: Message) -> None:
         """A rank of a former agent has come, in this state."""
+        self._shards.update(state.pop("shards", {}))
         self._states[int(state["rank"])] = state
         if state["leaving"]:
             self._leave()
@@ -134,6 +138,8 @@ class NodeRanks:
 
     def _record(self, rank: int, incarnation: int, message: Message) -> None:
         """Record the state of a rank, for a coordinator that this node joins later."""
+        if message["t"] in ("ready", "shard") and message.get("shard") is not None:
+            self._named(rank, str(message["shard"]))
         state = self._states.get(rank)
         if state is None or state["inc"] != incarnation:
             return
@@ -144,6 +150,19 @@ class NodeRanks:
             state.update(gen=message["gen"], entered=True)
         elif kind == "finished":
             state.update(finished=True, done=message["done"])
+
+    def _named(self, rank: int, shard: str) -> None:
+        """A rank holds this shard; all of this node keep it, for the next agent."""
+        if self._shards.get(rank) == shard:
+            return
+        self._shards[rank] = shard
+        if len(self._shards) == len(self.settings.local):
+            for process in list(self.ranks.processes.values()):
+                if process.rank is not None:
+                    self._send_shards(process)
+
+    def _send_shards(self, process: RankProcess) -> None:
+        self.ranks.send(process, {"t": "shards", "of": {str(rank): shard for rank, shard in self._shards.items()}})
 
     def take(self, message: Message, payload: bytes) -> None:
         """Carry out an order of the coordinator."""
@@ -197,6 +216,8 @@ class NodeRanks:
             "env": env,
         }
         process = self.ranks.start(rank, incarnation, assignment)
+        if self._shards:
+            self._send_shards(process)
         if rank in self._orders:
             self.ranks.send(process, {"t": "orders"}, self._orders[rank])
 
@@ -204,12 +225,12 @@ class NodeRanks:
         steps, firsts, median, advanced = [], [], 0, False
         processes = [one for one in self.ranks.processes.values() if one.rank is not None and one.pid]
         for process in processes:
-            done, _, length = process.page.read()
+            done, at, length = process.page.read()
             median = max(median, length)
-            if done >= 0 and self._dones.get(process.pid) != done:
+            if done >= 0 and self._seen.get(process.pid) != (done, at):
                 # the first number that an agent reads may be of its predecessor's time
-                advanced = advanced or process.pid in self._dones
-                self._dones[process.pid] = done
+                advanced = advanced or process.pid in self._seen
+                self._seen[process.pid] = done, at
                 steps.append([process.rank, process.incarnation, done])
                 generation, first = process.page.first()
                 if first and generation > self._firsts.get(process.pid, 1):

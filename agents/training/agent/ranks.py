@@ -350,14 +350,15 @@ class Ranks:
         the message cannot be used."""
         sock.settimeout(1)
         try:
-            data, descriptors, _, _ = socket.recv_fds(sock, 1 << 16, 1)
+            data, descriptors, _, _ = socket.recv_fds(sock, 1 << 20, 1)
             pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             body = json.loads(data)
             if uid != os.getuid() or not descriptors or self.of(int(body["rank"])) is not None:
                 raise ValueError("not a rank of ours")
             process = RankProcess(next(self._slots), Connection(sock), Page(descriptors[0]), pid, os.pidfd_open(pid))
             process.rank, process.incarnation = int(body["rank"]), int(body["inc"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            shards = {int(rank): str(shard) for rank, shard in body["shards"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             sock.close()
             return None
         os.close(descriptors[0])
@@ -367,7 +368,8 @@ class Ranks:
             # its end follows
             pass
         self.processes[process.slot] = process
-        return {name: body[name] for name in ("rank", "inc", "gen", "entered", "finished", "leaving", "done")}
+        state = {name: body[name] for name in ("rank", "inc", "gen", "entered", "finished", "leaving", "done")}
+        return {**state, "shards": shards}
 
     def _receive(self, process: RankProcess) -> list[Event]:
         found: list[Event] = []

@@ -145,13 +145,15 @@ class Coordinator(Generations):
         commands.append(OperatorMessage("; ".join(causes)))
         return commands + self._begin("; ".join(causes), now, ranks)
 
-    def failed(self, rank: int, incarnation: int, text: str, now: float) -> list[CoordinatorCommand]:
-        """The script raised an exception in a rank, whose process ends now."""
+    def failed(
+        self, rank: int, incarnation: int, text: str, now: float, final: bool = False
+    ) -> list[CoordinatorCommand]:
+        """The script raised an exception in a rank, whose process ends now. ``final``: it would raise it again."""
         member = self.members[rank]
         if member.incarnation != incarnation or self.ended:
             return []
         self._failures += 1
-        if self._failures > self.limits.failures or self._closing or self._highest < 0:
+        if final or self._failures > self.limits.failures or self._closing or self._highest < 0:
             return self._end(1, f"the script failed in rank {rank}: {text}")
         return []
 
@@ -175,12 +177,23 @@ class Coordinator(Generations):
             return []
         member.phase, member.done, member.offers, member.checkpoints = Phase.READY, done, None, checkpoints
         member.shard, member.patience = member.shard if shard is None else shard, 0.0
+        member.prepared = -1
         self._unready.discard(rank)
         if self._unready:
-            return []
+            return self._commit(now)
         if self.recovery:
             self.recovery.freed = now
         return self._decide(now)
+
+    def prepared(self, rank: int, incarnation: int, generation: int, step: int, now: float) -> list[CoordinatorCommand]:
+        """A rank was interrupted when its gradients were complete and others may have made their update of ``step``."""
+        member = self.members[rank]
+        if member.incarnation != incarnation or generation != self.generation or self.ended:
+            return []
+        if member.phase is not Phase.FREEING:
+            return []
+        member.prepared = step
+        return self._commit(now)
 
     def named(self, rank: int, incarnation: int, shard: str) -> None:
         """A rank has built its model, and says which shard it holds: its successor may need it before it knows."""
@@ -294,6 +307,9 @@ class Coordinator(Generations):
                 return self._end(1, f"node {node} has not come back for {self.limits.join:g} s")
         for member in self.members.values():
             if member.phase in (Phase.FREEING, Phase.STARTING) and now > member.deadline:
+                if member.prepared >= 0:
+                    # it waits for others
+                    continue
                 if member.phase is Phase.FREEING and now < member.patience and not self._held_elsewhere(member):
                     continue
                 why = "could not be freed" if member.phase is Phase.FREEING else "did not come up in time"

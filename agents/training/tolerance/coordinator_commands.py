@@ -45,6 +45,16 @@ class GenerationPlan:
 
 
 @dataclass(frozen=True)
+class Commit:
+    """The answer to ranks that are ready to make an update: make it, because others have (``go``), or leave the
+    step."""
+
+    generation: int
+    ranks: tuple[int, ...]
+    go: bool
+
+
+@dataclass(frozen=True)
 class AskCheckpoint:
     """Ask every rank which complete checkpoints it can load."""
 
@@ -76,5 +86,5 @@ class OperatorMessage:
 
 
 CoordinatorCommand = (
-    StartRank | EndRank | JoinGeneration | GenerationPlan | AskCheckpoint | Leave | EndJob | OperatorMessage
+    StartRank | EndRank | JoinGeneration | GenerationPlan | AskCheckpoint | Commit | Leave | EndJob | OperatorMessage
 )

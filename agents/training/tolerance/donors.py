@@ -6,6 +6,14 @@ from collections.abc import Collection, Iterable, Sequence
 
 from agents.training.tolerance.members import RankStatus
 
+LAYOUT_MARK = "#"
+"""Before the checksum of names and shapes that ends the name of a shard: ranks with other parameters hold no copies."""
+
+
+def shard_text(shard: str) -> str:
+    """A shard in a message."""
+    return shard.partition(LAYOUT_MARK)[0] or "the whole state"
+
 
 def donors(members: Iterable[RankStatus], holders: Collection[int]) -> dict[int, int]:
     """Receiver → donor: each rank that is no holder gets its shard from one, from its own node if there is one, and

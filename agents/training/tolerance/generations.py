@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from agents.training.tolerance.coordinator_commands import (
     AskCheckpoint,
+    Commit,
     CoordinatorCommand,
     EndJob,
     GenerationPlan,
@@ -20,7 +21,7 @@ from agents.training.tolerance.coordinator_commands import (
     Leave,
     StartRank,
 )
-from agents.training.tolerance.donors import donors, ranks_text
+from agents.training.tolerance.donors import donors, ranks_text, shard_text
 from agents.training.tolerance.members import Limits, Phase, RankStatus, Recovery, RunningRank
 
 
@@ -92,6 +93,7 @@ class Generations:
         starts: list[CoordinatorCommand] = []
         living = []
         for member in self.members.values():
+            member.prepared = -1
             if member.node not in self.nodes:
                 continue
             if member.phase in (Phase.ABSENT, Phase.LEAVING, Phase.GONE):
@@ -103,6 +105,22 @@ class Generations:
                 member.phase, member.deadline = Phase.FREEING, now + self.grace()
         # survivors first: they have collectives to leave
         return [JoinGeneration(self.generation, tuple(living)), *starts]
+
+    def _commit(self, now: float) -> list[CoordinatorCommand]:
+        """Answer ranks that are ready to make an update, once all that live have left their step or wait like them.
+
+        Where ranks hold different shards, a rank begins its update only when all ranks have come so far (a barrier). So
+        if one of those that live has made it, all of them can, without each other; if none has, the step is done
+        again. Otherwise some shards would be of this step and others of the next, and no step would be left.
+        """
+        waiting = [one for one in self.members.values() if one.prepared >= 0]
+        if not waiting or any(one.phase is Phase.FREEING and one.prepared < 0 for one in self.members.values()):
+            return []
+        step = max(one.prepared for one in waiting)
+        go = any(one.phase is Phase.READY and one.done > step for one in self.members.values())
+        for member in waiting:
+            member.prepared, member.deadline = -1, now + self.grace()
+        return [Commit(self.generation, tuple(one.rank for one in waiting), go)]
 
     def _decide(self, now: float) -> list[CoordinatorCommand]:
         held: dict[str, set[int]] = {}
@@ -147,7 +165,7 @@ class Generations:
         for member in self.members.values():
             held.setdefault(member.shard, set()).update({member.done} - {-1})
         newest = max((step for steps in held.values() for step in steps), default=-1)
-        lost = sorted(shard or "the whole state" for shard, steps in held.items() if newest not in steps or newest < 0)
+        lost = sorted(shard_text(shard) for shard, steps in held.items() if newest not in steps or newest < 0)
         return f"no rank that lives holds {', '.join(lost[:8])}{' …' if len(lost) > 8 else ''} of one step"
 
     def _plan(self, plan: GenerationPlan, now: float) -> list[CoordinatorCommand]:

@@ -64,6 +64,8 @@ class RankStatus:
     checkpoints: bool = False
     offers: frozenset[int] | None = None
     deadline: float = 0.0
+    prepared: int = -1
+    """The step whose update it is ready to make, gradients complete, and has not begun; -1: none."""
     patience: float = 0.0
     """When it is given up although no other rank has been found to hold its state; 0 where it need not be freed."""
 

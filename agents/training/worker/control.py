@@ -48,11 +48,16 @@ class Control:
         """Finished steps in the last message to the agent."""
         self.assignment: Message | None = None
         self.plan: Message | None = None
+        self.commit: Message | None = None
+        """Whether to make the update of an interrupted step, as others have made it."""
         self.leave = False
         """Whether the training function may return."""
         self.all_finished = False
         self.orders = b""
         """Orders of DDP's buckets that the agent keeps: this rank's own, or those that its predecessor left."""
+        self.shards: dict[str, str] = {}
+        """Rank → shard, of the ranks of this node: for an agent that replaces a lost one, when a rank dies
+        meanwhile."""
         self.freeing: list[Callable[[int], object]] = []
         """Called with the next generation when one ends, in the listening thread; must not block. Called again while
         this rank has not left the former one."""
@@ -100,6 +105,19 @@ class Control:
             self._check(generation)
             plan, self.plan = self.plan, None
             return plan
+
+    def ask_commit(self, generation: int, step: int) -> bool:
+        """Whether to make the update of ``step``, for which this rank is ready. Raises ``Interrupted`` when a newer
+        generation begins before the answer."""
+        with self._changed:
+            self._check(generation)
+            self.commit = None
+        self.send("prepared", gen=generation, step=step)
+        with self._changed:
+            while self.commit is None or self.commit["gen"] != generation:
+                self._check(generation)
+                self._changed.wait()
+            return bool(self.commit["go"])
 
     def wait_leave(self, generation: int) -> None:
         """Wait until all ranks have finished. Raises ``Interrupted`` when one was lost in the last step."""
@@ -176,6 +194,7 @@ class Control:
                     "finished": self.finished,
                     "leaving": self.all_finished,
                     "done": self.done,
+                    "shards": self.shards,
                 }
                 socket.send_fds(sock, [json.dumps(body).encode()], [self._page])
                 if sock.recv(1) != b"+":
@@ -223,10 +242,14 @@ class Control:
         with self._changed:
             if kind == "plan":
                 self.plan = message
+            elif kind == "commit":
+                self.commit = message
             elif kind == "leave":
                 self.leave, self.all_finished = True, bool(message["all"])
             elif kind == "orders":
                 self.orders = payload
+            elif kind == "shards":
+                self.shards = {str(rank): str(shard) for rank, shard in message["of"].items()}
             elif kind == "answer" and message.get("id") in self._answers:
                 self._answers[message["id"]] = (message, payload)
             self._changed.notify_all()

@@ -81,6 +81,10 @@ class Groups:
         if self.device is not None:
             self.device.made()
 
+    def meet(self, generation: int) -> None:
+        """Wait until every rank has come here. Raises ``RuntimeError`` when one was lost."""
+        self.form(generation).group.barrier().wait()
+
     def settle(self) -> None:
         """Wait until the collectives of this step have ended, on devices where the host does not wait for them."""
         if self.device is not None:

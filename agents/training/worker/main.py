@@ -12,6 +12,7 @@ import traceback
 import types
 from types import CodeType
 
+from agents.training.worker.interruption import TrainingError
 from agents.training.worker.process import CurrentRank, become
 
 LEAVING = 1.5
@@ -38,7 +39,9 @@ def run(sock: socket.socket, page: int, code: CodeType, path: str, arguments: li
             sys.stderr.write(f"{leave.code}\n")
     except BaseException as error:
         traceback.print_exc()
-        member.control.send("failed", text=f"{type(error).__name__}: {error}"[:500])
+        # what breaks a rule of the contract breaks it again
+        final = isinstance(error, TrainingError)
+        member.control.send("failed", text=f"{type(error).__name__}: {error}"[:500], final=final)
         _leave(member, 1, failed=True)
     _leave(member, status & 0xFF)
 

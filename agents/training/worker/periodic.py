@@ -20,6 +20,7 @@ from agents.training.checkpoint.newest import Found
 from agents.training.checkpoint.saver import Pending, Saver
 from agents.training.checkpoint.settings import WriterSettings
 from agents.training.checkpoint.wire import work_folder
+from agents.training.tolerance.donors import LAYOUT_MARK
 from agents.training.worker.buckets import Buckets
 from agents.training.worker.interruption import TrainingError
 from agents.training.worker.protected import Protected
@@ -67,6 +68,8 @@ class PeriodicCheckpoints:
         self._files: Files | None = None
         self._writes = False
         self._pending: Pending | None = None
+        self._saved = 0
+        """Finished steps when one was last saved, or would have been by another rank."""
 
     @classmethod
     def of_environment(cls) -> PeriodicCheckpoints | None:
@@ -89,6 +92,10 @@ class PeriodicCheckpoints:
         if self._files is None or (self._files.rank, self._files.world_size) != (index, len(self._shards)):
             self._files = self._of(index, len(self._shards))
         self._pending = None
+
+    def begin(self, done: int) -> None:
+        """Training goes on at ``done`` finished steps."""
+        self._saved = done
 
     def steps(self) -> list[int]:
         """Finished steps in complete checkpoints, newest first, at most 20."""
@@ -126,7 +133,7 @@ class PeriodicCheckpoints:
             if not isinstance(state, dict) or not {"done", "shard", "orders", "meta", "tensors"} <= state.keys():
                 raise CheckpointError(f"{found.place} was not written by protect(): it has other contents")
             shard = self._shards[self._files.rank]
-            if (state["done"], state["shard"]) != (step, shard):
+            if state["done"] != step or not _same_shard(str(state["shard"]), shard):
                 raise CheckpointError(
                     f"{found.place} has {state['shard']!r:.100} of step {state['done']}, not {shard!r}"
                 )
@@ -137,8 +144,12 @@ class PeriodicCheckpoints:
             raise CheckpointError(str(error)[:500]) from error
 
     def stepped(self, done: int) -> None:
-        """Begin to save when ``done`` steps are finished and it is time to."""
-        if done % self.every or not (self._writes and self._files and self._protected and self._buckets):
+        """Begin to save when ``done`` steps are finished and it is time to: at the first update of each ``every``
+        steps, for gradients that are being accumulated are not saved."""
+        if done // self.every == self._saved // self.every:
+            return
+        self._saved = done
+        if not (self._writes and self._files and self._protected and self._buckets):
             return
         meta, tensors = self._protected.capture()
         # a forward pass changes buffers while the copy is made; they are small
@@ -184,3 +195,8 @@ class PeriodicCheckpoints:
             self.folder, index, count, shared=self._shared, keep=self.keep, through=self._saver,
             objects=self._objects, peer=bool(self._settings.peer),
         )  # fmt: skip
+
+
+def _same_shard(saved: str, mine: str) -> bool:
+    """Whether a file has this rank's shard; files of former versions do not name the layout."""
+    return saved == mine or (LAYOUT_MARK not in saved and saved == mine.partition(LAYOUT_MARK)[0])

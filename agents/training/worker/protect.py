@@ -44,6 +44,7 @@ def protect(
     timeout: float = 1800.0,
     random: str = "step",
     late: bool = False,
+    part: str = "",
 ) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[P, R]]:
     """Protect a training function ``train(run, …)``.
 
@@ -53,8 +54,9 @@ def protect(
     ``checkpoint``: used when no living rank holds a shard, and by a job that begins again;
     :class:`PeriodicCheckpoints` saves them too. Without it, as ``belay train --checkpoints`` says. ``backend``: of
     ``init_process_group``; by default gloo, plus the backend of the model's device. ``timeout``: of collectives, in
-    seconds. ``random="keep"`` leaves the random generators alone; by default they are seeded for each step. Raises
-    ``TypeError`` and ``ValueError``.
+    seconds. ``random="keep"`` leaves the random generators alone; by default they are seeded for each step. ``part``:
+    where ranks hold different parts of the state, which one this rank holds. Raises ``TypeError``, ``ValueError``, and
+    ``TrainingError`` for state that cannot be copied to another rank.
     """
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         raise TypeError("protect(checkpoint=…): give an object with latest() and load(step)")
@@ -64,8 +66,8 @@ def protect(
         raise ValueError(f"protect(timeout={timeout!r}): give seconds, more than 0")
     if not late:
         # report wrong arguments here, not when training begins
-        Protected(model, optimizer, schedule, state, 0)
-    elif not model is optimizer is schedule is state is None:
+        Protected(model, optimizer, schedule, state, 0, part).check()
+    elif part or not model is optimizer is schedule is state is None:
         raise TypeError("protect(late=True): give the model, the optimizer and the rest to run.protect(…)")
 
     def decorate(train: Callable[Concatenate[Run, P], R]) -> Callable[P, R]:
@@ -84,7 +86,7 @@ def protect(
                 if member is not None:
                     member.identify()
                     rank = member.rank
-                given = None if late else Protected(model, optimizer, schedule, state, rank)
+                given = None if late else Protected(model, optimizer, schedule, state, rank, part)
                 if member is None:
                     return _run_unprotected(train, given, rank, backend, random, args, kwargs)
                 saved = checkpoint if checkpoint is not None else PeriodicCheckpoints.of_environment()
@@ -122,6 +124,8 @@ class _Session:
             member.groups = Groups(self.control, member.rank, member.world, member.address, timeout)
         self.groups = member.groups
         self.entries = 0
+        self.sharded = False
+        """Whether ranks hold different shards."""
         self._began = self._planned = self._formed = 0.0
 
     def train(self, body: Callable[[Run], R]) -> R:
@@ -145,6 +149,7 @@ class _Session:
                     self.periodic,
                     self.groups.settle,
                     self.buckets.finished,
+                    functools.partial(self._agree, generation),
                 )
                 self.control.send("entered", gen=generation)
                 result = body(run)
@@ -166,6 +171,8 @@ class _Session:
         control, protected = self.control, self.protected
         self.groups.form(generation)
         control.joined = generation
+        if protected is not None:
+            protected.rewind()
         if self.periodic is not None:
             # a copy that is being made must not see the repaired state
             self.periodic.copied()
@@ -199,12 +206,18 @@ class _Session:
         """Bring what is protected to the planned step."""
         assert protected is not None
         step = int(plan["step"])
-        if self.periodic is not None:
+        self.sharded = bool(plan.get("sharded"))
+        if self.late or self.periodic is not None:
             shards: list[Any] = [None] * self.member.world
             dist.all_gather_object(shards, protected.shard())
-            self.periodic.bind(protected, self.buckets, self.member.rank, shards)
+            self.sharded = len(set(shards)) > 1
+            if self.periodic is not None:
+                self.periodic.bind(protected, self.buckets, self.member.rank, shards)
         self._restore(plan, protected, step, generation)
         protected.drop_gradients()
+        protected.settled()
+        if self.periodic is not None:
+            self.periodic.begin(step)
         if not plan.get("checkpoint"):
             # a script's own load() may have loaded in rank 0 only
             self.buckets.repaired(protected.of_models())
@@ -264,16 +277,43 @@ class _Session:
     def _store_set(self, generation: int, key: str, value: bytes) -> None:
         self.groups.form(generation).store.set(f"belay/{key}", value)
 
+    def _agree(self, generation: int, step: int) -> None:
+        """Return when this rank may make its update of ``step``. Raises ``Interrupted`` when the step is done again.
+
+        Where ranks hold different shards, none may be left behind by one step: no step would be left of which all
+        shards exist. So all wait for each other, and one that is interrupted here asks whether another has gone on.
+        """
+        self.control.check(generation)
+        if not self.sharded:
+            return
+        try:
+            self.groups.meet(generation)
+            return
+        except (RuntimeError, Interrupted) as error:
+            self._await_generation(error, generation)
+        while True:
+            newest = self.control.generation
+            try:
+                go = self.control.ask_commit(newest, step)
+            except Interrupted:
+                continue
+            if go:
+                return
+            self.control.check(generation)
+
+    def _await_generation(self, error: BaseException, generation: int) -> None:
+        """Report lost links until the coordinator ends the generation, for them or for the death that explains them."""
+        text = f"{type(error).__name__}: {error}"[:500]
+        while self.control.generation == generation:
+            self.control.send("broken", gen=generation, text=text)
+            self.control.wait_called(generation, EXPLAINED)
+
     def _explain(self, error: Exception, generation: int) -> None:
         """Return once a fault explains the error; raise the error when it is the script's own."""
         if self.control.generation > generation:
             return
         if isinstance(error, Interrupted) or _is_link_failure(error):
-            text = f"{type(error).__name__}: {error}"[:500]
-            self.control.send("broken", gen=generation, text=text)
-            # the coordinator ends the generation: for a death, or for the broken links
-            while not self.control.wait_called(generation, EXPLAINED):
-                self.control.send("broken", gen=generation, text=text)
+            self._await_generation(error, generation)
             return
         raise error
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from agents.training.tolerance.donors import LAYOUT_MARK
+from agents.training.worker import shards
+from agents.training.worker.buffers import Buffers, version
 from agents.training.worker.encoding import decode, encode
 from agents.training.worker.interruption import TrainingError
+from agents.training.worker.optimizers import RepairedOptimizer, has_groups, levels
+
+SAMPLED = 64
+"""Values at the beginning of each parameter by which copies are compared."""
 
 
 @runtime_checkable
@@ -37,24 +45,6 @@ class Checkpoint(Protocol):
         """Load that checkpoint into the model, the optimizer and the rest."""
 
 
-class OwnPart:
-    """The part of a ``ZeroRedundancyOptimizer`` that this rank updates. Its own ``state_dict`` is that of all ranks,
-    there only after a collective that moves it to one of them.
-    """
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank's part."""
-        found: dict[str, Any] = self._optimizer.optim.state_dict()
-        return found
-
-    def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Restore this state."""
-        return self._optimizer.optim.load_state_dict(state)
-
-
 def named(what: str, given: Any, kind: type[Any], wanted: str) -> dict[str, Any]:
     """One object, or several in a list or dict, by name. Raises ``TypeError``."""
     if given is None:
@@ -73,9 +63,10 @@ def named(what: str, given: Any, kind: type[Any], wanted: str) -> dict[str, Any]
 
 class Protected:
     """All protected objects of this rank. ``whole`` is False while a repair or an update has changed only part of
-    them."""
+    them. ``done``: finished steps that are part of the state, those up to the last update. ``part`` names what
+    this rank holds where ranks hold different parts of the state; those of one part are copies."""
 
-    def __init__(self, model: Any, optimizer: Any, schedule: Any, state: Any, rank: int) -> None:
+    def __init__(self, model: Any, optimizer: Any, schedule: Any, state: Any, rank: int, part: str = "") -> None:
         self.models: dict[str, torch.nn.Module] = named(
             "model", model, torch.nn.Module, "a torch.nn.Module, or a list or dict of them"
         )
@@ -98,28 +89,35 @@ class Protected:
                     "with state_dict and load_state_dict"
                 )
         for name, found in self.stateful.items():
-            if type(found).__name__ == "ZeroRedundancyOptimizer":
-                self.stateful[name] = OwnPart(found)
+            if has_groups(found):
+                self.stateful[name] = RepairedOptimizer(found)
         if not (self.models or self.stateful or self.tensors):
             raise TypeError(
                 "protect() was given nothing to protect: name model=, optimizer=, schedule= or state=; or late=True, "
                 "where the function makes them and calls run.protect(…)"
             )
+        if not isinstance(part, str):
+            raise TypeError(f"protect(part={part!r}): give a text, equal in the ranks that hold copies of each other")
         self.done = -1
         self.whole = True
-        self._rank = rank
+        self._rank, self._part = rank, part
+        self._buffers = Buffers(list(self.models.values()))
+
+    def check(self) -> None:
+        """Raise ``TrainingError`` for state that could not be copied to another rank."""
+        self.capture()
 
     def shard(self) -> str:
         """The name of the part of the state that this rank holds; ranks with the same name hold copies."""
-        parts = set()
+        parts = {self._part}
         for model in self.models.values():
-            for parameter in model.parameters():
+            for parameter in shards.parameters(model):
                 if hasattr(parameter, "placements") and hasattr(parameter, "device_mesh"):
                     parts.add(_coordinate(parameter))
         for name, value in self.stateful.items():
-            if isinstance(value, OwnPart):
+            if isinstance(value, RepairedOptimizer) and value.own_part:
                 parts.add(f"{name} of rank {self._rank}")
-        return ", ".join(sorted(parts - {""}))
+        return ", ".join(sorted(parts - {""})) + LAYOUT_MARK + self._layout()
 
     def device(self) -> str:
         """The kind of device that the models are on."""
@@ -139,19 +137,31 @@ class Protected:
     def restore(self, meta: Any, tensors: list[torch.Tensor]) -> None:
         """Restore a captured state. Raises ``TrainingError`` when it is the state of other objects."""
         found = decode(meta, tensors)
-        mine = self._live_tensors()
-        if found["tensors"].keys() != mine.keys() or found["stateful"].keys() != self.stateful.keys():
-            different = sorted(found["tensors"].keys() ^ mine.keys() | found["stateful"].keys() ^ self.stateful.keys())
+        mine = {name: _local(tensor) for name, tensor in self._live_tensors().items()}
+        different = found["tensors"].keys() ^ mine.keys() | found["stateful"].keys() ^ self.stateful.keys()
+        for name in found["tensors"].keys() & mine.keys():
+            if found["tensors"][name].shape != mine[name].shape:
+                different.add(f"{name} {list(found['tensors'][name].shape)} and {list(mine[name].shape)}")
+        if different:
             raise TrainingError(
-                f"this rank and its donor protect different objects: {', '.join(different[:5])}; every rank must build "
-                "the same model and protect the same names"
+                f"this rank and its donor protect different objects: {', '.join(sorted(different)[:5])}; every rank "
+                "must build the same model and protect the same names"
             )
+
         with torch.no_grad():
             for name, tensor in mine.items():
-                _local(tensor).copy_(found["tensors"][name])
+                tensor.copy_(found["tensors"][name])
         for name, value in self.stateful.items():
             value.load_state_dict(found["stateful"][name])
             _distribute(value)
+
+    def settled(self) -> None:
+        """The state is that of a finished step: what a forward pass changes from now on belongs to the next one."""
+        self._buffers.keep()
+
+    def rewind(self) -> None:
+        """Undo what the forward pass of an unfinished step has changed in buffers."""
+        self.whole = self._buffers.rewind() and self.whole
 
     def buffers(self) -> list[torch.Tensor]:
         """The buffers of the models: a forward pass may change them, between two windows."""
@@ -164,13 +174,35 @@ class Protected:
     def drop_gradients(self) -> None:
         """Drop half-reduced gradients, and views of buckets that an old group may still write to."""
         for model in self.models.values():
-            for parameter in model.parameters():
+            for parameter in shards.parameters(model):
                 parameter.grad = None
+
+    def versions(self) -> int:
+        """A number that every change of a parameter raises."""
+        return sum(version(one) for model in self.models.values() for one in shards.parameters(model))
+
+    def sample(self) -> int:
+        """A checksum of some values of each parameter, equal in ranks that hold copies."""
+        checksum = 0
+        for model in self.models.values():
+            for parameter in shards.parameters(model):
+                some = _local(parameter.detach()).flatten()[:SAMPLED].cpu().contiguous()
+                checksum = zlib.crc32(bytes(some.view(torch.uint8).tolist()), checksum)
+        return checksum
+
+    def _layout(self) -> str:
+        """A name for the parameters that this rank has. Stages of a pipeline differ in it."""
+        found = 0
+        for name, model in self.models.items():
+            for key, parameter in shards.named_parameters(model):
+                # the whole shape: ranks may hold shards of different sizes of the same layout
+                found = zlib.crc32(f"{name}.{key} {tuple(parameter.shape)} {parameter.dtype}".encode(), found)
+        return f"{found:08x}"
 
     def _live_tensors(self) -> dict[str, torch.Tensor]:
         found = dict(self.tensors)
         for name, model in self.models.items():
-            for key, parameter in model.named_parameters(remove_duplicate=True):
+            for key, parameter in shards.named_parameters(model):
                 found[f"{name}.{key}"] = parameter
             for key, buffer in model.named_buffers(remove_duplicate=True):
                 found[f"{name}.{key}"] = buffer
@@ -189,15 +221,21 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 def _distribute(stateful: Any) -> None:
     """Give an optimizer the shards of its state as DTensors again, where its parameters are DTensors."""
-    for parameter, state in getattr(stateful, "state", {}).items():
-        if not hasattr(parameter, "device_mesh"):
-            continue
-        made, mesh, placements = type(parameter.data).from_local, parameter.device_mesh, parameter.placements
-        shape = parameter.to_local().shape
-        for name, value in state.items():
-            plain = isinstance(value, torch.Tensor) and not hasattr(value, "to_local")
-            if plain and value.dim() and value.shape == shape:
-                state[name] = made(value, mesh, placements, shape=parameter.shape, stride=parameter.stride())
+    if not isinstance(stateful, RepairedOptimizer):
+        return
+    for optimizer in levels(stateful.optimizer):
+        for parameter, state in getattr(optimizer, "state", {}).items():
+            if hasattr(parameter, "device_mesh") and isinstance(state, dict):
+                _distribute_state(parameter, state)
+
+
+def _distribute_state(parameter: Any, state: dict[str, Any]) -> None:
+    made, mesh, placements = type(parameter.data).from_local, parameter.device_mesh, parameter.placements
+    shape = parameter.to_local().shape
+    for name, value in state.items():
+        plain = isinstance(value, torch.Tensor) and not hasattr(value, "to_local")
+        if plain and value.dim() and value.shape == shape:
+            state[name] = made(value, mesh, placements, shape=parameter.shape, stride=parameter.stride())
 
 
 def _coordinate(parameter: Any) -> str:

@@ -18,12 +18,14 @@ from agents.training.worker.randomness import Randomness
 
 KEPT_STEPS = 20
 """Number of durations for the median of a step."""
+CHECKED_WINDOWS = 3
+"""Windows of each entry before which it is checked that nothing was changed outside them."""
 
 
 class Run:
     """One entry into the training function.
 
-    ``rank``, ``world_size``, ``local_rank``: as in ``torch.distributed``. ``done``: steps that are finished.
+    ``rank``, ``world_size``, ``local_rank``: as in ``torch.distributed``.
     ``generation``: which entry this is, from 1; ``resumed``: whether it follows a repair.
     """
 
@@ -41,6 +43,7 @@ class Run:
         checkpoints: PeriodicCheckpoints | None = None,
         settle: Callable[[], None] = lambda: None,
         finished: Callable[[], None] = lambda: None,
+        agree: Callable[[int], None] | None = None,
     ) -> None:
         self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
         self.generation = generation
@@ -48,10 +51,14 @@ class Run:
         self._given, self._randomness, self._check, self._page = protected, randomness, check, page
         self._adopt, self._checkpoints = adopt, checkpoints
         self._settle, self._finished = settle, finished
+        self._agree = agree or (lambda _: self._check())
         self._durations: deque[int] = deque(maxlen=KEPT_STEPS)
         self._began = self._first = 0
         self._step: int | None = None
+        self._passed = 0
+        """Steps that are finished, also those since the last update."""
         self._updated = False
+        self._windows, self._versions = 0, -1
 
     @property
     def _protected(self) -> Protected:
@@ -59,21 +66,25 @@ class Run:
             raise TrainingError("nothing is protected yet: call run.protect(model=…, optimizer=…) before run.steps()")
         return self._given
 
-    def protect(self, *, model: Any = None, optimizer: Any = None, schedule: Any = None, state: Any = None) -> None:
+    def protect(
+        self, *, model: Any = None, optimizer: Any = None, schedule: Any = None, state: Any = None, part: str = ""
+    ) -> None:
         """Protect objects that are made inside the training function, because they need the process group (FSDP2,
         ``ZeroRedundancyOptimizer``), under ``protect(late=True)``. Every rank calls it once an entry,
-        before ``run.steps()``: the state is repaired here. Raises ``TypeError`` and ``TrainingError``.
+        before ``run.steps()``: the state is repaired here. ``part``: where ranks hold different parts of the state
+        (stages of a pipeline, experts), which one this rank holds. Raises ``TypeError`` and ``TrainingError``.
         """
         if self._given is not None:
             raise TrainingError("run.protect() comes once an entry, and not where protect(…) was given the objects")
-        found = Protected(model, optimizer, schedule, state, self.rank)
+        found = Protected(model, optimizer, schedule, state, self.rank, part)
+        found.check()
         self._adopt(found)
         self._given = found
 
     @property
     def done(self) -> int:
         """Finished steps, which is the number of the next one."""
-        return self._protected.done
+        return max(self._passed, self._protected.done)
 
     @property
     def device(self) -> torch.device:
@@ -82,19 +93,21 @@ class Run:
         return torch.device(kind) if kind == "cpu" else torch.device(kind, self.local_rank)
 
     def steps(self, n: int) -> Iterator[int]:
-        """Yield the unfinished steps below ``n``. Raises ``Interrupted`` between steps when a rank was lost."""
+        """Yield the unfinished steps below ``n``. Raises ``Interrupted`` between steps when a rank was lost.
+
+        A step without ``updating`` is one of several whose gradients add up: it counts together with the next update,
+        and after a fault it is done again.
+        """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise TypeError(f"run.steps({n!r}): give the number of steps of the whole training, a whole number from 0")
-        while self._protected.done < n:
+        while (step := self.done) < n:
             self._check()
-            step = self._protected.done
             self._step, self._updated = step, False
             self._randomness.begin(step)
             self._began = time.monotonic_ns()
             yield step
             if not self._updated:
-                # a step that changed nothing (gradients that overflowed)
-                self._finish(step)
+                self._pass(step)
         self._step = None
 
     def updating(self, step: int) -> Updating:
@@ -109,17 +122,36 @@ class Run:
         return Updating(self, step)
 
     def _finish(self, step: int) -> None:
+        """The step has ended with an update: it is part of the state."""
         self._protected.done = step + 1
+        self._protected.settled()
         self._updated = True
         self._finished()
         if self._checkpoints is not None:
             self._checkpoints.stepped(step + 1)
+        self._pass(step)
+
+    def _pass(self, step: int) -> None:
+        self._passed = step + 1
         if self._page is not None:
             now = time.monotonic_ns()
             self._durations.append(now - self._began)
             self._first = self._first or now
             median = sorted(self._durations)[len(self._durations) // 2]
-            self._page.write(step + 1, now, median, self._first, self.generation)
+            self._page.write(self._protected.done, now, median, self._first, self.generation)
+
+    def _unchanged(self) -> None:
+        """Refuse parameters that were changed between two windows: what a rank that is lost there held is unknown."""
+        if 0 < self._windows < CHECKED_WINDOWS and self._protected.versions() != self._versions:
+            raise TrainingError(
+                f"parameters were changed between two updates, before run.updating({self._step}): move "
+                "optimizer.step() and whatever else changes protected state into the window"
+            )
+
+    def _changed(self) -> None:
+        self._windows += 1
+        if self._windows < CHECKED_WINDOWS:
+            self._versions = self._protected.versions()
 
 
 class Updating:
@@ -131,7 +163,8 @@ class Updating:
     def __enter__(self) -> None:
         # on an accelerator a collective that was stopped may have left half a sum in the gradients
         self._run._settle()
-        self._run._check()
+        self._run._unchanged()
+        self._run._agree(self._step)
         if self._run._checkpoints is not None:
             self._run._checkpoints.copied()
         self._run._protected.whole = False
@@ -141,5 +174,6 @@ class Updating:
     ) -> None:
         if kind is None:
             self._run._protected.whole = True
+            self._run._changed()
             self._run._finish(self._step)
             self._run._check()

@@ -1,0 +1,25 @@
+"""Some of the scripts of ``user_scripts.py``, hurt once each; ``make soak-scripts`` plays all of them, often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import needs
+from tests.training.user_scripts import SCRIPTS, judged
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training"), pytest.mark.timeout(600)]
+
+SAMPLE = ("fsdp", "fsdp-kept", "zero", "micro-steps", "statistics", "around", "outside")
+
+
+def test_there_are_at_least_thirty_scripts() -> None:
+    assert len(SCRIPTS) >= 30
+    assert set(SAMPLE) <= SCRIPTS.keys()
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_user_s_script_ends_bit_equal_or_is_refused(name: str, tmp_path: Path) -> None:
+    needs.torch()
+    assert judged(name, SCRIPTS[name], 1, 1, tmp_path) == ""
