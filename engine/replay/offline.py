@@ -56,7 +56,7 @@ def desired_from(
         files, before = tree_of(tree), UNKNOWN
         if live or has_engine(cluster):
             _refuse_empty(files, tree)
-            before = _in_force(cluster)
+            before = in_force(cluster)
         loaded = load(files, overlays=extra, foreign=foreign_documents(cluster), before=before)
         return with_confirmations(loaded.desired, tree, cluster), loaded.diagnostics
     if live or has_engine(cluster):
@@ -78,7 +78,7 @@ def _refuse_empty(files: Mapping[str, bytes], tree: str) -> None:
     )
 
 
-def _in_force(cluster: Sequence[Mapping[str, Any]]) -> PriorState:
+def in_force(cluster: Sequence[Mapping[str, Any]]) -> PriorState:
     """What the engine there has in force, as far as the cluster's copies of documents say it.
 
     What they do not say (which file declared a job) keeps everything from being pruned while a file is refused.

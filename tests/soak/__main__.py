@@ -1,14 +1,15 @@
 """``make soak``: many random histories against the invariants.
 
-Five kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
+Six kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
 whatever is lost: never stuck), ``cluster`` (a small cluster with jobs), ``crowd`` (1,000 jobs with 8 clients each while
-gRPC servers are killed) and ``edits`` (every small mistake in every sample: ``tests/edits``). Reads SEED (first seed of
+gRPC servers are killed), ``edits`` (every small mistake in every sample: ``tests/edits``) and ``forecasts`` (a cluster
+and a change: what `belay plan` foretells against what happens, ``tests/forecast_cases.py``). Reads SEED (first seed of
 all, default: where the last run stopped), SIMULATED (how many of the first kind, default 400, some 10,000 steps each),
 STUCK (of the second, default 100,000), HISTORIES (of the third, default 10,000), CROWD (of the fourth, default 1),
-EDITS (of the fifth, default: each once) and MINUTES (default 55, for all) from the environment; two processes, or
-PROCESSES; STEPS ends the simulated histories after so many points at which a process may die (``make crash-steps``:
-1,000,000 and nothing else). Prints progress; a failing seed is printed and runs alone with SEED and one of the five 1,
-the others 0.
+EDITS (of the fifth, default: each once), FORECASTS (of the sixth, default 10,000) and MINUTES (default 55, for all)
+from the environment; two processes, or PROCESSES; STEPS ends the simulated histories after so many points at which a
+process may die (``make crash-steps``: 1,000,000 and nothing else). Prints progress; a failing seed is printed and runs
+alone with SEED and one of the six 1, the others 0.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
+from tests import forecast_cases
 from tests.soak import crowd, edits, histories, simulated, stuck
 
 STATE = Path(__file__).with_name(".progress.json")
@@ -32,6 +34,7 @@ KINDS: dict[str, tuple[Callable[[int], None] | None, int, str, str]] = {
     "cluster": (histories.history, 25, "HISTORIES", "10000"),
     "crowd": (crowd.history, 1, "CROWD", "1"),
     "edits": (None, edits.CHUNK, "EDITS", "all"),
+    "forecasts": (forecast_cases.case, 25, "FORECASTS", "10000"),
 }
 COUNTED = {"simulated": "steps", "edits": "refused"}
 

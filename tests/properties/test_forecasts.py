@@ -1,0 +1,12 @@
+"""What `belay plan` foretells of a change is what the cluster then does; `make soak` plays 10,000 such cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.forecast_cases import case
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_forecast_and_the_cluster_agree_on_who_runs_where_who_waits_and_who_went(seed: int) -> None:
+    case(seed)
