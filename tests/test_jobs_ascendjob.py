@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from engine.documents import Declared, Desired, NodePool
 from engine.model.actions import CreateObject, CreatePod, kind_of
 from engine.model.diagnostics import Origin
+from engine.plan.jobs.pod_template import min_resources
 from engine.status.events import refused_events
+from tests import worlds
 from tests.jobs import (
     NOW,
     POD_GROUP_CRD,
@@ -181,6 +184,36 @@ def test_pods_wait_until_a_live_volcano_admits_their_group() -> None:
     world.find("PodGroup", "train-job-uid")["status"] = {"phase": "Inqueue"}
     world.settle()
     assert "train-master-0" in world.pods()
+
+
+def _under(default: str = "volcano", **roles: str) -> Desired:
+    """The settings of a cluster whose roles are not all Belay's."""
+    settings = worlds.document("SchedulingSettings", "default", roles=roles, defaultScheduler=default)
+    return replace(worlds.desired(settings), has_git=False)
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "kueue-friend"])
+@pytest.mark.parametrize("role", ["on", "off"])
+def test_a_job_of_another_scheduler_waits_for_no_group_and_has_none(scheduler: str, role: str) -> None:
+    world = World(POD_GROUP_CRD, ascend_job(schedulerName=scheduler), desired=_under(schedule=role))
+    world.settle()
+    assert world.pods() == ["train-master-0", "train-worker-0"]
+    assert world.pod("train-master-0")["spec"]["schedulerName"] == scheduler
+    assert world.kinds("PodGroup") == []
+    assert "scheduling.k8s.io/group-name" not in world.pod("train-master-0")["metadata"]["annotations"]
+
+
+def test_without_any_scheduler_of_gangs_pods_do_not_wait_for_a_phase_that_nothing_sets() -> None:
+    world = World(POD_GROUP_CRD, ascend_job(), desired=_under(schedule="off"))
+    world.settle()
+    assert world.pods() == ["train-master-0", "train-worker-0"]
+
+
+def test_the_settings_name_the_scheduler_of_jobs_that_name_none() -> None:
+    world = World(POD_GROUP_CRD, ascend_job(), desired=_under("default-scheduler", schedule="off"))
+    world.settle()
+    assert world.pod("train-worker-0")["spec"]["schedulerName"] == "default-scheduler"
+    assert world.kinds("PodGroup") == []
 
 
 def test_a_pod_failure_fails_the_job() -> None:
@@ -701,3 +734,9 @@ def test_a_part_of_neither_job_nor_instance_set_is_no_event() -> None:
     for action in made:
         action.object["metadata"].pop("ownerReferences", None)
     assert refused_events([(action, "forbidden") for action in made], 1.0) == []
+
+
+def test_the_group_asks_for_what_its_pods_ask_for_as_a_whole() -> None:
+    row = {"resources": {"requests": {"cpu": "1", "huawei.com/Ascend910": 8}}}
+    template = {"spec": {"containers": [row, row], "resources": {"requests": {"cpu": "5"}}}}
+    assert min_resources([(template, 2)], 2) == {"cpu": "10", "huawei.com/Ascend910": "32"}

@@ -203,6 +203,23 @@ def test_sidecars_count_beside_containers_and_other_init_containers_do_not(tmp_p
         assert bool(listing.plan([*world, *items], tmp_path).bound) is bound, containers
 
 
+def test_resources_of_the_pod_count_in_place_of_those_of_its_containers(tmp_path: Path) -> None:
+    world = [node("n0", sizes={"cpu": "10"}), report("n0")]
+    for resources, more, bound in (
+        ({"requests": {"cpu": "5000"}}, {}, False),
+        ({"requests": {"cpu": "10"}}, {}, True),
+        ({"requests": {"cpu": "10"}}, {"overhead": {"cpu": "1"}}, False),
+        ({"limits": {"memory": "5000Gi"}}, {}, False),
+        ({"limits": {"cpu": "5000"}}, {}, True),  # its container requests one
+        ({"requests": {"cpu": "2"}}, {"initContainers": [
+            {"name": "i", "image": "i", "resources": {"requests": {"cpu": "11"}}}]}, True),
+        ({"requests": {"huawei.com/Ascend910": "9"}}, {}, True),  # no pod-level resource: API servers refuse it
+    ):  # fmt: skip
+        spec = {"resources": resources, **more}
+        items = job("j", 1, 8, policy="chip8-node8", requests={"cpu": "1"}, spec=spec)
+        assert bool(listing.plan([*world, *items], tmp_path).bound) is bound, spec
+
+
 def test_host_ports_and_anti_affinity_per_host(tmp_path: Path) -> None:
     port = {"name": "ascend", "image": "i", "ports": [{"containerPort": 2222, "hostPort": 2222}]}
     taken = listing.pod("other", on="n0", spec={"containers": [port]})

@@ -57,7 +57,8 @@ COMPONENTS: Final = (
     Component(
         "ascend-operator", 1, (("app", "controller-manager"), ("app", "ascend-operator")), "ascend-operator",
         "expand_ascend_job", "belay worker expands AscendJobs, with environment, rank tables and Services",
-        {"enableGangScheduling": "gangs are always placed whole", "kubeApiQps": "BELAY_IN_FLIGHT bounds the writes",
+        {"enableGangScheduling": "SchedulingSettings.spec.defaultScheduler: default-scheduler, where it is false",
+         "kubeApiQps": "BELAY_IN_FLIGHT bounds the writes",
          "kubeApiBurst": "BELAY_IN_FLIGHT bounds the writes"},
     ),
     Component(

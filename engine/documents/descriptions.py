@@ -186,6 +186,7 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "SchedulingSettings": _DOCUMENT | {"spec": "Settings that change decisions."},
     "SchedulingSettingsSpec": {
         "schedulerNames": "schedulerName of the pods that Belay places.",
+        "defaultScheduler": "schedulerName of AscendJobs that name none.",
         "initParams": "Arguments of MindCluster's scheduler plugin (init-params), by their own names.",
         "queues": "Queues and their shares.",
         "starvation": "When nodes are reserved for a job that waits long.",

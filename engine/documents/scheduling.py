@@ -235,6 +235,9 @@ PUBLIC_FAULT_SOURCES: Final = tuple(
 class SchedulingSettingsSpec(Document):
     """Defaults apply without the document.
 
+    ``default_scheduler``: ``schedulerName`` of AscendJobs that name none. With ``default-scheduler`` they run as under
+    MindCluster's ``-enableGangScheduling=false``: Kubernetes places their pods one by one, without a PodGroup.
+
     ``public_fault_sources``: namespaces whose ConfigMaps with public faults (label ``mc-consumer-publicfault=true``)
     count, and for which nodes. Who may write a ConfigMap in one of them may take its nodes out of service.
 
@@ -243,6 +246,7 @@ class SchedulingSettingsSpec(Document):
     """
 
     scheduler_names: Annotated[tuple[Name, ...], Field(min_length=1)] = ("belay", "volcano")
+    default_scheduler: Name = "volcano"
     init_params: InitParams = InitParams()
     queues: tuple[Queue, ...] = ()
     starvation: Starvation = Starvation()

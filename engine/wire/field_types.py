@@ -49,6 +49,7 @@ _FIELD_TYPES: Final[Mapping[str, Any]] = {
             "schedulerName": str,
             "priority": int,
             "priorityClassName": str,
+            "resources": {"requests": {}, "limits": {}},
             "nodeSelector": _TEXT_MAP,
             "containers": _CONTAINERS,
             "initContainers": _CONTAINERS,

@@ -6,7 +6,7 @@ Only fields that the planner needs are read. A field of a wrong type raises an e
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -185,6 +185,9 @@ def held_chips(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]
 _RESOURCE_ANNOTATIONS = frozenset(f"{RESOURCE_GROUP}{kind}" for kind in ("Ascend910", "Ascend310P", "Ascend310", "npu"))
 
 
+_POD_LEVEL: Final = frozenset({"cpu", "memory"})
+
+
 def _requests(where: str, spec: Mapping[str, Any]) -> dict[str, int]:
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
@@ -202,9 +205,23 @@ def _requests(where: str, spec: Mapping[str, Any]) -> dict[str, int]:
             largest[key] = max(largest.get(key, 0), beside.get(key, 0) + (0 if stays else value))
     for key, value in largest.items():
         total[key] = max(total.get(key, 0), value)
+    total |= _pod_level_requests(where, spec, total)
     for key, value in _amounts(where, "spec.overhead", spec.get("overhead")).items():
         total[key] = total.get(key, 0) + value
     return total
+
+
+def _pod_level_requests(where: str, spec: Mapping[str, Any], of_containers: Mapping[str, int]) -> dict[str, int]:
+    """What ``spec.resources`` asks for in place of the sum over the containers: CPU, memory and huge pages only.
+
+    A limit stands for what neither the pod nor a container requests, as the API server fills it in. Source:
+    k8s.io/component-helpers/resource (PodRequests), pkg/apis/core/v1/defaults.go (defaultPodRequests).
+    """
+    resources = nested_map(spec, "resources")
+    requests = _amounts(where, "spec.resources.requests", resources.get("requests"))
+    limits = _amounts(where, "spec.resources.limits", resources.get("limits"))
+    merged = {key: value for key, value in limits.items() if key not in of_containers} | requests
+    return {key: value for key, value in merged.items() if key in _POD_LEVEL or key.startswith("hugepages-")}
 
 
 def _container_requests(where: str, container: Mapping[str, Any]) -> dict[str, int]:

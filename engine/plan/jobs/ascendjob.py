@@ -28,6 +28,7 @@ from engine.plan.jobs.ascendjob_spec import (
     AscendSpec,
     ReplicaSpec,
     SpecProblem,
+    pod_group_spec,
     port_of,
     ports,
     problem_of,
@@ -38,11 +39,9 @@ from engine.plan.jobs.environment import CLUSTERD_DOMAIN, ServiceAddresses, inje
 from engine.plan.jobs.lifecycle import VERSION_LABEL, ExpansionContext, JobObject, next_round
 from engine.plan.jobs.pod_template import (
     ASCEND,
-    DEFAULT_SCHEDULER,
     GROUP_NAME,
     TASK_SPEC,
     container,
-    min_resources,
     pod,
     pod_spec,
 )
@@ -68,6 +67,11 @@ class _Expansion:
     spec: AscendSpec
     memory: JobMemory
     pods: dict[str, Pod]
+
+    @property
+    def schedulers(self) -> set[str]:
+        """The schedulers of the job's pods."""
+        return {self.spec.scheduler_of(replica, self.context.default_scheduler) for replica in self.spec.replicas}
 
     def of_replica(self, replica: ReplicaSpec) -> list[Pod]:
         """Pods of one type, without backup pods of a hot switch."""
@@ -190,9 +194,10 @@ def _exceeds_backoff(expansion: _Expansion) -> bool:
 
 def _reconcile(expansion: _Expansion) -> None:
     context, job = expansion.context, expansion.job
-    asked = _pod_group_spec(expansion.spec)
-    podgroup.ensure(context, job, asked)
-    podgroup.adjust(context, job, asked)
+    asked = pod_group_spec(expansion.spec)
+    if podgroup.starts_together(context, expansion.schedulers):
+        podgroup.ensure(context, job, asked)
+        podgroup.adjust(context, job, asked)
     _remove_surplus(expansion)
     restarting = _restart_by_exit_code(expansion) or _retried_elsewhere(expansion)
     counts = _count(expansion)
@@ -292,7 +297,7 @@ def _create(expansion: _Expansion, missing: list[tuple[str, int, int]]) -> JobCo
     if impossible is not None:
         return impossible
     addresses = _service_addresses(expansion)
-    phase = podgroup.unadmitted_phase(context, job)
+    phase = podgroup.unadmitted_phase(context, job, expansion.schedulers)
     if phase is not None:
         return _waits_for_group(phase)
     if addresses is None or not scaling_rule.may_create(context, job):
@@ -396,12 +401,12 @@ def _pod(
     if replica.type != WORKER:
         labels["training.kubeflow.org/job-role"] = "master"
     annotations = {TASK_SPEC: replica.lower, RANK_INDEX: str(spec.rank(replica, index))}
-    if expansion.context.pod_groups:
+    if podgroup.starts_together(expansion.context, expansion.schedulers):
         annotations[GROUP_NAME] = podgroup.name_of(job)
     body = pod(job, replica.template, name, labels=labels, annotations=annotations)
     inner = body["spec"]
     inner["restartPolicy"] = "Never" if replica.restart_policy == "ExitCode" else replica.restart_policy
-    inner["schedulerName"] = inner.get("schedulerName") or spec.scheduler or DEFAULT_SCHEDULER
+    inner["schedulerName"] = spec.scheduler_of(replica, expansion.context.default_scheduler)
     if replica.type != WORKER:
         _add_port(container(inner, ASCEND) or {})
     inject(body, spec, replica, index, addresses)
@@ -411,26 +416,6 @@ def _pod(
 def _add_port(row: dict[str, Any]) -> None:
     if not any(p.get("name") == PORT_NAME for p in ports(row)):
         row["ports"] = [*(row.get("ports") or []), {"name": PORT_NAME, "containerPort": 2222, "protocol": "TCP"}]
-
-
-def _pod_group_spec(spec: AscendSpec) -> dict[str, Any]:
-    """minMember, minTaskMember, queue, priority class and resources of the job's PodGroup."""
-    scheduling = spec.scheduling or {}
-    least = scheduling.get("minAvailable")
-    members = least if isinstance(least, int) and not isinstance(least, bool) else spec.total
-    resources = nested_map(scheduling, "minResources") or min_resources(
-        [(replica.template, replica.size) for replica in spec.replicas], members
-    )
-    out: dict[str, Any] = {
-        "minMember": members,
-        "minTaskMember": {replica.lower: replica.size for replica in spec.replicas},
-        "queue": str(scheduling.get("queue") or "default"),
-    }
-    if scheduling.get("priorityClass"):
-        out["priorityClassName"] = str(scheduling["priorityClass"])
-    if resources:
-        out["minResources"] = dict(resources)
-    return out
 
 
 def _clean_up(context: ExpansionContext, job: JobObject, spec: AscendSpec, end: str) -> None:

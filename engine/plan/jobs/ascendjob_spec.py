@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from engine.model.unstructured import nested_map
 from engine.plan.jobs.lifecycle import JobObject
-from engine.plan.jobs.pod_template import ASCEND, container, containers, misshapen, npu_request, pod_spec
+from engine.plan.jobs.pod_template import ASCEND, container, containers, min_resources, misshapen, npu_request, pod_spec
 
 FRAMEWORKS: Final[dict[str, str]] = {"mindspore": "Scheduler", "pytorch": "Master", "tensorflow": "Chief"}
 WORKER: Final = "Worker"
@@ -109,6 +109,10 @@ class AscendSpec(NamedTuple):
         """Whether the job is an inference instance (labels ``jobID`` and ``app``)."""
         return bool(self.labels.get("jobID") and self.labels.get("app"))
 
+    def scheduler_of(self, replica: ReplicaSpec, default: str) -> str:
+        """The scheduler of a replica's pods: its template's, the job's, else ``default``."""
+        return str(pod_spec(replica.template).get("schedulerName") or self.scheduler or default)
+
     def rank(self, replica: ReplicaSpec, index: int) -> int:
         """The rank of a pod."""
         return index + 1 if replica.type == WORKER and self.leader_has_chips else index
@@ -145,6 +149,26 @@ def read(job: JobObject) -> AscendSpec:
         expected=expected,
         problem=problem,
     )
+
+
+def pod_group_spec(spec: AscendSpec) -> dict[str, Any]:
+    """minMember, minTaskMember, queue, priority class and resources of the job's PodGroup."""
+    scheduling = spec.scheduling or {}
+    least = scheduling.get("minAvailable")
+    members = least if isinstance(least, int) and not isinstance(least, bool) else spec.total
+    resources = nested_map(scheduling, "minResources") or min_resources(
+        [(replica.template, replica.size) for replica in spec.replicas], members
+    )
+    out: dict[str, Any] = {
+        "minMember": members,
+        "minTaskMember": {replica.lower: replica.size for replica in spec.replicas},
+        "queue": str(scheduling.get("queue") or "default"),
+    }
+    if scheduling.get("priorityClass"):
+        out["priorityClassName"] = str(scheduling["priorityClass"])
+    if resources:
+        out["minResources"] = dict(resources)
+    return out
 
 
 def problem_of(spec: AscendSpec, queues: frozenset[str] | None) -> SpecProblem | None:

@@ -116,6 +116,19 @@ class ExpansionContext:
     one_shard: bool
     removed: set[str] = field(default_factory=set)
     _pods_of: dict[ObjectKey, list[Pod]] = field(default_factory=dict)
+    _live_volcano: bool | None = None
+
+    @property
+    def default_scheduler(self) -> str:
+        """``schedulerName`` of AscendJobs that name none."""
+        return self.scope.desired.settings.default_scheduler
+
+    @property
+    def live_volcano(self) -> bool:
+        """Whether a scheduler of Volcano runs."""
+        if self._live_volcano is None:
+            self._live_volcano = "schedule" in roles.holders(self.scope.observed)
+        return self._live_volcano
 
     @staticmethod
     def of(scope: Scope) -> ExpansionContext:

@@ -15,7 +15,6 @@ ASCEND: Final = "ascend"
 RANK_TABLE_VOLUME: Final = "ranktable"
 GROUP_NAME: Final = "scheduling.k8s.io/group-name"
 TASK_SPEC: Final = "volcano.sh/task-spec"
-DEFAULT_SCHEDULER: Final = "volcano"
 
 
 def pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,10 +98,18 @@ def min_resources(templates: Sequence[tuple[Mapping[str, Any], int]], members: i
     for template, replicas in templates:
         taken = min(left, replicas)
         left -= taken
-        for row in containers(pod_spec(template)):
-            for name, value in nested_map(row, "resources", "requests").items():
-                parts.setdefault(name, []).extend([str(value)] * taken)
+        for name, values in _requests(pod_spec(template)).items():
+            parts.setdefault(name, []).extend(values * taken)
     return {name: quantities.total(values) for name, values in sorted(parts.items()) if values}
+
+
+def _requests(spec: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What one pod requests: the amounts of its containers, or that of ``spec.resources`` in their place."""
+    found: dict[str, list[str]] = {}
+    for row in containers(spec):
+        for name, value in nested_map(row, "resources", "requests").items():
+            found.setdefault(name, []).append(str(value))
+    return found | {name: [str(value)] for name, value in nested_map(spec, "resources", "requests").items()}
 
 
 def pod(

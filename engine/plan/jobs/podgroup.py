@@ -5,7 +5,7 @@ Source: component/ascend-operator/pkg/controllers/v1/job.go (newPodGroupSpec, cr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from engine.model import quantities
@@ -17,6 +17,7 @@ from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObjec
 
 RECOVER_STRATEGY: Final = "recover-strategy"
 PROCESS_RECOVER: Final = "process-recover-enable"
+VOLCANO: Final = "volcano"
 #: Annotations about how the job itself was applied; its PodGroup does not copy them.
 _OWN_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration", "belay.dev/applied-digest")
 
@@ -111,10 +112,27 @@ def _equal(one: object, other: str) -> bool:
     return str(one) == other or quantities.parse(str(one)) == quantities.parse(other) is not None
 
 
-def unadmitted_phase(context: ExpansionContext, job: JobObject) -> str | None:
-    """Phase of a PodGroup that a live Volcano has not admitted ("" or Pending); None when pods may be created."""
-    if not context.pod_groups or context.plays("schedule"):
+def starts_together(context: ExpansionContext, schedulers: Collection[str]) -> bool:
+    """Whether pods of these schedulers start as a gang: Belay or Volcano places them, and the cluster has PodGroups.
+
+    Any other scheduler places pods one by one and reads no PodGroup.
+    """
+    if not context.pod_groups:
+        return False
+    gang_schedulers = {VOLCANO, *context.scope.desired.settings.scheduler_names}
+    return any(name in gang_schedulers for name in schedulers)
+
+
+def unadmitted_phase(context: ExpansionContext, job: JobObject, schedulers: Collection[str]) -> str | None:
+    """Phase of a PodGroup that a live Volcano has not admitted ("" or Pending); None when pods may be created.
+
+    Args:
+        schedulers: the ``schedulerName`` of each of the job's pods.
+    """
+    if context.plays("schedule") or not starts_together(context, schedulers):
         return None
     raw = context.scope.observed.objects.get(key_of(job))
     phase = str(nested_map(raw, "status").get("phase") or "") if raw is not None else ""
+    if phase == "" and not context.live_volcano:
+        return None  # nothing runs that would ever set a phase
     return phase if phase in ("", PodGroupPhase.PENDING) else None

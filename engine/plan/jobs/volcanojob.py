@@ -359,7 +359,7 @@ def _create(expansion: _Expansion, counts: list[TaskCounts]) -> None:
     """Plan the missing pods of tasks whose dependencies run, once a live Volcano has admitted the PodGroup."""
     context, job, spec = expansion.context, expansion.job, expansion.spec
     missing = [row for row in spec.expected if row[0] not in expansion.pods]
-    if not missing or podgroup.unadmitted_phase(context, job) is not None:
+    if not missing or podgroup.unadmitted_phase(context, job, spec.schedulers) is not None:
         return
     ready = {c.task for c, task in zip(counts, spec.tasks, strict=True) if _ready(c, task)}
     ranks = {name: rank for rank, (name, _, _) in enumerate(spec.expected)}

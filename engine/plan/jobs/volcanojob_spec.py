@@ -81,6 +81,11 @@ class VolcanoSpec(NamedTuple):
         """Number of pods of the whole job."""
         return len(self.expected)
 
+    @property
+    def schedulers(self) -> set[str]:
+        """The schedulers of the job's pods."""
+        return {str(nested_map(task.template, "spec").get("schedulerName") or self.scheduler) for task in self.tasks}
+
     def action(self, task: TaskSpec, event: str, exit_code: int | None) -> str:
         """The action for an event: by the task's policies, then the job's; SyncJob without one."""
         for policy in (*task.policies, *self.policies):
