@@ -91,6 +91,7 @@ def schema() -> dict[str, Any]:
                     }
                 ),
                 "restartOnSettings": truth,
+                "admissionControl": {"enum": ["auto", "webhook", "policy", "none"]},
                 "components": some,
                 "namespaces": create,
                 "definitions": create,

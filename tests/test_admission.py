@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
+import ipaddress
 import json
 import re
 import ssl
@@ -15,11 +17,13 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
+from cryptography import x509
 
 from agents.node import detect
 from engine.documents.scheduling import PUBLIC_FAULT_SOURCES
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, KubeError, Object, resource_for
+from engine.serve.admission.certificates import LIFETIME, MOST_AUTHORITIES, SelfMadeCertificate, ServingCertificate
 from engine.serve.admission.rules import (
     AGENT,
     ENGINE,
@@ -43,7 +47,6 @@ from engine.serve.admission.server import (
     CONFIGURATIONS,
     AdmissionServer,
     NodesOfPods,
-    ServingCertificate,
     register,
 )
 from engine.wire import publicinfo
@@ -53,7 +56,7 @@ from tests.test_grpc_tls import authority, certificate
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
-WEBHOOK = DEPLOY / "components" / "admission-webhook" / "webhook.yaml"
+WEBHOOK = DEPLOY / "base" / "webhook.yaml"
 
 
 def config_map(namespace: str, name: str, data: Mapping[str, str] | None = None, **labels: str) -> Object:
@@ -253,6 +256,35 @@ def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert loaded.authority == (tmp_path / "ca.crt").read_bytes(), "the last good one stays"
 
 
+def trusted_by(bundle: bytes) -> list[str]:
+    """The names of the authorities in a bundle."""
+    return [cert.subject.rfc4514_string() for cert in x509.load_pem_x509_certificates(bundle)]
+
+
+def test_processes_trust_each_others_certificates_and_forget_what_is_over() -> None:
+    now = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
+    one, two = (SelfMadeCertificate(name, now=lambda: now) for name in ("one", "two"))
+    bundle = two.bundle(one.bundle(b"no certificate at all"))
+    assert [name.split()[1] for name in trusted_by(bundle)] == ["one", "two"]
+    assert two.bundle(bundle) == bundle, "nothing to write"
+
+    now += LIFETIME / 2
+    two.renew()
+    renewed = two.bundle(bundle)
+    assert sorted(name.split()[1] for name in trusted_by(renewed)) == ["one", "two", "two"], "connections go on"
+    now += LIFETIME / 2
+    two.renew()
+    assert [name.split()[1] for name in trusted_by(two.bundle(renewed))] == ["two", "two"], "one has ended long ago"
+
+
+def test_processes_that_end_at_once_do_not_grow_the_bundle() -> None:
+    bundle = b""
+    for number in range(3 * MOST_AUTHORITIES):
+        bundle = SelfMadeCertificate(f"pod-{number}").bundle(bundle)
+    assert len(trusted_by(bundle)) == MOST_AUTHORITIES
+    assert f"pod-{3 * MOST_AUTHORITIES - 1}" in trusted_by(bundle)[-1]
+
+
 def test_the_policies_in_cel_name_what_the_rules_name() -> None:
     found = list(yaml.safe_load_all((DEPLOY / "components" / "admission-policy" / "policy.yaml").read_text()))
     policies = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "ValidatingAdmissionPolicy"}
@@ -366,13 +398,9 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def guarded(kube: Kube, folder: Path) -> AsyncIterator[web.AppRunner]:
+async def guarded(kube: Kube) -> AsyncIterator[web.AppRunner]:
     """The webhook served on loopback and registered as deploy/ has it, but for where it is reached."""
-    authority(folder, "admission")
-    signed = certificate(folder, "webhook", "admission")
-    for name, file in zip(("tls.crt", "tls.key", "ca.crt"), signed, strict=True):
-        (folder / name).write_bytes(file.read_bytes())
-    loaded = ServingCertificate(folder)
+    loaded = SelfMadeCertificate("webhook", [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     runner = web.AppRunner(AdmissionServer(NodesOfPods(kube)).application())
     await runner.setup()
     try:
@@ -382,7 +410,7 @@ async def guarded(kube: Kube, folder: Path) -> AsyncIterator[web.AppRunner]:
             hook["clientConfig"] = {"url": f"https://127.0.0.1:{runner.addresses[0][1]}/validate"}
             hook["timeoutSeconds"] = 30  # a slow machine is no lost webhook
         await kube.create(CONFIGURATIONS, body)
-        assert await register(kube, loaded.authority)
+        assert await register(kube, loaded)
         yield runner
     finally:
         await runner.cleanup()
@@ -476,10 +504,10 @@ def play(kubeconfig: str, story: Callable[[Cluster], Awaitable[None]]) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
-def test_a_real_api_server_keeps_accounts_to_their_own(kubeconfig: str, tmp_path: Path) -> None:
+def test_a_real_api_server_keeps_accounts_to_their_own(kubeconfig: str) -> None:
     async def story(cluster: Cluster) -> None:
         agent = await cluster.token("belay-agent", "agent-n0")
-        async with guarded(cluster.kube, tmp_path):
+        async with guarded(cluster.kube):
 
             async def refused() -> bool:
                 status, why = await cluster.attempt(agent, "PATCH", f"{MAPS}/coredns", DATA)

@@ -58,8 +58,9 @@ WAYS: list[tuple[str, list[str]]] = [
             "git-ca",
         ],
     ),
-    ("none", ["admission-webhook", "git-token", "redis-existing"]),
+    ("none", ["git-token", "redis-existing"]),
     ("none", ["admission-policy", "host-agents", "redis-tls", "redis-existing"]),
+    ("none", ["without-admission"]),
 ]
 DIGEST = "belay.dev/settings"
 Key = tuple[str, str, str, str]
@@ -116,8 +117,18 @@ def test_the_ways_meet_every_component() -> None:
     ("mode", "listed"), WAYS, ids=lambda one: one if isinstance(one, str) else ",".join(one) or "-"
 )
 def test_helm_and_kustomize_make_the_same_objects(kustomize: Any, mode: str, listed: list[str]) -> None:
-    chart = render({"image": IMAGE, "agents": {"mode": mode}, "components": listed})
-    same(chart, kustomize(OVERLAYS[mode], listed))
+    values = {"image": IMAGE, "agents": {"mode": mode}, "components": listed, "admissionControl": "webhook"}
+    same(render(values), kustomize(OVERLAYS[mode], listed))
+
+
+@pytest.mark.parametrize(
+    ("control", "listed"),
+    [("auto", []), ("webhook", []), ("policy", ["admission-policy"]), ("none", ["without-admission"])],
+)
+def test_one_value_says_who_checks_what_belay_writes(kustomize: Any, control: str, listed: list[str]) -> None:
+    """Rendered without a cluster, Helm knows of no policies: the webhook is what every server understands."""
+    chart = render({"image": IMAGE, "agents": {"mode": "npu"}, "admissionControl": control})
+    same(chart, kustomize(OVERLAYS["npu"], listed))
 
 
 def test_values_say_what_patches_say(kustomize: Any) -> None:
@@ -227,7 +238,7 @@ def test_an_existing_redis_with_sentinels_takes_the_place_of_the_shipped_one() -
     assert settings.from_environment({"BELAY_REDIS_URL": url}).redis_url == url
     pods = pod_kinds(documents)
     policies = Policies(documents, pods)
-    for pod in pods:
+    for pod in (one for one in pods if "redis" in {volume["name"] for volume in one.spec["volumes"]}):
         volumes = {volume["name"]: volume.get("secret") for volume in pod.spec["volumes"]}
         assert volumes["redis"]["secretName"] == "cache"
         assert volumes["redis"]["items"] == [{"key": "pw", "path": "password"}]
@@ -338,7 +349,7 @@ def test_a_real_api_server_takes_it_upgrades_it_and_goes_back(own_kubeconfig: st
 
     subprocess.run([*kubectl, "create", "namespace", "belay-system"], capture_output=True, timeout=60)
     # every object with every component that Kubernetes 1.20 serves, as kubectl sends it
-    more = ["redis-tls", "super-pod", "admission-webhook", "host-agents", "git-ca", "git-token"]
+    more = ["redis-tls", "super-pod", "host-agents", "git-ca", "git-token"]
     everything = render({**first, "components": ["disruption-budgets", "metrics", *more]})
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(
         [one | {"apiVersion": "policy/v1beta1"} if one["kind"] == "PodDisruptionBudget" else one for one in everything

@@ -53,7 +53,7 @@ def test_every_process_is_a_verb_with_these_options() -> None:
                     assert option in answer.output
             if verb == "agent":  # its other options are the daemon's own
                 _parser().parse_args(["--node=n0", *(a.replace("--journal", "--state-dir") for a in arguments)])
-    assert seen == {"controller", "worker", "server", "agent"}
+    assert seen == {"controller", "worker", "server", "agent", "admission"}
 
 
 def test_settings_are_ones_that_exist() -> None:

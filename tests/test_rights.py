@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_every_right_that_deploy_gives_is_needed_and_every_need_is_met(tmp_path: Path) -> None:
-    given = granted(built(tmp_path, "super-pod", "admission-webhook"))
+    given = granted(built(tmp_path, "super-pod"))
     wanted = needed()
     assert given.keys() == wanted.keys()
     for account in wanted:
@@ -47,7 +47,7 @@ def test_rights_are_explained_by_files_that_exist_and_use_them() -> None:
 
 
 def test_no_account_has_everything_or_reads_secrets(tmp_path: Path) -> None:
-    for account, rights in granted(built(tmp_path, "super-pod", "admission-webhook")).items():
+    for account, rights in granted(built(tmp_path, "super-pod")).items():
         for right in rights:
             assert "*" not in (right.verb, right.group, right.resource), f"{account}: {right}"
             assert right.group != "rbac.authorization.k8s.io", f"{account}: {right}"

@@ -87,12 +87,18 @@ def console(
 
 @click.command(short_help="Guard what Belay's own accounts may write (an admission webhook).")
 @click.option("--listen", default="0.0.0.0:9443", show_default=True, metavar="HOST:PORT")
-@click.option("--certificates", metavar="DIR", default="/etc/belay/admission", show_default=True)
+@click.option(
+    "--certificates",
+    metavar="DIR",
+    default="",
+    help="tls.crt, tls.key and ca.crt of an authority of yours.  [default: the process makes its own]",
+)
 @fails_clearly
 def admission(listen: str, certificates: str) -> None:
     """Answer the API server's questions about writes of Belay's own accounts: each only its own reports and records.
 
-    DIR holds tls.crt, tls.key and ca.crt. For clusters without ValidatingAdmissionPolicy (Kubernetes before 1.30).
+    Each process makes its own certificate, renews it and has the API server trust it. For clusters without
+    ValidatingAdmissionPolicy (Kubernetes before 1.30).
     """
     from engine.serve.admission.server import main as run
 

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import os
 import signal
-import ssl
+import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -25,6 +25,7 @@ from engine import log
 from engine.errors import InputError, bounded
 from engine.kube import NODE, POD, Kube, KubeError, Object, Resource
 from engine.model.unstructured import nested_map
+from engine.serve.admission.certificates import Certificate, SelfMadeCertificate, ServingCertificate
 from engine.serve.admission.rules import WriteRequest, concerned, needs_node, refusal
 from engine.serve.http import UNREADABLE, address
 from engine.serve.slow_connections import SlowConnections
@@ -36,7 +37,6 @@ CONFIGURATIONS: Final = Resource(
     "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False
 )
 SUBRESOURCES: Final = ("status", "eviction")
-FILES: Final = ("tls.crt", "tls.key", "ca.crt")
 #: An AdmissionReview holds the object twice; etcd accepts objects of 1.5 MiB.
 MAX_BODY: Final = 8 * 1024 * 1024
 BODY_SECONDS: Final = 5.0
@@ -44,7 +44,6 @@ RENEW_SECONDS: Final = 30.0
 POD_SECONDS: Final = 60.0
 MAX_PODS: Final = 16_384
 _EXTRA: Final = "authentication.kubernetes.io/"
-_MAX_FILE: Final = 1024 * 1024
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -207,43 +206,8 @@ def _as_it_was(live: Object, old: Object, new: Object) -> Object:
     return live if same else {**live, "status": old.get("status")}
 
 
-class ServingCertificate:
-    """The certificate in a folder (a Secret of type kubernetes.io/tls with ca.crt), loaded again when it changes.
-
-    Raises:
-        InputError: a file cannot be used; a changed one that cannot be used leaves the last one in force.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.authority = b""
-        self._seen: tuple[int, ...] = ()
-        self.renew()
-
-    def renew(self) -> None:
-        """Load the files if they changed."""
-        try:
-            seen = tuple((self._folder / name).stat().st_mtime_ns for name in FILES)
-            if seen == self._seen:
-                return
-            with (self._folder / "ca.crt").open("rb") as source:
-                authority = source.read(_MAX_FILE)
-            ssl.create_default_context(cadata=authority.decode("ascii"))
-            self.context.load_cert_chain(self._folder / "tls.crt", self._folder / "tls.key", password=lambda: "")
-        except (OSError, ValueError) as error:
-            text = error.strerror or str(error) if isinstance(error, OSError) else "ca.crt is no certificate"
-            raise InputError(
-                f"the certificate cannot be used: {bounded(text, 200)}",
-                where=str(self._folder),
-                hint="It needs tls.crt, tls.key and ca.crt in PEM (docs/running.md, Admission).",
-            ) from error
-        self.authority, self._seen = authority, seen
-
-
-async def register(kube: Kube, authority: bytes) -> bool:
-    """Have the API server trust certificates of ``authority`` for our webhooks; whether the configuration exists.
+async def register(kube: Kube, certificate: Certificate) -> bool:
+    """Have the API server trust our certificate for our webhooks; whether the configuration exists.
 
     Raises:
         KubeError: it cannot be read or written.
@@ -251,9 +215,13 @@ async def register(kube: Kube, authority: bytes) -> bool:
     live = await kube.get(CONFIGURATIONS, CONFIGURATION)
     if live is None:
         return False
-    wanted = base64.b64encode(authority).decode()
     hooks = live.get("webhooks") or []
-    if any((hook.get("clientConfig") or {}).get("caBundle") != wanted for hook in hooks):
+    known = {str((hook.get("clientConfig") or {}).get("caBundle") or "") for hook in hooks}
+
+    # Where hooks disagree, somebody applied manifests over ours: each authority that any of them names may still serve.
+    trusted = b"".join(_decoded(text) for text in sorted(known))
+    wanted = base64.b64encode(certificate.bundle(trusted)).decode()
+    if known != {wanted}:
         for hook in hooks:
             hook["clientConfig"] = {**(hook.get("clientConfig") or {}), "caBundle": wanted}
         await kube.replace(CONFIGURATIONS, live)
@@ -261,12 +229,19 @@ async def register(kube: Kube, authority: bytes) -> bool:
     return True
 
 
-async def keep_registered(kube: Kube, certificate: ServingCertificate, server: AdmissionServer) -> None:
+def _decoded(bundle: str) -> bytes:
+    try:
+        return base64.b64decode(bundle, validate=True)
+    except ValueError:
+        return b""
+
+
+async def keep_registered(kube: Kube, certificate: Certificate, server: AdmissionServer) -> None:
     """Load renewed certificates and keep the registration, until cancelled."""
     while True:
         try:
             certificate.renew()
-            server.ready = await register(kube, certificate.authority)
+            server.ready = await register(kube, certificate)
             if not server.ready:
                 _log.warning(f"there is no ValidatingWebhookConfiguration {CONFIGURATION}: nothing is guarded")
         except (InputError, KubeError) as error:
@@ -275,7 +250,8 @@ async def keep_registered(kube: Kube, certificate: ServingCertificate, server: A
 
 
 def main(listen: str, certificates: str) -> int:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT, with the certificate in the folder ``certificates``, or where that is empty with
+    one that the process makes for itself.
 
     Raises:
         InputError: the address, the certificates or a setting cannot be used.
@@ -284,15 +260,15 @@ def main(listen: str, certificates: str) -> int:
     settings = from_environment()
     log.configure(settings.log_level, "admission")
     warn(_log)
-    asyncio.run(_serve(host, port, Path(certificates), settings.kubeconfig or None, settings.context or None))
+    asyncio.run(_serve(host, port, certificates, settings.kubeconfig or None, settings.context or None))
     return 0
 
 
-async def _serve(host: str, port: int, folder: Path, kubeconfig: str | None, context: str | None) -> None:
+async def _serve(host: str, port: int, folder: str, kubeconfig: str | None, context: str | None) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    certificate = ServingCertificate(folder)
+    certificate: Certificate = ServingCertificate(Path(folder)) if folder else SelfMadeCertificate(socket.gethostname())
     async with AsyncExitStack() as stack:
         kube = await stack.enter_async_context(Kube.from_config(kubeconfig, context))
         server = AdmissionServer(NodesOfPods(kube))
@@ -318,4 +294,4 @@ async def _serve(host: str, port: int, folder: Path, kubeconfig: str | None, con
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-__all__ = ["CONFIGURATION", "AdmissionServer", "NodesOfPods", "ServingCertificate", "main", "register"]
+__all__ = ["CONFIGURATION", "AdmissionServer", "NodesOfPods", "main", "register"]

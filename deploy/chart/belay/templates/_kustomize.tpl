@@ -10,6 +10,10 @@ templates here change it and print nothing.
 {{- if not $text }}{{ fail (printf "the chart holds no %s/kustomization.yaml" .folder) }}{{ end }}
 {{- $own := fromYaml $text }}
 {{- include "belay.resources" (dict "root" .root "world" .world "folder" .folder "own" $own) }}
+{{- $here := . }}
+{{- range $own.components }}
+  {{- include "belay.kustomization" (dict "root" $here.root "world" $here.world "folder" (clean (printf "%s/%s" $here.folder .))) }}
+{{- end }}
 {{- include "belay.patches" (dict "world" .world "patches" $own.patches) }}
 {{- end }}
 

@@ -13,10 +13,27 @@
 {{- $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ default .root.Chart.AppVersion $image.tag }}{{ end }}
 {{- end }}
 
-{{/* The components that values list, in their order. (root, world) */}}
+{{/*
+The component by which names and nodes of Belay's own writes are checked, or not: policies of the API server where it has
+them (Kubernetes 1.30), else the webhook of deploy/base. Empty where deploy/base or the overlay is right as it is. (root)
+*/}}
+{{- define "belay.admissionComponent" -}}
+{{- $values := .root.Values }}
+{{- $has := .root.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
+{{- if eq $values.agents.mode "simulated" }}
+{{- else if eq $values.admissionControl "none" }}without-admission
+{{- else if eq $values.admissionControl "policy" }}admission-policy
+{{- else if and (eq $values.admissionControl "auto") $has }}admission-policy
+{{- end }}
+{{- end }}
+
+{{/* The components that values list, in their order, and the one that admission asks for. (root, world) */}}
 {{- define "belay.components" -}}
 {{- $here := . }}
-{{- range .root.Values.components }}
+{{- $listed := .root.Values.components }}
+{{- $admission := trim (include "belay.admissionComponent" (dict "root" .root)) }}
+{{- if and $admission (not (has $admission $listed)) }}{{ $listed = append $listed $admission }}{{ end }}
+{{- range $listed }}
   {{- $folder := printf "manifests/components/%s" . }}
   {{- $text := $here.root.Files.Get (printf "%s/kustomization.yaml" $folder) }}
   {{- if not $text }}{{ fail (printf "components: there is no %s in deploy/components" .) }}{{ end }}
