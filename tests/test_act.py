@@ -373,6 +373,28 @@ def test_nodes_are_marked_and_jobs_scaled(cluster: Cluster, edge: Edge) -> None:
     assert deployment is not None and deployment["spec"]["replicas"] == 3
 
 
+def test_a_node_is_cordoned_for_maintenance_and_only_our_own_cordon_is_taken_back(cluster: Cluster, edge: Edge) -> None:
+    isolate = act.IsolateNode(**WHY, node="ours", level="SeparateFault", cordon=True)
+    release = act.ReleaseNode(**WHY, node="ours", level="SeparateFault", uncordon=True)
+    cluster.ensure(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "ours"}})
+    assert words(cluster, edge, isolate, isolate) == ["done", "unchanged"]
+    live = cluster.get(NODE, "ours")
+    assert live is not None and live["spec"]["unschedulable"] is True
+    assert live["metadata"]["annotations"]["belay.dev/cordoned"] == "SeparateFault"
+    assert words(cluster, edge, release, release) == ["done", "unchanged"]
+    live = cluster.get(NODE, "ours")
+    assert live is not None and not live.get("spec", {}).get("unschedulable")
+    assert not live["metadata"].get("annotations")
+
+    # cordoned by a person between the plan and the act
+    theirs = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "theirs"}, "spec": {"unschedulable": True}}
+    cluster.ensure(NODE, theirs)
+    again = [msgspec.structs.replace(one, node="theirs") for one in (isolate, release)]
+    assert words(cluster, edge, *again) == ["done", "done"]
+    live = cluster.get(NODE, "theirs")
+    assert live is not None and live["spec"]["unschedulable"] is True and not live["metadata"].get("annotations")
+
+
 def test_a_table_for_a_file_goes_to_the_agents(cluster: Cluster, edge: Edge) -> None:
     write = act.WriteRankTable(
         **WHY, namespace="default", name="j", table={"status": "completed"}, file="default.j/hccl.json",

@@ -21,6 +21,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from engine.cli.console_answers import WhatIfDeadline
 from engine.cli.console_answers import answer as answered
 from engine.cli.console_moments import Moments
+from engine.load import load
 from engine.model.plan import Plan
 from engine.observe.observed import observe
 from engine.plan import plan
@@ -347,8 +348,13 @@ def test_a_cordon_a_drain_and_a_job_on_a_copy(tmp_path: Path) -> None:
             drain = [{"do": "drain", "node": "node-00000"}, {"do": "job", "yaml": job}]
             found = await asked(http, {"changes": drain, "horizon": 60})
             events = " ".join(found["frames"][0]["events"])
-            assert "node-00000 is drained of" in events and "Job default/more is created" in events
-            assert found["commands"][0]["text"].startswith("kubectl drain node-00000 ")
+            assert "node-00000 is taken out by an Isolation" in events and "Job default/more is created" in events
+            begin, end = (one["text"] for one in found["commands"][:2])
+            written = begin.partition("<<'YAML'\n")[2].partition("YAML\n")[0].encode()
+            loaded = load({"desired/maintenance.yaml": written}, revision="r")
+            assert [str(d) for d in loaded.diagnostics] == []
+            assert [item.document.spec.nodes for item in loaded.desired.isolations] == [("node-00000",)]
+            assert "git push" in begin and end.startswith("git rm desired/maintenance-node-00000.yaml")
 
     run(work())
 

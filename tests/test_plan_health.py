@@ -251,7 +251,7 @@ def test_a_manual_node_isolation_names_its_document() -> None:
     scope = one(policies=[document("Isolation", "x", nodes=["n0"], reason="broken fan")])
     action = next(a for a in scope.actions if isinstance(a, IsolateNode))
     assert (action.reason, action.evidence.rule, action.evidence.file) == (
-        "ManualIsolation",
+        "Maintenance",
         "Isolation/x",
         "policies/000.yaml",
     )

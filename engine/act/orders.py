@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
@@ -18,7 +18,7 @@ from engine.model.actions import IsolateChip, IsolateNode, PartitionChip, Releas
 from engine.model.cluster import Orders
 from engine.model.seals import Seal, Warrant, isolation_warrant, layout_warrant, reset_warrant
 from engine.wire.errors import WireError
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, ORDERS_PREFIX, POOL_LABEL, SYSTEM
+from engine.wire.names import CORDONED, DEVICE_NAMESPACE, DEVICE_PREFIX, ORDERS_PREFIX, POOL_LABEL, SYSTEM
 from engine.wire.objects import held_chips
 from engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders, reset_order
 from engine.wire.parts import NPU_CORE, chip_of
@@ -69,13 +69,27 @@ async def order_chips(edge: Edge, node: str, actions: Sequence[ChipAction]) -> l
 
 
 async def isolate_node(edge: Edge, action: IsolateNode) -> bool:
-    """Annotate the Node for ``kubectl describe``; placement avoids it by the memory."""
-    return await _mark_node(edge, action.node, action.level)
+    """Annotate the Node for ``kubectl describe``, and cordon it for other schedulers where the action says so;
+    placement avoids it by the memory."""
+
+    def change(notes: Mapping[str, str], cordoned: bool) -> _NodeChange:
+        # the cordon of others is left as it is, and not ours to take back
+        mine = bool(action.cordon) and not cordoned
+        fresh: dict[str, str | None] = {ISOLATED: action.level}
+        return _NodeChange(fresh | ({CORDONED: action.level} if mine else {}), True if mine else None)
+
+    return await _change_node(edge, action.node, change)
 
 
 async def release_node(edge: Edge, action: ReleaseNode) -> bool:
-    """Remove the isolation's annotation from the Node."""
-    return await _mark_node(edge, action.node, None)
+    """Remove the isolation's annotation from the Node, and the cordon if it is Belay's."""
+
+    def change(notes: Mapping[str, str], cordoned: bool) -> _NodeChange:
+        mine = bool(action.uncordon) and CORDONED in notes
+        fresh: dict[str, str | None] = {ISOLATED: None}
+        return _NodeChange(fresh | ({CORDONED: None} if mine else {}), False if mine and cordoned else None)
+
+    return await _change_node(edge, action.node, change)
 
 
 async def set_policy(edge: Edge, node: str, pool: str, digest: str) -> bool:
@@ -146,18 +160,40 @@ async def _report(edge: Edge, node: str) -> tuple[str, str]:
     return f"{DEVICE_NAMESPACE}/{name}@{version}", report_digest(live)
 
 
-async def _mark_node(edge: Edge, name: str, level: str | None) -> bool:
-    live = await edge.kube.get(NODE, name)
-    if live is None:
-        raise Refused(f"node {name} is gone")
-    if (live["metadata"].get("annotations") or {}).get(ISOLATED) == level:
-        return False
-    guard = {"uid": live["metadata"].get("uid"), "annotations": {ISOLATED: level}}
-    try:
-        edge.wrote(await edge.kube.patch(NODE, name, {"metadata": guard}))
-    except NotFound as error:
-        raise Refused(f"node {name} is gone") from error
-    return True
+class _NodeChange(NamedTuple):
+    """Annotations to set (None: to remove), and whether to cordon (None: leave it)."""
+
+    annotations: dict[str, str | None]
+    unschedulable: bool | None
+
+
+async def _change_node(edge: Edge, name: str, change: Callable[[Mapping[str, str], bool], _NodeChange]) -> bool:
+    """Change a Node as its newest state asks for; a cordon is written only if nobody wrote the node meanwhile."""
+    for attempt in range(_TRIES):
+        live = await edge.kube.get(NODE, name)
+        if live is None:
+            raise Refused(f"node {name} is gone")
+        metadata, spec = live["metadata"], live.get("spec") or {}
+        notes = metadata.get("annotations") or {}
+        wanted = change(notes, bool(spec.get("unschedulable")))
+        fresh = {key: value for key, value in wanted.annotations.items() if notes.get(key) != value}
+        if not fresh and wanted.unschedulable is None:
+            return False
+
+        body: dict[str, Any] = {"metadata": {"uid": metadata.get("uid"), "annotations": fresh}}
+        if wanted.unschedulable is not None:
+            body["metadata"]["resourceVersion"] = metadata.get("resourceVersion")
+            body["spec"] = {"unschedulable": wanted.unschedulable or None}
+        try:
+            edge.wrote(await edge.kube.patch(NODE, name, body))
+        except NotFound as error:
+            raise Refused(f"node {name} is gone") from error
+        except Conflict:
+            if attempt == _TRIES - 1:
+                raise
+            continue
+        return True
+    raise AssertionError("unreachable: the last try returns or raises")
 
 
 async def _busy_chips(edge: Edge, node: str) -> Busy:

@@ -6,20 +6,23 @@ Each pass becomes a frame, the difference of two documents; the same for real is
 from __future__ import annotations
 
 import copy
+import dataclasses
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import yaml
 from pydantic import ValidationError
 
 from engine.cli.console_moments import AskedMoment
 from engine.cli.console_plans import declared_by, outcome_body
 from engine.cli.forecast import Forecast, ForecastWatcher, staged
 from engine.cli.phrases import ranges, target
+from engine.documents import Declared, Isolation
 from engine.errors import InputError
 from engine.load.validation_errors import problems_of
 from engine.model.actions import kind_of
-from engine.model.diagnostics import ObjectKey
+from engine.model.diagnostics import ObjectKey, Origin
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.replay.cluster_file import objects_of
@@ -166,16 +169,15 @@ def _change(world: World, one: Mapping[str, Any], where: str, said: list[str]) -
         except ValidationError as error:
             problem = problems_of(error, Event)[0]
             raise InputError(f"{'.'.join(map(str, problem.path))}: {problem.message}", where=where) from error
-    if do in ("cordon", "drain"):
-        key = ObjectKey("v1", "Node", "", node)
-        live = world.objects.get(key)
-        if live is None:
-            raise InputError(f"there is no node {node[:80]!r}", where=where)
-        cordoned = copy.deepcopy(live)
+    if do == "drain":
+        _in_maintenance(world, node, where, said)
+        return []
+    if do == "cordon":
+        cordoned: dict[str, Any] = copy.deepcopy(dict(_node(world, node, where)))
         cordoned.setdefault("spec", {})["unschedulable"] = True
         world.put(cordoned)
         said.append(f"{node} is cordoned")
-        return _drained(world, node, said) if do == "drain" else []
+        return []
     if do == "job":
         _add_job(world, str(one.get("yaml") or ""), where, said)
         return []
@@ -187,19 +189,34 @@ def _change(world: World, one: Mapping[str, Any], where: str, said: list[str]) -
     )
 
 
-def _drained(world: World, node: str, said: list[str]) -> list[Event]:
-    """kubectl drain evicts all pods but those of DaemonSets and of the node itself."""
-    found = []
-    for key, pod in sorted(world.objects.items()):
-        metadata = pod.get("metadata") or {}
-        if key.kind != "Pod" or (pod.get("spec") or {}).get("nodeName") != node:
-            continue
-        owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or () if isinstance(owner, dict)}
-        if "DaemonSet" in owners or "kubernetes.io/config.mirror" in (metadata.get("annotations") or {}):
-            continue
-        found.append(Event.model_validate({"at": "0s", "pod": f"{key.namespace}/{key.name}", "phase": "Deleted"}))
-    said.append(f"{node} is drained of {len(found)} pods")
-    return found
+def _node(world: World, node: str, where: str) -> Mapping[str, Any]:
+    live = world.objects.get(ObjectKey("v1", "Node", "", node))
+    if live is None:
+        raise InputError(f"there is no node {node[:80]!r}", where=where)
+    return live
+
+
+def _in_maintenance(world: World, node: str, where: str, said: list[str]) -> None:
+    """Declare the Isolation that the commands write: a drain by Belay, which moves gangs whole."""
+    _node(world, node, where)
+    document = Isolation.model_validate(yaml.safe_load(isolation_of(node)))
+    kept = [item for item in world.desired.isolations if item.document.name != document.name]
+    kept.append(Declared(document, Origin(_isolation_file(node))))
+    isolations = tuple(sorted(kept, key=lambda item: item.document.name))
+    world.desired = dataclasses.replace(world.desired, isolations=isolations)
+    said.append(f"{node} is taken out by an Isolation")
+
+
+def _isolation_file(node: str) -> str:
+    return f"desired/maintenance-{node}.yaml"
+
+
+def isolation_of(node: str) -> str:
+    """The document that takes a node out for maintenance."""
+    return (
+        "apiVersion: belay.dev/v1alpha1\nkind: Isolation\n"
+        f"metadata: {{name: maintenance-{node}}}\nspec: {{nodes: [{node}], reason: maintenance}}\n"
+    )
 
 
 def _add_job(world: World, text: str, where: str, said: list[str]) -> None:
@@ -231,6 +248,23 @@ def _explanations(outcome: Forecast) -> list[str]:
     return found or ["no job is placed, moved or left waiting"]
 
 
+def _maintenance_commands(node: str) -> list[dict[str, str]]:
+    file = shlex.quote(_isolation_file(node))
+    begin = f"cat > {file} <<'YAML'\n{isolation_of(node)}YAML\n"
+    return [
+        {
+            "for": "drain",
+            "text": f"{begin}git add {file} && git commit -m {shlex.quote(f'{node}: maintenance')} && git push",
+            "note": "in the state repository; gangs move whole. Pods without NPUs stay, for kubectl drain",
+        },
+        {
+            "for": "drain",
+            "text": f"git rm {file} && git commit -m {shlex.quote(f'{node} is back')} && git push",
+            "note": "ends it, and uncordons the node",
+        },
+    ]
+
+
 def _commands(one: Mapping[str, Any]) -> list[dict[str, str]]:
     """What a person runs to do the same for real."""
     do, node = str(one.get("do")), shlex.quote(name(one.get("node")))
@@ -245,8 +279,7 @@ def _commands(one: Mapping[str, Any]) -> list[dict[str, str]]:
     if do == "cordon":
         return [{"for": do, "text": f"kubectl cordon {node}", "note": ""}]
     if do == "drain":
-        text = f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data"
-        return [{"for": do, "text": text, "note": "kubectl uncordon ends it"}]
+        return _maintenance_commands(name(one.get("node")))
     if do == "branch":
         branch = name(one.get("name"))
         merged = f"git merge {shlex.quote(f'origin/{branch}')}"

@@ -19,6 +19,8 @@ _PARAMETERS: Final[Mapping[str, Mapping[str, str]]] = {
     "PatchObject": {"patchType": "patchType"},
     "DeleteObject": {"propagation": "propagation", "budgetUnit": "budgetUnit"},
     "BindPod": {"gang": "gang"},
+    "IsolateNode": {"cordon": "cordon"},
+    "ReleaseNode": {"uncordon": "uncordon"},
     "ResetChips": {"job": "job", "notBefore": "notBefore", "online": "online"},
     "SignalJob": {"budgetUnit": "budgetUnit", "rankList": "rankList"},
     "WriteRankTable": {

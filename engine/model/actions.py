@@ -185,17 +185,19 @@ class ReleaseChip(Action, frozen=True, tag=True, kw_only=True):
 
 
 class IsolateNode(Action, frozen=True, tag=True, kw_only=True):
-    """Keep a whole node from new work."""
+    """Keep a whole node from new work. ``cordon``: from that of other schedulers, too (``spec.unschedulable``)."""
 
     node: str
     level: str
+    cordon: bool | None = None
 
 
 class ReleaseNode(Action, frozen=True, tag=True, kw_only=True):
-    """Take a node back into service."""
+    """Take a node back into service. ``uncordon``: Belay cordoned it."""
 
     node: str
     level: str
+    uncordon: bool | None = None
 
 
 class ResetChips(Action, frozen=True, tag=True, kw_only=True):

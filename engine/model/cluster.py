@@ -34,7 +34,8 @@ class Node(msgspec.Struct, frozen=True):
 
     ``allocatable`` and ``capacity`` count NPU resources in pieces, ``cpu`` in milli-cores,
     ``memory`` and ``ephemeral-storage`` in bytes. ``base_chips`` is the mask of the chips in
-    annotation ``baseDeviceInfos`` (0 when absent), ``base_devices`` its parsed content.
+    annotation ``baseDeviceInfos`` (0 when absent), ``base_devices`` its parsed content. ``maintenance`` is the
+    condition of those who look after nodes that says that this one is emptied or worked on; empty: none.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Node(msgspec.Struct, frozen=True):
     internal_ip: str
     base_chips: int
     base_devices: dict[str, dict[str, Any]]
+    maintenance: str = ""
 
 
 class ChipFault(msgspec.Struct, frozen=True):

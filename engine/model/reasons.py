@@ -38,6 +38,7 @@ class ActionReason(StrEnum):
     LAYOUT_ON_DEMAND = "LayoutOnDemand"
     LAYOUT_REMOVED = "LayoutRemoved"
     LINKS_DECLARED = "LinksDeclared"
+    MAINTENANCE = "Maintenance"
     MANUAL_ISOLATION = "ManualIsolation"
     MISSING = "Missing"
     MOVED = "Moved"

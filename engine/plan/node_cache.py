@@ -22,6 +22,7 @@ from engine.model.plan_cache import CacheKey, Slot, Table, differing
 from engine.model.states import NodeHealth
 from engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, EarlierAssessment, NodeView
 from engine.plan.scope import Scope
+from engine.wire.names import CORDONED
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY: Final = NodeHealth.HEALTHY
@@ -171,6 +172,7 @@ def _is_clean(view: NodeView) -> bool:
         and view.state == _HEALTHY
         and view.level == NORMAL
         and not (view.codes or view.down or view.suspended or view.switch_sub_healthy)
+        and CORDONED not in view.node.annotations  # a pass takes the cordon back
         and not (view.chip_level or view.hit or view.sub_healthy or view.resettable)
         and not (view.resetting or view.recovering or view.unhealthy)
     )

@@ -24,6 +24,11 @@ FUTURE_TOLERANCE: Final = 60.0
 _NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
+#: Why every task on a node goes: a fault of the whole node, or work on it that people planned.
+NODE_DOWN: Final = "NodeUnhealthy"
+MAINTENANCE: Final = "Maintenance"
+
+
 class EarlierAssessment(NamedTuple):
     """Results of an earlier pass for a node: its rows of the plan's ``chips``, and its entry in ``nodes``."""
 
@@ -41,7 +46,8 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     ``closed``: (reason, message) why the node takes no new NPU pod, None when it does.
     ``requested``: sums of what its live pods request, per resource, in the units of Node.allocatable.
     ``groups``: chips that reset together. ``fresh``: the report in force is neither missing, refused nor stale.
-    ``down``: why every task on the node is hit (a node fault), empty when none is. ``hit``: chips whose fault
+    ``down``: why every task on the node goes: ``NODE_DOWN`` (a node fault), ``MAINTENANCE``, empty when none does.
+    ``maintenance``: by what the node is in maintenance, for people. ``hit``: chips whose fault
     evicts the task on them. ``sub_healthy``: chips with a sub-health fault. ``resettable``: faulty chips
     that a reset may heal once idle; ``tolerated``: chips in use whose fault may be healed under
     their job; ``resetting``: chips under a reset order without an answer; ``recovering``: chips reset and not
@@ -78,6 +84,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     groups: tuple[int, ...] = ()
     fresh: bool = False
     down: str = ""
+    maintenance: str = ""
     hit: int = 0
     sub_healthy: int = 0
     switch_sub_healthy: bool = False

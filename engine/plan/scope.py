@@ -79,7 +79,8 @@ class Reschedule:
 
     ``pods`` are all pods it evicts, ``answered`` hit pods that others delete already. ``counted`` is False when it only
     continues an earlier decision, so that no attempt is spent twice; ``spends`` is False when it evicts no pod that an
-    earlier pass did not, so that no budget is. ``failed`` consumes one of ``fault-retry-times``. ``hits`` are
+    earlier pass did not, so that no budget is. ``planned``: people work on the node, so it is neither a fault nor a
+    recovery, and spends budgets only. ``failed`` consumes one of ``fault-retry-times``. ``hits`` are
     fault type, pod, node and rank of the pods that a fault hit.
     """
 
@@ -90,6 +91,7 @@ class Reschedule:
     counted: bool = True
     spends: bool = True
     answered: tuple[str, ...] = ()
+    planned: bool = False
     failed: bool = False
     retries: int = -1
     hits: tuple[tuple[str, str, str, str], ...] = ()

@@ -167,8 +167,10 @@ class World(Agents):
                 self._order(action)
             case act.WriteRankTable():
                 self._rank_table(action)
-            case act.IsolateNode() | act.ReleaseNode():
-                return  # remembered in the history; nodes take no order of their own
+            case act.IsolateNode():
+                self._cordon(action.node, True if action.cordon else None)
+            case act.ReleaseNode():
+                self._cordon(action.node, False if action.uncordon else None)
             case act.ScaleJob():
                 self._scale(action)
             case act.SignalJob():
@@ -184,6 +186,16 @@ class World(Agents):
             one()
 
     # actions
+
+    def _cordon(self, name: str, cordon: bool | None) -> None:
+        """Cordon a node, or take Belay's own cordon back; None: it is isolated in the history only."""
+        live = self.objects.get(ObjectKey("v1", "Node", "", name))
+        if live is None or cordon is None:
+            return
+        if cordon or names.CORDONED in (live["metadata"].get("annotations") or {}):
+            note = "cordoned" if cordon else None
+            change = {"metadata": {"annotations": {names.CORDONED: note}}, "spec": {"unschedulable": cordon or None}}
+            self.put(merged(live, change))
 
     def _bind(self, action: act.BindPod) -> None:
         key = ObjectKey("v1", "Pod", action.namespace, action.pod)

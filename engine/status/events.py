@@ -17,6 +17,7 @@ from engine.model.history import (
     NodeMemory,
 )
 from engine.model.plan import Plan, ShadowChange
+from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
 from engine.wire import names
 from engine.wire.gojson import go_json
@@ -226,7 +227,7 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
     if trouble is not None:
         condition = dict(zip(("reason", "message"), trouble, strict=True))
     warns = isinstance(action, _WARNING) or action.reason == "ResetsFailed" or condition.get("type") in _BAD
-    warns = warns or trouble is not None
+    warns = (warns or trouble is not None) and action.reason != ActionReason.MAINTENANCE
     digest = hashlib.sha256(f"{kind_of(action)}|{namespace}|{name}|{action.message}|{now}".encode()).hexdigest()[:16]
     reason, message = str(condition.get("reason") or action.reason), str(condition.get("message") or action.message)
     if isinstance(action, act.BindPod):

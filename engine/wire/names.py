@@ -38,6 +38,8 @@ MAP_PREFIX: Final = "belay-map-"
 CHIPS_PREFIX: Final = "belay-chips-"
 #: What each queue may have, has and waits for, per shard.
 QUEUES_PREFIX: Final = "belay-queues-"
+#: Annotation of a Node that Belay cordoned: the level of its isolation. No other cordon is ever taken back.
+CORDONED: Final = "belay.dev/cordoned"
 SYNC: Final = "belay-sync"
 #: Servers that cannot serve gRPC, and why.
 SERVER: Final = "belay-server"

@@ -72,7 +72,19 @@ def node(obj: Mapping[str, Any]) -> Node:
         ),
         base_chips=base,
         base_devices=devices,
+        maintenance=_maintenance(status.get("conditions") or ()),
     )
+
+
+#: Conditions of a node (KEP-5683, alpha in Kubernetes 1.37) under which its pods go. ``MaintenancePlanned`` is none:
+#: the node still works.
+_MAINTENANCE: Final = ("DrainInProgress", "Drained", "MaintenanceInProgress")
+
+
+def _maintenance(conditions: Iterable[Mapping[str, Any]]) -> str:
+    """The first of the conditions of maintenance that is true."""
+    true = {str(one.get("type", "")) for one in conditions if one.get("status") == "True"}
+    return next((kind for kind in _MAINTENANCE if kind in true), "")
 
 
 def check_devices(node: Node) -> None:

@@ -6,7 +6,7 @@ form, ``belay-system/belay-manual``, and shows frequency holds; deleting a name 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from engine.documents import Declared, Isolation
 from engine.model.diagnostics import Diagnostic, ObjectKey
@@ -17,14 +17,24 @@ from engine.plan.rules import fault_tables
 from engine.plan.scope import Scope
 from engine.wire import manualinfo, names
 
+
+class NodeHold(NamedTuple):
+    """Why a whole node is in maintenance: the rule, its words for people, and whether Belay cordons the node for it."""
+
+    rule: str
+    text: str
+    cordon: bool
+
+
 ManualHolds = dict[str, dict[int, tuple[ManualHold, ...]]]
 FREQUENCY_LIST_KEY: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.MANUAL)
 LIST_KEY: Final = ObjectKey("v1", "ConfigMap", manualinfo.NAMESPACE, manualinfo.NAME)
 
 
-def isolations(scope: Scope) -> tuple[dict[str, str], ManualHolds]:
-    """Isolations that are in force now: node → rule, and node → chip → holds."""
-    nodes: dict[str, str] = {}
+def isolations(scope: Scope) -> tuple[dict[str, NodeHold], ManualHolds]:
+    """Isolations that are in force now: node → hold, and node → chip → holds. Conditions of nodes that are emptied or
+    worked on hold them too; who writes those cordons the nodes."""
+    nodes: dict[str, NodeHold] = {}
     by_chip = _listed(scope)
     for item in scope.desired.isolations:
         spec, rule = item.document.spec, f"Isolation/{item.document.name}"
@@ -33,11 +43,16 @@ def isolations(scope: Scope) -> tuple[dict[str, str], ManualHolds]:
         until = round(spec.until * 1000) if spec.until is not None else 0
         _diagnose(scope, item, rule, until)
         for node in spec.nodes:
-            nodes.setdefault(node, rule)
+            nodes.setdefault(node, NodeHold(rule, f"{rule}: {spec.reason}" if spec.reason else rule, True))
         for row in spec.chips:
             for chip in row.chips:
                 rules = by_chip.setdefault(row.node, {})
                 rules[chip] = (*rules.get(chip, ()), ManualHold(rule, until))
+
+    for name, known in scope.observed.nodes.items():
+        if known.maintenance and name in scope.nodes:
+            rule = f"Node/{name} {known.maintenance}"
+            nodes.setdefault(name, NodeHold(rule, f"condition {known.maintenance}", False))
     return nodes, by_chip
 
 

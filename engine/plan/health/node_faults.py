@@ -31,7 +31,8 @@ from engine.model.levels import (
     node_status,
 )
 from engine.model.states import NodeHealth
-from engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, NodeView
+from engine.plan.health.manual_isolation import NodeHold
+from engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView
 from engine.plan.rules.fault_rules import FaultRules
 from engine.plan.scope import Scope
 
@@ -69,14 +70,14 @@ def assessed(
     scope: Scope,
     fault_rules: FaultRules,
     view: NodeView,
-    held: str,
+    held: NodeHold | None,
     mass_outage: bool,
     switch: SwitchReport | None,
 ) -> NodeView:
     """The view with its node-level part: state, level, codes, ``down``, ``closed``, ``fresh``.
 
     Args:
-        held: rule of an Isolation document on the node (empty: none).
+        held: the maintenance that the node is in.
         mass_outage: whether the node's pool has a mass outage.
         switch: the node's switch, without the faults that its jobs tolerate for now; their codes are shown all the
             same.
@@ -93,7 +94,7 @@ def assessed(
     separate = node_rank(level) == 2 or status == _UNHEALTHY or stressed
     weak = status == _SUB_HEALTHY
     node_level: str
-    if separate or held:
+    if separate or held is not None:
         node_level = NodeLevel.SEPARATE
     elif not_ready:
         node_level = SwitchLevel.SEPARATE
@@ -104,8 +105,9 @@ def assessed(
     else:
         node_level = level if codes else NORMAL
     known = node_rank(level) == 2 or stressed or (status == _UNHEALTHY and young)
-    down = known or held or (expired and not mass_outage)
-    state = _state(not_ready, bool(held) or stressed, separate, pre)
+    broken = known or (expired and not mass_outage)
+    down = NODE_DOWN if broken else MAINTENANCE if held is not None else view.down
+    state = _state(not_ready, held is not None or stressed, separate, pre)
     if state is None:
         silent = bool(view.resource) and not young
         state = NodeHealth.UNKNOWN if silent else NodeHealth.SUB_HEALTHY if weak else NodeHealth.HEALTHY
@@ -115,7 +117,8 @@ def assessed(
         codes=tuple(sorted({*codes, *switch_codes, *((HEARTBEAT,) if not_ready else ())})),
         switch_sub_healthy=weak,
         level=node_level,
-        down="NodeUnhealthy" if down else view.down,
+        down=down,
+        maintenance=held.text if held is not None else "",
         state=state,
         closed=_closed_reason(view, problem, now, separate, pre, held, not_ready),
     )
@@ -135,12 +138,12 @@ def _state(not_ready: bool, manual: bool, separate: bool, pre: bool) -> NodeHeal
 
 
 def _closed_reason(
-    view: NodeView, problem: str, now: float, separate: bool, pre: bool, held: str, not_ready: bool
+    view: NodeView, problem: str, now: float, separate: bool, pre: bool, held: NodeHold | None, not_ready: bool
 ) -> tuple[str, str] | None:
     if not_ready:
         return "NodeNotReady", "node is not ready"
-    if held:
-        return "NodeIsolated", f"node is unhealthy: isolated by {held}"
+    if held is not None:
+        return "NodeIsolated", f"node is in maintenance: {held.text}"
     if separate:
         return "NodeUnhealthy", "node is unhealthy"
     if pre:

@@ -14,15 +14,7 @@ from typing import Final
 
 import msgspec
 
-from engine.documents import CLUSTER
-from engine.model.actions import (
-    Evidence,
-    IsolateChip,
-    IsolateNode,
-    Preconditions,
-    ReleaseChip,
-    ReleaseNode,
-)
+from engine.model.actions import IsolateChip, ReleaseChip
 from engine.model.cluster import ids_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.faults import level_of
@@ -37,7 +29,7 @@ from engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEA
 from engine.model.plan import ChipState, PlaneLevels
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
-from engine.model.states import ISOLATED, ChipHealth, NodeHealth
+from engine.model.states import ChipHealth, NodeHealth
 from engine.plan import node_cache
 from engine.plan.health import (
     chips,
@@ -51,7 +43,8 @@ from engine.plan.health import (
 )
 from engine.plan.health.assessment import ChipAssessment, ManualHold
 from engine.plan.health.chips import ChipContext
-from engine.plan.health.manual_isolation import ManualHolds
+from engine.plan.health.manual_isolation import ManualHolds, NodeHold
+from engine.plan.health.node_orders import evidence, order_node
 from engine.plan.health.tolerance import Tolerance
 from engine.plan.node_view import NodeView
 from engine.plan.rules import fault_tables
@@ -93,7 +86,7 @@ def run(scope: Scope) -> None:
     for name in assessments.keys() | held_nodes.keys():
         scope.reassess(name)
     for name, view in scope.unassessed_views():
-        own, held = assessments.get(name), held_nodes.get(name, "")
+        own, held = assessments.get(name), held_nodes.get(name)
         assessed.append(name)
         switch = tolerance.switch_seen(view)
         if switch is not None and view.report is not None and switch is not view.report.switch:
@@ -256,14 +249,18 @@ def with_entry(memory: ChipMemory, now_ms: int, text: str) -> ChipMemory:
 
 
 def _order(
-    scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: dict[int, ChipAssessment], held: str
+    scope: Scope,
+    fault_rules: FaultRules,
+    view: NodeView,
+    assessments: dict[int, ChipAssessment],
+    held: NodeHold | None,
 ) -> None:
     """Order the isolations and releases that the node's orders lack."""
     if view.suspended:
         return
     if view.fresh:
         _order_chips(scope, fault_rules, view, assessments)
-    _order_node(scope, view, held)
+    order_node(scope, view, held)
 
 
 def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: dict[int, ChipAssessment]) -> None:
@@ -289,7 +286,7 @@ def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessme
                 message=f"{', '.join(names)} of node {name}: level {level}"
                 + (f" by {', '.join(codes)}" if codes else "")
                 + ("; running work stays" if level == PRE_SEPARATE and any(c in view.used_by for c in fresh) else ""),
-                evidence=_evidence(scope, fault_rules, rule, codes, reports),
+                evidence=evidence(scope, fault_rules, rule, codes, reports),
             )
         )
     gone = [c for c in sorted(ordered) if c not in wanted and not (view.resetting | view.recovering) >> c & 1]
@@ -305,64 +302,6 @@ def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessme
                 evidence=fault_rules.evidence("report", (), reports, scope.desired.revision),
             )
         )
-
-
-def _order_node(scope: Scope, view: NodeView, held: str) -> None:
-    """Isolate or release a node; a node that is only not ready needs no order."""
-    name = view.node.name
-    before = scope.memory.nodes.get(name, _NO_MEMORY).isolated
-    if view.state in ISOLATED:
-        if before != view.level:
-            scope.actions.append(
-                IsolateNode(
-                    node=name,
-                    level=view.level,
-                    reason=ActionReason.MANUAL_ISOLATION
-                    if view.state == NodeHealth.MANUALLY_ISOLATED
-                    else ActionReason.NODE_FAULT,
-                    message=f"node {name}: {view.closed[1] if view.closed else view.state}",
-                    evidence=_node_evidence(scope, view, held),
-                    preconditions=Preconditions(uid=view.node.uid),
-                )
-            )
-    elif before and view.state in (_HEALTHY_NODE, NodeHealth.SUB_HEALTHY):
-        scope.actions.append(
-            ReleaseNode(
-                node=name,
-                level=before,
-                reason=ActionReason.REPORT_CLEAN,
-                message=f"node {name}: nothing keeps it out any more",
-                evidence=_node_evidence(scope, view, ""),
-                preconditions=Preconditions(uid=view.node.uid),
-            )
-        )
-
-
-def _evidence(
-    scope: Scope, fault_rules: FaultRules, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]
-) -> Evidence:
-    """Evidence with the place in Git of the Isolation or policy that decided."""
-    for item in scope.desired.isolations:
-        if rule == f"Isolation/{item.document.name}":
-            line = 0 if item.origin.file.startswith(CLUSTER) else item.origin.line
-            return Evidence(rule, item.origin.file, line, scope.desired.revision, codes, reports)
-    return fault_rules.evidence(rule, codes, reports, scope.desired.revision)
-
-
-def _node_evidence(scope: Scope, view: NodeView, held: str) -> Evidence:
-    """Evidence of a decision about a node; ``held`` is the rule of an Isolation document on it."""
-    name = view.node.name
-    reports = tuple(
-        text
-        for text, there in (
-            (f"mindx-dl/mindx-dl-nodeinfo-{name}", name in scope.observed.node_reports),
-            (f"kube-system/mindx-dl-deviceinfo-{name}", view.report is not None),
-        )
-        if there
-    )
-    if held and scope.fault_rules is not None:
-        return _evidence(scope, scope.fault_rules, held, view.codes, reports)
-    return Evidence(rule="report", codes=view.codes, reports=reports)
 
 
 def _shadows(scope: Scope, fault_rules: FaultRules, assessments: Assessments) -> None:

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 
 from engine.model.levels import SUB_HEALTH
 from engine.model.reasons import ActionReason
+from engine.plan.node_view import MAINTENANCE, NODE_DOWN
 
-NODE: Final = "NodeUnhealthy"
+NODE: Final = NODE_DOWN
 CARD: Final = "CardUnhealthy"
 FAILED: Final = "pod-failed"
 RELATION: Final = "RelationFaultSeparate"
@@ -21,11 +22,12 @@ SUB: Final = SUB_HEALTH.value
 PROCESS: Final = "process-exception"
 
 #: A job's reason is the first of these among its pods, else pod-failed.
-ORDER: Final = (NODE, CARD, SUB, RELATION, PROCESS, FAILED)
+ORDER: Final = (NODE, CARD, MAINTENANCE, SUB, RELATION, PROCESS, FAILED)
 #: Fault type → reason of the actions.
 REASONS: Final[dict[str, str]] = {
     NODE: ActionReason.NODE_UNHEALTHY,
     CARD: ActionReason.CARD_UNHEALTHY,
+    MAINTENANCE: ActionReason.MAINTENANCE,
     SUB: SUB,
     RELATION: ActionReason.RELATION_FAULT_SEPARATE,
     PROCESS: ActionReason.PROCESS_EXCEPTION,
@@ -67,6 +69,8 @@ class DecisionRow(NamedTuple):
 TABLE: Final = (
     DecisionRow(_ANY, ("off",), (), NOTHING),
     DecisionRow(_HARD, _EXTERNAL, (), MARK),
+    # work that people planned leaves a job the time to save
+    DecisionRow(frozenset({MAINTENANCE}), (), (), GRACE),
     DecisionRow(_HARD, ("force",), (), FORCE),
     DecisionRow(_HARD, ("grace",), (), GRACE),
     DecisionRow(frozenset({SUB}), (), ("ignore",), NOTHING),

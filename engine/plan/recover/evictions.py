@@ -36,8 +36,8 @@ from engine.model.times import rfc3339
 from engine.plan import restart_scope, roles
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.health import node_faults, tolerance
-from engine.plan.node_view import NodeView
-from engine.plan.recover import costing, decisions
+from engine.plan.node_view import MAINTENANCE, NodeView
+from engine.plan.recover import costing, decisions, maintenance
 from engine.plan.recover.avoided_nodes import avoid
 from engine.plan.recover.decisions import CARD, FAILED, NODE, PROCESS, REASONS, RELATION, SUB, PodFault
 from engine.plan.restart_scope import Victims
@@ -64,7 +64,8 @@ def run(scope: Scope) -> None:
         by_gang.setdefault(scope.gang_of[key], {})[key] = hits[key]
     grace_over_time = float(init_params(scope.desired, scope.observed).grace_over_time)
     members = _members(scope, {*by_gang, *costing.open_recoveries(scope)})
-    costing.choose_levels(scope, by_gang, members)
+    broken = {name: hits for name, hits in by_gang.items() if any(hit.kind != MAINTENANCE for hit in hits.values())}
+    costing.choose_levels(scope, broken, members)
     for name in sorted({*by_gang, *(k for k, m in scope.memory.jobs.items() if m.evicted and k in scope.gangs)}):
         gang = scope.gangs.get(name)
         if gang is None or gang.fault_scheduling == "off":
@@ -109,6 +110,8 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
     if pod.holds_chips and view is not None and (view.down or view.hit):
         bad = mask_of(list(chip_ids(pod))) & view.hit
         silent_only = view.level == SwitchLevel.SEPARATE  # known faults come before a node that is not ready
+        if view.down == MAINTENANCE and not bad:
+            return PodFault(MAINTENANCE, (), f"node {pod.node} is in maintenance ({view.maintenance})")
         if view.down and not (bad and silent_only) and _node_fault_evicts(scope, view, pod):
             why = ", ".join(view.codes) or (view.closed[1] if view.closed else NODE)
             return PodFault(NODE, view.codes, f"node {pod.node} is {view.state} ({why})")
@@ -116,6 +119,8 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
             return _chip_fault(view, bad, CARD)
     if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
         return PodFault(NODE, (node_faults.HEARTBEAT,), f"node {pod.node} does not exist any more")
+    if maintenance.drained_by_others(scope, gang, pod, view):
+        return PodFault(MAINTENANCE, (), f"pod {pod.key} is evicted from node {pod.node}, which others drain")
     if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):
         return PodFault(FAILED, (), f"pod {pod.key} failed")
     label = relations.worse(pod.labels.get("fault-type", ""), scope.blamed.get(pod.key, ""))
@@ -271,7 +276,8 @@ def _evict(
     why: EvictionDecision,
     memory: JobMemory,
 ) -> None:
-    blocked, until = _attempts(scope, gang, fresh or late, memory) if why.counted else (False, None)
+    spends = why.counted and why.reason != MAINTENANCE  # work that people planned is no attempt to repair
+    blocked, until = _attempts(scope, gang, fresh or late, memory) if spends else (False, None)
     if why.exits and fresh and not blocked:
         _exit_gracefully(scope, gang, gang.key if chosen.whole else fresh[0].key)
     elif why.counted and fresh and not blocked and not chosen.whole and restart_scope.pod_level(gang):
@@ -308,6 +314,7 @@ def _evict(
             counted=why.counted and (chosen.whole or pod.uid not in memory.evicted),
             spends=pod.uid not in memory.evicted or (before is not None and before.spends),
             answered=why.answered,
+            planned=why.reason == MAINTENANCE,
             failed=why.counted and why.reason == FAILED,
             retries=restart_scope.retries_left(scope, gang),
             hits=why.hits,

@@ -136,10 +136,13 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
         if pod.node:
             nodes[str(rank) if rank is not None else pod.name] = pod.node
     alive = {p.uid for p in scope.observed.pods.values() if scope.gang_of.get(p.key) == gang}
-    counted = any(change.counted for change in changes)
+    told = any(change.counted for change in changes)
+    counted = any(change.counted and not change.planned for change in changes)
     failed = any(change.failed for change in changes)
-    faults = dict.fromkeys((*before.fault_nodes, *(n for change in changes for n in change.fault_nodes)))
-    reason = changes[0].reason
+    broken = [node for change in changes if not change.planned for node in change.fault_nodes]
+    faults = dict.fromkeys((*before.fault_nodes, *broken))
+    what = "rescheduled" if counted else "moved"
+    line = (scope.now_ms, f"{what}: {changes[0].reason}{why}"[:MAX_LINE])
     hits = tuple(sorted({hit for change in changes for hit in change.hits}))[:MAX_RECORDS]
     scope.memory.jobs[gang] = msgspec.structs.replace(
         before,
@@ -149,9 +152,7 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
         reschedules=(*before.reschedules, *((scope.now_ms,) if counted else ()))[-MAX_RESCHEDULES:],
         retries=max(0, changes[0].retries - 1) if failed else before.retries,
         evicted={u: t for u, t in sorted(evicted.items()) if u in alive},
-        timeline=(*before.timeline, *(((scope.now_ms, f"rescheduled: {reason}{why}"[:MAX_LINE]),) if counted else ()))[
-            -TIMELINE:
-        ],
+        timeline=(*before.timeline, *((line,) if told else ()))[-TIMELINE:],
         rescheduled=before.rescheduled + counted,
         records=(*((RescheduleRecord(scope.now_ms, hits),) if counted else ()), *before.records)[:MAX_RECORDS],
     )

@@ -1,0 +1,88 @@
+"""Orders about whole nodes: isolation, cordon and release, and where in Git their cause stands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.documents import CLUSTER
+from engine.model.actions import Evidence, IsolateNode, Preconditions, ReleaseNode
+from engine.model.history import NodeMemory
+from engine.model.reasons import ActionReason
+from engine.model.states import ISOLATED, NodeHealth
+from engine.plan.health.manual_isolation import NodeHold
+from engine.plan.node_view import MAINTENANCE, NodeView
+from engine.plan.rules.fault_rules import FaultRules
+from engine.plan.scope import Scope
+from engine.wire.names import CORDONED
+
+# read often: members of an enumeration are slow to look up
+_HEALTHY: Final = NodeHealth.HEALTHY
+_NO_MEMORY: Final = NodeMemory()
+
+
+def order_node(scope: Scope, view: NodeView, held: NodeHold | None) -> None:
+    """Isolate or release a node; a node that is only not ready needs no order."""
+    name = view.node.name
+    before = scope.memory.nodes.get(name, _NO_MEMORY).isolated
+    # a node that others cordoned stays theirs: it gets no annotation, so it is not uncordoned either
+    cordon = held is not None and held.cordon and not view.node.unschedulable
+    uncordon = CORDONED in view.node.annotations
+    if view.state in ISOLATED:
+        if before != view.level or cordon:
+            scope.actions.append(
+                IsolateNode(
+                    node=name,
+                    level=view.level,
+                    reason=_why_isolated(view),
+                    cordon=cordon or None,
+                    message=f"node {name}: {view.closed[1] if view.closed else view.state}",
+                    evidence=_node_evidence(scope, view, held),
+                    preconditions=Preconditions(uid=view.node.uid),
+                )
+            )
+    elif (before or uncordon) and view.state in (_HEALTHY, NodeHealth.SUB_HEALTHY):
+        scope.actions.append(
+            ReleaseNode(
+                node=name,
+                level=before,
+                uncordon=uncordon or None,
+                reason=ActionReason.REPORT_CLEAN,
+                message=f"node {name}: nothing keeps it out any more",
+                evidence=_node_evidence(scope, view, None),
+                preconditions=Preconditions(uid=view.node.uid),
+            )
+        )
+
+
+def evidence(
+    scope: Scope, fault_rules: FaultRules, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]
+) -> Evidence:
+    """Evidence with the place in Git of the Isolation or policy that decided."""
+    for item in scope.desired.isolations:
+        if rule == f"Isolation/{item.document.name}":
+            line = 0 if item.origin.file.startswith(CLUSTER) else item.origin.line
+            return Evidence(rule, item.origin.file, line, scope.desired.revision, codes, reports)
+    return fault_rules.evidence(rule, codes, reports, scope.desired.revision)
+
+
+def _why_isolated(view: NodeView) -> ActionReason:
+    if view.down == MAINTENANCE:
+        return ActionReason.MAINTENANCE
+    manual = view.state == NodeHealth.MANUALLY_ISOLATED
+    return ActionReason.MANUAL_ISOLATION if manual else ActionReason.NODE_FAULT
+
+
+def _node_evidence(scope: Scope, view: NodeView, held: NodeHold | None) -> Evidence:
+    """Evidence of a decision about a node and the maintenance that it is in."""
+    name = view.node.name
+    reports = tuple(
+        text
+        for text, there in (
+            (f"mindx-dl/mindx-dl-nodeinfo-{name}", name in scope.observed.node_reports),
+            (f"kube-system/mindx-dl-deviceinfo-{name}", view.report is not None),
+        )
+        if there
+    )
+    if held is not None and scope.fault_rules is not None:
+        return evidence(scope, scope.fault_rules, held.rule, view.codes, reports)
+    return Evidence(rule="report", codes=view.codes, reports=reports)

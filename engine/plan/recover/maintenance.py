@@ -1,0 +1,32 @@
+"""Drains that others do.
+
+`kubectl drain` cordons a node and evicts its pods one by one. A gang that loses a pod so cannot go on without it, and
+its other pods would keep their chips for nothing: it is moved whole.
+"""
+
+from __future__ import annotations
+
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.plan import restart_scope
+from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.plan.node_view import NodeView
+from engine.plan.scope import Scope
+from engine.wire.names import CORDONED
+
+
+def drained_by_others(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None) -> bool:
+    """Whether the pod goes because others empty its node: the node is cordoned, not by Belay, and the pod is
+    being deleted, not by Belay.
+
+    A pod beyond the job's number goes because the job shrinks, wherever it runs.
+    """
+    if pod.deleting is None or view is None or not view.node.unschedulable or CORDONED in view.node.annotations:
+        return False
+    if gang.kind in INDEPENDENT_KINDS or pod.uid in restart_scope.memory_of(scope, gang).evicted:
+        return False
+    staying = [key for key in gang.pods if scope.observed.pods[key].deleting is None]
+    return 0 < len(staying) < gang.replicas
+
+
+__all__ = ["drained_by_others"]

@@ -1,0 +1,224 @@
+"""Work on nodes that people planned: by an Isolation, by `kubectl drain`, by the conditions of a node's keeper."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.model.actions import EvictPod, IsolateNode, ReleaseNode
+from engine.model.diagnostics import ObjectKey
+from engine.model.history import JobMemory
+from engine.model.plan import Plan
+from engine.wire.names import CORDONED
+from tests.golden.stories import compare, sample_files, sample_world
+from tests.simworld import World
+
+JOB = "default/AscendJob/pretrain"
+DOCUMENT = b"""apiVersion: belay.dev/v1alpha1
+kind: Isolation
+metadata: {name: new-optics}
+spec: {nodes: [NODE], reason: optics are replaced}
+"""
+
+
+def isolated(*nodes: str) -> dict[str, bytes]:
+    """The sample repository with these nodes taken out by hand."""
+    document = DOCUMENT.replace(b"NODE", ", ".join(nodes).encode())
+    return sample_files() | ({"desired/maintenance.yaml": document} if nodes else {})
+
+
+def placement(world: World) -> dict[str, str]:
+    return {name: pod["spec"].get("nodeName", "") for name, pod in world.pods().items() if name.startswith("pretrain")}
+
+
+def node(world: World, name: str) -> dict[str, Any]:
+    return world.objects[ObjectKey("v1", "Node", "", name)]
+
+
+def cordoned(world: World, name: str) -> bool:
+    return bool(node(world, name)["spec"].get("unschedulable"))
+
+
+def cordon(world: World, name: str, wanted: bool = True) -> None:
+    """What `kubectl cordon` and `uncordon` write."""
+    live = copy.deepcopy(node(world, name))
+    live["spec"]["unschedulable"] = wanted or None
+    world.put(live)
+
+
+def drain(world: World, name: str) -> None:
+    """What `kubectl drain` does: it cordons the node and evicts the pods on it, one by one."""
+    cordon(world, name)
+    for key, pod in sorted(world.objects.items()):
+        if key.kind == "Pod" and pod["spec"].get("nodeName") == name:
+            world.evict(key, 30)
+
+
+def memory(world: World) -> JobMemory:
+    return world.observer.observed().history.jobs.get(JOB, JobMemory())
+
+
+def whole(world: World) -> bool:
+    pods = world.pods().values()
+    return len(placement(world)) == 2 and all(pod["status"]["phase"] == "Running" for pod in pods)
+
+
+def started(seed: int = 0) -> tuple[World, str, str]:
+    """A world whose job runs, and the nodes of its two pods."""
+    world = sample_world(seed)
+    world.until_quiet()
+    world.story.clear()
+    where = placement(world)
+    return world, where["pretrain-master-0"], where["pretrain-worker-0"]
+
+
+def evictions(plans: list[Plan]) -> list[EvictPod]:
+    return [action for plan in plans for action in plan.actions if isinstance(action, EvictPod)]
+
+
+def test_an_isolation_cordons_moves_the_gang_whole_and_gives_the_node_back(update_golden: bool) -> None:
+    world, first, other = started()
+    world.push(isolated(first))
+    plans = world.until_quiet()
+
+    gone = evictions(plans)
+    assert {one.pod for one in gone} == {"pretrain-master-0", "pretrain-worker-0"}
+    assert {(one.reason, one.force, one.budget_unit) for one in gone} == {("Maintenance", False, JOB)}
+    assert whole(world) and first not in placement(world).values()
+    assert cordoned(world, first) and CORDONED in node(world, first)["metadata"]["annotations"]
+    assert not cordoned(world, other)
+
+    world.push(isolated())
+    back = world.until_quiet()
+    compare("maintenance", world.story, update_golden)
+    assert not cordoned(world, first) and CORDONED not in node(world, first)["metadata"]["annotations"]
+    assert sum(isinstance(action, ReleaseNode) for plan in back for action in plan.actions) == 1
+
+
+def test_planned_work_is_no_fault_no_attempt_and_no_recovery() -> None:
+    world, first, _ = started()
+    for nodes in ((first,), ()) * 8:  # more often than a job is rescheduled for faults
+        world.push(isolated(*nodes))
+        world.until_quiet()
+        assert whole(world)
+    kept = memory(world)
+    assert (kept.reschedules, kept.records, kept.recoveries, kept.fault_nodes) == ((), (), (), ())
+    assert any("moved: Maintenance: node" in text and "optics are replaced" in text for _, text in kept.timeline)
+
+
+def test_a_cordon_of_somebody_else_stays_when_the_isolation_ends() -> None:
+    world, first, _ = started()
+    cordon(world, first)
+    for files in (isolated(first), isolated()):
+        world.push(files)
+        world.until_quiet()
+        assert cordoned(world, first) and CORDONED not in node(world, first)["metadata"]["annotations"]
+
+
+def test_a_person_who_uncordons_during_an_isolation_does_not_open_the_node() -> None:
+    world, first, _ = started()
+    world.push(isolated(first))
+    world.until_quiet()
+    cordon(world, first, wanted=False)
+    plans = world.until_quiet()
+    again = [action for plan in plans for action in plan.actions if isinstance(action, IsolateNode)]
+    assert cordoned(world, first) and [one.cordon for one in again] == [True]
+
+
+def test_an_isolation_of_chips_cordons_nothing() -> None:
+    world, first, _ = started()
+    document = DOCUMENT.replace(b"nodes: [NODE]", b"chips: [{node: " + first.encode() + b", chips: [0]}]")
+    world.push(sample_files() | {"desired/maintenance.yaml": document})
+    world.until_quiet()
+    assert not cordoned(world, first)
+
+
+def test_a_drain_by_others_moves_the_gang_whole(update_golden: bool) -> None:
+    world, first, other = started()
+    drain(world, first)
+    plans = world.until_quiet()
+    compare("drained-by-others", world.story, update_golden)
+    assert {one.pod for one in evictions(plans)} == {"pretrain-worker-0" if other != first else "pretrain-master-0"}
+    assert {one.reason for one in evictions(plans)} == {"Maintenance"}
+    assert whole(world) and first not in placement(world).values()
+    assert cordoned(world, first), "the cordon is theirs"
+
+
+def test_a_pod_that_a_person_deletes_on_an_open_node_takes_no_other_with_it() -> None:
+    world, _, _ = started()
+    world.evict(ObjectKey("v1", "Pod", "default", "pretrain-master-0"), 30)
+    assert evictions(world.until_quiet()) == [] and whole(world)
+
+
+@pytest.mark.parametrize("kind", ["DrainInProgress", "Drained", "MaintenanceInProgress"])
+def test_the_conditions_of_a_nodes_keeper_move_its_jobs(kind: str) -> None:
+    world, first, _ = started()
+
+    def condition(status: str) -> None:
+        live = copy.deepcopy(node(world, first))
+        rest = [row for row in live["status"]["conditions"] if row["type"] != kind]
+        live["status"]["conditions"] = [*rest, {"type": kind, "status": status}]
+        world.put(live)
+
+    condition("True")
+    gone = evictions(world.until_quiet())
+    assert {one.reason for one in gone} == {"Maintenance"} and kind in gone[0].message
+    assert whole(world) and first not in placement(world).values()
+    assert not cordoned(world, first), "who writes the condition cordons"
+
+    condition("False")
+    released = [a for plan in world.until_quiet() for a in plan.actions if isinstance(a, ReleaseNode)]
+    assert [one.node for one in released] == [first]
+
+
+def test_planned_maintenance_alone_moves_nothing() -> None:
+    world, first, _ = started()
+    live = copy.deepcopy(node(world, first))
+    live["status"]["conditions"].append({"type": "MaintenancePlanned", "status": "True"})
+    world.put(live)
+    assert [action for plan in world.until_quiet() for action in plan.actions] == []
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(("isolate", "end", "cordon", "uncordon", "drain")), st.integers(1, 4)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(steps=STEPS, seed=st.integers(0, 1000))
+def test_whatever_people_do_the_gang_is_whole_and_only_our_cordon_is_taken_back(
+    steps: list[tuple[str, int]], seed: int
+) -> None:
+    world = sample_world(seed)
+    world.until_quiet()
+    taken: set[str] = set()
+    for what, number in steps:
+        name = f"node-{number}"
+        if what in ("isolate", "end"):
+            taken = taken | {name} if what == "isolate" else taken - {name}
+            world.push(isolated(*sorted(taken)))
+        elif what == "drain":
+            drain(world, name)
+        else:
+            cordon(world, name, wanted=what == "cordon")
+        world.step(some=0.8)
+        world.pass_time(61.0)
+    world.until_quiet(ceiling=60)
+    world.pass_time(3600.0)  # budgets
+    world.until_quiet(ceiling=60)
+
+    assert whole(world) and not taken & set(placement(world).values())
+    theirs = {key.name for key in world.objects if key.kind == "Node" and cordoned(world, key.name)}
+    ours = {name for name in theirs if CORDONED in (node(world, name)["metadata"].get("annotations") or {})}
+    assert taken <= theirs and ours <= taken
+
+    world.push(isolated())
+    world.until_quiet(ceiling=60)
+    left = {key.name for key in world.objects if key.kind == "Node" and cordoned(world, key.name)}
+    assert left == theirs - ours
