@@ -168,7 +168,7 @@ class _NodeChange(NamedTuple):
 
 
 async def _change_node(edge: Edge, name: str, change: Callable[[Mapping[str, str], bool], _NodeChange]) -> bool:
-    """Change a Node as its newest state asks for; a cordon is written only if nobody wrote the node meanwhile."""
+    """Change a Node as its newest state asks for; a cordon is written only on the node as it was read."""
     for attempt in range(_TRIES):
         live = await edge.kube.get(NODE, name)
         if live is None:
