@@ -312,11 +312,12 @@ def test_the_shipped_policy_covers_every_level(shipped: Desired) -> None:
 def test_settings_default_to_the_references_shipped_yaml(shipped: Desired) -> None:
     params = shipped.settings.init_params
     assert (params.grace_over_time, params.shared_tor_num, params.nslb_version) == (900, 2, "1.0")
-    assert (params.preset_virtual_device, params.use_cluster_info_manager, params.force_enqueue) == (False, True, True)
+    assert (params.preset_virtual_device, params.use_cluster_info_manager, params.force_enqueue) == (True, True, True)
     assert (params.self_maintain_available_card, params.prefer_previous_node) == (True, True)
     assert (params.super_pod_size, params.super_pod_nodes, params.reserved_nodes) == (48, 48, 2)
     beside = params.from_arguments({"nslb-version": "2.0"}, base=params)
     assert (beside.super_pod_size, beside.prefer_previous_node) == (None, False), "as the reference's code"
+    assert beside.preset_virtual_device is False, "as the reference's code"
 
 
 def test_the_sample_cluster_is_valid() -> None:

@@ -195,6 +195,7 @@ def core_world(*pods: Pod, chips: int = 2, nodes: int = 1, objects: tuple[dict[s
         [report(n, chips=chips) for n in names],
         pods,
         objects=[*owners, *objects],
+        init_params={"presetVirtualDevice": "false"},
     )
 
 

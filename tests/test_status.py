@@ -269,7 +269,7 @@ def test_a_scheduler_beside_belay_gets_the_levels_of_jobs_and_policies(
 
 
 def test_faulty_nodes_and_retries_are_written_in_the_schedulers_form() -> None:
-    """Byte for byte as in the reference's sample of this ConfigMap, but for NodeDEnable, which it writes no more."""
+    """Byte for byte as in the reference's sample of this ConfigMap."""
     faults = [
         worlds.fault(4, "A8028801", "SeparateNPU"),
         worlds.fault(0, "81078603", "PreSeparateNPU", kind="CardNetworkUnhealthy"),
@@ -289,7 +289,7 @@ def test_faulty_nodes_and_retries_are_written_in_the_schedulers_form() -> None:
         '"fault_code":"81078603"},{"fault_type":"CardUnhealthy","npu_name":"Ascend910-4","fault_level":"SeparateNPU",'
         '"fault_handling":"SeparateNPU","large_model_fault_level":"SeparateNPU","fault_code":"A8028801"}],'
         '"NodeName":"n0","UnhealthyNPU":["Ascend910-4"],"NetworkUnhealthyNPU":["Ascend910-0"],'
-        '"NodeHealthState":"CardUnhealthy","UpdateTime":1744182212}]'
+        '"NodeDEnable":true,"NodeHealthState":"CardUnhealthy","UpdateTime":1744182212}]'
     )
     assert data["remain-retry-times"] == '{"train/j-uid-train-j":{"UUID":"uid-train-j","Times":3}}'
     used = msgspec.structs.replace(plan, history=History(jobs={JOB: JobMemory(uid="uid-train-j", retries=1)}))
@@ -301,6 +301,26 @@ def test_faulty_nodes_and_retries_are_written_in_the_schedulers_form() -> None:
     quiet = named(scheduler_bodies(plan_of(), worlds.world(1)))
     assert quiet["vcjob-fault-npu-cm"] == {"fault-node": "", "remain-retry-times": ""}
     assert quiet["job-reschedule-reason"] == {"recent-reschedule-records": ""}
+
+
+def test_a_node_that_is_not_ready_has_the_documented_element() -> None:
+    nodes = [
+        msgspec.structs.replace(worlds.node("n0", labels={"nodeDEnable": "off"}), ready=False, ready_changed=NOW - 600)
+    ]
+    seen = worlds.observed(nodes, [worlds.report("n0", faults=[worlds.fault(3)], unhealthy=[3])], [])
+    (node,) = json.loads(
+        named(scheduler_bodies(decided(worlds.desired(), seen, NOW), seen))["vcjob-fault-npu-cm"]["fault-node"]
+    )
+    away, chip = node["FaultDeviceList"]
+    assert away == {
+        "fault_type": "NodeUnhealthy",
+        "npu_name": "",
+        "fault_level": "",
+        "fault_handling": "",
+        "large_model_fault_level": "",
+        "fault_code": "heartbeatTimeOut",
+    }
+    assert (chip["npu_name"], node["NodeHealthState"], node["NodeDEnable"]) == ("Ascend910-3", "NodeUnhealthy", False)
 
 
 def test_reschedules_are_listed_newest_first_within_950_kib() -> None:

@@ -56,6 +56,14 @@ def pod(name: str, resource: str, count: int, labels: dict[str, str], **more: An
     }
 
 
+ON_DEMAND = """
+apiVersion: belay.dev/v1alpha1
+kind: SchedulingSettings
+metadata: {name: on-demand}
+spec: {initParams: {presetVirtualDevice: false}}
+"""
+
+
 def plan(path: Path, *items: dict[str, Any], files: dict[str, str] | None = None) -> dict[str, Any]:
     file = path / "cluster.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
@@ -87,6 +95,7 @@ def test_ai_cores_of_every_family(family: str, tmp_path: Path) -> None:
         pod("small", CORE, small, {"ring-controller.atlas": kind}),
         pod("whole", CORE, 2 * cores, {"ring-controller.atlas": kind}),
         pod("odd", CORE, 7, {"ring-controller.atlas": kind}),
+        files={"settings.yaml": ON_DEMAND},
     )  # fmt: skip
     bound = {action["pod"]: action for action in printed["actions"] if action["kind"] == "BindPod"}
     assert set(bound) == {"small", "whole"}

@@ -19,6 +19,12 @@ CORE = "huawei.com/npu-core"
 FAMILY = load({}).desired.families["Ascend310P"]
 TOTALS = FAMILY.totals("310P3").totals
 GROUPS = range(4)
+ON_DEMAND = b"""
+apiVersion: belay.dev/v1alpha1
+kind: SchedulingSettings
+metadata: {name: on-demand}
+spec: {initParams: {presetVirtualDevice: false}}
+"""
 
 
 class VNPUWorld(World):
@@ -32,6 +38,10 @@ class VNPUWorld(World):
         self.cuts = 0
         nodes = [Node(name, chips=count, kind="Ascend310P", labels=INFER) for name, count in sorted(chips.items())]
         super().__init__(files, nodes, seed=seed)
+
+    def push(self, files: Mapping[str, bytes], *, broken: bool = False) -> None:
+        """A new revision, with the settings that nodes which offer AI cores need."""
+        super().push(files | {"policies/on-demand.yaml": ON_DEMAND} if self.on_demand else files, broken=broken)
 
     def move(self) -> None:
         """The faked rest; then kubelets offer what there is."""

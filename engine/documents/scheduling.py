@@ -49,7 +49,7 @@ class InitParams(Document):
     )
 
     grace_over_time: Annotated[WholeText, Field(alias="grace-over-time", ge=2, le=3600)] = DEFAULT_GRACE_SECONDS
-    preset_virtual_device: Annotated[TruthText, Field(alias="presetVirtualDevice")] = False
+    preset_virtual_device: Annotated[TruthText, Field(alias="presetVirtualDevice")] = True
     nslb_version: Annotated[
         Literal["1.0", "2.0"], BeforeValidator(_version), Field(alias="nslb-version"),
         WithJsonSchema({"enum": ["1.0", "2.0", 1.0, 2.0]}),
@@ -136,7 +136,11 @@ def _argument(value: object) -> str:
 
 
 #: What an argument means that Volcano's configuration lacks, where the shipped YAML writes another value.
-_DEFAULTS_OF_THE_CODE: Final[Mapping[str, Any]] = {"super_pod_size": None, "prefer_previous_node": False}
+_DEFAULTS_OF_THE_CODE: Final[Mapping[str, Any]] = {
+    "super_pod_size": None,
+    "prefer_previous_node": False,
+    "preset_virtual_device": False,
+}
 _FIELD_OF: Final[Mapping[str, str]] = {str(info.alias): name for name, info in InitParams.model_fields.items()}
 #: A present key with any text but "true" is false, whatever its default.
 _TRUTHS: Final = dict.fromkeys(

@@ -2,7 +2,8 @@
 
 Keys, their order and what is left out follow component/ascend-for-volcano/internal/rescheduling (type.go, cache.go,
 configmap.go) and the samples in docs/zh/scheduling/07_references/02_common_operations.md: without content a value is an
-empty text, not an empty list.
+empty text, not an empty list. ``NodeDEnable`` and the element of a node that is not ready are those of the documents;
+the newest plugin writes neither.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from engine.model.plan import ChipState, Plan
 from engine.model.plan_cache import PlanCache
 from engine.model.states import NodeHealth
 from engine.model.times import utc
+from engine.plan.health.node_faults import HEARTBEAT
 from engine.status import public_fault_statistics
 from engine.status.bodies import config_map
 from engine.status.elements import elements, network_unhealthy, unhealthy
@@ -39,6 +41,10 @@ MAX_BYTES: Final = 950 * 1024
 _HEALTHY: Final = NodeHealth.HEALTHY
 _UNKNOWN: Final = NodeHealth.UNKNOWN
 _ELEMENT: Final = ("fault_type", "npu_name", "fault_level", "fault_handling", "large_model_fault_level", "fault_code")
+#: The element of a node whose kubelet no longer answers: no chip, no level.
+_NOT_READY: Final = [dict.fromkeys(_ELEMENT, "") | {"fault_type": "NodeUnhealthy", "fault_code": HEARTBEAT}]
+#: A node's label with which MindCluster's users switched NodeD off.
+_NODED: Final = "nodeDEnable"
 
 
 def scheduler_bodies(
@@ -88,14 +94,17 @@ def _nodes(plan: Plan, raw: Observed, observed: Observed) -> list[dict[str, Any]
         planes = plan.planes.get(node.node, {})
         network = network_unhealthy(report, own, planes)
         out = unhealthy(report, tuple(chips))
+        away = _NOT_READY if node.state == NodeHealth.NOT_READY else []
+        faults = [{k: e[k] for k in _ELEMENT} for e in elements(report, tuple(chips), own, planes)]
         if not chips and not out and not network and node.state in (_HEALTHY, _UNKNOWN):
             continue
         rows.append(
             {
-                "FaultDeviceList": [{k: e[k] for k in _ELEMENT} for e in elements(report, tuple(chips), own, planes)],
+                "FaultDeviceList": [*away, *faults],
                 "NodeName": node.node,
                 "UnhealthyNPU": _names(report, out),
                 "NetworkUnhealthyNPU": _names(report, network),
+                "NodeDEnable": _has_noded(observed, node.node),
                 "NodeHealthState": _health(node.state, out, network),
                 "UpdateTime": int(report.update_time),
             }
@@ -167,6 +176,11 @@ def _health(state: str, unhealthy: int, network: int) -> str:
     if unhealthy:
         return "CardUnhealthy"
     return "CardNetworkUnhealthy" if network else "Healthy"
+
+
+def _has_noded(observed: Observed, node: str) -> bool:
+    found = observed.nodes.get(node)
+    return found is None or found.labels.get(_NODED) != "off"
 
 
 def _names(report: DeviceReport, mask: int) -> list[str]:

@@ -171,7 +171,12 @@ class Planner:
     """Belay's own planner: nodes, reports, pods and their owners in, bindings and moves out."""
 
     def __init__(self) -> None:
-        queues = worlds.document("SchedulingSettings", "settings", queues=[{"name": "default", "movable": True}])
+        queues = worlds.document(
+            "SchedulingSettings",
+            "settings",
+            queues=[{"name": "default", "movable": True}],
+            initParams={"presetVirtualDevice": False},
+        )
         self._desired: Desired = worlds.desired(queues)
         self._desired = replace(self._desired, revision="")
         self._nodes = [
