@@ -387,6 +387,26 @@ def test_slices_follow_the_devices_and_what_others_did_to_them() -> None:
     play(story)
 
 
+def test_chips_that_the_device_plugin_gave_are_tainted_until_the_pod_ends() -> None:
+    """kube-scheduler knows claims only: without the taint it gives such a chip again, and its pod hangs."""
+
+    async def story(node: DraNode) -> None:
+        await node.until(lambda: len(node.api.names()) == 8)
+        ((name, _),) = node.api.slices.items()
+        held = node.pod("by-plugin", ["Ascend910-3"])
+        await node.seen("by-plugin")
+        await node.kubelet.admit(held)
+        await node.until(lambda: "taints" in node.api.slices[name]["spec"]["devices"][3])
+        tainted = [d["name"] for d in node.api.slices[name]["spec"]["devices"] if "taints" in d]
+        (taint,) = node.api.slices[name]["spec"]["devices"][3]["taints"]
+        assert tainted == ["ascend910-3"]
+        assert taint == {"key": "npu.huawei.com/in-use", "value": "true", "effect": "NoSchedule"}
+        node.finish("by-plugin", "Succeeded")
+        await node.until(lambda: "taints" not in node.api.slices[name]["spec"]["devices"][3])
+
+    play(story)
+
+
 def test_a_server_without_taints_is_not_offered_faulty_chips() -> None:
     async def story(node: DraNode) -> None:
         await node.until(lambda: len(node.api.names()) == 8)

@@ -15,7 +15,7 @@ import msgspec
 
 from agents import hostfiles
 from agents.dra import cdi
-from agents.dra.devices import Device
+from agents.dra.devices import Device, user_of
 from agents.dra.settings import DraSettings
 from agents.drivers.base import VNPU
 from agents.node.log import Log
@@ -203,8 +203,7 @@ class Claims:
                 same = other.chip == one.chip and (other.whole or one.whole or alike)
                 if same and not other.admin:
                     return f"ResourceClaim {claim.namespace}/{claim.name} holds it"
-        pod = state.users.vnpus.get(one.vnpu) if one.vnpu else next(iter(state.users.of([one.chip])), None)
-        if pod:
+        if pod := user_of(state.users, one.chip, one.vnpu):
             return f"pod {pod} holds it"
         return state.out_of_service(one.chip) or ""
 

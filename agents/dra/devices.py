@@ -16,14 +16,16 @@ import msgspec
 
 from agents.dra.parts import ChipParts, Part
 from agents.drivers.base import VNPU, Chip, Machine
+from agents.node.occupancy import Users
 from engine.model.generations import Generation
-from engine.wire.dra import DRIVER, TAINT_UNHEALTHY
+from engine.wire.dra import DRIVER, TAINT_IN_USE, TAINT_UNHEALTHY
 
 #: Devices of one slice: the API's limit for slices with taints (resource.k8s.io/v1, ResourceSliceMaxDevicesWithTaints).
 MAX_DEVICES: Final = 64
 #: Counter sets of one slice that holds nothing else (ResourceSliceMaxCounterSets).
 MAX_COUNTER_SETS: Final = 8
 _MAX_STRING: Final = 64
+NO_USERS: Final = Users({}, {})
 
 
 class CounterForm(StrEnum):
@@ -37,7 +39,8 @@ class CounterForm(StrEnum):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device: its name in the pool, its chip (physical id), its vNPU where it is one, whether it takes no new work.
+    """One device: its name in the pool, its chip (physical id), its vNPU where it is one, whether it takes no new work,
+    and whether a pod holds it through the device plugin.
 
     ``values`` are its attributes, ``capacity`` its quantities as text. ``template``: of a part that is cut when a claim
     gets it; ``consumes`` what it takes of its chip's counters, nothing for a device that shares none.
@@ -51,6 +54,13 @@ class Device(msgspec.Struct, frozen=True):
     capacity: Mapping[str, str]
     template: str = ""
     consumes: Mapping[str, str] = {}
+    in_use: bool = False
+
+    @property
+    def taints(self) -> tuple[str, ...]:
+        """Keys of its taints, each of which keeps new claims off."""
+        wanted = ((TAINT_UNHEALTHY, self.withheld), (TAINT_IN_USE, self.in_use))
+        return tuple(key for key, applies in wanted if applies)
 
 
 def devices(
@@ -59,11 +69,12 @@ def devices(
     vnpus: Sequence[VNPU],
     withheld: Collection[int],
     parts: ChipParts | None = None,
+    users: Users = NO_USERS,
 ) -> list[Device]:
     """The devices of a node, ascending by chip: a chip that is cut is offered as its vNPUs, any other whole.
 
-    ``withheld`` are chips that take no new work. With ``parts`` every chip is offered whole and as all of its parts:
-    vNPUs come and go with those who use them.
+    ``withheld`` are chips that take no new work, ``users`` pods that hold chips through the device plugin. With
+    ``parts`` every chip is offered whole and as all of its parts: vNPUs come and go with those who use them.
     """
     cut: dict[int, list[VNPU]] = {}
     for vnpu in sorted(vnpus) if parts is None else ():
@@ -81,7 +92,17 @@ def devices(
         for vnpu in fixed or ():
             name = f"{chip_name(machine, chip.id)}-vnpu-{vnpu.id}"
             found.append(Device(name, chip.id, vnpu, kept_back, _values(machine, chip, vnpu), {}))
-    return found
+    return [
+        msgspec.structs.replace(one, in_use=bool(user_of(users, one.chip, one.vnpu.id if one.vnpu else 0)))
+        for one in found
+    ]
+
+
+def user_of(users: Users, chip: int, vnpu: int) -> str:
+    """The pod that holds a device through the device plugin; empty without one. ``vnpu`` 0 is the whole chip."""
+    if vnpu:
+        return users.vnpus.get(vnpu, "")
+    return next(iter(users.of([chip])), "")
 
 
 def _part_of(machine: Machine, chip: Chip, part: Part, withheld: bool) -> Device:
@@ -107,11 +128,11 @@ def slices(
 ) -> list[dict[str, Any]]:
     """The ResourceSlices of a node for one API version; without devices one empty slice, which says so.
 
-    Without ``taints``, which older API servers do not keep, a device that takes no new work is left out; where
+    Without ``taints``, which older API servers do not keep, a device that takes no new claim is left out; where
     ``counters`` are taken nowhere, so are parts of chips.
     """
     shared = counters is not CounterForm.NOWHERE
-    offered = [one for one in found if (taints or not one.withheld) and (shared or not one.template)]
+    offered = [one for one in found if (taints or not one.taints) and (shared or not one.template)]
     # those that share counters stand together: such a server takes these from the same slice only
     groups = [list(_by_chip(offered, one)) for one in dict.fromkeys(one.chip for one in offered)]
     contents: list[tuple[list[Device], list[dict[str, Any]]]] = []
@@ -222,6 +243,6 @@ def _body(device: Device, version: str, taints: bool, counters: bool) -> dict[st
         basic["capacity"] = {name: {"value": value} for name, value in device.capacity.items()}
     if counters and device.consumes:
         basic["consumesCounters"] = [{"counterSet": _counter_set(device.chip), "counters": _amounts(device.consumes)}]
-    if taints and device.withheld:
-        basic["taints"] = [{"key": TAINT_UNHEALTHY, "value": "true", "effect": "NoSchedule"}]
+    if taints and device.taints:
+        basic["taints"] = [{"key": key, "value": "true", "effect": "NoSchedule"} for key in device.taints]
     return {"name": device.name, **({"basic": basic} if version == "v1beta1" else basic)}

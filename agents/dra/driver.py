@@ -99,7 +99,7 @@ class DraDriver:
 
     def _devices(self, state: NodeState) -> list[Device]:
         withheld = {chip for chip in state.ids if self.claims.problem or state.out_of_service(chip)}
-        return devices(state.machine, state.chips, state.vnpus, withheld, self._parts)
+        return devices(state.machine, state.chips, state.vnpus, withheld, self._parts, state.users)
 
     def _health(self) -> dict[str, bool]:
         state = self._state_of()

@@ -44,7 +44,7 @@ class FleetSlices:
                 continue
             publisher = self._publishers.setdefault(name, SlicePublisher(name, self._api))
             withheld = {chip for chip in state.ids if state.out_of_service(chip)}
-            found = devices(state.machine, state.chips, state.vnpus, withheld)
+            found = devices(state.machine, state.chips, state.vnpus, withheld, users=state.users)
             await publisher.keep(found, self._clock.monotonic())
 
     async def _wanted(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.cli.answers import GET, chip_names, chip_row, links
+from engine.cli.holders import holders_of
 from engine.cli.phrases import cause_text
 from engine.documents import Desired
 from engine.errors import InputError
@@ -204,6 +205,8 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     index = names[chip_name]
     state = next((c for c in plan.chips if (c.node, c.chip) == (node, chip_name)), None)
     body = chip_row(node, chip_name, state, server)
+    if len(holders := holders_of(observed, node, chip_name)) > 1:
+        body["holders"] = holders
     body["faults"] = [
         {"code": f.code, "kind": f.kind, "level": f.level, "since": rfc3339(f.time_ms / 1000) if f.time_ms else None}
         | _fault_meaning(f"{CHIP}{f.code}")

@@ -15,6 +15,9 @@ VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 TAINT_RULE_VERSIONS: Final = ("v1", "v1beta2", "v1alpha3")
 #: Key of the taint on devices that take no new work.
 TAINT_UNHEALTHY: Final = f"{DRIVER}/unhealthy"
+#: Key of the taint on devices that pods hold through the device plugin: a scheduler that knows claims only would give
+#: them again, and the pod could not start.
+TAINT_IN_USE: Final = f"{DRIVER}/in-use"
 #: The finalizer that keeps an allocated claim while pods use it (k8s.io/api/resource/v1, Finalizer).
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 #: Attributes by which the planner knows a device's chip, and whether it is a part of one.
@@ -22,4 +25,14 @@ PHYSICAL_ID: Final = "physicId"
 TYPE: Final = "type"
 VNPU: Final = "vnpu"
 
-__all__ = ["DRIVER", "FINALIZER", "PHYSICAL_ID", "TAINT_RULE_VERSIONS", "TAINT_UNHEALTHY", "TYPE", "VERSIONS", "VNPU"]
+__all__ = [
+    "DRIVER",
+    "FINALIZER",
+    "PHYSICAL_ID",
+    "TAINT_IN_USE",
+    "TAINT_RULE_VERSIONS",
+    "TAINT_UNHEALTHY",
+    "TYPE",
+    "VERSIONS",
+    "VNPU",
+]
