@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.images import BUILDAH, ROOT, SURROUNDINGS, base, run, say
 
 FOLDER = ROOT / "deploy" / "job-images"
-CANN = "8.2.RC1"
+CANN = "8.5.0"
 MACHINE = platform.machine()
 #: Target → name of each stand-in wheel, its version, and its files.
 WHEELS: dict[str, list[tuple[str, str, dict[str, str]]]] = {
@@ -40,13 +40,18 @@ WHEELS: dict[str, list[tuple[str, str, dict[str, str]]]] = {
     "mindspore": [("mindspore", "2.7.0", {"mindspore/__init__.py": ""})],
     "inference": [],
 }  # fmt: skip
+#: As CANN's packages behave since 8.5: the toolkit goes to cann/, and the operators refuse a folder.
 RUN = """#!/bin/bash
 set -e
 to=
 for word in "$@"; do case $word in --install-path=*) to=${word#*=} ;; esac; done
+case $0 in
+  *toolkit*) ;;
+  *) [ -z "$to" ] || { echo "ERROR: 'install-path' parameter is not supported" >&2; exit 1; }; exit 0 ;;
+esac
 [ -f "$to/driver/version.info" ] || { echo "no driver" >&2; exit 1; }
-mkdir -p "$to/ascend-toolkit"
-echo 'export ASCEND_TOOLKIT_HOME=/usr/local/Ascend/ascend-toolkit' > "$to/ascend-toolkit/set_env.sh"
+mkdir -p "$to/cann"
+echo 'export ASCEND_TOOLKIT_HOME=/usr/local/Ascend/cann' > "$to/cann/set_env.sh"
 """
 
 

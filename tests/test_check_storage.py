@@ -292,3 +292,20 @@ def test_the_mount_behind_a_symbolic_link_is_judged(tmp_path: Path) -> None:
     behind = table + f"4 1 0:1 / {tmp_path} rw - fuse.juicefs j rw\n"
     assert located(tmp_path / "here", behind) == tmp_path / "here"
     assert located(tmp_path / "absent" / "x", table) == tmp_path / "absent" / "x"
+
+
+@pytest.mark.parametrize(
+    ("system", "package", "unit"),
+    [
+        ("Debian, Ubuntu", "apt install nfs-kernel-server", "systemctl enable --now nfs-kernel-server"),
+        ("CentOS 7", "yum install nfs-utils", "systemctl enable --now rpcbind nfs-server"),
+        ("CentOS Stream", "dnf install nfs-utils", "systemctl enable --now nfs-server"),
+        ("openEuler", "dnf install nfs-utils", "systemctl enable --now rpcbind nfs-server"),
+    ],
+)
+def test_the_page_starts_the_server_on_each_system_before_it_exports(system: str, package: str, unit: str) -> None:
+    """Only Debian starts what it installs; ``exportfs`` succeeds without a server."""
+    page = (Path(__file__).resolve().parents[1] / "docs/storage.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.strip().startswith(f"| {system}")]
+    assert package in row and f"`{unit}`" in row
+    assert page.index(row) < page.index("exportfs -ra && exportfs -v")

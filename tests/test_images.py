@@ -235,24 +235,110 @@ def test_packages_are_taken_only_as_their_sums_name_them(tmp_path: Path) -> None
     assert "sha256sum FILES" in script("verify.sh", str(made), "a+b.run", folder=tmp_path).stderr
 
 
-def test_cann_is_installed_and_nothing_of_the_driver_stays(tmp_path: Path) -> None:
+def cann(layout: str) -> bytes:
+    """A stand-in for CANN's toolkit and operators as they behave with this layout: ``cann`` is that since 8.5."""
+    return f"""#!/bin/bash
+case $0 in
+  *toolkit*)
+    [ -f "$ROOT/usr/local/Ascend/driver/version.info" ] || exit 9
+    for word in "$@"; do case $word in --install-path=*) to=${{word#*=}} ;; esac; done
+    mkdir -p "$to/{layout}" && touch "$to/{layout}/set_env.sh" ;;
+  *)
+    case "$*" in *--install-path*) echo "ERROR: 'install-path' parameter is not supported" >&2; exit 1 ;; esac ;;
+esac
+echo "$(basename "$0" | cut -d_ -f1)" "$@" >> "$ROOT/calls"
+""".encode()
+
+
+@pytest.mark.parametrize("layout", ["cann", "ascend-toolkit"])
+def test_cann_is_installed_and_nothing_of_the_driver_stays(layout: str, tmp_path: Path) -> None:
     machine = os.uname().machine
-    toolkit = b"""#!/bin/bash
-[ -f "$ROOT/usr/local/Ascend/driver/version.info" ] || exit 9
-echo "$@" >> "$ROOT/calls"
-mkdir -p "$ROOT/usr/local/Ascend/ascend-toolkit" && touch "$ROOT/usr/local/Ascend/ascend-toolkit/set_env.sh"
-"""
-    names = {f"Ascend-cann-toolkit_8.2_linux-{machine}.run": toolkit, "ascend_install.info": b"x", "version.info": b"x"}
+    package = cann(layout)
+    names = {f"Ascend-cann-toolkit_8.5_linux-{machine}.run": package, "ascend_install.info": b"x", "version.info": b"x"}
     made = packages(tmp_path, **names)
     root = tmp_path / "root"
     root.mkdir()
-    said = script("install-cann.sh", str(made), "8.2", "910b", folder=tmp_path, ROOT=str(root))
-    assert said.returncode == 1 and f"lacks the operators: Ascend-cann-910b-ops_8.2_linux-{machine}.run" in said.stderr
-    made = packages(tmp_path, **names, **{f"Ascend-cann-910b-ops_8.2_linux-{machine}.run": toolkit})
-    assert script("install-cann.sh", str(made), "8.2", "910b", folder=tmp_path, ROOT=str(root)).returncode == 0
-    assert (root / "calls").read_text().count("--install --install-for-all") == 2
+    said = script("install-cann.sh", str(made), "8.5", "910b", folder=tmp_path, ROOT=str(root))
+    assert said.returncode == 1 and f"lacks the operators: Ascend-cann-910b-ops_8.5_linux-{machine}.run" in said.stderr
+    made = packages(tmp_path, **names, **{f"Ascend-cann-910b-ops_8.5_linux-{machine}.run": package})
+    said = script("install-cann.sh", str(made), "8.5", "910b", folder=tmp_path, ROOT=str(root))
+    assert said.returncode == 0, said.stderr
+    calls = [line.split() for line in (root / "calls").read_text().splitlines()]
+    assert [call[0] for call in calls] == ["Ascend-cann-toolkit", "Ascend-cann-910b-ops"]
+    assert all({"--install", "--install-for-all", "--quiet"} <= set(call) for call in calls)
     assert not (root / "usr/local/Ascend/driver").exists() and not (root / "etc/ascend_install.info").exists()
     assert "say which CANN" in script("install-cann.sh", str(made), "", "910b", folder=tmp_path).stderr
+
+    # what the toolkit left is found by the check of the image and by the entry scripts
+    (root / "etc/passwd").write_text("HwHiAiUser:x:1000:1000::/home/HwHiAiUser:/bin/bash\n")
+    assert script("check.sh", "image", "pytorch", folder=tmp_path, ROOT=str(root)).returncode == 0
+    (root / f"usr/local/Ascend/{layout}/set_env.sh").write_text("export FOUND=yes\n")
+    shell = ["bash", "-euc", f'. {SCRIPTS / "environment.sh"}; echo "$FOUND"']
+    ran = subprocess.run(shell, env={"ROOT": str(root), "PATH": os.environ["PATH"]}, capture_output=True, text=True)
+    assert ran.stdout == "yes\n", ran.stderr
+
+
+def test_the_toolkit_alone_is_installed_where_no_operators_are_wanted(tmp_path: Path) -> None:
+    name = f"Ascend-cann-toolkit_8.5_linux-{os.uname().machine}.run"
+    made = packages(tmp_path, **{name: cann("cann"), "ascend_install.info": b"x", "version.info": b"x"})
+    root = tmp_path / "root"
+    root.mkdir()
+    said = script("install-cann.sh", str(made), "8.5", "none", folder=tmp_path, ROOT=str(root))
+    assert said.returncode == 0 and (root / "calls").read_text().count("--install-for-all") == 1, said.stderr
+
+
+@pytest.mark.parametrize(
+    ("wheels", "machine", "taken"),
+    [
+        (
+            ("npu_bridge-1.15.0-py3-none-manylinux2014_x86_64.whl", "tensorflow_cpu-1.15.0-cp37-cp37m-x.whl"),
+            "x86_64",
+            "cpu",
+        ),
+        (("npu_bridge-1.15.0-py3-none-manylinux2014_x86_64.whl",), "x86_64", "cpu"),
+        (("npu_bridge-1.15.0-py3-none-manylinux2014_aarch64.whl", "tensorflow-1.15.0-cp37-cp37m-x.whl"), "aarch64", ""),
+        (("tensorflow-1.15.0-cp37-cp37m-x.whl", "Ascend-cann-tfplugin_8.2_linux-x86_64.run"), "x86_64", ""),
+        (("tensorflow-1.15.0-cp37-cp37m-x.whl",), "x86_64", None),
+    ],
+)
+def test_tensorflow_takes_the_wheels_as_they_are_named(
+    wheels: tuple[str, ...], machine: str, taken: str | None, tmp_path: Path
+) -> None:
+    made = packages(tmp_path, **dict.fromkeys(wheels, b"echo plugin"))
+    graph = tmp_path / "freeze_graph.py"
+    graph.write_text("import sys\nfrom tensorflow.core import a\nfrom tensorflow.python import b\n")
+    (tmp_path / "bin").mkdir()
+    asked = tmp_path / "asked"
+    for name, text in (
+        ("uname", f"echo {machine}"),
+        ("python3", f'if [ "$1" = -c ]; then echo {graph}; else printf "%s\\n" "$@" > {asked}; fi'),
+    ):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    done = script("install-tensorflow.sh", str(made), "1.15.0", "attrs", folder=tmp_path)
+    if taken is None:
+        assert done.returncode == 1 and "lacks npu_bridge" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    wanted = asked.read_text().splitlines()
+    assert f"tensorflow{'-cpu' if taken else ''}==1.15.0" in wanted and "attrs" in wanted
+    given = [name for name in wheels if name.endswith(".whl")]
+    assert [word for word in wanted if word.endswith(".whl")] == sorted(
+        (f"{made}/{name}" for name in given), reverse=True
+    )
+    lines = graph.read_text().splitlines()
+    assert lines[1:8] == [
+        "from npu_bridge.estimator import npu_ops",
+        "from npu_bridge.estimator.npu.npu_config import NPURunConfig",
+        "from npu_bridge.estimator.npu.npu_estimator import NPUEstimator",
+        "from npu_bridge.estimator.npu.npu_optimizer import allreduce",
+        "from npu_bridge.estimator.npu.npu_optimizer import NPUDistributedOptimizer",
+        "from npu_bridge.hccl import hccl_ops",
+        "from tensorflow.core import a",
+    ]
+    assert script("install-tensorflow.sh", str(made), "1.15.0", folder=tmp_path).returncode == 0
+    assert graph.read_text().splitlines() == lines, "a second call changes nothing"
 
 
 def test_wheels_whose_sums_are_named_go_before_those_of_an_index(tmp_path: Path) -> None:

@@ -6,6 +6,10 @@ from enum import StrEnum
 from typing import Final, Literal, assert_never
 
 
+HEARTBEAT: Final = "heartbeatTimeOut"
+"""The code of a node that is not ready, or gone: its kubelet answers no more."""
+
+
 class ChipHealth(StrEnum):
     """State of a chip.
 

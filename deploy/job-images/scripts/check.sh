@@ -7,7 +7,7 @@ error() { echo "check.sh: $1. $2" >&2; errors=$((errors + 1)); }
 hint() { echo "check.sh: note: $1. $2" >&2; }
 
 image() {
-  [ -f "$root/usr/local/Ascend/ascend-toolkit/set_env.sh" ] || error "CANN's toolkit is missing" "Build the target anew; see install-cann.sh."
+  [ -f "$root/usr/local/Ascend/cann/set_env.sh" ] || [ -f "$root/usr/local/Ascend/ascend-toolkit/set_env.sh" ] || error "CANN's toolkit is missing" "Build the target anew; see install-cann.sh."
   if [ -d "$root/usr/local/Ascend/driver" ] && [ -n "$(ls -A "$root/usr/local/Ascend/driver")" ]; then
     error "files of a driver are in the image" "Remove /usr/local/Ascend/driver: the container runtime mounts the host's, and others break it."
   fi

@@ -30,7 +30,7 @@ from engine.model.levels import (
     node_rank,
     node_status,
 )
-from engine.model.states import NodeHealth
+from engine.model.states import HEARTBEAT, NodeHealth
 from engine.plan.health.manual_isolation import NodeHold
 from engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView
 from engine.plan.rules.fault_rules import FaultRules
@@ -41,7 +41,6 @@ NOT_READY_GRACE: Final = 40.0
 MASS_WINDOW: Final = 60.0
 AGENT_STALE_MS: Final = 180_000
 """Three heartbeats of an agent's report."""
-HEARTBEAT: Final = "heartbeatTimeOut"
 CORES: Final = "huawei.com/npu-core"
 STRESS_KEY: Final = "NodeHealthyStatus"
 

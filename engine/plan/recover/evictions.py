@@ -32,6 +32,7 @@ from engine.model.jobs import Gang
 from engine.model.levels import FaultAction, NodeLevel, SwitchLevel
 from engine.model.plan import Deferred
 from engine.model.reasons import ActionReason
+from engine.model.states import HEARTBEAT
 from engine.model.times import rfc3339
 from engine.plan import restart_scope, roles
 from engine.plan.budgets import INDEPENDENT_KINDS
@@ -118,7 +119,7 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
         if bad:
             return _chip_fault(view, bad, CARD)
     if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
-        return PodFault(NODE, (node_faults.HEARTBEAT,), f"node {pod.node} does not exist any more")
+        return PodFault(NODE, (HEARTBEAT,), f"node {pod.node} does not exist any more")
     if maintenance.drained_by_others(scope, gang, pod, view):
         return PodFault(MAINTENANCE, (), f"pod {pod.key} is evicted from node {pod.node}, which others drain")
     if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):
