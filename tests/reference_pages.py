@@ -17,6 +17,7 @@ from agents.node.__main__ import _parser as agent_parser
 from engine.cli import main
 from engine.documents import KINDS
 from engine.load.schemas import schemas
+from engine.model.pending_reasons import INSUFFICIENT, REASONS
 from engine.settings import _BOUNDS, PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +36,7 @@ _INDEX = """# Reference
 - [Commands](commands.md): every verb with its options
 - [Settings](settings.md): every `BELAY_*` variable
 - [Flags of agents](agent.md): agent, device plugin, exporter
+- [Why a job waits](pending.md): every reason, what it means and what helps
 - [Metrics](../metrics.md)
 - [Status, key by key](../status.md)
 
@@ -260,6 +262,26 @@ def agent_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def pending_page() -> str:
+    """Every reason for which a job waits, those of the job as a whole first."""
+    rows = sorted(REASONS.items(), key=lambda item: (item[1].of_node, item[0]))
+    parts = [
+        "# Why a job waits",
+        "",
+        _MADE,
+        "`belay explain job NAME`, `belay plan` and the console show for each waiting job a reason, a sentence of "
+        "Belay's own with MindCluster's line for the same behind it, and the way out with the values of the nearest node.",
+        "",
+        "| reason | state | what helps |",
+        "|---|---|---|",
+    ]
+    for reason, row in rows:
+        name = f"`{reason}…`" if reason == INSUFFICIENT else f"`{reason}`"
+        subject = "the node" if row.of_node else "the job"
+        parts.append(f"| {name} | {subject} {plain(row.state)} | {plain(row.way_out)} |")
+    return "\n".join(parts) + "\n"
+
+
 def _flag(action: argparse.Action) -> str:
     names = ", ".join(code(one) for one in dict.fromkeys(action.option_strings))
     takes = action.metavar or (", ".join(map(str, action.choices)) if action.choices else "")
@@ -285,6 +307,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands_page(),
         "settings.md": settings_page(),
         "agent.md": agent_page(),
+        "pending.md": pending_page(),
         **{f"kinds/{name}.md": definition_page(one) for name, one in definitions().items()},
     }
     schema = schemas()

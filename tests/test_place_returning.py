@@ -168,7 +168,7 @@ def test_a_rack_job_waits_until_its_old_pods_are_gone() -> None:
         listed, reports, [*pods, leaving], objects=[group], init_params={"super-pod-size": "64"}, history=memory
     )
     entry = scope_of(world).pending[0]
-    assert entry.message.startswith("pod train/old-0 is being graceful delete, unable to reschedule")
+    assert "; pod train/old-0 is being graceful delete, unable to reschedule" in entry.message
 
 
 def test_former_blocks_return_all_or_none_without_a_fault() -> None:

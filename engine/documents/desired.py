@@ -182,6 +182,15 @@ class Desired:
         """Every ``huawei.com/schedule_policy`` that a product knows."""
         return frozenset(policy for _, policy in self._by_policy)
 
+    def policies_for(self, resource: str) -> tuple[str, ...]:
+        """Every ``huawei.com/schedule_policy`` of the products that offer a resource, sorted."""
+        return tuple(sorted(policy for offered, policy in self._by_policy if offered == resource))
+
+    @cached_property
+    def known_accelerator_types(self) -> tuple[str, ...]:
+        """Every ``accelerator-type`` that a product has, sorted."""
+        return tuple(sorted(self._by_accelerator_type))
+
     @cached_property
     def tables(self) -> Mapping[str, FaultTable]:
         """Fault tables by plane: the repository's own before the shipped one, then the first by name."""
@@ -217,6 +226,12 @@ class Desired:
     def families(self) -> Mapping[str, VNPUTemplates]:
         """vNPU templates by chip family, such as ``Ascend310P``."""
         return {self.templates[name].document.spec.family: self.templates[name].document for name in self.templates}
+
+    @cached_property
+    def template_of_suffix(self) -> Mapping[str, str]:
+        """vNPU templates by the end of their resource's name, such as ``4c.3cpu``."""
+        rows = [row for templates in self.families.values() for row in templates.spec.templates]
+        return {row.suffix: row.name for row in rows}
 
     @cached_property
     def _families_of_chips(self) -> Mapping[str, VNPUTemplates]:

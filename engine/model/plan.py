@@ -15,6 +15,7 @@ from engine.model.diagnostics import Diagnostic
 from engine.model.history import History
 from engine.model.links import LinkState
 from engine.model.refusals import ServerRefusal
+from engine.model.remedies import Remedy
 from engine.model.states import ChipHealth, NodeHealth
 
 CONFIRM: Final = "Belay-Confirm"
@@ -114,6 +115,7 @@ class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
     """A gang or single pod that was not placed, with nodes counted by reason and the cheapest way to unblock it.
 
     ``near`` are the nodes that this way out concerns, the nearest first: where work would end, or where little lacks.
+    ``remedy`` is the way out as values, where it is one definite step.
     """
 
     kind: str
@@ -125,6 +127,7 @@ class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: dict[str, int]
     unblock: str | None
     near: tuple[str, ...] = ()
+    remedy: Remedy | None = None
 
 
 class NodeState(msgspec.Struct, frozen=True, gc=False):

@@ -23,10 +23,9 @@ from engine.model.jobs import Gang
 from engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     GANG_INCOMPLETE,
-    INVALID_REQUEST,
-    NOT_SUPPORTED,
     QUEUE_EXHAUSTED,
 )
+from engine.model.remedies import Remedy
 from engine.plan import rollout, views
 from engine.plan.place import job as jobs
 from engine.plan.place import switch_config
@@ -37,7 +36,7 @@ from engine.plan.place.job import SchedulerJob
 from engine.plan.place.nodes import claim_choices, volume_choices
 from engine.plan.place.part_requests import SoftShare
 from engine.plan.place.parts import soft_table
-from engine.plan.place.pending import PendingExplanation
+from engine.plan.place.pending import PendingExplanation, in_words
 from engine.plan.place.state import MAX_SCORES, Assignment, FormerPlacement, PlacementState
 from engine.plan.preempt import rollback
 from engine.plan.preempt.consolidation import Consolidation
@@ -52,8 +51,6 @@ from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAME
 _CONFIGURED: Final = f"ConfigMap/{SCHEDULER_NAMESPACE}/{SCHEDULER_CONFIGMAP}"
 #: The way out of a gang that is refused before any node is considered.
 WAYS_OUT: Final = {
-    INVALID_REQUEST: "correct the job's request",
-    NOT_SUPPORTED: f"name a policy that this version places in annotation {jobs.POLICY_KEY}, or correct the labels",
     ENQUEUE_FAILED: "wait until so many chips are free, or state fewer in spec.minResources of its PodGroup",
     switch_config.UNKNOWN: f"import the switches as {switch_config.CONFIG}, or remove label {switch_config.LABEL}",
 }
@@ -413,21 +410,26 @@ class _GangPlacement:
     ) -> None:
         """Add the gang's pending entry; the pods ``over_quota`` of its queue wait with the others."""
         refusal, explanation = failure.gang_refusal, failure.explanation
+        remedy: Remedy | None = None
         if explanation is not None and failure.first is not None:
-            message = explanation.text if job is None else self._shortage_text(job, failure.pods) + explanation.text
+            stated = "" if job is None else self._shortage_text(job, failure.pods)
+            message = f"{explanation.state}; {stated}{explanation.text}"
             if len(failure.pods) > 1:
                 message = f"{message} [pod {failure.first.name} of {len(failure.pods)}]"
             nodes, reason, unblock = explanation.nodes, explanation.reason, explanation.unblock
-            near = explanation.near
+            near, remedy = explanation.near, explanation.remedy
         elif refusal is not None:
             nodes, reason, message, near = {}, refusal.reason, refusal.message, ()
-            unblock = WAYS_OUT.get(reason)
+            told = in_words(refusal, WAYS_OUT.get(reason))
+            message, unblock, remedy = f"{told.state}; {message}", told.unblock, told.remedy
         else:
             nodes, reason, unblock, near = {}, GANG_INCOMPLETE, None, ()
             message = "the pods of job is not enough for its tasks' minimum"
         self.unplaced, self.reason = failure.pods, reason
         everyone = [*failure.pods, *over_quota]
-        entry = enqueue.pending_entry(self.gang, everyone, reason, message, nodes=nodes, unblock=unblock, near=near)
+        entry = enqueue.pending_entry(
+            self.gang, everyone, reason, message, nodes=nodes, unblock=unblock, near=near, remedy=remedy
+        )
         self.scope.pending.append(entry)
         if not self.started:
             returning.record_absence(self.scope, self.gang.key)

@@ -1,15 +1,16 @@
 """``make soak``: many random histories against the invariants.
 
-Six kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
+Seven kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
 whatever is lost: never stuck), ``cluster`` (a small cluster with jobs), ``crowd`` (1,000 jobs with 8 clients each while
-gRPC servers are killed), ``edits`` (every small mistake in every sample: ``tests/edits``) and ``forecasts`` (a cluster
-and a change: what `belay plan` foretells against what happens, ``tests/forecast_cases.py``). Reads SEED (first seed of
-all, default: where the last run stopped), SIMULATED (how many of the first kind, default 400, some 10,000 steps each),
-STUCK (of the second, default 100,000), HISTORIES (of the third, default 10,000), CROWD (of the fourth, default 1),
-EDITS (of the fifth, default: each once), FORECASTS (of the sixth, default 10,000) and MINUTES (default 55, for all)
+gRPC servers are killed), ``ways-out`` (a waiting job is placed once its way out is followed), ``edits`` (every small
+mistake in every sample: ``tests/edits``) and ``forecasts`` (a cluster and a change: what `belay plan` foretells against
+what happens, ``tests/forecast_cases.py``). Reads SEED (first seed of all, default: where the last run stopped),
+SIMULATED (how many of the first kind, default 400, some 10,000 steps each), STUCK (of the second, default 100,000),
+HISTORIES (of the third, default 10,000), CROWD (of the fourth, default 1), WAYS_OUT (of the fifth, default 10,000),
+EDITS (of the sixth, default: each once), FORECASTS (of the seventh, default 10,000) and MINUTES (default 55, for all)
 from the environment; two processes, or PROCESSES; STEPS ends the simulated histories after so many points at which a
 process may die (``make crash-steps``: 1,000,000 and nothing else). Prints progress; a failing seed is printed and runs
-alone with SEED and one of the six 1, the others 0.
+alone with SEED and one of the seven 1, the others 0.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from tests import forecast_cases
+from tests import followers, forecast_cases
 from tests.soak import crowd, edits, histories, simulated, stuck
 
 STATE = Path(__file__).with_name(".progress.json")
 #: kind → one history, how many at a time, the variable that says how many, its default
-KINDS: dict[str, tuple[Callable[[int], None] | None, int, str, str]] = {
+KINDS: dict[str, tuple[Callable[[int], object] | None, int, str, str]] = {
     "simulated": (None, simulated.CHUNK, "SIMULATED", "400"),
     "stuck": (stuck.history, 250, "STUCK", "100000"),
     "cluster": (histories.history, 25, "HISTORIES", "10000"),
     "crowd": (crowd.history, 1, "CROWD", "1"),
+    "ways-out": (followers.history, 250, "WAYS_OUT", "10000"),
     "edits": (None, edits.CHUNK, "EDITS", "all"),
     "forecasts": (forecast_cases.case, 25, "FORECASTS", "10000"),
 }

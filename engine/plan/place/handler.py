@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from engine.model.cluster import ids_of
+from engine.plan.place.causes import Cause
 
 #: MindCluster's prefix when chips are missing.
 SHORTAGE_PREFIX: Final = "NPUResourceShortage: "
@@ -14,11 +15,12 @@ UNSCHEDULABLE_TOPOLOGY: Final = "the npus on this node don't satisfy the schedul
 
 class Refusal(NamedTuple):
     """Why a node or a gang is refused: ``reason`` is one of the constants above or of ``fit``, ``message`` a sentence
-    in MindCluster's words.
+    in MindCluster's words. ``cause`` is what a request has wrong, as values, where its values say it.
     """
 
     reason: str
     message: str
+    cause: Cause | None = None
 
 
 class NodeChips(NamedTuple):

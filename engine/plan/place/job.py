@@ -19,6 +19,7 @@ from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from engine.model.plan_cache import PlanCache
 from engine.model.unstructured import nested_map
 from engine.plan.place import part_requests, switch_config
+from engine.plan.place.causes import SeveralResources, SeveralVNPUs, UnknownResource
 from engine.plan.place.families import rack950, registry
 from engine.plan.place.families.multilevel import read_group_sizes, read_trees
 from engine.plan.place.families.rack950 import RackBlocks
@@ -89,16 +90,26 @@ def of(
     if refused is not None:
         return refused
     if not static and resource not in WHOLE_CHIP and resource != NPU_CORE:
-        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} is not a resource that a placement policy handles")
+        return Refusal(
+            NOT_SUPPORTED,
+            f"{NO_HANDLER}: {resource} is not a resource that a placement policy handles",
+            UnknownResource(resource, tuple(sorted(WHOLE_CHIP))),
+        )
     mixed = sorted({pod.resource for pod in npu_pods} - {resource})
     if mixed:
         return Refusal(
-            INVALID_REQUEST, f"a job may ask for one NPU resource only, not {resource} and {', '.join(mixed)}"
+            INVALID_REQUEST,
+            f"a job may ask for one NPU resource only, not {resource} and {', '.join(mixed)}",
+            SeveralResources((resource, *mixed)),
         )
     for pod in npu_pods:
         limit = _resources_of(pod)
         if len(limit) > 1:
-            return Refusal(INVALID_REQUEST, f"pod {pod.name} asks for several NPU resources: {', '.join(limit)}")
+            return Refusal(
+                INVALID_REQUEST,
+                f"pod {pod.name} asks for several NPU resources: {', '.join(limit)}",
+                SeveralResources(tuple(limit), pod.name),
+            )
     if static:
         return _counted(gang, resource, npu_pods, request)
     policy = gang.annotations.get(POLICY_KEY, "")
@@ -112,9 +123,9 @@ def of(
     )
     if isinstance(rule, Refusal):
         return rule
-    illegal = rule.family.check(request) or registry.legal_sizes(rule, request)
+    illegal = registry.check(rule, request)
     if illegal is not None and not rule.topology:
-        illegal = Refusal(illegal.reason, f"{ILLEGAL_SIZE}: {illegal.message}")
+        illegal = illegal._replace(message=f"{ILLEGAL_SIZE}: {illegal.message}")
     cut = blocks(request, rule.node_chips, params.super_pod_nodes) if rule.topology == "superpod" else None
     if isinstance(cut, Refusal):
         illegal = _both(cut, illegal) if request.pods > 1 else illegal or cut
@@ -152,7 +163,7 @@ def equivalent_job(model: SchedulerJob, gang: Gang, pod: Pod) -> SchedulerJob:
 
 def _both(cut: Refusal, illegal: Refusal | None) -> Refusal:
     """The refusal of a distributed job: its blocks first, then the sizes of its pods."""
-    return cut if illegal is None else Refusal(cut.reason, f"{cut.message}; {illegal.message}")
+    return cut if illegal is None else Refusal(cut.reason, f"{cut.message}; {illegal.message}", illegal.cause)
 
 
 def _on_tree(job: SchedulerJob, params: InitParams) -> SchedulerJob | Refusal:
@@ -246,5 +257,6 @@ def _counted(gang: Gang, resource: str, npu_pods: tuple[Pod, ...], request: JobR
     greedy = next((pod for pod in npu_pods if pod.count > 1), None)
     if greedy is not None:
         text = f"{ILLEGAL_SIZE}: job <{gang.name}> task num is <{len(npu_pods)}>, request vnpu num <{greedy.count}>"
-        return Refusal(INVALID_REQUEST, f"{text} more than 1 virtual device, keep job pending ")
+        why = SeveralVNPUs(greedy.count, resource)
+        return Refusal(INVALID_REQUEST, f"{text} more than 1 virtual device, keep job pending ", why)
     return SchedulerJob(gang, resource, npu_pods, request, None)

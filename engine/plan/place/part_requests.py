@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
+from engine.plan.place.causes import UnknownLabel
 from engine.plan.place.handler import Refusal
 from engine.wire.parts import NPU_CORE, SHARE_CORES, SHARE_MEMORY, SHARE_POLICY
 
@@ -131,7 +132,8 @@ def _dynamic(gang: Gang, pods: list[Pod], desired: Desired, params: InitParams) 
     if kind is None:
         label = gang.labels.get(KIND_LABEL)
         text = f"label {KIND_LABEL}={label} names none" if label else f"label {KIND_LABEL} is missing"
-        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {NPU_CORE} needs to know the kind of chips, {text}")
+        unknown = UnknownLabel(KIND_LABEL, label or "", tuple(sorted(KINDS)))
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {NPU_CORE} needs to know the kind of chips, {text}", unknown)
     if params.preset_virtual_device:
         text = "volcano configuration presetVirtualDevice true, only support static vnpu"
         return Refusal(INVALID_REQUEST, f"InvalidArgument: {text}")

@@ -1,4 +1,6 @@
-"""Why a gang was not placed: nodes counted by reason, a sentence in MindCluster's words, and the cheapest way out."""
+"""Why a gang was not placed: nodes counted by reason, what is the matter on the nearest node, MindCluster's sentence,
+and the cheapest way out.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,21 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod, ids_of
-from engine.model.pending_reasons import FRAGMENTED, INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY
+from engine.model.pending_reasons import (
+    FRAGMENTED,
+    INSUFFICIENT,
+    INVALID_REQUEST,
+    NODE_UNSTABLE,
+    SHORTAGE,
+    TOO_MANY_PODS,
+    TOPOLOGY,
+    reason_in_words,
+)
 from engine.model.plan import MAX_NEAR
+from engine.model.remedies import Remedy, Step
 from engine.plan.node_view import NodeView
-from engine.plan.place import switch_config
+from engine.plan.place import obstacles, switch_config
+from engine.plan.place.causes import Told
 from engine.plan.place.families.a3 import A3
 from engine.plan.place.families.box16 import Box16
 from engine.plan.place.families.card310 import Card310
@@ -26,6 +39,7 @@ from engine.plan.place.nodes.table import MISSING
 
 _IDLE: Final = re.compile(r"idle<([0-9]+)>")
 MAX_TEXTS: Final = 3
+NOT_TOGETHER: Final = "too few of the nodes that fit lie together as the job's rule asks"
 MAX_NAMES: Final = 3
 
 #: The first of these that any node gave is the gang's reason: it comes from the node that is closest to fitting.
@@ -47,13 +61,17 @@ _VOLUME_WAYS_OUT: Final = {
 
 
 class PendingExplanation(NamedTuple):
-    """Why a pod found no node: nodes counted by reason, the gang's reason, the sentence, the way out and its nodes."""
+    """Why a pod found no node: nodes counted by reason, the gang's reason, the ``state`` in Belay's words,
+    MindCluster's sentence, the way out, its nodes, and the same as values.
+    """
 
     nodes: dict[str, int]
     reason: str
+    state: str
     text: str
     unblock: str | None
     near: tuple[str, ...] = ()
+    remedy: Remedy | None = None
 
 
 def explain(
@@ -63,6 +81,8 @@ def explain(
     refusals: Mapping[str, Refusal],
     views: Mapping[str, NodeView],
     lacking: int = 1,
+    *,
+    templates: Mapping[str, str] = {},
 ) -> PendingExplanation:
     """The explanation of one pod.
 
@@ -70,18 +90,51 @@ def explain(
         whole: the refusal of the whole gang, if there is one.
         refusals: why each node is refused, by name.
         lacking: how many such pods have no node.
+        templates: vNPU templates by the suffix of their resource.
     """
     refusals = counting_tentative_chips(job, refusals, views)
     nodes = counted(refusals)
     if whole and len(views) > len(refusals):  # some nodes fit, but not together
         nodes = dict(sorted({**nodes, whole.reason: nodes.get(whole.reason, 0) + len(views) - len(refusals)}.items()))
     reason = whole.reason if whole else reason_of(nodes, bool(pod.count))
+    nearest = None if whole or not INELIGIBLE.issuperset(nodes) else obstacles.nearest(pod, refusals, views, templates)
     text = sentence(refusals, len(views), alone=len(views) - len(refusals) if whole else 0)
     if whole:
         message = whole.message.rstrip()
         text = f"{message} {text}" if message.endswith(",") else f"{message}; {text}"
-    unblock, near = way_out(job, pod, reason, refusals, views, lacking)
-    return PendingExplanation(nodes, reason, text, unblock, tuple(near))
+    if nearest is not None:
+        first = nearest.obstacles[0]
+        reason = SHORTAGE if first.reason == MISSING else first.reason
+        state = f"no node is meant for it: {nearest.state}"
+        remedy = first.remedy if len(nearest.obstacles) == 1 or first.remedy.step is not Step.OFFER else None
+        return PendingExplanation(nodes, reason, state, text, nearest.change, (nearest.name,)[:lacking], remedy)
+
+    unblock, near, remedy = way_out(job, pod, reason, refusals, views, lacking)
+    state = NOT_TOGETHER if whole else _state(job, pod, reason, near or sorted(refusals)[:1], views)
+    return PendingExplanation(nodes, reason, state, text, unblock, tuple(near), remedy)
+
+
+def _state(job: SchedulerJob, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView]) -> str:
+    """What is the matter, in Belay's words: on the nearest node, else with the job."""
+    words = reason_in_words(reason)
+    if not words.of_node:
+        return f"the job {words.state}"
+    if not near:
+        return "the cluster has no node for it"
+    first = views.get(near[0])
+    if reason == SHORTAGE and first is not None and job.family is not None:
+        return (
+            f"the nearest node, {near[0]}, has {first.free.bit_count()} free of the {_many(pod.count, 'chip')} of a pod"
+        )
+    return f"the nearest node, {near[0]}, {words.state}"
+
+
+def in_words(refusal: Refusal, way: str | None = None) -> Told:
+    """What is told of a job that is refused before any node is considered; ``way`` is a way out that is known."""
+    if refusal.cause is not None:
+        return refusal.cause.told()
+    words = reason_in_words(refusal.reason)
+    return Told(f"the job {words.state}", way or f"{words.way_out}: {refusal.message}")
 
 
 def counting_tentative_chips(
@@ -151,6 +204,16 @@ def sentence(refusals: Mapping[str, Refusal], total: int, alone: int = 0) -> str
     return head + (": " + "; ".join(parts) if parts else "")
 
 
+class WayOut(NamedTuple):
+    """The cheapest change that would let the pod start, as a sentence (None when none is known), the nodes that it
+    concerns, the nearest first, and the change as values where it is one definite step.
+    """
+
+    text: str | None
+    near: Sequence[str] = ()
+    remedy: Remedy | None = None
+
+
 def way_out(
     job: SchedulerJob,
     pod: Pod,
@@ -158,63 +221,96 @@ def way_out(
     refusals: Mapping[str, Refusal],
     views: Mapping[str, NodeView],
     lacking: int = 1,
-) -> tuple[str | None, Sequence[str]]:
-    """The cheapest change that would let the pod start, as a sentence (None when none is known), and the nodes that it
-    concerns, the nearest first.
-    """
+) -> WayOut:
+    """The way out of a pod whose nearest nodes gave this reason."""
     near = [name for name in sorted(refusals) if refusals[name].reason == reason and name in views]
     if reason == TOPOLOGY and job.topology and not near:
         near = [name for name in sorted(views) if views[name].resource == job.resource]
     if job.shared is not None and reason in (SHORTAGE, FRAGMENTED) and near:
-        return f"end or move work on a chip of {near[0]}: {refusals[near[0]].message}", near[:lacking]
+        return WayOut(f"end or move work on a chip of {near[0]}: {refusals[near[0]].message}", near[:lacking])
     if reason in (SHORTAGE, TOPOLOGY) and near:
         return _chips(job, pod, reason, near, views, lacking)
+    if not near:
+        return _of_no_node(job, reason)
+    return _on_node(pod, reason, near, refusals, views, lacking)
+
+
+def _of_no_node(job: SchedulerJob, reason: str) -> WayOut:
+    if reason == "WaitingForRelease":
+        return WayOut("nothing to do: it ends when the job's old pods are gone")
+    return WayOut(f"add nodes that offer {job.resource}" if job.resource else "add nodes that the job may use")
+
+
+def _on_node(
+    pod: Pod,
+    reason: str,
+    near: Sequence[str],
+    refusals: Mapping[str, Refusal],
+    views: Mapping[str, NodeView],
+    lacking: int,
+) -> WayOut:
+    """The way out on the first of the nodes that gave the reason."""
+    first, message = near[0], refusals[near[0]].message
     match reason:
-        case "NodeSelectorMismatch" | "NodeAffinityMismatch":
-            wanted = ", ".join(f"{key}={value}" for key, value in sorted(pod.node_selector.items()))
-            return f"label a node so that it matches the pod's selector ({wanted or 'node affinity'}), or widen it", ()
-        case "TaintNotTolerated":
-            if not near:
-                return None, ()
-            return f"add a toleration to the job or remove the taint: {refusals[near[0]].message}", near[:lacking]
-        case "NodeUnschedulable":
-            return (f"uncordon a node, for example {near[0]}", near[:lacking]) if near else (None, ())
         case "PodAntiAffinityConflict" | "PodAffinityMismatch" | "TopologySpreadConflict":
-            return "add nodes in other topology domains or relax the job's pod affinity or spread", ()
-        case "PortConflict" if near:
+            return WayOut("add nodes in other topology domains or relax the job's pod affinity or spread")
+        case "PortConflict":
             ports = ", ".join(str(port) for port in sorted({port for _, _, port in pod.host_ports}))
-            text = f"give the job other host ports than {ports}, or end the pod that has them, for example on {near[0]}"
-            return text, near[:lacking]
+            text = f"give the job other host ports than {ports}, or end the pod that has them, for example on {first}"
+            return WayOut(text, near[:lacking], Remedy(Step.FREE_ROOM, first, values={"ports": ports}))
         case "VolumeNodeAffinityConflict":
-            return "free room on the nodes that the job's volumes are bound to, or use volumes that move", ()
-        case _ if near and reason in _VOLUME_WAYS_OUT:
-            return f"{_VOLUME_WAYS_OUT[reason]}: {refusals[near[0]].message}", near[:lacking]
-        case resource_claims.NOT_ALLOCATED if near:
-            return f"correct the claim, or let its allocator serve it: {refusals[near[0]].message}", near[:lacking]
+            return WayOut("free room on the nodes that the job's volumes are bound to, or use volumes that move")
+        case _ if reason in _VOLUME_WAYS_OUT:
+            return WayOut(f"{_VOLUME_WAYS_OUT[reason]}: {message}", near[:lacking])
+        case resource_claims.NOT_ALLOCATED:
+            return WayOut(f"correct the claim, or let its allocator serve it: {message}", near[:lacking])
         case "WaitingForRelease":
-            return "nothing to do: it ends when the job's old pods are gone", near[:lacking]
-        case _ if near and (reason.startswith("Insufficient") or reason == "TooManyPods"):
-            what = "pods" if reason == "TooManyPods" else refusals[near[0]].message.removeprefix("Insufficient ")
-            able = [name for name in near if views[name].node.allocatable.get(what, 0) >= pod.requests.get(what, 1)]
-            if not able:
-                return f"ask for less {what}: no node that the job may use has so much", ()
-            return f"needs {what} on a node: end work that takes it, for example on {able[0]}", able[:lacking]
-        case "NodeReportMissing" if near:
+            return WayOut("nothing to do: it ends when the job's old pods are gone", near[:lacking])
+        case _ if reason.startswith(INSUFFICIENT) or reason == TOO_MANY_PODS:
+            return _room(pod, reason, near, refusals, views, lacking)
+        case "NodeReportMissing":
             how = "run belay agent (deploy/overlays/nodes) or MindCluster's device plugin there"
-            return f"let a node report its chips, for example {near[0]}: {how}", near[:lacking]
-        case _ if near:
-            return f"bring a node back, for example {near[0]}: {refusals[near[0]].message}", near[:lacking]
+            return WayOut(f"let a node report its chips, for example {first}: {how}", near[:lacking])
+        case "PoolSuspended":
+            text = f"set spec.suspend of NodePool {views[first].pool} to false"
+            return WayOut(text, near[:lacking])
+        case _ if reason_in_words(reason).of_node:
+            return WayOut(f"{reason_in_words(reason).way_out} ({first}: {message})", near[:lacking])
         case _:
-            return (f"add nodes that offer {job.resource}" if job.resource else None), ()
+            return WayOut(f"bring a node back, for example {first}: {message}", near[:lacking])
+
+
+def _room(
+    pod: Pod,
+    reason: str,
+    near: Sequence[str],
+    refusals: Mapping[str, Refusal],
+    views: Mapping[str, NodeView],
+    lacking: int,
+) -> WayOut:
+    """Room for what Kubernetes counts beside chips, on a node that is large enough for it."""
+    what = "pods" if reason == TOO_MANY_PODS else refusals[near[0]].message.removeprefix("Insufficient ")
+    wanted = pod.requests.get(what, 1)
+    able = [name for name in near if views[name].node.allocatable.get(what, 0) >= wanted]
+    if not able:
+        most = max(views[name].node.allocatable.get(what, 0) for name in near)
+        remedy = Remedy(Step.ASK_LESS, values={what: str(most)})
+        return WayOut(f"ask for less {what}: no node that the job may use has so much", (), remedy)
+    text = f"needs {what} on a node: end work that takes it, for example on {able[0]}"
+    return WayOut(text, able[:lacking], Remedy(Step.FREE_ROOM, able[0], values={what: str(wanted)}))
 
 
 def _chips(
     job: SchedulerJob, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView], lacking: int
-) -> tuple[str, Sequence[str]]:
+) -> WayOut:
     """``needs 8 free chips in one ring on 2 more nodes (nearest is n1 with 4 free, the others held by train/b)``."""
     if pod.resource not in WHOLE_CHIP:
         return _parts(pod, near, views, lacking)
-    nearest_first = heapq.nsmallest(MAX_NEAR, near, key=lambda name: (-views[name].free.bit_count(), name))
+    most = max(views[name].base.bit_count() for name in near)
+    if pod.count > most:
+        text = f"ask for at most {_many(most, 'chip')} a pod: no node that the job may use has more"
+        return WayOut(text, (), Remedy(Step.ASK_CHIPS, count=most))
+    nearest_first = heapq.nsmallest(MAX_NEAR, near, key=lambda name: _distance(pod, views[name], name))
     best = nearest_first[0]
     view = views[best]
     free = view.free.bit_count()
@@ -223,15 +319,16 @@ def _chips(
     held = f", others held by {_some(holders)}" if holders else ""
     beside = " beside the job's other pods" if tentative_pods(view, frozenset(own)) else ""
     nearest = f"(nearest is {best} with {free} free{beside}{held})"
+    remedy = Remedy(Step.FREE_CHIPS, best, pod.count)
     if job.topology == switch_config.RULE:
         text = (
             "needs free nodes under one switch, or under switches that no other job crosses: end work on a "
             f"neighbour of {best} {nearest}"
         )
-        return text, nearest_first[:lacking]
+        return WayOut(text, nearest_first[:lacking], remedy)
     if job.topology:
         text = f"needs {_blocks(job)}: end work on a neighbour of {best}, or use soft affinity {nearest}"
-        return text, nearest_first[:lacking]
+        return WayOut(text, nearest_first[:lacking], remedy)
     counted = ""
     if reason == SHORTAGE and free >= pod.count:
         aware = job.distributed and job.family is not None and job.family.network_aware
@@ -240,13 +337,19 @@ def _chips(
     wanted = f"{_many(pod.count, 'free chip')}{_together(job, pod.count)}{counted}"
     whole = 2 * pod.count > view.base.bit_count()
     if lacking == 1 or whole:
-        return f"needs {wanted} on {_many(lacking, 'more node')} {nearest}", nearest_first[:lacking]
+        text = f"needs {wanted} on {_many(lacking, 'more node')} {nearest}"
+        return WayOut(text, nearest_first[:lacking], remedy)
     # several of its pods share a node
     shared = -(-lacking * pod.count // max(1, view.base.bit_count()))
-    return f"needs {wanted} for each of {lacking} more pods {nearest}", nearest_first[:shared]
+    return WayOut(f"needs {wanted} for each of {lacking} more pods {nearest}", nearest_first[:shared], remedy)
 
 
-def _parts(pod: Pod, near: Sequence[str], views: Mapping[str, NodeView], lacking: int) -> tuple[str, Sequence[str]]:
+def _distance(pod: Pod, view: NodeView, name: str) -> tuple[bool, int, str]:
+    """Nodes that are large enough come before those that never could hold the pod, then those with more free chips."""
+    return view.base.bit_count() < pod.count, -view.free.bit_count(), name
+
+
+def _parts(pod: Pod, near: Sequence[str], views: Mapping[str, NodeView], lacking: int) -> WayOut:
     """The same for resources counted by name alone, such as vNPUs that were cut beforehand."""
     left = {
         name: views[name].node.allocatable.get(pod.resource, 0) - views[name].requested.get(pod.resource, 0)
@@ -256,7 +359,7 @@ def _parts(pod: Pod, near: Sequence[str], views: Mapping[str, NodeView], lacking
     best = nearest_first[0]
     who = "" if lacking == 1 else f" for each of {lacking} more pods"
     text = f"needs {pod.count} free {pod.resource}{who} (nearest is {best} with {max(0, left[best])} free)"
-    return text, nearest_first[:lacking]
+    return WayOut(text, nearest_first[:lacking], Remedy(Step.OFFER, best, pod.count, {pod.resource: ""}))
 
 
 def _blocks(job: SchedulerJob) -> str:

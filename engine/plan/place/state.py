@@ -258,7 +258,7 @@ class PlacementState:
             lacking: how many such pods have no node.
         """
         if self.dry_run:
-            return PendingExplanation({}, "", "", None)
+            return PendingExplanation({}, "", "", "", None)
         table = self.table(job, pod)
         known = self._explanations.get(id(table))
         if whole is None and known is not None and known[0] == (table.revision, lacking) and not table.scores:
@@ -268,7 +268,9 @@ class PlacementState:
             refusal = self.affinity_refusal(pod, name)
             if refusal is not None:
                 refusals[name] = refusal
-        explanation = explain(job, pod, whole, refusals, self.views, lacking)
+        explanation = explain(
+            job, pod, whole, refusals, self.views, lacking, templates=self.scope.desired.template_of_suffix
+        )
         if whole is None and not table.scores:
             self._explanations[id(table)] = ((table.revision, lacking), explanation)
         return explanation

@@ -10,6 +10,7 @@ from engine.model.actions import DeleteObject
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.plan import MAX_NEAR, Pending
+from engine.model.remedies import Remedy
 from engine.plan import roles
 from engine.plan.scope import Scope
 
@@ -57,6 +58,7 @@ def pending_entry(
     nodes: Mapping[str, int],
     unblock: str | None,
     near: Sequence[str] = (),
+    remedy: Remedy | None = None,
 ) -> Pending:
     """The pending entry of a gang; its message is limited to ``MAX_MESSAGE`` characters, ``near`` to ``MAX_NEAR``."""
     return Pending(
@@ -69,4 +71,5 @@ def pending_entry(
         nodes=dict(sorted(nodes.items())),
         unblock=unblock,
         near=tuple(near[:MAX_NEAR]),
+        remedy=remedy,
     )

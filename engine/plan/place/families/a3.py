@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from engine.plan.place.causes import IllegalSize, OddTotal, OnePodOnly
 from engine.plan.place.families.base import enough
 from engine.plan.place.handler import (
     UNSCHEDULABLE_TOPOLOGY,
@@ -21,6 +22,7 @@ from engine.plan.place.handler import (
 )
 
 MODULE = 2
+ONE_CHIP = "one chip a pod"
 SCALE = 16
 BROKEN_MODULE_FIRST = 16
 
@@ -36,19 +38,24 @@ class A3:
         """One die for a single-pod job, else an even number of dies up to ``max`` in every pod."""
         if job.total == 1 or (job.pods == 1 and any(task.chips == 1 for task in job.tasks)):
             if job.pods != 1:
-                return Refusal(INVALID_REQUEST, "only single task job can request single npu")
+                return Refusal(
+                    INVALID_REQUEST, "only single task job can request single npu", OnePodOnly(job.pods, ONE_CHIP)
+                )
             return None
         if job.total % MODULE:
             return Refusal(
                 INVALID_REQUEST,
                 "except for single task job can request single npu, job require npu num should be even number, "
                 f"instead of {job.total}",
+                OddTotal(job.total),
             )
-        if any(task.chips % MODULE or task.chips > self.max for task in job.tasks):
+        wrong = next((task for task in job.tasks if task.chips % MODULE or task.chips > self.max), None)
+        if wrong is not None:
             return Refusal(
                 INVALID_REQUEST,
                 "only standalone job can request single npu, npu num required by task in a3×16 job must be 2n, "
                 f"and <= {self.max}",
+                IllegalSize(wrong.name, wrong.chips, tuple(range(MODULE, self.max + 1, MODULE)), job.pods),
             )
         return None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.model.pending_reasons import INVALID_REQUEST, SHORTAGE
+from engine.plan.place.causes import IllegalSize
 from engine.plan.place.handler import (
     SHORTAGE_PREFIX,
     JobRequest,
@@ -55,6 +56,7 @@ def sizes(job: JobRequest, most: int, invalid: frozenset[int]) -> Refusal | None
                 INVALID_REQUEST,
                 f"expected: job<{job.name}> req npu num should small than {most}, and not in {illegal}, "
                 f"actual: task<{task.name}> req npu: {task.chips}, ",
+                IllegalSize(task.name, task.chips, tuple(sorted({*range(1, most + 1)} - invalid)), job.pods),
             )
     return None
 

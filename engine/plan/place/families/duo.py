@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from engine.plan.place.causes import OnePodOnly
 from engine.plan.place.families.base import NODE_INVALID, enough, sizes
 from engine.plan.place.families.card310 import take_in_order
 from engine.plan.place.handler import (
@@ -123,6 +124,7 @@ def _one_pod(job: JobRequest, words: str) -> Refusal | None:
     return Refusal(
         INVALID_REQUEST,
         f"job <{job.name}> task num <{job.pods}> is invalid, job with label of distributed=true {words} 1 npu pod ",
+        OnePodOnly(job.pods, "label distributed=true"),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
+from engine.plan.place.causes import IllegalSize, PolicyNeeded, UnknownAccelerator, UnknownLabel
 from engine.plan.place.families.a3 import A3
 from engine.plan.place.families.base import Base
 from engine.plan.place.families.box16 import Box16
@@ -29,6 +30,7 @@ NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
 DEFAULT_ACCELERATOR: Final = "module"
 SMALL_SUPER_POD: Final = "module-a3-8-super-pod"
 STRATEGY_LABEL: Final = "npu-310-strategy"
+ACCELERATOR_KEY: Final = "accelerator-type"
 HALF_ILLEGAL: Final = frozenset({3})
 
 
@@ -69,7 +71,12 @@ def choose(
     if product is not None:
         return _of_product(product, resource)
     if resource == "huawei.com/npu":
-        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} needs annotation {policy_key} with a known policy")
+        known = desired.policies_for(resource)
+        return Refusal(
+            NOT_SUPPORTED,
+            f"{NO_HANDLER}: {resource} needs annotation {policy_key} with a known policy",
+            PolicyNeeded(resource, policy_key, policy, known),
+        )
     if "sp-block" in annotations:
         chips = 8 if accelerator_type == SMALL_SUPER_POD else 16
         return FamilyRule(SuperPodA3(chips), "superpod", chips)
@@ -80,15 +87,35 @@ def choose(
     if product is None and "card" in wanted:
         return FamilyRule(Base(8))
     if product is None:
-        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: accelerator-type {wanted} is not known")
+        return Refusal(
+            NOT_SUPPORTED,
+            f"{NO_HANDLER}: accelerator-type {wanted} is not known",
+            UnknownAccelerator(ACCELERATOR_KEY, wanted, desired.known_accelerator_types),
+        )
     return _of_product(product, resource)
 
 
 def _of_strategy(strategy: str) -> FamilyRule | Refusal:
     """The rule of a 300I job; strategies of tasks that differ are joined with "|", which names no rule."""
     if strategy not in ("card", "chip"):
-        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: label {STRATEGY_LABEL}={strategy} is neither card nor chip")
+        return Refusal(
+            NOT_SUPPORTED,
+            f"{NO_HANDLER}: label {STRATEGY_LABEL}={strategy} is neither card nor chip",
+            UnknownLabel(STRATEGY_LABEL, strategy, ("chip", "card")),
+        )
     return FamilyRule(Card310() if strategy == "card" else Chip310())
+
+
+def check(rule: FamilyRule, job: JobRequest) -> Refusal | None:
+    """Why the family or the product's row refuses the sizes of the job's pods, with the sizes that both allow."""
+    illegal = rule.family.check(job)
+    if illegal is None:
+        return legal_sizes(rule, job)
+    legal = rule.distributed if job.pods > 1 else rule.single
+    if legal and isinstance(illegal.cause, IllegalSize):
+        both = tuple(size for size in illegal.cause.legal if size in legal)
+        return illegal._replace(cause=illegal.cause._replace(legal=both or legal))
+    return illegal
 
 
 def legal_sizes(rule: FamilyRule, job: JobRequest) -> Refusal | None:
@@ -102,6 +129,7 @@ def legal_sizes(rule: FamilyRule, job: JobRequest) -> Refusal | None:
         INVALID_REQUEST,
         f"expected: job<{job.name}> req npu num should be one of {sizes}, "
         f"actual: task<{wrong.name}> req npu: {wrong.chips}, ",
+        IllegalSize(wrong.name, wrong.chips, legal, job.pods),
     )
 
 

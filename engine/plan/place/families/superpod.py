@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from engine.plan.place.causes import IllegalSize
 from engine.plan.place.families.a3 import A3
 from engine.plan.place.families.base import enough
 from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, lowest
@@ -40,10 +41,14 @@ class SuperPodA3:
                 # MindCluster prints this 0 whatever the pod asks for
                 return _invalid(
                     f"npu num is invalid: distributed super-pod job require npu(0) should be equal to "
-                    f"node npu({self.max}), actual: task<{odd.name}> req npu: {odd.chips}"
+                    f"node npu({self.max}), actual: task<{odd.name}> req npu: {odd.chips}",
+                    IllegalSize(odd.name, odd.chips, (self.max,), job.pods),
                 )
         elif job.total > self.max or (job.total > 1 and job.total % 2):
-            return _invalid(f"npu num is invalid: single super-pod job require npu [1, 2*n], instead of {job.total}")
+            return _invalid(
+                f"npu num is invalid: single super-pod job require npu [1, 2*n], instead of {job.total}",
+                IllegalSize(job.tasks[0].name, job.total, (1, *range(2, self.max + 1, 2)), job.pods),
+            )
         return None
 
     def score(self, node: NodeChips, request: PodRequest) -> ScoreOrRefusal:
@@ -69,10 +74,14 @@ class SuperPodNode:
             odd = next((task for task in job.tasks if task.chips not in (0, self.max)), None)
             if odd is not None:
                 return _invalid(
-                    f"npu num is invalid: distributed super-pod job require npu {self.max}*n, instead of {odd.chips}"
+                    f"npu num is invalid: distributed super-pod job require npu {self.max}*n, instead of {odd.chips}",
+                    IllegalSize(odd.name, odd.chips, (self.max,), job.pods),
                 )
         elif job.total > self.max:
-            return _invalid(f"npu num is invalid: single super-pod job require npu [1, 2*n], instead of {job.total}")
+            return _invalid(
+                f"npu num is invalid: single super-pod job require npu [1, 2*n], instead of {job.total}",
+                IllegalSize(job.tasks[0].name, job.total, tuple(range(1, self.max + 1)), job.pods),
+            )
         return None
 
     def score(self, node: NodeChips, request: PodRequest) -> ScoreOrRefusal:
@@ -306,5 +315,5 @@ def _first(nodes: Sequence[str]) -> str:
     return " ".join(sorted(nodes)[:MAX_NAMES]) + more
 
 
-def _invalid(text: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, text)
+def _invalid(text: str, cause: IllegalSize | None = None) -> Refusal:
+    return Refusal(INVALID_REQUEST, text, cause)

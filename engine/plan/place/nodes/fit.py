@@ -6,7 +6,7 @@ InterPodAffinity). Preferences only break ties between nodes of equal score.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from engine.model.cluster import Node, Pod, Taint
@@ -84,17 +84,29 @@ def unselected(pod: Pod, node: Node) -> Refusal | None:
     if any(node.labels.get(key) != value for key, value in pod.node_selector.items()):
         return Refusal("NodeSelectorMismatch", "node(s) didn't match Pod's node affinity/selector")
     required = _part(_part(pod.affinity, "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
-    if required and not any(matches(term, node) for term in required.get("nodeSelectorTerms") or ()):
+    if required and not any(matches(term, node) for term in required_terms(pod)):
         return Refusal("NodeAffinityMismatch", "node(s) didn't match Pod's node affinity/selector")
     return None
 
 
+def required_terms(pod: Pod) -> Sequence[Mapping[str, Any]]:
+    """The terms of the pod's required node affinity, one of which a node must match; empty without any."""
+    required = _part(_part(pod.affinity, "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
+    return [term for term in required.get("nodeSelectorTerms") or () if isinstance(term, Mapping)]
+
+
 def untolerated(pod: Pod, node: Node) -> Refusal | None:
     """Why a taint of the node keeps the pod off."""
+    for taint in untolerated_taints(pod, node):
+        return Refusal("TaintNotTolerated", f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}")
+    return None
+
+
+def untolerated_taints(pod: Pod, node: Node) -> Iterator[Taint]:
+    """The taints of the node that keep the pod off."""
     for taint in node.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
-            return Refusal("TaintNotTolerated", f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}")
-    return None
+            yield taint
 
 
 def resources(pod: Pod, view: NodeView) -> Refusal | None:

@@ -42,6 +42,14 @@ def matches(term: Mapping[str, Any], node: Node) -> bool:
     )
 
 
+def unmet(term: Mapping[str, Any], node: Node) -> list[dict[str, Any]]:
+    """The expressions and fields of a node selector term that a node does not meet; those of fields carry ``field``."""
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    named = {"metadata.name": node.name}
+    lacking = [dict(row) for row in expressions if not _requirement(row, node.labels)]
+    return lacking + [{**row, "field": True} for row in fields if not _requirement(row, named)]
+
+
 def _requirement(row: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     value = labels.get(str(row.get("key")))
     values = [str(wanted) for wanted in row.get("values") or ()]
