@@ -270,7 +270,7 @@ def pending_page() -> str:
         "",
         _MADE,
         "`belay explain job NAME`, `belay plan` and the console show for each waiting job a reason, a sentence of "
-        "Belay's own with MindCluster's line for the same behind it, and the way out with the values of the nearest node.",
+        "Belay's own with MindCluster's line for the same behind it, and the way out with values of the nearest node.",
         "",
         "| reason | state | what helps |",
         "|---|---|---|",
