@@ -21,6 +21,14 @@ from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).parent.parent
 
+#: The job of 16 chips may go without a confirmation.
+WIDE = """\
+apiVersion: belay.dev/v1alpha1
+kind: SafetyBudget
+metadata: {name: default}
+spec: {limits: [{actions: [DeleteObject], unit: chips, per: cluster, max: 16, window: 1h}]}
+"""
+
 
 @pytest.fixture(scope="module")
 def items() -> list[dict[str, Any]]:
@@ -106,6 +114,7 @@ def test_a_job_without_room_waits_and_the_way_out_is_shown(tree: Path, cluster: 
 
 def test_removed_documents_are_pruned_with_their_pods_and_lost_work_counted(tree: Path, cluster: str) -> None:
     (tree / "desired/jobs/pretrain.yaml").unlink()
+    (tree / "desired/wide.yaml").write_text(WIDE)
     found = document(tree, cluster)
     outcome = found["outcome"]
     assert {(row["kind"], row["name"]) for row in outcome["pruned"]} >= {("AscendJob", "pretrain")}
@@ -119,6 +128,7 @@ def test_removed_documents_are_pruned_with_their_pods_and_lost_work_counted(tree
 
 def test_work_since_the_newest_checkpoint_only_is_lost(items: list[dict[str, Any]], tree: Path, tmp_path: Path) -> None:
     (tree / "desired/jobs/pretrain.yaml").unlink()
+    (tree / "desired/wide.yaml").write_text(WIDE)
     told = json.loads(json.dumps(items))
     now = max(float(json.loads(i["data"]["DeviceInfoCfg"])["DeviceInfo"]["UpdateTime"])
               for i in told if i["metadata"]["name"].startswith("mindx-dl-deviceinfo-node"))  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 INVALID_REQUEST: Final = "InvalidRequest"
@@ -20,6 +21,14 @@ NODE_UNSTABLE: Final = "NodeUnstable"
 TOO_MANY_PODS: Final = "TooManyPods"
 #: Begins the reasons of what Kubernetes counts beside chips: ``InsufficientCpu`` and the like.
 INSUFFICIENT: Final = "Insufficient"
+
+
+class RejectedAt(StrEnum):
+    """The step at which MindCluster's plugin refuses such a job."""
+
+    ENQUEUE = "JobEnqueueFailed"
+    PREDICATE = "NodePredicateFailed"
+    ORDER = "BatchOrderFailed"
 
 
 class PendingReason(NamedTuple):

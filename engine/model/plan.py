@@ -14,6 +14,7 @@ from engine.model.cluster import SwitchReport
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import History
 from engine.model.links import LinkState
+from engine.model.pending_reasons import RejectedAt
 from engine.model.refusals import ServerRefusal
 from engine.model.remedies import Remedy
 from engine.model.states import ChipHealth, NodeHealth
@@ -115,7 +116,8 @@ class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
     """A gang or single pod that was not placed, with nodes counted by reason and the cheapest way to unblock it.
 
     ``near`` are the nodes that this way out concerns, the nearest first: where work would end, or where little lacks.
-    ``remedy`` is the way out as values, where it is one definite step.
+    ``remedy`` is the way out as values, where it is one definite step. ``state`` is the beginning of the message
+    that is Belay's own, ``rejected`` the step at which MindCluster would refuse the job.
     """
 
     kind: str
@@ -128,6 +130,13 @@ class Pending(msgspec.Struct, frozen=True, omit_defaults=True):
     unblock: str | None
     near: tuple[str, ...] = ()
     remedy: Remedy | None = None
+    state: str = ""
+    rejected: RejectedAt = RejectedAt.PREDICATE
+
+    @property
+    def line(self) -> str:
+        """The message in the words of MindCluster alone."""
+        return self.message.removeprefix(f"{self.state}; ") if self.state else self.message
 
 
 class NodeState(msgspec.Struct, frozen=True, gc=False):

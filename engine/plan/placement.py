@@ -24,8 +24,8 @@ from engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     GANG_INCOMPLETE,
     QUEUE_EXHAUSTED,
+    RejectedAt,
 )
-from engine.model.remedies import Remedy
 from engine.plan import rollout, views
 from engine.plan.place import job as jobs
 from engine.plan.place import switch_config
@@ -36,7 +36,7 @@ from engine.plan.place.job import SchedulerJob
 from engine.plan.place.nodes import claim_choices, volume_choices
 from engine.plan.place.part_requests import SoftShare
 from engine.plan.place.parts import soft_table
-from engine.plan.place.pending import PendingExplanation, in_words
+from engine.plan.place.pending import PendingExplanation, refused
 from engine.plan.place.state import MAX_SCORES, Assignment, FormerPlacement, PlacementState
 from engine.plan.preempt import rollback
 from engine.plan.preempt.consolidation import Consolidation
@@ -49,6 +49,7 @@ from engine.plan.scope import Scope
 from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
 
 _CONFIGURED: Final = f"ConfigMap/{SCHEDULER_NAMESPACE}/{SCHEDULER_CONFIGMAP}"
+_TASKS_SHORT: Final = "the pods of job is not enough for its tasks' minimum"
 #: The way out of a gang that is refused before any node is considered.
 WAYS_OUT: Final = {
     ENQUEUE_FAILED: "wait until so many chips are free, or state fewer in spec.minResources of its PodGroup",
@@ -409,26 +410,28 @@ class _GangPlacement:
         self, failure: PlacementFailure, job: SchedulerJob | None = None, over_quota: Sequence[Pod] = ()
     ) -> None:
         """Add the gang's pending entry; the pods ``over_quota`` of its queue wait with the others."""
-        refusal, explanation = failure.gang_refusal, failure.explanation
-        remedy: Remedy | None = None
-        if explanation is not None and failure.first is not None:
-            stated = "" if job is None else self._shortage_text(job, failure.pods)
-            message = f"{explanation.state}; {stated}{explanation.text}"
-            if len(failure.pods) > 1:
-                message = f"{message} [pod {failure.first.name} of {len(failure.pods)}]"
-            nodes, reason, unblock = explanation.nodes, explanation.reason, explanation.unblock
-            near, remedy = explanation.near, explanation.remedy
-        elif refusal is not None:
-            nodes, reason, message, near = {}, refusal.reason, refusal.message, ()
-            told = in_words(refusal, WAYS_OUT.get(reason))
-            message, unblock, remedy = f"{told.state}; {message}", told.unblock, told.remedy
-        else:
-            nodes, reason, unblock, near = {}, GANG_INCOMPLETE, None, ()
-            message = "the pods of job is not enough for its tasks' minimum"
-        self.unplaced, self.reason = failure.pods, reason
-        everyone = [*failure.pods, *over_quota]
+        found = failure.explanation
+        if found is None and failure.gang_refusal is not None:
+            found = refused(failure.gang_refusal, WAYS_OUT.get(failure.gang_refusal.reason))
+        found = found or PendingExplanation({}, GANG_INCOMPLETE, "", _TASKS_SHORT, None)
+        line, rejected = found.text, found.rejected
+        if failure.first is not None and job is not None and (short := self._shortage_text(job, failure.pods)):
+            line, rejected = f"{short}{line}", RejectedAt.ENQUEUE
+        if failure.first is not None and len(failure.pods) > 1:
+            line = f"{line} [pod {failure.first.name} of {len(failure.pods)}]"
+
+        self.unplaced, self.reason = failure.pods, found.reason
         entry = enqueue.pending_entry(
-            self.gang, everyone, reason, message, nodes=nodes, unblock=unblock, near=near, remedy=remedy
+            self.gang,
+            [*failure.pods, *over_quota],
+            found.reason,
+            line,
+            nodes=found.nodes,
+            unblock=found.unblock,
+            near=found.near,
+            remedy=found.remedy,
+            state=found.state,
+            rejected=rejected,
         )
         self.scope.pending.append(entry)
         if not self.started:

@@ -31,6 +31,7 @@ from engine.model.pending_reasons import (
     QUEUE_CLOSED,
     QUEUE_EXHAUSTED,
     QUEUE_MISSING,
+    RejectedAt,
 )
 from engine.model.phases import PodGroupPhase
 from engine.model.plan import Pending
@@ -49,13 +50,10 @@ UNSCHEDULABLE: Final = "Unschedulable"
 READY: Final = "tasks in gang are ready to be scheduled"
 SHORT: Final = "NotEnoughResources"
 _OURS: Final = frozenset({SCHEDULED, UNSCHEDULABLE})
-#: Steps at which MindCluster's plugin refuses a job: invalid request, no node, no set of nodes that fit together.
+#: The first step at which MindCluster's plugin refuses a job: an invalid request.
 VALIDATE_FAILED: Final = "JobValidateFailed"
-PREDICATE_FAILED: Final = "NodePredicateFailed"
-ORDER_FAILED: Final = "BatchOrderFailed"
 _INVALID: Final = frozenset({INVALID_REQUEST, NOT_SUPPORTED, GANG_INCOMPLETE})
 _QUEUES: Final = frozenset({QUEUE_EXHAUSTED, QUEUE_CLOSED, QUEUE_MISSING})
-_CHIPS_MISSING: Final = "require npu num is "
 MAX_MESSAGE: Final = 1000
 #: By shard: the snapshot after whose pass every group's status was as it should be.
 _SNAPSHOTS: Final = CacheKey("snapshots whose PodGroups need no patch", NoOps, limit=16)
@@ -225,7 +223,7 @@ def _conditions(
     if pending is not None and numbers.waiting:
         total = max(needed, numbers.placed + numbers.waiting)
         start = f"{numbers.waiting}/{total} tasks in gang unschedulable: {pending.reason}: "
-        reasons = [(SHORT, start + pending.message), *rejection_conditions(pending)]
+        reasons = [(SHORT, start + pending.line), *rejection_conditions(pending)]
         known = [str(row.get("reason")) for row in ours if row.get("type") == UNSCHEDULABLE]
         if _keeps_reasons(known, [reason for reason, _ in reasons]) and str(ours[0].get("message")).startswith(start):
             return before
@@ -243,7 +241,7 @@ def _keeps_reasons(known: Sequence[str], new: Sequence[str]) -> bool:
     Whenever a few chips become free or are taken, jobs would otherwise flip between "too few chips in the cluster" and
     "too few on any node".
     """
-    steps = {ENQUEUE_FAILED, PREDICATE_FAILED}
+    steps = {RejectedAt.ENQUEUE, RejectedAt.PREDICATE}
     return list(known) == list(new) or (len(known) == len(new) > 1 and {known[1], new[1]} == steps)
 
 
@@ -252,15 +250,13 @@ def rejection_conditions(pending: Pending) -> list[tuple[str, str]]:
 
     Empty where a queue refuses the job: the plugin knows no queues.
     """
-    text = pending.message
+    text = pending.line
     if pending.reason in _QUEUES:
         return []
     if pending.reason in _INVALID:
         return [(VALIDATE_FAILED, f"{pending.reason}: {text}" if pending.reason == NOT_SUPPORTED else text)]
-    if text.startswith(_CHIPS_MISSING):
-        return [(ENQUEUE_FAILED, text.partition("; ")[0])]
-    alone = text.startswith("0/") or not pending.nodes
-    return [(PREDICATE_FAILED if alone else ORDER_FAILED, text)]
+    first, _, _ = text.partition("; ")
+    return [(pending.rejected.value, first if pending.rejected is RejectedAt.ENQUEUE else text)]
 
 
 def _condition(scope: Scope, kind: str, reason: str, message: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod, ids_of
 from engine.model.pending_reasons import (
+    ENQUEUE_FAILED,
     FRAGMENTED,
     INSUFFICIENT,
     INVALID_REQUEST,
@@ -19,6 +20,7 @@ from engine.model.pending_reasons import (
     SHORTAGE,
     TOO_MANY_PODS,
     TOPOLOGY,
+    RejectedAt,
     reason_in_words,
 )
 from engine.model.plan import MAX_NEAR
@@ -62,7 +64,7 @@ _VOLUME_WAYS_OUT: Final = {
 
 class PendingExplanation(NamedTuple):
     """Why a pod found no node: nodes counted by reason, the gang's reason, the ``state`` in Belay's words,
-    MindCluster's sentence, the way out, its nodes, and the same as values.
+    MindCluster's sentence, the way out, its nodes, the same as values, and where MindCluster would refuse it.
     """
 
     nodes: dict[str, int]
@@ -72,6 +74,7 @@ class PendingExplanation(NamedTuple):
     unblock: str | None
     near: tuple[str, ...] = ()
     remedy: Remedy | None = None
+    rejected: RejectedAt = RejectedAt.PREDICATE
 
 
 def explain(
@@ -111,7 +114,8 @@ def explain(
 
     unblock, near, remedy = way_out(job, pod, reason, refusals, views, lacking)
     state = NOT_TOGETHER if whole else _state(job, pod, reason, near or sorted(refusals)[:1], views)
-    return PendingExplanation(nodes, reason, state, text, unblock, tuple(near), remedy)
+    rejected = RejectedAt.ORDER if whole else RejectedAt.PREDICATE
+    return PendingExplanation(nodes, reason, state, text, unblock, tuple(near), remedy, rejected)
 
 
 def _state(job: SchedulerJob, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView]) -> str:
@@ -129,12 +133,17 @@ def _state(job: SchedulerJob, pod: Pod, reason: str, near: Sequence[str], views:
     return f"the nearest node, {near[0]}, {words.state}"
 
 
-def in_words(refusal: Refusal, way: str | None = None) -> Told:
-    """What is told of a job that is refused before any node is considered; ``way`` is a way out that is known."""
+def refused(refusal: Refusal, way: str | None = None) -> PendingExplanation:
+    """The explanation of a job that is refused before any node is considered; ``way`` is a way out that is known."""
+    at = RejectedAt.ENQUEUE if refusal.reason == ENQUEUE_FAILED else RejectedAt.PREDICATE
     if refusal.cause is not None:
-        return refusal.cause.told()
-    words = reason_in_words(refusal.reason)
-    return Told(f"the job {words.state}", way or f"{words.way_out}: {refusal.message}")
+        told = refusal.cause.told()
+    else:
+        words = reason_in_words(refusal.reason)
+        told = Told(f"the job {words.state}", way or f"{words.way_out}: {refusal.message}")
+    return PendingExplanation(
+        {}, refusal.reason, told.state, refusal.message, told.unblock, remedy=told.remedy, rejected=at
+    )
 
 
 def counting_tentative_chips(

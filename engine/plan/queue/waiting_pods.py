@@ -9,6 +9,7 @@ from engine.gangs.forming import counts_as_started
 from engine.model.actions import DeleteObject
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.pending_reasons import RejectedAt
 from engine.model.plan import MAX_NEAR, Pending
 from engine.model.remedies import Remedy
 from engine.plan import roles
@@ -59,8 +60,14 @@ def pending_entry(
     unblock: str | None,
     near: Sequence[str] = (),
     remedy: Remedy | None = None,
+    state: str = "",
+    rejected: RejectedAt = RejectedAt.PREDICATE,
 ) -> Pending:
-    """The pending entry of a gang; its message is limited to ``MAX_MESSAGE`` characters, ``near`` to ``MAX_NEAR``."""
+    """The pending entry of a gang; its message is limited to ``MAX_MESSAGE`` characters, ``near`` to ``MAX_NEAR``.
+
+    ``message`` is MindCluster's line, before which ``state`` is set.
+    """
+    message = f"{state}; {message}" if state else message
     return Pending(
         kind=gang.kind,
         namespace=gang.namespace,
@@ -72,4 +79,6 @@ def pending_entry(
         unblock=unblock,
         near=tuple(near[:MAX_NEAR]),
         remedy=remedy,
+        state=state,
+        rejected=rejected,
     )
