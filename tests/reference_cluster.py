@@ -119,6 +119,23 @@ class ReferenceCluster:
             self._register(server, number)
             self.report(server)
 
+    def fork(self, seed: int) -> ReferenceCluster:
+        """The same cluster at the same moment, whose parts move in another order from now on."""
+        other = copy.copy(self)
+        other.random = random.Random(seed)
+        other.api = Api(lambda: other.now)
+        for definition in _DEFINITIONS:  # the server must know the kinds before it holds their objects
+            other.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        for entries in self.api.store.collections.values():
+            for entry in list(entries.entries()):
+                other.api.store.put(entry.storage, entry.key, entry.copy())
+        other.servers = copy.deepcopy(self.servers)
+        other.cache, other.wakes = PlanCache(), list(self.wakes)
+        other._loop = asyncio.new_event_loop()
+        other._kube = Kube(lambda: None, transport=InProcess(other.api, lambda: other.now))  # type: ignore[arg-type,return-value]
+        other._loop.run_until_complete(other._kube.__aenter__())
+        return other
+
     def close(self) -> None:
         self._loop.run_until_complete(self._kube.__aexit__(None, None, None))
         self._loop.close()

@@ -373,11 +373,11 @@ class World(Agents):
                 held.setdefault("spec", {}).setdefault("containers", [])
                 held = taken_for_ready(held)
             self.take(held)
-        self.unlisted = unlisted_uids(self.objects.values())
         self.absent = absent_owners(self.objects)
         with_namespaces(self.objects.values())
         for obj in replica_sets(self.objects, self.absent):
             self.take(obj)
+        self.unlisted = unlisted_uids(self.objects.values())  # without the ReplicaSets that are objects now
         for obj in list(self.objects.values()):
             filled = with_defaults(obj)
             if filled is not obj:
