@@ -7,6 +7,7 @@ import collections
 import io
 import os
 import pickle
+import pickletools
 import random
 import struct
 import zipfile
@@ -40,6 +41,8 @@ def saved(path: Path, obj: object) -> Path:
 def written_by_rule(obj: object) -> bytes:
     """The documented layout, made by pickle alone."""
     storages: list[Any] = []
+    # torch keeps each key as one object
+    names: list[str] = []
 
     class Writer(pickle.Pickler):
         def persistent_id(self, found: Any) -> Any:
@@ -49,8 +52,9 @@ def written_by_rule(obj: object) -> bytes:
             known = [key for key, other in enumerate(storages) if other._cdata == raw._cdata]
             if not known:
                 storages.append(raw)
+                names.append(str(len(names)))
             key = known[0] if known else len(storages) - 1
-            return ("storage", getattr(torch, found._pickle_storage_type()), str(key), "cpu", found._size())
+            return ("storage", getattr(torch, found._pickle_storage_type()), names[key], "cpu", found._size())
 
     buffer = io.BytesIO()
     Writer(buffer, protocol=2).dump(obj)
@@ -141,6 +145,13 @@ def test_views_share_one_storage_in_the_file_and_after_loading(tmp_path: Path, m
     found = reading.load(path, mapped=mapped)
     found["all"][10] = 5.0
     assert found["part"][0] == 5.0
+
+
+def test_the_key_of_a_shared_storage_is_pickled_once():
+    found = encoded({"whole": BASE, "view": BASE[1:], "again": BASE})
+    start = found.index(b"\x80\x02")
+    texts = [value for code, value, _ in pickletools.genops(found[start:]) if code.name == "BINUNICODE"]
+    assert texts.count("0") == 1 and texts.count("storage") == 1
 
 
 def test_one_storage_seen_as_two_types_is_refused():

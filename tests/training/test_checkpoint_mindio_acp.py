@@ -203,7 +203,10 @@ def test_files_of_other_formats_go_through_memory_too(tmp_path: Path, acp: Any):
         file.write(b"abc")
         file.write([b"de", b"f"])
     with acp.open_file(path) as file:
-        assert (file.read(), file.read(2), file.read(1, 2), file.read(9)) == (b"abcdef", b"cdef", b"bc", b"")
+        assert (file.read(), file.read(2), file.read(1, 2), file.read(6)) == (b"abcdef", b"cdef", b"bc", b"")
+        for outside in ((3, 9), (6, 1), (7, -1), (-1, 2), (0, -2)):
+            with pytest.raises(RuntimeError, match="has 6 bytes"):
+                file.read(*outside)
     assert acp.flush() == 0 and Path(path).read_bytes() == b"abcdef" and os.stat(path).st_mode & 0o777 == 0o600
     with pytest.raises(ZeroDivisionError), acp.create_file(path) as file:
         file.write(b"half")

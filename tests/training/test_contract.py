@@ -398,6 +398,7 @@ def test_a_rank_that_lacks_the_order_of_buckets_holds_no_state(monkeypatch: pyte
     store = types.SimpleNamespace(get=interrupted)
     session.groups = types.SimpleNamespace(form=lambda generation: types.SimpleNamespace(store=store))  # type: ignore[assignment]
     session.buckets = types.SimpleNamespace(orders=[])  # type: ignore[assignment]
+    session.loaders = types.SimpleNamespace(records={})  # type: ignore[assignment]
     ours, theirs = socket.socketpair()
     session.control = Control(ours)
     plan = {"donors": {"1": 0}}
@@ -406,10 +407,11 @@ def test_a_rank_that_lacks_the_order_of_buckets_holds_no_state(monkeypatch: pyte
     assert torch.equal(next(iter(fresh.models.values())).weight, model.weight)
     assert not fresh.whole
 
-    monkeypatch.setattr(store, "get", lambda key: b"[[1, 0]]")
+    monkeypatch.setattr(store, "get", lambda key: b"[[1, 0]]" if "orders" in key else b'{"0": [4, 1]}')
     repair.send_state(donor, 1, 5)
     session._restore(plan, fresh, 5, 3)
     assert (fresh.whole, fresh.done, session.buckets.orders) == (True, 5, [[1, 0]])
+    assert session.loaders.records == {"0": [4, 1]}
     # left with the agent, once
     repair.send_state(donor, 1, 5)
     session._restore(plan, fresh, 5, 4)

@@ -34,7 +34,8 @@ def steps_of(kills: int) -> int:
 @dataclass(frozen=True)
 class UserScript:
     """A script of ``scripts/users`` and how it is run. ``refused``: what a run that cannot be protected says, with exit
-    code ``code``; ``spared``: ranks that are not killed, because their state is documented to be theirs alone."""
+    code ``code``; ``spared``: ranks that are not killed, because their state is documented to be theirs alone;
+    ``quiet``: nothing is killed, and no rank may be taken for one that hangs."""
 
     file: str
     special: str = ""
@@ -44,6 +45,7 @@ class UserScript:
     code: int = 0
     spared: tuple[int, ...] = ()
     together: int = 1
+    quiet: bool = False
     options: tuple[str, ...] = ()
 
     def start(self, folder: Path, steps: int, pause: float) -> Job:
@@ -63,6 +65,11 @@ def fsdp(special: str = "-", ranks: int = 4, **more: Any) -> UserScript:
 def ddp(special: str, **more: Any) -> UserScript:
     """A variant of a small model under DistributedDataParallel."""
     return UserScript("ddp_variants.py", special, **more)
+
+
+def waits(special: str, **more: Any) -> UserScript:
+    """A script that waits, or fails; with a short limit. Its wait is the fault: nothing is killed."""
+    return UserScript("waits.py", special, options=("--quiet-limit", "1.5"), quiet=True, **more)
 
 
 SCRIPTS: dict[str, UserScript] = {
@@ -106,9 +113,19 @@ SCRIPTS: dict[str, UserScript] = {
     "statistics": UserScript("normalized.py", "shared"),
     "batch-norm": UserScript("normalized.py", "batch", spared=(0,)),
     "loader": UserScript("loaders.py", "-"),
+    "loader-noise": UserScript("loaders.py", "noise"),
+    "loader-helped": UserScript("loaders.py", "helped,shuffle,noise"),
+    "loader-saved": UserScript("loaders.py", "shuffle,noise", every=3, together=2),
     "loader-workers": UserScript("loaders.py", "workers,noise"),
     "loader-shuffle": UserScript("loaders.py", "shuffle"),
     "loader-shuffle-workers": UserScript("loaders.py", "shuffle,workers,noise"),
+    # waits and errors
+    "waits-socket": waits("socket"),
+    "waits-sleep": waits("sleep"),
+    "waits-idle": waits("idle"),
+    "waits-forever": waits("forever", refused="hangs in a row without a finished step", code=1),
+    "waits-mismatch": waits("mismatch", refused="are in recv, waits.py:29", code=1),
+    "own-error": waits("words", refused="RuntimeError: Interrupted: the gloo and NCCL", code=1),
     # optimizers and states
     "around": UserScript("own_optimizers.py", "around"),
     "lookahead": UserScript("own_optimizers.py", "slow"),
@@ -182,6 +199,8 @@ def hurt(
     # a rank that ends between its update and its line has done the step: it counts, unseen
     different = sorted(key for key in seen if seen[key] != expected[key])
     different += [(rank, steps - 1) for rank in range(script.ranks) if (rank, steps - 1) not in seen]
+    if script.quiet and "generation" in errors:
+        return f"a healthy rank was taken for a hang\n{errors}"
     if different:
         return f"{'; '.join(told)}\ndiffers from (rank, step) {different[:4]} on\n{errors}"
     return ""
@@ -191,6 +210,8 @@ def judged(name: str, script: UserScript, seed: int, kills: int, folder: Path) -
     """What is wrong with a script; empty when nothing is."""
     if script.refused:
         return refusal(script, folder / "refused")
+    if script.quiet:
+        kills = 0
     expected = undisturbed(script, folder / "undisturbed", steps_of(kills))
     return hurt(script, folder / "hurt", random.Random(f"{name} {seed}"), kills, expected)
 

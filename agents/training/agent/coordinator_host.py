@@ -163,6 +163,9 @@ class CoordinatorHost:
                 commands += self.coordinator.stepped(int(rank), int(incarnation), int(done), now)
         for rank, incarnation, generation, age in message.get("firsts", ()):
             self._first_step(int(rank), int(incarnation), int(generation), now - float(age))
+        for rank, incarnation, text, idle in message.get("waits", ()):
+            if int(rank) in self.coordinator.members:
+                self.coordinator.waits(int(rank), int(incarnation), str(text)[:200], float(idle), now)
         self.coordinator.median = float(message.get("median", 0.0))
         if message.get("working"):
             commands += self.coordinator.working(now)
@@ -212,8 +215,9 @@ class CoordinatorHost:
                     out.append((node, start, b""))
                 case EndRank(node, rank, incarnation, why):
                     out.append((node, {"t": "end", "rank": rank, "inc": incarnation, "why": why}, b""))
-                case JoinGeneration(generation, ranks):
-                    out += [self._to(rank, {"t": "recover", "gen": generation}) for rank in ranks]
+                case JoinGeneration(generation, ranks, explained):
+                    order: Message = {"t": "recover", "gen": generation, "explained": explained}
+                    out += [self._to(rank, order) for rank in ranks]
                 case GenerationPlan(generation, step, donors, checkpoint):
                     plan = {
                         "t": "plan",
@@ -309,7 +313,7 @@ def report(recovery: Recovery) -> None:
     found = json.loads(timeline(recovery))
     say(
         f"generation {recovery.generation} goes on at step {recovery.step}, {found['entered_ms']:g} ms after the fault "
-        f"(ranks freed after {found['freed_ms']:g} ms)"
+        f"(ranks freed after {found['freed_ms']:g} ms): {recovery.cause[:500]}"
     )
 
 

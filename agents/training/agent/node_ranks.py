@@ -11,12 +11,16 @@ from typing import Any
 
 from agents.training.agent.ranks import ProcessLost, RankMessage, RankProcess, Ranks, StartFailed
 from agents.training.agent.supervisor import ALL_FINISHED, WORKED_ON
-from agents.training.agent.work import LOOK, Work
+from agents.training.agent.work import LOOK, STALE, Work
 from agents.training.frames import Message
 from agents.training.tolerance.coordinator_commands import EndJob
 
 RETURN = 1.0
 """Seconds that a new agent waits for the ranks of its predecessor."""
+OUTSIDE = 3600.0
+"""Seconds of a sleep that is taken for one that does not end."""
+UNBOUNDED = 1e9
+"""How ranks name a wait whose end is not known."""
 SIGTERM_GRACE = 10.0
 """Seconds that ranks get after SIGTERM."""
 
@@ -55,6 +59,9 @@ class NodeRanks:
         self._work = Work(settings.look)
         self._seen: dict[int, tuple[int, int]] = {}
         """Pid → finished steps and when the last one was, also of steps that count with a later update only."""
+        self._waits: dict[int, tuple[Message, float]] = {}
+        """Pid → where its main thread is, since it finished no step, and when it said so."""
+        self._looked_at = 0.0
         self._median = 0.0
         self._advanced = False
         self._firsts: dict[int, int] = {}
@@ -108,6 +115,8 @@ class NodeRanks:
                 case RankMessage(process, message, payload):
                     if process.rank is not None and message["t"] == "orders":
                         self._orders[process.rank] = payload
+                    elif message["t"] == "waits":
+                        self._waits[process.pid] = message, time.monotonic()
                     elif process.rank is not None:
                         self._record(process.rank, process.incarnation, message)
                         up.append(
@@ -243,9 +252,39 @@ class NodeRanks:
             self._advanced = True
             self._tell(WORKED_ON)
         message: Message = {"t": "progress", "steps": steps, "firsts": firsts, "median": self._median}
+        now = time.monotonic()
+        if steps:
+            self._waits.clear()
+            self._looked_at = now
         # a finished step says more
-        message["working"] = not steps and self._work.since((one.pid for one in processes), time.monotonic())
+        message["working"] = not steps and (
+            self._work.since((one.pid for one in processes), now) or self._outside(processes, now)
+        )
+        message["waits"] = self._where(processes, now)
         self._send_up([(message, b"")])
+
+    def _where(self, processes: list[RankProcess], now: float) -> list[list[Any]]:
+        """Ask ranks that finish no step where they are; what they said last."""
+        if now - self._looked_at < self.settings.look:
+            return []
+        self._looked_at = now
+        found: list[list[Any]] = []
+        for process in processes:
+            said = self._waits.get(process.pid)
+            if said is not None:
+                found.append([process.rank, process.incarnation, str(said[0]["text"]), float(said[0]["idle"])])
+            self.ranks.send(process, {"t": "look"})
+        return found
+
+    def _outside(self, processes: list[RankProcess], now: float) -> bool:
+        """Whether a rank waits for something that is not its group and that may end by itself: then all others wait
+        for that rank."""
+        for process in processes:
+            message, at = self._waits.get(process.pid, ({}, 0.0))
+            seconds = float(message.get("outside", 0.0))
+            if now - at <= STALE * self.settings.look and (0 < seconds <= OUTSIDE or seconds >= UNBOUNDED):
+                return True
+        return False
 
     def _left(self) -> bool:
         """Whether all ranks of the job had finished and those of this node have left: nothing remains to be done."""

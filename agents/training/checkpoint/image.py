@@ -111,7 +111,7 @@ def _finish(structure: bytes, pieces: list[Piece], pickled_map: bytes) -> Image:
 
 def _pickled(obj: object) -> tuple[bytes, list[Any]]:
     storages: list[Any] = []
-    keys: dict[int, int] = {}
+    keys: dict[int, str] = {}
     kinds: dict[int, tuple[torch.dtype, int]] = {}
     last: list[str] = [""]
 
@@ -134,10 +134,12 @@ def _pickled(obj: object) -> tuple[bytes, list[Any]]:
                 "cannot save tensors or storages that view the same data as different types: "
                 f"{kinds[address][0]} and {dtype}"
             )
-        key = keys.setdefault(storage._cdata, len(storages))
-        if key == len(storages):
+        # one object for each key, as torch has: the pickle then names it again by its memo
+        key = keys.get(storage._cdata)
+        if key is None:
+            key = keys[storage._cdata] = str(len(storages))
             storages.append(storage)
-        return "storage", kind, str(key), _location(storage), numel
+        return "storage", kind, key, _location(storage), numel
 
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, protocol=2)

@@ -75,6 +75,18 @@ class Sockets:
                 if self._of_groups.get(descriptor, (0, 0))[0] != inode:
                     self._of_groups[descriptor] = inode, generation
 
+    def broken(self, generation: int) -> bool:
+        """Whether a link of this generation's groups is closed or shut down."""
+        poll, watched = select.poll(), False
+        for descriptor, (inode, number) in list(self._of_groups.items()):
+            if number != generation:
+                continue
+            if _inode(descriptor) != inode:
+                return True
+            poll.register(descriptor, select.POLLRDHUP)
+            watched = True
+        return watched and bool(poll.poll(0))
+
     def shut(self, generation: int) -> int:
         """Shut down the sockets of groups of generations before this one, those of the next group may be connected
         already; their number. A descriptor that now belongs to another socket is left alone."""

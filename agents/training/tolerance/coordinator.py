@@ -14,6 +14,7 @@ from agents.training.tolerance.coordinator_commands import (
     Leave,
     OperatorMessage,
 )
+from agents.training.tolerance.donors import ranks_text
 from agents.training.tolerance.generations import Generations
 from agents.training.tolerance.members import Phase, RankStatus, RunningRank
 
@@ -232,15 +233,26 @@ class Coordinator(Generations):
         if member.incarnation == incarnation:
             if done > self._highest:
                 self._highest = done
-                self._failures = self._deaths = self._broken = 0
+                self._failures = self._deaths = self._broken = self._hangs = 0
+            if self._stepped_on:
+                self._longest = max(self._longest, now - self._progress_at)
+            self._stepped_on = True
             self._progress_at = now
         return []
 
     def working(self, now: float) -> list[CoordinatorCommand]:
-        """A rank works although no step was finished: then only the limit ``busy`` applies."""
-        if now - self._progress_at < self.limits.busy:
-            self._progress_at = max(self._progress_at, now - self._quiet() / 2)
+        """A rank works, or waits for something outside of its group, although no step was finished: then only the limit
+        ``busy`` applies."""
+        self._worked_at = now
         return []
+
+    def waits(self, rank: int, incarnation: int, text: str, idle: float, now: float) -> None:
+        """Where a rank is while no step is finished; ``idle``: seconds for which it waits on purpose."""
+        member = self.members[rank]
+        if member.incarnation == incarnation:
+            member.waits = text
+            if idle > 0:
+                self._allowed_until = max(self._allowed_until, now + idle)
 
     def broken(self, rank: int, incarnation: int, generation: int, text: str, now: float) -> list[CoordinatorCommand]:
         """A collective failed in a rank; usually the death of another rank explains it at once."""
@@ -296,7 +308,8 @@ class Coordinator(Generations):
             self._broken += 1
             if self._broken > self.limits.deaths:
                 return self._end(1, f"groups broke {self._broken} times without a step; the last: {self._broken_why}")
-            return self._begin(self._broken_why, now)
+            message = OperatorMessage(f"{self._broken_why}; the group is formed again")
+            return [message, *self._begin(self._broken_why, now, explained=False)]
         for node, since in self._lost_nodes.items():
             if self._closing and now - since > self.limits.farewell:
                 for member in self.members.values():
@@ -312,7 +325,7 @@ class Coordinator(Generations):
                     continue
                 if member.phase is Phase.FREEING and now < member.patience and not self._held_elsewhere(member):
                     continue
-                why = "could not be freed" if member.phase is Phase.FREEING else "did not come up in time"
+                why = self._not_freed(member) if member.phase is Phase.FREEING else "did not come up in time"
                 commands.append(EndRank(member.node, member.rank, member.incarnation, why))
                 member.deadline = now + self.limits.grace
         if self._planned_at is not None and now - self._planned_at > self.limits.repair:
@@ -322,9 +335,43 @@ class Coordinator(Generations):
         if self._finishing_at is not None and now - self._finishing_at >= self.limits.leave:
             commands += self._leave(Phase.FINISHED)
         training = [one for one in self.members.values() if one.phase is Phase.TRAINING]
-        if len(training) == len(self.members) and now - self._progress_at > self._quiet():
-            commands += self._begin(f"no step was finished for {now - self._progress_at:.1f} s", now)
+        if len(training) == len(self.members) and self._hangs_now(now):
+            commands += self._hung(now)
         return commands
+
+    def _hangs_now(self, now: float) -> bool:
+        """Whether ranks finish no step, for no reason that is known."""
+        since = now - self._progress_at
+        if now < self._allowed_until:
+            return False
+        return (
+            since > max(self.limits.busy, self._quiet())
+            or now - max(self._progress_at, self._worked_at) > self._quiet()
+        )
+
+    def _hung(self, now: float) -> list[CoordinatorCommand]:
+        """Begin again after a hang, and say who waited where; the same hang again and again ends the job."""
+        self._hangs += 1
+        cause = f"no step was finished for {now - self._progress_at:.1f} s{self._waiting()}"
+        if self._hangs > self.limits.hangs:
+            return self._end(1, f"{self._hangs} hangs in a row without a finished step; the last: {cause}")
+        hint = "where a wait is meant: run.idle(), or --quiet-limit"
+        message = OperatorMessage(f"{cause}; limit {self._quiet():g} s ({hint})")
+        return [message, *self._begin(cause, now)]
+
+    def _waiting(self) -> str:
+        """Where ranks are, those at one place together."""
+        places: dict[str, list[int]] = {}
+        for member in self.members.values():
+            if member.waits:
+                places.setdefault(member.waits, []).append(member.rank)
+        found = [f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {place}" for place, ranks in places.items()]
+        return ": " + "; ".join(found[:5]) + (" …" if len(found) > 5 else "") if found else ""
+
+    def _not_freed(self, member: RankStatus) -> str:
+        if not member.waits:
+            return "could not be freed"
+        return f"could not be freed ({member.waits}; where a wait is meant: run.idle(), or --quiet-limit)"
 
     def _await_nodes(self, now: float) -> list[CoordinatorCommand]:
         """End a job whose nodes do not come."""
@@ -346,7 +393,12 @@ class Coordinator(Generations):
         return min(self.limits.settle * (1 << min(self._broken, 10)), 5.0)
 
     def _quiet(self) -> float:
-        return max(self.limits.quiet, 10 * self.median)
+        """Seconds without a step, while all ranks are idle, after which they hang: learned from the steps of the
+        job."""
+        if self._highest <= 0:
+            # connections, data sets, a first compilation
+            return max(self.limits.quiet * self.limits.beginning, 10 * self.median)
+        return max(self.limits.quiet, 10 * self.median, 2 * self._longest)
 
 
 __all__ = ["Coordinator"]

@@ -31,6 +31,8 @@ class JoinGeneration:
 
     generation: int
     ranks: tuple[int, ...]
+    explained: bool = True
+    """Whether a process or a node was lost; otherwise ranks show what they saw."""
 
 
 @dataclass(frozen=True)

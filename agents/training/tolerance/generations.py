@@ -53,6 +53,15 @@ class Generations:
         self._finishing_at: float | None = None
         self._planned_at: float | None = None
         self._progress_at = 0.0
+        self._worked_at = 0.0
+        """When a rank last worked, or waited for something outside of its group."""
+        self._allowed_until = 0.0
+        """Until when a rank waits on purpose."""
+        self._longest = 0.0
+        """Longest pause between finished steps that ended by itself."""
+        self._stepped_on = False
+        """Whether a step was finished in this generation."""
+        self._hangs = 0
         self._closing = False
         self._living: dict[int, list[RunningRank]] = {}
         """Node → the ranks with which it joined, until the first generation."""
@@ -78,12 +87,14 @@ class Generations:
         """Forget a lost process; its late messages are recognised by their incarnation."""
         member.phase, member.done, member.offers, member.patience = Phase.ABSENT, -1, None, 0.0
 
-    def _begin(self, cause: str, now: float, ranks: Iterable[int] = ()) -> list[CoordinatorCommand]:
+    def _begin(
+        self, cause: str, now: float, ranks: Iterable[int] = (), explained: bool = True
+    ) -> list[CoordinatorCommand]:
         """Begin the next generation; ``ranks``: those whose processes were lost."""
         self.generation += 1
         self._unready, self._unentered = set(self.members), set(self.members)
         self._broken_at = self._finishing_at = self._planned_at = None
-        self._asked = False
+        self._asked = self._stepped_on = False
         if self.recovery is None or self.recovery.entered is not None:
             self.recovery = Recovery(cause, now)
         else:
@@ -104,7 +115,7 @@ class Generations:
                 member.patience = member.patience or now + max(self.limits.last, self.grace())
                 member.phase, member.deadline = Phase.FREEING, now + self.grace()
         # survivors first: they have collectives to leave
-        return [JoinGeneration(self.generation, tuple(living)), *starts]
+        return [JoinGeneration(self.generation, tuple(living), explained), *starts]
 
     def _commit(self, now: float) -> list[CoordinatorCommand]:
         """Answer ranks that are ready to make an update, once all that live have left their step or wait like them.

@@ -29,7 +29,11 @@ class Limits:
     quiet: float = 10.0
     """Without a finished step while all ranks are idle: a hang (at least ten median steps)."""
     busy: float = 600.0
-    """Without a finished step while a rank works."""
+    """Without a finished step while a rank works, or waits for something outside of its group."""
+    beginning: float = 6.0
+    """Before the first step of the job: how many times ``quiet``."""
+    hangs: int = 5
+    """Hangs in a row, without a finished step between them, that end the job."""
     failures: int = 3
     """Exceptions of the script in a row, without a finished step between them, that end the job."""
     deaths: int = 50
@@ -64,6 +68,8 @@ class RankStatus:
     checkpoints: bool = False
     offers: frozenset[int] | None = None
     deadline: float = 0.0
+    waits: str = ""
+    """Where it was when no step was finished for a while; continues "rank 3 is"."""
     prepared: int = -1
     """The step whose update it is ready to make, gradients complete, and has not begun; -1: none."""
     patience: float = 0.0

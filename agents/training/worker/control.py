@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agents.training.frames import FrameDecoder, FrameError, Message, pack
+from agents.training.worker import waiting
 from agents.training.worker.interruption import Interrupted
 
 AGENT_GONE = 86
@@ -48,6 +49,10 @@ class Control:
         """Finished steps in the last message to the agent."""
         self.assignment: Message | None = None
         self.plan: Message | None = None
+        self.idle_until = 0.0
+        """Until when the script waits on purpose (``run.idle``), by the monotonic clock."""
+        self.explained = True
+        """Whether a lost process or node was the reason of the newest generation."""
         self.commit: Message | None = None
         """Whether to make the update of an interrupted step, as others have made it."""
         self.leave = False
@@ -221,12 +226,18 @@ class Control:
 
     def _take(self, message: Message, payload: bytes) -> None:
         kind = message["t"]
+        if kind == "look":
+            wait = waiting.of_main_thread()
+            idle = max(0.0, self.idle_until - time.monotonic())
+            self.send("waits", text=wait.text, outside=wait.outside, idle=idle)
+            return
         if kind in ("recover", "assign"):
             generation = int(message["gen"])
             with self._changed:
                 if generation <= self.generation and kind == "recover":
                     return
                 self.generation = max(self.generation, generation)
+                self.explained = bool(message.get("explained", True))
                 if kind == "assign":
                     self.assignment = message
                 self._changed.notify_all()

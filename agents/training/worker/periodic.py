@@ -23,6 +23,7 @@ from agents.training.checkpoint.wire import work_folder
 from agents.training.tolerance.donors import LAYOUT_MARK
 from agents.training.worker.buckets import Buckets
 from agents.training.worker.interruption import TrainingError
+from agents.training.worker.loaders import Loaders
 from agents.training.worker.protected import Protected
 
 log = logging.getLogger("belay.checkpoint")
@@ -64,6 +65,7 @@ class PeriodicCheckpoints:
         self._damaged: set[int] = set()
         self._protected: Protected | None = None
         self._buckets: Buckets | None = None
+        self._loaders: Loaders | None = None
         self._shards: list[str] = []
         self._files: Files | None = None
         self._writes = False
@@ -84,8 +86,12 @@ class PeriodicCheckpoints:
                 f"{VARIABLE} cannot be read: {str(error)[:200]}; use belay train --checkpoints"
             ) from None
 
-    def bind(self, protected: Protected, buckets: Buckets, rank: int, shards: Sequence[str]) -> None:
-        """Save and load ``protected`` from now on, and how DDP reduces its gradients; ``shards``: of each rank."""
+    def bind(
+        self, protected: Protected, buckets: Buckets, rank: int, shards: Sequence[str], loaders: Loaders | None = None
+    ) -> None:
+        """Save and load ``protected`` from now on, and how DDP reduces its gradients, and where loaders are;
+        ``shards``: of each rank."""
+        self._loaders = loaders
         self._protected, self._buckets, self._shards = protected, buckets, sorted(set(shards))
         self._writes = shards.index(shards[rank]) == rank
         index = self._shards.index(shards[rank])
@@ -139,6 +145,8 @@ class PeriodicCheckpoints:
                 )
             self._protected.restore(json.loads(state["meta"]), state["tensors"])
             self._buckets.orders = self._buckets.orders or json.loads(state["orders"])
+            if self._loaders is not None:
+                self._loaders.records = json.loads(state.get("loaders", "{}"))
         except (CheckpointError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             self._damaged.add(step)
             raise CheckpointError(str(error)[:500]) from error
@@ -158,6 +166,7 @@ class PeriodicCheckpoints:
         state: dict[str, Any] = {
             "done": done, "shard": self._shards[self._files.rank], "orders": json.dumps(self._buckets.orders),
             "meta": json.dumps(meta), "tensors": kept,
+            "loaders": json.dumps(self._loaders.records if self._loaders is not None else {}),
         }  # fmt: skip
         try:
             self._pending = self._files.save_async(state, done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import json
 import os
@@ -20,6 +21,7 @@ from agents.training.worker import repair
 from agents.training.worker.buckets import Buckets, agreed
 from agents.training.worker.groups import Groups, accelerator, devices
 from agents.training.worker.interruption import Interrupted, TrainingError
+from agents.training.worker.loaders import Loaders
 from agents.training.worker.periodic import PeriodicCheckpoints
 from agents.training.worker.process import CurrentRank, current
 from agents.training.worker.protected import Checkpoint, Protected
@@ -120,10 +122,13 @@ class _Session:
         self.backend = backend or devices(protected.device() if protected else accelerator())
         self.randomness = Randomness(keep_random)
         self.buckets = Buckets(self._keep_orders)
+        self.loaders = Loaders(self.randomness)
         if member.groups is None:
             member.groups = Groups(self.control, member.rank, member.world, member.address, timeout)
         self.groups = member.groups
         self.entries = 0
+        self._shown = False
+        """Whether the traceback of lost links that nothing explained was shown."""
         self.sharded = False
         """Whether ranks hold different shards."""
         self._began = self._planned = self._formed = 0.0
@@ -148,8 +153,9 @@ class _Session:
                     functools.partial(self._adopt, plan, generation),
                     self.periodic,
                     self.groups.settle,
-                    self.buckets.finished,
+                    self._finished_step,
                     functools.partial(self._agree, generation),
+                    functools.partial(setattr, self.control, "idle_until"),
                 )
                 self.control.send("entered", gen=generation)
                 result = body(run)
@@ -191,7 +197,12 @@ class _Session:
         self.groups.install(generation, self.backend)
         self._formed = time.monotonic()
         self.buckets.enter(int(plan["step"]))
+        self.randomness.step = int(plan["step"])
         return plan
+
+    def _finished_step(self) -> None:
+        self.buckets.finished()
+        self.loaders.finished()
 
     def _adopt(self, plan: Message, generation: int, made: Protected) -> None:
         """Protect what the function has made in this entry; it takes over the state of the last entry's objects."""
@@ -212,7 +223,7 @@ class _Session:
             dist.all_gather_object(shards, protected.shard())
             self.sharded = len(set(shards)) > 1
             if self.periodic is not None:
-                self.periodic.bind(protected, self.buckets, self.member.rank, shards)
+                self.periodic.bind(protected, self.buckets, self.member.rank, shards, self.loaders)
         self._restore(plan, protected, step, generation)
         protected.drop_gradients()
         protected.settled()
@@ -229,6 +240,7 @@ class _Session:
                 formed=self._formed - self._planned,
                 repaired=time.monotonic() - self._formed,
             )
+        self.loaders.enter()
         self.entries += 1
 
     def _restore(self, plan: Message, protected: Protected, step: int, generation: int) -> None:
@@ -244,18 +256,18 @@ class _Session:
             self._load(step)
         if me in donors.values():
             self._store_set(generation, f"orders/{me}", json.dumps(self.buckets.orders).encode())
+            self._store_set(generation, f"loaders/{me}", json.dumps(self.loaders.records).encode())
         for receiver, donor in sorted(donors.items()):
-            try:
-                if donor == me:
-                    repair.send_state(protected, receiver, step)
-                elif receiver == me:
-                    repair.receive_state(protected, donor, step)
-            except RuntimeError as error:
-                if _is_link_failure(error):
-                    raise
-                raise
+            if donor == me:
+                repair.send_state(protected, receiver, step)
+            elif receiver == me:
+                repair.receive_state(protected, donor, step)
         if me in donors:
-            self.buckets.orders = json.loads(self.groups.form(generation).store.get(f"belay/orders/{donors[me]}"))
+            store = self.groups.form(generation).store
+            self.buckets.orders = json.loads(store.get(f"belay/orders/{donors[me]}"))
+            self.loaders.records = json.loads(store.get(f"belay/loaders/{donors[me]}"))
+        elif not step:
+            self.loaders.records = {}
         protected.done, protected.whole = step, True
         self._keep_orders()
 
@@ -307,40 +319,50 @@ class _Session:
         while self.control.generation == generation:
             self.control.send("broken", gen=generation, text=text)
             self.control.wait_called(generation, EXPLAINED)
+        if not self.control.explained and not self._shown:
+            self._shown = True
+            traceback.print_exception(error)
 
     def _explain(self, error: Exception, generation: int) -> None:
         """Return once a fault explains the error; raise the error when it is the script's own."""
         if self.control.generation > generation:
             return
-        if isinstance(error, Interrupted) or _is_link_failure(error):
+        if isinstance(error, Interrupted) or _is_link_failure(error, self.groups, generation):
             self._await_generation(error, generation)
             return
         raise error
 
 
-def _is_link_failure(error: BaseException) -> bool:
-    """Whether a failed collective caused the error, and not the script."""
-    if isinstance(error, (dist.DistError, ConnectionError)):
+def _is_link_failure(error: BaseException, groups: Groups, generation: int) -> bool:
+    """Whether a failed collective caused the error, and not the script: by its class, and by where it comes from.
+
+    Gloo's errors are plain ``RuntimeError`` of C++, like those of any operator; then the sockets of its groups are
+    closed or shut down.
+    """
+    if isinstance(error, dist.DistError):
         return True
-    if not isinstance(error, RuntimeError):
+    if type(error) is not RuntimeError or (place := _raised_by_a_library(error)) is None:
         return False
-    text = str(error)
-    return any(
-        mark in text
-        for mark in (
-            "gloo",
-            "Connection closed by peer",
-            "Connection reset by peer",
-            "Broken pipe",
-            "Socket closed",
-            "Timed out waiting",
-            "Application timeout caused pair closure",
-            "NCCL",
-            "HCCL",
-            "FORCE STOP",
-            "Interrupted",
-        )
-    )
+    if groups.sockets.broken(generation):
+        return True
+    # collectives of an accelerator have no sockets that can be looked at
+    return groups.device is not None and place.startswith(_COLLECTIVES)
+
+
+_COLLECTIVES = tuple(os.path.join(os.path.dirname(torch.__file__), part) for part in ("distributed", "autograd"))
+
+
+def _raised_by_a_library(error: BaseException) -> str | None:
+    """The file of the innermost line, where that line called C++ that raised the error; None where it has a
+    ``raise``."""
+    trace = error.__traceback__
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    opcode = dis.opname[code.co_code[trace.tb_lasti]]
+    return None if opcode in ("RAISE_VARARGS", "RERAISE") else code.co_filename
 
 
 def _steps(checkpoint: Checkpoint | None) -> list[int]:

@@ -29,11 +29,14 @@ class Randomness:
 
     def __init__(self, kept: bool) -> None:
         self.seed = int(torch.initial_seed()) & _MASK
-        self._kept = kept
+        self.kept = kept
+        self.step = 0
+        """The step under way."""
 
     def begin(self, step: int) -> None:
         """Seed for a step."""
-        if self._kept:
+        self.step = step
+        if self.kept:
             return
         seed = step_seed(self.seed, step)
         torch.default_generator.manual_seed(seed)

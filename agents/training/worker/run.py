@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -44,6 +46,7 @@ class Run:
         settle: Callable[[], None] = lambda: None,
         finished: Callable[[], None] = lambda: None,
         agree: Callable[[int], None] | None = None,
+        idle: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
         self.generation = generation
@@ -52,6 +55,7 @@ class Run:
         self._adopt, self._checkpoints = adopt, checkpoints
         self._settle, self._finished = settle, finished
         self._agree = agree or (lambda _: self._check())
+        self._idle = idle
         self._durations: deque[int] = deque(maxlen=KEPT_STEPS)
         self._began = self._first = 0
         self._step: int | None = None
@@ -109,6 +113,28 @@ class Run:
             if not self._updated:
                 self._pass(step)
         self._step = None
+
+    def batches(self, loader: Any, n: int) -> Iterator[tuple[int, Any]]:
+        """Yield the unfinished steps below ``n``, each with the batch of ``loader`` that belongs to it, over as many
+        epochs as it takes. In the middle of an epoch the batches that were used before are passed over."""
+        each, epoch, batches = len(loader), -1, iter(())
+        for step in self.steps(n):
+            if step // each != epoch:
+                epoch = step // each
+                if callable(begin := getattr(loader.sampler, "set_epoch", None)):
+                    begin(epoch)
+                batches = itertools.islice(loader, step % each, None)
+            yield step, next(batches)
+
+    @contextlib.contextmanager
+    def idle(self, seconds: float = 3600.0) -> Iterator[None]:
+        """A context in which this rank may wait for up to ``seconds`` without doing anything, for a service that
+        evaluates or for another job: it is not taken for a rank that hangs."""
+        self._idle(time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            self._idle(0.0)
 
     def updating(self, step: int) -> Updating:
         """A context for all changes of protected state in a step. An exception inside it leaves this rank's state torn;

@@ -44,15 +44,20 @@ class Readable:
             self._file = None
 
     def read(self, offset: int = 0, count: int = -1) -> bytes:
-        """``count`` bytes from ``offset`` (-1: to the end); fewer at the end. Raises ``ValueError``, ``Damaged``."""
-        if type(offset) is not int or type(count) is not int or offset < 0 or count < -1:
-            raise ValueError(f"offset {offset!r:.40} or count {count!r:.40} is out of range")
-        if self._data is not None:
-            return self._data[offset:] if count < 0 else self._data[offset : offset + count]
-        if self._file is None:
+        """``count`` bytes from ``offset`` (-1: to the end). Raises ``RuntimeError`` for a range outside of the file,
+        ``ValueError`` for what is no number and for a closed file, ``Damaged``."""
+        if type(offset) is not int or type(count) is not int:
+            raise ValueError(f"offset {offset!r:.40} or count {count!r:.40} is not a whole number")
+        if self._data is None and self._file is None:
             raise ValueError(f"{self.path} is closed")
-        left = max(0, self._file.size - offset)
-        return sources.read(self._file, offset, left if count < 0 else min(count, left))
+        size = len(self._data) if self._data is not None else self._file.size if self._file is not None else 0
+        end = size if count == -1 else offset + count
+        if offset < 0 or count < -1 or offset > size or end > size:
+            raise RuntimeError(f"{self.path} has {size} bytes: {count} from {offset} on cannot be read")
+        if self._data is not None:
+            return self._data[offset:end]
+        assert self._file is not None
+        return sources.read(self._file, offset, end - offset)
 
 
 class Writable:

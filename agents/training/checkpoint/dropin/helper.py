@@ -80,6 +80,32 @@ class CheckpointHelper:
             self._told.append(freed)
             self._works.append(self._thread.submit(work))
 
+    def async_save_model_checkpoint(self, checkpoint_name: str | list[str], model: Mapping[str, Any]) -> None:
+        """The same as :meth:`save_model_checkpoint`, which adaptations also call by this name."""
+        self.save_model_checkpoint(checkpoint_name, model)
+
+    def async_save_optimizer_checkpoint(
+        self, checkpoint_name: str | list[str], get_parameter_state_func: Callable[..., Any], has_sig_para: bool = False
+    ) -> None:
+        """The same as :meth:`save_optimizer_checkpoint`; whether the function takes ``notify_callback`` is asked of the
+        function."""
+        self.save_optimizer_checkpoint(checkpoint_name, get_parameter_state_func)
+
+    def rapid_load_model_checkpoint(self, checkpoint_name: str, load_rank: int, process_group: Any) -> Any:
+        """The same as :meth:`load_model_checkpoint`."""
+        return self.load_model_checkpoint(checkpoint_name, load_rank, process_group)
+
+    def try_notify(self) -> None:
+        """Let optimizer saves that were asked to say when the device's memory may change again say it now."""
+        with self._guard:
+            told = list(self._told)
+        for event in told:
+            event.set()
+
+    def wait_d2h_checkpoint_finished(self) -> None:
+        """The same as :meth:`wait_d2h_finished`."""
+        self.wait_d2h_finished()
+
     def wait_d2h_finished(self) -> None:
         """Wait until everything queued has been copied, then for all ranks; call it before the optimizer's next step,
         in every rank: also those that saved nothing take part.

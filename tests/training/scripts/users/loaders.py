@@ -26,6 +26,15 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
+def learn(run: bt.Run, ddp: torch.nn.Module, step: int, batch: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    loss = (ddp(batch) - 1).square().mean()
+    loss.backward()
+    with run.updating(step):
+        optimizer.step()
+    write(run.rank, step, loss.detach(), model)
+
+
 @bt.protect(model=model, optimizer=optimizer)
 def train(run: bt.Run) -> None:
     ddp = DistributedDataParallel(model)
@@ -35,6 +44,10 @@ def train(run: bt.Run) -> None:
         sampler = DistributedSampler(examples, run.world_size, run.rank, seed=5)
         loader = DataLoader(examples, 4, sampler=sampler, num_workers=2 * ("workers" in special))
     batches = iter(())
+    if "helped" in special:
+        for step, batch in run.batches(loader, steps):
+            learn(run, ddp, step, batch)
+        return
     for step in run.steps(steps):
         batch = next(batches, None)
         if batch is None:
@@ -42,12 +55,7 @@ def train(run: bt.Run) -> None:
                 sampler.set_epoch(step // len(loader))
             batches = islice(loader, step % len(loader), None)
             batch = next(batches)
-        optimizer.zero_grad()
-        loss = (ddp(batch) - 1).square().mean()
-        loss.backward()
-        with run.updating(step):
-            optimizer.step()
-        write(run.rank, step, loss.detach(), model)
+        learn(run, ddp, step, batch)
 
 
 train()

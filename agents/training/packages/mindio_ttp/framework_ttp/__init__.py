@@ -59,8 +59,7 @@ from agents.training.mindio.framework_api import (
 from agents.training.mindio.update_times import can_repair as tft_can_do_uce_repair
 from agents.training.tolerance.constants import Action, OptimizerType, RepairType, ReportState
 
-# importable as well, though not listed: set_mindio_export_version, tft_start_processor, tft_destroy_processor,
-# tft_wait_repair_action, get_device
+# importable as well, though not listed: set_mindio_export_version, tft_wait_repair_action, get_device
 __all__ = [
     "tft_init_controller",
     "tft_start_controller",
@@ -68,6 +67,8 @@ __all__ = [
     "tft_query_high_availability_switch",
     "tft_register_mindx_callback",
     "tft_init_processor",
+    "tft_start_processor",
+    "tft_destroy_processor",
     "tft_start_updating_os",
     "tft_start_copy_os",
     "tft_end_updating_os",
