@@ -166,6 +166,10 @@ def test_flags_are_compared_with_the_node() -> None:
         dynamic.check("Ascend910-30", {})
     with pytest.raises(ValueError, match="Duo"):
         dynamic.check("Ascend310P-8", {"infer-card-type": "card-300i-duo"})
+    dynamic.check_products({"Atlas 300I Pro"})
+    with pytest.raises(ValueError, match="presetVirtualDevice=false is not for Atlas 200I SoC A1"):
+        dynamic.check_products({"Atlas 200I SoC A1"})
+    PluginSettings(volcano=True).check_products({"Atlas 200I SoC A1"})
     soft = PluginSettings(volcano=True, share=100, soft_share_dir="/x")
     soft.check("Ascend910B-20", {})
     with pytest.raises(ValueError, match="useSingleDieMode"):

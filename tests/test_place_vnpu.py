@@ -5,11 +5,14 @@ Facts: docs/zh/scheduling/04_usage/02_virtual_instance; component/ascend-for-vol
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
+from engine.documents import Desired
 from engine.load import load
 from engine.model.actions import DeleteObject
 from engine.plan import plan
@@ -19,9 +22,17 @@ from tests.placing import bindings, edited, nodes_of, scope_of
 from tests.vnpuworld import CHIPS, CORE, holds, node, observed, report, wants
 
 NULL = "null"
+POLICIES = Path(__file__).parents[1] / "policies"
 
 
-def placed(*pods: Any, family: str = "310P", chips: int = 1, nodes: int = 1, **fields: Any) -> Scope:
+def placed(
+    *pods: Any,
+    family: str = "310P",
+    chips: int = 1,
+    nodes: int = 1,
+    desired: Desired | None = None,
+    **fields: Any,
+) -> Scope:
     names = [f"n{i}" for i in range(nodes)]
     return scope_of(
         observed(
@@ -29,7 +40,8 @@ def placed(*pods: Any, family: str = "310P", chips: int = 1, nodes: int = 1, **f
             [report(n, family, chips=chips) for n in names],
             pods,
             **fields,
-        )
+        ),
+        desired=desired,
     )
 
 
@@ -248,6 +260,25 @@ def test_a_node_whose_label_contradicts_its_cores_is_refused(labels: dict[str, s
     scope = scope_of(observed([node("n0", labels=labels)], [report("n0")], [wants("p", 2)]))
     (entry,) = scope.pending
     assert entry.nodes == {"VNPUNodeInvalid": 1} and "invalid VNode" in entry.message
+
+
+def test_a_product_without_vnpus_gets_none_and_the_reason_names_it() -> None:
+    """Whatever the templates of its chips allow."""
+    product = yaml.safe_load((POLICIES / "products/atlas-800t-a2.yaml").read_text())
+    product["spec"]["vnpu"] = {"static": False, "dynamic": False, "soft": False}
+    files = {"policies/product.yaml": yaml.safe_dump(product).encode()}
+    desired = load(files, revision="r").desired
+    assert given(placed(wants("p", 10, "910B3"), family="910B3"))
+    scope = placed(wants("p", 10, "910B3"), family="910B3", desired=desired)
+    assert not given(scope)
+    assert "chips of Atlas 800T A2, Atlas 900 A2 PoD" in scope.pending[0].message
+    assert "cannot be cut on demand" in scope.pending[0].message
+
+
+def test_a_200i_soc_a1_is_not_cut_on_demand() -> None:
+    world = observed([node("n0", labels={"servertype": "soc"})], [report("n0")], [wants("p", 2)])
+    scope = scope_of(world)
+    assert not given(scope) and "Atlas 200I SoC A1 cannot be cut on demand" in scope.pending[0].message
 
 
 def test_a_gang_of_vnpus_is_placed_whole_or_not_at_all() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from engine.documents import Desired
 from engine.load import load
@@ -16,6 +18,7 @@ from engine.plan import plan
 from tests import worlds
 from tests.worlds import NOW
 
+POLICIES = Path(__file__).parents[1] / "policies"
 LABELS = {
     "accelerator": "huawei-Ascend310P",
     "servertype": "Ascend310P-8",
@@ -64,6 +67,17 @@ def standing(epoch: int = 1, *, templates: tuple[str, ...] = ("vir04", "vir02_1c
 
 def cuts(result: Plan) -> list[PartitionChip]:
     return [action for action in result.actions if isinstance(action, PartitionChip)]
+
+
+def test_a_product_without_static_vnpus_is_not_cut() -> None:
+    product = yaml.safe_load((POLICIES / "products/atlas-300i-pro.yaml").read_text())
+    product["spec"]["vnpu"] = {"family": "Ascend310P"}
+    result = plan(declared(extra=yaml.safe_dump(product)), cluster(), NOW)
+    assert cuts(plan(declared(), cluster(), NOW)) and not cuts(result)
+    (found,) = [row for row in result.diagnostics if row.object == "VNPULayout/a"]
+    assert found.message == (
+        "node n0 chip 0: cannot be cut: Atlas 300I Pro, Atlas 300V, Atlas 300V Pro has no static vNPUs"
+    )
 
 
 def test_a_declared_chip_is_cut_largest_first_under_a_new_epoch() -> None:

@@ -209,11 +209,14 @@ def test_a_layout_in_git_lets_a_chip_be_cut_for_a_waiting_pod(tmp_path: Path) ->
         ("atlas-300i", "static", "does not support static vNPUs"),
         ("atlas-300i-pro", "dynamic", ""), ("atlas-800t-a2", "dynamic", ""), ("atlas-800t-a2", "soft", ""),
         ("atlas-800t-a3", "soft", ""), ("atlas-350-8", "soft", ""), ("atlas-800-9000", "static", ""),
-        ("atlas-300i-duo", "static", ""),
+        ("atlas-300i-duo", "static", ""), ("atlas-200i-soc-a1", "static", ""), ("atlas-800t-a3", "static", ""),
+        ("atlas-900-a3-superpod", "static", ""), ("atlas-9000-a3-superpod", "static", ""),
+        ("atlas-9000-a3", "static", ""), ("atlas-200i-soc-a1", "dynamic", "does not support dynamic vNPUs"),
     ],
 )  # fmt: skip
 def test_what_products_support_is_checked_at_its_place(product: str, mode: str, words: str, tmp_path: Path) -> None:
-    template = {"atlas-800-9000": "vir02", "atlas-800t-a2": "vir05_1c_16g"}.get(product, "vir02")
+    known = {"atlas-800-9000": "vir02", "atlas-800t-a2": "vir05_1c_16g"}
+    template = "vir12_3c_32g" if "-a3" in product else known.get(product, "vir02")
     chips = f"\n  chips: [{{chips: [0], templates: [{template}]}}]" if mode == "static" else ""
     (tmp_path / "desired").mkdir()
     (tmp_path / "desired" / "a.yaml").write_text(

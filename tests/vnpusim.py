@@ -164,7 +164,7 @@ class VNPUWorld(World):
         return sum(
             1
             for key, pod in self.pods().items()
-            if key.startswith(f"{name}-1-") and pod["status"]["phase"] == "Running"
+            if key.rsplit("-", 2)[0] == name and pod["status"]["phase"] == "Running"
         )
 
 

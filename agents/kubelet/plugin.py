@@ -188,6 +188,7 @@ class DevicePlugin:
             if self._settings.soft:
                 kind = 2 if state.machine.generation is Generation.ASCEND950 else 1
                 self._dies[chip.id] = str(await topology.ask_driver(self._driver, "die", chip.id, kind, default=""))
+        self._settings.check_products(self._products.values())
         if state.machine.generation.unified_bus and state.chips:
             pod = await topology.ask_driver(self._driver, "super_pod", state.chips[0].id, default={})
             board = await topology.ask_driver(self._driver, "mainboard", state.chips[0].id, default=0)

@@ -13,12 +13,12 @@ import msgspec
 
 from agents.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, DeviceSpec, Mount
 from agents.kubelet.pods import VISIBLE
+from agents.kubelet.settings import SOC_PRODUCT
 
 OPTIONS: Final = "ASCEND_RUNTIME_OPTIONS"
 ALLOW_LINK: Final = "ASCEND_ALLOW_LINK"
 TOPO_FILE: Final = "HCCL_TOPO_FILE_PATH"
 TOPO_FOLDER: Final = "/usr/local/Ascend/driver/topo/950/"
-SOC_PRODUCT: Final = "Atlas 200I SoC A1"
 RC_PRODUCT: Final = "Atlas 200 Model 3000"
 
 _ALL: Final = ("davinci_manager", "hisi_hdc", "devmm_svm")

@@ -5,6 +5,7 @@ Defaults and ranges: component/ascend-device-plugin/main.go.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,8 @@ SOFT_SHARES: Final = 100
 #: Families whose chips can be split into vNPUs on demand.
 DYNAMIC_FAMILIES: Final = ("Ascend310P", "Ascend910B", "Ascend910A3")
 DUO: Final = "card-300i-duo"
+#: What the driver calls the core board that cannot be cut on demand.
+SOC_PRODUCT: Final = "Atlas 200I SoC A1"
 
 
 class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +81,14 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     def soft(self) -> bool:
         """Whether chips are shared by the vCANN runtime."""
         return bool(self.soft_share_dir)
+
+    def check_products(self, products: Collection[str]) -> None:
+        """Check the settings against what the driver calls the node's cards. Raises ValueError naming the flag."""
+        if self.dynamic and SOC_PRODUCT in products:
+            raise ValueError(
+                f"presetVirtualDevice=false is not for {SOC_PRODUCT}, whose chips cannot be cut as pods need them: "
+                "set it to true"
+            )
 
     def check(self, server_type: str, labels: dict[str, str]) -> None:
         """Check the settings against the driver's data. Raises ValueError naming the flag.

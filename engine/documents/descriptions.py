@@ -310,6 +310,7 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "VNPUSupport": {
         "family": "Templates of this family; without it the chip's name selects them.",
+        "serverTypes": "Values of label servertype on its nodes, where these select the templates.",
         "static": "Whether chips can be cut in advance.",
         "dynamic": "Whether chips can be cut as pods need it.",
         "soft": "Whether chips can be shared without cutting.",

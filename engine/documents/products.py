@@ -67,9 +67,14 @@ class ResetRule(Document):
 
 
 class VNPUSupport(Document):
-    """Ways of sharing a chip that the product supports; without ``family`` the chip's name selects the templates."""
+    """Ways of sharing a chip that the product supports.
+
+    Without ``family`` the label ``servertype`` of a node or the name of its chips selects the templates;
+    ``server_types`` are the types that nodes of the product have where chip names say nothing.
+    """
 
     family: Text | None = None
+    server_types: tuple[Text, ...] = ()
     static: Flag = False
     dynamic: Flag = False
     soft: Flag = False

@@ -128,11 +128,11 @@ def _families(product: Product | None, names: KnownNames) -> list[VNPUTemplates]
     family = product.spec.vnpu.family
     if family is not None:
         return [names.families[family]] if family in names.families else []
-    chips = set(product.spec.chip_names)
+    keys = {*product.spec.chip_names, *product.spec.vnpu.server_types}
     return [
         templates
         for templates in names.families.values()
-        if any(chips.intersection(row.chip_names) for row in templates.spec.chips)
+        if any(keys.intersection((*row.chip_names, *row.server_types)) for row in templates.spec.chips)
     ]
 
 

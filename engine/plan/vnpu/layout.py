@@ -34,7 +34,7 @@ from engine.plan.node_view import NodeView
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
 from engine.plan.scope import Scope
 from engine.plan.vnpu import failed_partitions
-from engine.plan.vnpu.templates import chip_totals, layouts_of, templates_of
+from engine.plan.vnpu.templates import chip_totals, cut_by_layout, cut_on_demand, layouts_of, templates_of
 from engine.wire.orders import chip_number
 
 #: A refused or failed partition is ordered again after this long, in milliseconds.
@@ -129,10 +129,7 @@ def _of_mode(scope: Scope, view: NodeView, layout: Declared[VNPULayout], mask: i
     if mode == "static":
         return mask
     family = templates_of(scope.desired, view)
-    excluded = family.spec.rules.excluded_products if family is not None else ()
-    on_demand = (
-        family is not None and family.spec.dynamic and (view.product is None or view.product.name not in excluded)
-    )
+    on_demand = family is not None and cut_on_demand(view, family)
     softly = bool(
         (family is not None and family.spec.soft) or (view.product is not None and view.product.spec.vnpu.soft)
     )
@@ -147,6 +144,9 @@ def _of_mode(scope: Scope, view: NodeView, layout: Declared[VNPULayout], mask: i
 
 
 def _fits(scope: Scope, view: NodeView, layout: Declared[VNPULayout], chip: int, templates: tuple[str, ...]) -> bool:
+    if view.product is not None and not cut_by_layout(view):
+        _report(scope, view, layout, chip, f"cannot be cut: {view.product.spec.title} has no static vNPUs")
+        return False
     family = scope.desired.templates_for(view.product, view.node.labels)
     if family is None:
         _report(scope, view, layout, chip, "cannot be cut: no vNPU templates are known for the node's chips")

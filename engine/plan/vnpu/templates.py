@@ -22,6 +22,19 @@ def templates_of(desired: Desired, view: NodeView) -> VNPUTemplates | None:
     return desired.templates_for(view.product, view.node.labels)
 
 
+def cut_on_demand(view: NodeView, family: VNPUTemplates) -> bool:
+    """Whether the node's chips can be cut when a pod needs it: its chips' templates and its product both say so."""
+    product = view.product
+    if product is None:
+        return family.spec.dynamic
+    return family.spec.dynamic and product.spec.vnpu.dynamic and product.name not in family.spec.rules.excluded_products
+
+
+def cut_by_layout(view: NodeView) -> bool:
+    """Whether the node's product has vNPUs that exist before a pod asks for them."""
+    return view.product is None or view.product.spec.vnpu.static
+
+
 def chip_totals(view: NodeView, family: VNPUTemplates) -> ChipCapacity:
     """Totals (AI cores, AI CPUs, memory) of one of the node's chips."""
     labels = view.node.labels

@@ -14,7 +14,7 @@ from engine.model.vnpu import ChipCapacity, TemplateSize
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
 from engine.plan.place.part_requests import kind_of
-from engine.plan.vnpu.templates import SERVER_TYPE_LABEL, chip_totals, templates_of
+from engine.plan.vnpu.templates import SERVER_TYPE_LABEL, chip_totals, cut_on_demand, templates_of
 from engine.wire.parts import NPU_CORE, Share, parse_cores, parse_share, vgroup
 from engine.wire.podannotations import ASCEND_REAL
 
@@ -181,8 +181,9 @@ def _core_node(desired: Desired, view: NodeView) -> CoreNode | Refusal:
     templates = templates_of(desired, view)
     if templates is None or not templates.spec.dynamic:
         return Refusal(INVALID_NODE, f"{INVALID_TEXT}: its chips cannot be cut on demand")
-    if view.product is not None and view.product.name in templates.spec.rules.excluded_products:
-        return Refusal(INVALID_NODE, f"{INVALID_TEXT}: {view.product.spec.title} cannot be cut on demand")
+    if not cut_on_demand(view, templates):
+        title = view.product.spec.title if view.product is not None else "this product"
+        return Refusal(INVALID_NODE, f"{INVALID_TEXT}: chips of {title} cannot be cut on demand")
     totals = chip_totals(view, templates)
     cores = view.node.capacity.get(NPU_CORE, 0)
     labelled = _labelled_cores(view.node.labels.get(SERVER_TYPE_LABEL, ""))
