@@ -1,7 +1,7 @@
 """What the API server refused: which object, why, and when it is tried again.
 
 A worker records a refusal after it acted; passes read it, leave the object alone until its time comes, and say so. The
-record ends when the server accepts the object, or when nobody wants it any more.
+record ends when the server accepts the object, or when it is no longer wanted.
 """
 
 from __future__ import annotations
