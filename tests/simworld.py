@@ -15,7 +15,7 @@ import msgspec
 
 from engine import simulate
 from engine.act.permitted import check
-from engine.documents import Desired
+from engine.documents import REPEATS, Desired
 from engine.load import LoadCache, load
 from engine.model import actions as act
 from engine.model.actions import kind_of
@@ -25,6 +25,7 @@ from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.observe.observed import observe
 from engine.plan import plan
+from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.simulate import SimulatedServer as Node
 from engine.simulate import merged
 from engine.wire import names
@@ -62,6 +63,8 @@ class World(simulate.World):
         self.story: list[str] = []
         self.disruptions: list[tuple[float, str, str]] = []
         self._evictions: dict[str, tuple[float, set[str]]] = {}
+        self._begun_evictions: set[str] = set()
+        self.repeated: dict[tuple[str, str], list[float]] = {}
         self.push(files)
         for node in self.nodes.values():
             self._register(node)
@@ -143,7 +146,35 @@ class World(simulate.World):
             self.disruptions.append((self._begun(action), "EvictPod", action.budget_unit))
         elif isinstance(action, act.ResetChips):
             self.disruptions.append((self.now, "ResetChips", f"{action.node}/{','.join(action.chips)}"))
+        self._check_repeats(action)
         super().apply(action)
+
+    def _check_repeats(self, action: act.AnyAction) -> None:
+        """Nothing is done to the same thing more often than the brake allows, whatever happens in the world."""
+        things = {
+            act.EvictPod: lambda a: self._evicted_job(a),
+            act.CreatePod: lambda a: f"{a.namespace}/{a.pod}",
+            act.CreateObject: lambda a: f"{a.object_kind}/{a.namespace}/{a.name}",
+            act.ResetChips: lambda a: f"{a.node}/{a.chips[0]}",
+            act.PartitionChip: lambda a: f"{a.node}/{a.chip}",
+        }
+        thing = things[type(action)](action) if type(action) in things else ""
+        if not thing:
+            return
+        times = self.repeated.setdefault((kind_of(action), thing), [])
+        if self.now not in times:
+            times.append(self.now)
+        recent = [at for at in times if at > self.now - REPEATS.window]
+        assert len(recent) <= REPEATS.max, f"{kind_of(action)} of {thing}: {len(recent)} times in {REPEATS.window} s"
+
+    def _evicted_job(self, action: act.EvictPod) -> str:
+        """The job of a pod whose eviction begins now; empty for others, and for replicas that are jobs of their own."""
+        pod = self.objects.get(ObjectKey("v1", "Pod", action.namespace, action.pod))
+        uid = pod["metadata"]["uid"] if pod else ""
+        if not pod or uid in self._begun_evictions or (action.owner and action.owner.kind in INDEPENDENT_KINDS):
+            return ""
+        self._begun_evictions.add(uid)
+        return f"{action.namespace}/{action.owner.kind}/{action.owner.name}" if action.owner else ""
 
     def _begun(self, action: act.EvictPod) -> float:
         """When the eviction of this unit began: a pod that was there then and goes only now is no new disruption."""

@@ -15,7 +15,15 @@ from engine.model.actions import AnyAction
 from engine.model.cluster import Observed
 from engine.model.plan import Plan, ShadowChange
 from engine.status import ClusterInfo, WriteTracker, is_foreign
-from engine.status.events import MAX_EVENTS, events, held_events, refused_events, release_events, shadow_events
+from engine.status.events import (
+    MAX_EVENTS,
+    events,
+    held_events,
+    refused_events,
+    release_events,
+    repeat_events,
+    shadow_events,
+)
 from engine.store import ObjectWrite
 from engine.wire import formats, names
 from engine.wire.errors import WireError
@@ -185,8 +193,8 @@ class StatusWriter:
         await self._create_new_events(shadow_events(tuple(changes), now), self._shadowed)
 
     async def write_held_events(self, plan: Plan) -> None:
-        """Write Events for deletions that wait for a confirmation, best effort."""
-        await self._create_new_events(held_events(plan), self._held)
+        """Write Events for deletions that wait for a confirmation, and for repeated actions, best effort."""
+        await self._create_new_events([*held_events(plan), *repeat_events(plan)], self._held)
 
     async def _create_new_events(self, events: Iterable[Object], known: set[str]) -> None:
         """Create the Events whose namespace and name are not ``known`` yet, and forget those no longer planned."""

@@ -166,7 +166,14 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "SafetyBudget": _DOCUMENT | {"spec": "How much disruption is allowed, and when."},
     "SafetyBudgetSpec": {
         "limits": "Limits, all of which apply; actions without a limit are unlimited.",
+        "repeats": "Limits on what is done to the same thing; actions that no budget names have 10 in 30m.",
         "windows": "Times in which actions may, or may not, run.",
+    },
+    "RepeatLimit": {
+        "actions": "Actions that are counted, each kind apart.",
+        "max": "How often within the window the same job may be evicted, pod or object created, chips reset or chip "
+        "partitioned; the next one waits.",
+        "window": "Time within which they are counted.",
     },
     "BudgetLimit": {
         "actions": "Actions that are counted together.",

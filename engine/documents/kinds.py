@@ -251,18 +251,51 @@ ENDED_JOBS: Final = BudgetLimit.model_validate(
 removed on purpose, several may be a folder that was moved."""
 
 
+RepeatAction = Literal["EvictPod", "CreatePod", "CreateObject", "ResetChips", "PartitionChip"]
+
+
+class RepeatLimit(Document):
+    """The same thing is evicted, created, reset or partitioned at most ``max`` times within any ``window``.
+
+    The thing is the job of an evicted pod, the pod or object that is created, the chips that are reset together, the
+    chip that is partitioned. A Deployment's job is each of its replicas.
+    """
+
+    actions: Annotated[tuple[RepeatAction, ...], Field(min_length=1)]
+    max: Annotated[int, Field(ge=1, le=100, strict=True)]
+    window: Duration
+
+    @model_validator(mode="after")
+    def _has_a_window(self) -> RepeatLimit:
+        if self.window <= 0:
+            raise ValueError("the window must be longer than 0s")
+        return self
+
+
+REPEATS: Final = RepeatLimit.model_validate(
+    {
+        "actions": ["EvictPod", "CreatePod", "CreateObject", "ResetChips", "PartitionChip"],
+        "max": 10,
+        "window": "30m",
+    }
+)
+"""How often the same thing may be done again unless a SafetyBudget in force says so: no loop runs on unseen."""
+
+
 class SafetyBudgetSpec(Document):
     """All limits apply; actions without a limit are unlimited, except that ``FREED_CHIPS`` and ``ENDED_JOBS`` limit
-    chips freed and jobs ended by deletions. ``windows`` restrict when actions may run.
+    chips freed and jobs ended by deletions. ``windows`` restrict when actions may run. ``repeats`` stop what is done to
+    the same thing again and again; actions that no budget names have the limit of ``REPEATS``.
     """
 
     limits: tuple[BudgetLimit, ...] = ()
+    repeats: Annotated[tuple[RepeatLimit, ...], Field(max_length=100)] = ()
     windows: Annotated[tuple[MaintenanceWindow, ...], Field(max_length=100)] = ()
 
     @model_validator(mode="after")
     def _says_something(self) -> SafetyBudgetSpec:
-        if not self.limits and not self.windows and not self.model_fields_set & {"limits", "windows"}:
-            raise ValueError("give limits or windows")
+        if not self.model_fields_set & {"limits", "repeats", "windows"}:
+            raise ValueError("give limits, repeats or windows")
         return self
 
 
@@ -381,6 +414,8 @@ class KVLink(BelayDocument):
 __all__ = [
     "ENDED_JOBS",
     "FREED_CHIPS",
+    "REPEATS",
+    "RepeatLimit",
     "API_VERSION", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "ChipLayout", "IsolatedChips", "Isolation",
     "IsolationSpec", "KVCluster", "KVLink", "KVLinkSpec", "KVSide", "MatchExpression", "Metadata", "NodePool",
     "NodePoolSpec", "Positive", "SafetyBudget", "SafetyBudgetSpec", "Selector", "Source", "SourceSpec", "VNPULayout",

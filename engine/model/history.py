@@ -287,8 +287,8 @@ class HeldPrune(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The whole memory: nodes by name, jobs by ``namespace/Kind/name``, spent budget windows by name, and deletions
-    that wait for a person.
+    """The whole memory: nodes by name, jobs by ``namespace/Kind/name``, spent budget windows by name, deletions that
+    wait for a person, and when actions were done to the same thing (``repeats``, by action and thing).
     """
 
     nodes: dict[str, NodeMemory] = {}
@@ -297,3 +297,4 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     ready_drops: dict[str, tuple[int, ...]] = {}
     policy_revision: str = ""
     prunes: tuple[HeldPrune, ...] = ()
+    repeats: dict[str, tuple[int, ...]] = {}

@@ -25,6 +25,10 @@ REFUSED: Final = "refused-by-api-server"
 """What defers an action that the API server refused, in place of a budget."""
 
 
+#: Prefix of the budget's name in what the brake of repeated actions defers (``SafetyBudget.spec.repeats``).
+REPEATED: Final = "repeats:"
+
+
 class Deferred(msgspec.Struct, frozen=True, omit_defaults=True):
     """An action that a budget or a hold defers; ``until`` is RFC 3339, or None when only a person ends it.
 

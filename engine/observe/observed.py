@@ -159,6 +159,7 @@ class Observer:
                 ready_drops=cluster.ready_drops,
                 policy_revision=cluster.policy_revision,
                 prunes=cluster.prunes,
+                repeats=cluster.repeats,
             ),
             ledger=dict(sorted(claims.items())),
             ledger_broken=bool(self._broken_ledgers),

@@ -64,14 +64,19 @@ class BudgetTracker:
 
     def take(self, demand: BudgetDemand) -> BudgetRefusal | None:
         """Spend the demand from every limit that counts it; or spend nothing, and return the refusal."""
+        refusal = self.refusal(demand)
+        if refusal is None:
+            for full, _, limit, _, weight in self._counting(demand):
+                self._window(full, limit).append((self._scope.now_ms, demand.unit, weight))
+        return refusal
+
+    def refusal(self, demand: BudgetDemand) -> BudgetRefusal | None:
+        """The refusal of a demand, of several the one that lasts longest; spends nothing."""
         refusal: BudgetRefusal | None = None
-        for full, name, limit, allowed, weight in (counting := list(self._counting(demand))):
+        for full, name, limit, allowed, weight in self._counting(demand):
             found = self._check(full, _document(name), limit, allowed, weight)
             if found is not None and (refusal is None or _ends_later(found, refusal)):
                 refusal = found
-        if refusal is None:
-            for full, _, limit, _, weight in counting:
-                self._window(full, limit).append((self._scope.now_ms, demand.unit, weight))
         return refusal
 
     def beyond(self, demand: BudgetDemand) -> list[tuple[str, str]]:

@@ -48,6 +48,7 @@ class Memory:
     ready_drops: dict[str, tuple[int, ...]]
     policy_revision: str = ""
     prunes: tuple[HeldPrune, ...] = ()
+    repeats: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(history: History) -> Memory:
@@ -59,6 +60,7 @@ class Memory:
             dict(history.ready_drops),
             history.policy_revision,
             history.prunes,
+            dict(history.repeats),
         )
 
     def frozen(self, policy_revision: str = "") -> History:
@@ -70,6 +72,7 @@ class Memory:
             ready_drops=dict(sorted(self.ready_drops.items())),
             policy_revision=self.policy_revision or policy_revision,
             prunes=self.prunes,
+            repeats=dict(sorted(self.repeats.items())),
         )
 
 

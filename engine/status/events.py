@@ -16,7 +16,7 @@ from engine.model.history import (
     HoldKind,
     NodeMemory,
 )
-from engine.model.plan import Plan, ShadowChange
+from engine.model.plan import REPEATED, Plan, ShadowChange
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
 from engine.wire import names
@@ -31,6 +31,8 @@ DEFAULT_PREFIX: Final = "Ascend910-"
 #: Reason of Events about what a shadow policy would change.
 SHADOW: Final = "ShadowPolicy"
 _WARNING: Final = (act.EvictPod, act.IsolateChip, act.IsolateNode, act.ResetChips)
+#: Reason of Events on what the brake of repeated actions stops.
+REPEATS: Final = "ActionRepeats"
 #: Reason of Events on objects whose deletion waits for a confirmation.
 HELD: Final = "PruneHeld"
 #: Reason of the Event on a bound pod, as kube-scheduler and Volcano give it.
@@ -174,6 +176,40 @@ def held_events(plan: Plan) -> list[dict[str, Any]]:
         metadata = {**body["metadata"], "name": name}
         out.append(body | {"metadata": metadata, "type": "Warning", "reason": HELD, "message": text[:1000]})
     return out
+
+
+def repeat_events(plan: Plan) -> list[dict[str, Any]]:
+    """An Event on everything that the brake of repeated actions stops: one until its window has room."""
+    out: dict[str, dict[str, Any]] = {}
+    for deferred in plan.deferred:
+        if not deferred.budget.startswith(REPEATED) or len(out) == MAX_EVENTS:
+            continue
+        body = _event(deferred.action, plan.now)
+        if (part := _part(deferred.action)) is not None:
+            body = _about_part(body, part)
+        kind = kind_of(deferred.action)
+        text = (
+            f"{kind} waits until {deferred.until}: done too often, so something undoes it each time "
+            f"(SafetyBudget {deferred.budget.removeprefix(REPEATED)}, spec.repeats). It was to be done because: "
+            f"{deferred.action.message}"
+        )
+        subject = body["involvedObject"]
+        digest = hashlib.sha256(f"{kind}|{subject}|{deferred.until}".encode()).hexdigest()[:16]
+        name = f"{subject['name'][:190]}.repeats.{digest}"
+        metadata = {**body["metadata"], "name": name}
+        out[name] = body | {"metadata": metadata, "type": "Warning", "reason": REPEATS, "message": text[:1000]}
+    return list(out.values())
+
+
+def _about_part(body: dict[str, Any], part: tuple[str, str, str, dict[str, Any]]) -> dict[str, Any]:
+    """The Event on the owner of what is not created, else on the object itself."""
+    kind, name, namespace, raw = part
+    owners = raw["metadata"].get("ownerReferences") or ()
+    api_version = str(raw.get("apiVersion") or "v1")
+    subject: dict[str, Any] = {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name}
+    for owner in owners[:1]:
+        subject |= {key: str(owner.get(key, "")) for key in ("apiVersion", "kind", "name", "uid")}
+    return body | {"involvedObject": subject, "metadata": body["metadata"] | {"namespace": namespace or "default"}}
 
 
 def release_events(observed: Observed, plan: Plan) -> list[dict[str, Any]]:

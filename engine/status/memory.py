@@ -8,7 +8,7 @@ from engine.documents import Desired
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
 from engine.model.cluster import Observed
-from engine.model.history import NodeMemory
+from engine.model.history import History, NodeMemory
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
 from engine.status.bodies import config_map
@@ -44,6 +44,11 @@ def _parts(key: str) -> tuple[str, str, str]:
     return namespace, kind, name
 
 
+def _of_cluster(memory: History) -> tuple[object, ...]:
+    """The memory of no single node or job."""
+    return memory.budgets, memory.ready_drops, memory.policy_revision, memory.prunes, memory.repeats
+
+
 def memory_bodies(
     plan: Plan,
     observed: Observed,
@@ -62,8 +67,7 @@ def memory_bodies(
         memory = after.nodes.get(node, NodeMemory())
         if before.nodes.get(node, NodeMemory()) != memory:
             bodies.append(config_map(names.SYSTEM, names.HISTORY_PREFIX + node, history.node_data(memory)))
-    cluster_before = (before.budgets, before.ready_drops, before.policy_revision, before.prunes)
-    if cluster_before != (after.budgets, after.ready_drops, after.policy_revision, after.prunes):
+    if _of_cluster(before) != _of_cluster(after):
         bodies.append(config_map(names.SYSTEM, names.history_config_map(shard), history.cluster_data(after)))
     bodies.extend(job_status(plan, observed, desired, cache))
     return bodies

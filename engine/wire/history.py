@@ -24,13 +24,14 @@ JOB_NAME_KEY = "job"
 
 class ClusterMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Memory of no single node or job: spent budget windows, times when many nodes became not ready, the policy in
-    force, pending deletions.
+    force, pending deletions, times of repeated actions.
     """
 
     budgets: dict[str, tuple[tuple[int, str, int], ...]] = {}
     ready_drops: dict[str, tuple[int, ...]] = {}
     policy_revision: str = ""
     prunes: tuple[HeldPrune, ...] = ()
+    repeats: dict[str, tuple[int, ...]] = {}
 
 
 def parse_node(config_map: Mapping[str, Any]) -> tuple[str, NodeMemory]:
@@ -70,9 +71,10 @@ def node_data(memory: NodeMemory) -> dict[str, str]:
 
 def cluster_data(history: History) -> dict[str, str]:
     """Return the data of ``belay-history`` for the memory of no single node or job."""
-    return {
-        CLUSTER_KEY: _text(ClusterMemory(history.budgets, history.ready_drops, history.policy_revision, history.prunes))
-    }
+    memory = ClusterMemory(
+        history.budgets, history.ready_drops, history.policy_revision, history.prunes, history.repeats
+    )
+    return {CLUSTER_KEY: _text(memory)}
 
 
 def job_data(key: str, memory: JobMemory) -> dict[str, str]:

@@ -16,6 +16,8 @@ import msgspec
 from engine.documents.windows import closed
 from engine.model.actions import (
     AnyAction,
+    CreateObject,
+    CreatePod,
     DeleteObject,
     EvictPod,
     IsolateChip,
@@ -32,6 +34,7 @@ from engine.model.times import rfc3339
 from engine.plan.budgets import EXPANSION, BudgetDemand, BudgetRefusal, BudgetTracker
 from engine.plan.preempt import messages, nomination
 from engine.plan.safety import record
+from engine.plan.safety.repeats import RepeatBrake
 from engine.plan.scope import Scope
 from engine.plan.sync.pruning import Pruning
 from engine.plan.views import chip_ids
@@ -54,6 +57,7 @@ def run(scope: Scope) -> None:
         kept.extend(budget_filter.admit(action))
     scope.actions = kept
     budget_filter.report_deferred_preemptions()
+    budget_filter.brake.close()
     scope.memory.budgets = ledger.spent()
     scope.budgets = ledger.uses()
     record.record_actions(scope)
@@ -74,6 +78,8 @@ class _BudgetFilter:
 
     def __init__(self, scope: Scope, ledger: BudgetTracker) -> None:
         self._scope, self._ledger = scope, ledger
+        self.brake = RepeatBrake(scope)
+        self._job_of = _jobs_of_units(scope)
         self._broken = scope.desired.budget_broken or scope.observed.reserved_broken
         self._units: dict[str, BudgetRefusal | None] = {}
         self._held_isolations: dict[str, tuple[int | None, BudgetRefusal]] = {}
@@ -118,6 +124,8 @@ class _BudgetFilter:
         if isinstance(action, EvictPod | DeleteObject | SignalJob) and action.budget_unit is not None:
             one_method = None if isinstance(action, SignalJob) else self._other_method(action)
             return one_method or self._unit_refusal(action.budget_unit)
+        if isinstance(action, CreatePod | CreateObject):
+            return self.brake.take(action)
         kind = kind_of(action)
         if kind not in DISRUPTIVE or _is_cleanup(action):
             return None
@@ -136,12 +144,16 @@ class _BudgetFilter:
                 return self._pruning.refusal(action)
             case ResetChips():
                 demand = BudgetDemand(kind, f"{action.node}/{action.chips[0]}", 1, (action.node,))
-                return self._deferred_isolation_of(action) or self._ledger.take(demand)
+                return self._deferred_isolation_of(action) or self._take(demand, action)
             case PartitionChip():
-                return self._ledger.take(BudgetDemand(kind, f"{action.node}/{action.chip}", 1, (action.node,)))
+                return self._take(BudgetDemand(kind, f"{action.node}/{action.chip}", 1, (action.node,)), action)
             case IsolateNode():
                 return self._ledger.take(BudgetDemand(kind, action.node, 1, (action.node,)))
         return None
+
+    def _take(self, demand: BudgetDemand, action: AnyAction) -> BudgetRefusal | None:
+        """Spend a demand; what the budgets allow may still be a repetition too many."""
+        return self._ledger.refusal(demand) or self.brake.take(action) or self._ledger.take(demand)
 
     def _unit_refusal(self, unit: str) -> BudgetRefusal | None:
         """The one answer for all actions on an evicted unit, decided at the first of them."""
@@ -169,7 +181,9 @@ class _BudgetFilter:
         demand = BudgetDemand("EvictPod", unit, 1, nodes)
         newly_evicted = unit in self._newly_evicted
         if newly_evicted if reschedule is None else reschedule.spends:
-            return self._ledger.take(demand)
+            job = self._job_of.get(unit, "")
+            braked = (self._ledger.refusal(demand) or self.brake.evict(job)) if job else None
+            return braked or self._ledger.take(demand)
         return self._ledger.renew(demand) if newly_evicted else None
 
     def _other_method(self, action: EvictPod | DeleteObject) -> BudgetRefusal | None:
@@ -192,7 +206,13 @@ class _BudgetFilter:
             for unit, row in rows.items()
             if row.counted
         ]
-        refusal = BudgetRefusal(BROKEN, None) if self._broken else self._ledger.take_all(demands)
+        jobs = sorted({row.victim for row in rows.values() if row.counted})
+        braked = next((held for job in jobs if (held := self.brake.refusal(job)) is not None), None)
+        refusal = BudgetRefusal(BROKEN, None) if self._broken else braked or self._ledger.take_all(demands)
+        if refusal is None:
+            for job in jobs:
+                self.brake.evict(job)
+
         for unit, row in rows.items():
             if refusal is None and not row.counted:
                 nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
@@ -302,6 +322,17 @@ def _newly_evicted_units(scope: Scope) -> set[str]:
             pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
             if pod is not None and pod.deleting is None:
                 found.add(action.budget_unit)
+    return found
+
+
+def _jobs_of_units(scope: Scope) -> dict[str, str]:
+    """The job of each unit with pods to evict."""
+    found: dict[str, str] = {}
+    for action in scope.actions:
+        if isinstance(action, EvictPod) and action.budget_unit not in found:
+            owner = action.owner
+            place = f"{action.namespace}/{owner.kind}/{owner.name}" if owner else f"{action.namespace}/Pod/{action.pod}"
+            found[action.budget_unit] = scope.gang_of.get(f"{action.namespace}/{action.pod}", place)
     return found
 
 
