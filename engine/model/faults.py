@@ -25,6 +25,8 @@ from engine.model.levels import (
 NETWORK: Final = "CardNetworkUnhealthy"
 CARD: Final = "CardUnhealthy"
 PUBLIC: Final = "PublicFault"
+HEARTBEAT: Final = "heartbeatTimeOut"
+"""The fault of a node that is not ready, or gone, in MindCluster's word."""
 
 #: Maximum occurrences remembered per code; the largest ``times`` of a frequency rule is 100.
 MAX_OCCURRENCES: Final = 100

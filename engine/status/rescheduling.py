@@ -15,6 +15,7 @@ from engine.documents import Desired
 from engine.gangs.grouping import group
 from engine.gangs.retries import recorded_retries
 from engine.model.cluster import DeviceReport, Observed, ids_of
+from engine.model.faults import HEARTBEAT
 from engine.model.history import JobMemory, RescheduleRecord
 from engine.model.jobs import Gang
 from engine.model.levels import IN_SERVICE

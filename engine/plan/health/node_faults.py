@@ -17,7 +17,7 @@ from engine.documents.fault_policy import IDLE
 from engine.gangs import live_pods
 from engine.model.cluster import NodeReport, SwitchReport
 from engine.model.diagnostics import Diagnostic
-from engine.model.faults import code_key
+from engine.model.faults import HEARTBEAT, code_key
 from engine.model.levels import (
     NODE_LEVELS,
     NORMAL,

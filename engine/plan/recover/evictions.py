@@ -27,6 +27,7 @@ from engine.model.actions import (
 )
 from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.faults import HEARTBEAT
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.levels import FaultAction, NodeLevel, SwitchLevel

@@ -90,7 +90,7 @@ class ServingCertificate:
 
 class SelfMadeCertificate:
     """A certificate that this process made for itself. ``names`` are the DNS names or addresses of the webhook;
-    ``identity`` tells processes apart, and stands in the authority's name.
+    ``identity`` distinguishes processes, and stands in the authority's name.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ def _server_context() -> ssl.SSLContext:
 
 
 def _make(identity: str, names: Sequence[x509.GeneralName], now: datetime.datetime) -> tuple[bytes, bytes]:
-    """An authority in PEM, and a certificate that it signed with its key in PEM; nobody keeps the authority's key."""
+    """An authority, and a certificate that it signed with its key, both in PEM; the authority.s key is forgotten."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Its serial number makes two authorities of one process different: names decide which is which in a bundle.
     serial = x509.random_serial_number()
@@ -185,7 +185,7 @@ def _load(context: ssl.SSLContext, chain: bytes) -> None:
 
 
 def _certificates(bundle: bytes) -> list[x509.Certificate]:
-    """The certificates of a bundle in PEM; none where somebody wrote something else into it."""
+    """The certificates of a bundle in PEM; none where something else was written into it."""
     try:
         return x509.load_pem_x509_certificates(bundle) if bundle.strip() else []
     except (ValueError, UnsupportedAlgorithm):

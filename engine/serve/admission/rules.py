@@ -241,7 +241,7 @@ def _of_engine(request: WriteRequest) -> str:
 
 
 def _lease(request: WriteRequest, who: str) -> str:
-    """A process writes its own Leases: whoever holds another's stops the process whose it is."""
+    """A process writes its own Leases only: a Lease in other hands stops the process that works by it."""
     own = LEASES[request.user]
     if request.namespace == SYSTEM and request.name.startswith(own):
         return ""

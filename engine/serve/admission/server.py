@@ -218,7 +218,7 @@ async def register(kube: Kube, certificate: Certificate) -> bool:
     hooks = live.get("webhooks") or []
     known = {str((hook.get("clientConfig") or {}).get("caBundle") or "") for hook in hooks}
 
-    # Where hooks disagree, somebody applied manifests over ours: each authority that any of them names may still serve.
+    # Where hooks disagree, manifests were applied over ours: each authority that any of them names may still serve.
     trusted = b"".join(_decoded(text) for text in sorted(known))
     wanted = base64.b64encode(certificate.bundle(trusted)).decode()
     if known != {wanted}:
