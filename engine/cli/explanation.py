@@ -223,14 +223,42 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
             {"kind": h.kind, "level": h.level, "rule": h.rule, "until": rfc3339(h.until / 1000) if h.until else None}
             for h in chip_memory.holds
         ]
-        body["resets"] = [rfc3339(ms / 1000) for ms in chip_memory.resets]
-        body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in chip_memory.timeline]
+    body |= _recorded(node, index, plan, observed)
+    body |= _ordered_and_done(node, index, observed)
     body |= _slow_findings(observed, lambda row: index in row["nodes"].get(node, ()))
     body["next"] = _actions(
         plan,
         lambda a: getattr(a, "node", None) == node and chip_name in (*getattr(a, "chips", ()), getattr(a, "chip", "")),
     )
     return body
+
+
+def _recorded(node: str, chip: int, plan: Plan, observed: Observed) -> dict[str, Any]:
+    """What the cluster's own records say of a chip, and apart from it what only this answer's plan would add."""
+    nodes = (observed.history.nodes.get(node), plan.history.nodes.get(node))
+    before, after = (memory.chips.get(chip) if memory is not None else None for memory in nodes)
+    resets = before.resets if before is not None else ()
+    timeline = before.timeline if before is not None else ()
+    found: dict[str, Any] = {
+        "resets": [rfc3339(ms / 1000) for ms in resets],
+        "history": [f"{rfc3339(ms / 1000)} {what}" for ms, what in timeline],
+    }
+    if decided := [what for ms, what in (after.timeline if after is not None else ()) if (ms, what) not in timeline]:
+        found["decided"] = decided
+    return found if before is not None or after is not None else {}
+
+
+def _ordered_and_done(node: str, chip: int, observed: Observed) -> dict[str, Any]:
+    """The newest reset that the node's orders hold, and the newest that its agent reports."""
+    orders, agent = observed.orders.get(node), observed.agents.get(node)
+    order = orders.resets.get(chip) if orders is not None else None
+    reported = agent.chips.get(chip) if agent is not None else None
+    found: dict[str, Any] = {}
+    if order is not None:
+        found["ordered"] = f"reset epoch {order.epoch} ({order.reason})"
+    if reported is not None and reported.reset_epoch_done:
+        found["done"] = f"reset epoch {reported.reset_epoch_done}: {reported.reset_result}"
+    return found
 
 
 def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:

@@ -6,6 +6,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
+
+from engine.cli.output import plain
 from engine.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ class PlannedCluster(NamedTuple):
     plan: Plan
     observed: Observed
     desired: Desired
+    note: str = ""
+    """Why no pass comes; empty while they come."""
 
     def readings(self, places: Sequence[str]) -> Measured:
         """Return what chips measure, read from these places.
@@ -83,7 +88,8 @@ def cluster_planner(inputs: Mapping[str, Any]) -> Callable[[Kube], Awaitable[Pla
         return PlannedCluster(
             *plan_offline(
                 items, tree=inputs["desired"], overlays=inputs["policies"], now=rfc3339(clock), clock=clock, live=True
-            )
+            ),
+            missing_pass_note(items, clock),
         )
 
     return read
@@ -99,11 +105,27 @@ def cluster_items(
 
         with progress("reading the cluster", plain=False):
             items, clock = read_live(kubeconfig), time.time()
+        if note := missing_pass_note(items, clock):
+            click.echo(plain(note), err=True)
         return items, clock, now or rfc3339(clock)
     from engine.replay.cluster_file import read_cluster
 
     with progress(f"reading {cluster}", plain=False):
         return read_cluster(cluster), time.time(), now
+
+
+def missing_pass_note(items: Sequence[Mapping[str, Any]], now: float) -> str:
+    """What to know before reading an answer while no pass comes; empty while passes do."""
+    from engine.model.freshness import missing_pass
+    from engine.wire import names, passinfo
+
+    for item in items:
+        metadata = item.get("metadata") or {}
+        if metadata.get("namespace") != names.SYSTEM or str(metadata.get("name")).split(".")[0] != names.PASS:
+            continue
+        if text := missing_pass(passinfo.parse(item), now):
+            return f"{text}\nWhat follows is what a pass would decide now; none has ordered or done it."
+    return ""
 
 
 def left_out(plan: Plan, items: Sequence[Mapping[str, Any]], cluster: str) -> str:

@@ -22,6 +22,9 @@ _STEP: Final = "  "
 _LAST: Final = ("next",)
 _TITLES: Final[Mapping[str, str]] = {
     "next": "what comes next",
+    "decided": "decided now, recorded by the next pass",
+    "ordered": "ordered",
+    "done": "done, as the agent reports",
     "unblock": "way out",
     "near": "nodes of the way out",
     "pending": "why it waits",

@@ -95,7 +95,7 @@ def diff(output: str, **inputs: Any) -> None:
 
     if not inputs["desired"]:
         raise InputError("there is nothing to compare with", hint="Give --desired DIR, the state repository.")
-    result, observed, _ = plan_cluster(**inputs)
+    result, observed, *_ = plan_cluster(**inputs)
     found = changes(result, observed)
     if output in ("json", "yaml"):
         show.document({"changes": found, "diagnostics": result.diagnostics}, output)
@@ -133,7 +133,7 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
         items, now, _ = cluster_items(inputs["cluster"], None, inputs["kubeconfig"])
         body = msgspec.to_builtins(explain_order(name, items), str_keys=True)
     else:
-        result, observed, desired = plan_cluster(**inputs, about=name if kind in ("job", "pod") else "")
+        result, observed, desired, _ = plan_cluster(**inputs, about=name if kind in ("job", "pod") else "")
         body, now = explained(kind, name, result, observed, desired), result.now
     if output == "text":
         narrate(kind, body, sys.stdout, now)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
+
+import msgspec
 
 from engine.cli import output as show
 from engine.cli.phrases import ranges
@@ -13,6 +15,7 @@ from engine.cli.watching import follow, stream
 from engine.errors import BelayError
 from engine.kube import CONFIGMAP, Kube
 from engine.observe.live import server_address, with_kube
+from engine.status.conditions import NO_PASS
 from engine.status.status_reader import SELECTOR, PublishedStatus, read_status
 from engine.wire import names
 
@@ -54,7 +57,7 @@ class _Documents:
         self._shown: PublishedStatus | None = None
 
     def take(self, status: PublishedStatus) -> None:
-        if status == self._shown:
+        if self._shown is not None and _lasting(status) == _lasting(self._shown):
             return
         if self._shown is not None and self._output == "yaml":
             sys.stdout.write("---\n")
@@ -63,7 +66,7 @@ class _Documents:
 
 
 async def _read(kube: Kube) -> PublishedStatus:
-    return read_status((await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)).items)
+    return read_status((await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)).items, time.time())
 
 
 async def _once(kube: Kube) -> PublishedStatus:
@@ -87,6 +90,8 @@ def print_status(status: PublishedStatus, out: TextIO, *, wide: bool, now: float
     if not status.found:
         show.text("nothing is published yet: does a controller run for this cluster?", out)
         return
+    for line in _passes(status, now):
+        show.text(line, out)
     show.text(f"revision attempted {status.attempted or '-'}", out)
     show.text(f"revision applied   {status.applied or '-'}", out)
     rows: list[list[Any]] = [
@@ -124,6 +129,22 @@ def print_status(status: PublishedStatus, out: TextIO, *, wide: bool, now: float
         [f.get("severity"), _place(f), f.get("field"), ranges(str(f.get("message") or ""))] for f in status.diagnostics
     ]
     section(("finding", "where", "field", "message"), rows)
+
+
+def _lasting(status: PublishedStatus) -> PublishedStatus:
+    """The status without what changes every second: how long ago the last pass was."""
+    rows = [{**row, "message": ""} if row.get("reason") == NO_PASS else row for row in status.conditions]
+    return msgspec.structs.replace(status, passes=[], no_pass=NO_PASS * bool(status.no_pass), conditions=rows)
+
+
+def _passes(status: PublishedStatus, now: float) -> Iterator[str]:
+    """How old what follows is, or why no pass comes."""
+    if status.no_pass:
+        yield f"{status.no_pass}; what follows is of then"
+        return
+    for one in status.passes:
+        shard = "" if one.shard == names.MAIN_SHARD else f" of shard {one.shard}"
+        yield f"last pass{shard}      {max(0, round(now - one.time))} s ago, of revision {one.revision[:12] or '-'}"
 
 
 def _listed(held: Mapping[str, Any]) -> list[Mapping[str, Any]]:

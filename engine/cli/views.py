@@ -157,6 +157,8 @@ class _TopScreen:
         from engine.cli import usage
 
         answer, rows = self.rows(planned)
+        if planned.note:
+            show.text(planned.note, out)
         for line in usage.headline(planned.plan, planned.observed):
             show.text(line, out)
         out.write("\n")

@@ -14,7 +14,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from queue import Empty
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 
 from engine import log
-from engine.store import StoreUnavailable, repair
+from engine.store import StoreUnavailable, repair, translated
 
 _log = log.get("broker")
 # kombu's stubs lack what is overridden here
@@ -43,6 +43,12 @@ _SHARD: Final = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{64} )?[a-z0-9]([-a-z0-9.]{0,
 RECONCILE: Final = "belay.reconcile"
 ACT: Final = "belay.act"
 QUEUES: Final = {RECONCILE: "plan", ACT: "act"}
+
+
+def waiting(client: redis.Redis, queues: Sequence[str] = ("plan", "act")) -> int:
+    """The number of messages that wait in these queues. Raises StoreUnavailable."""
+    with translated():
+        return sum(int(client.llen(queue)) for queue in queues)
 
 
 class Rejected(ValueError):

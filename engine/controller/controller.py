@@ -16,7 +16,9 @@ from collections.abc import Callable, Coroutine, Iterable
 import redis.asyncio
 
 from engine import hot_loops, log
-from engine.controller.broker import RECONCILE
+from engine.controller.broker import RECONCILE, waiting
+from engine.controller.pass_monitor import PassMonitor
+from engine.controller.pass_reporter import PassReporter
 from engine.controller.revision_feed import RevisionFeed
 from engine.controller.snapshot_feed import RETRY_SECONDS, SnapshotFeed, wait
 from engine.controller.triggers import Triggers
@@ -100,6 +102,13 @@ class Controller:
             duration=settings.lease,
             ended=self.liveness.is_dead,
         )
+        self._monitor = PassMonitor(
+            kube,
+            settings.shard,
+            PassReporter(kube, settings.shard, settings.identity, settings.resync),
+            self._passes,
+            functools.partial(waiting, client, ("plan",)),
+        )
         self._renewing = asyncio.Lock()
         self._stop = asyncio.Event()
 
@@ -181,6 +190,7 @@ class Controller:
         await self._snapshot.begin(self._stop)
         parts = [reflector.run() for reflector in self._snapshot.reflectors]
         parts += [self._renew_lease(), self._snapshot.run(), self._dispatch(), self._stop_requested()]
+        parts.append(self._monitor.run())
         if not reported:
             parts.append(self._report_source_again())
         if self._revision.following:

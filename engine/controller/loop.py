@@ -8,7 +8,9 @@ import time
 from engine.act import Refused
 from engine.controller.shard import Shard
 from engine.kube import KubeError
+from engine.kube.lease import NAMESPACE
 from engine.log import get, in_pass
+from engine.model.freshness import Hindrance
 
 _log = get("reconcile")
 WAIT_SECONDS = 0.1
@@ -24,12 +26,14 @@ async def reconcile(shard: Shard) -> str:
         if not ours:
             return "nothing to do"
         if waiting := await _wait(shard):
+            await shard.reporter.hindered(Hindrance.SNAPSHOT_WAITS, f"the snapshot is not complete: {waiting}")
             shard.requeue(WAIT_SECONDS)
             return f"waiting: {waiting}"
         try:
             return await _pass(shard)
         except (KubeError, Refused) as error:
             _log.warning("pass ended early", shard=shard.name, reason=str(error))
+            await shard.reporter.hindered(Hindrance.ENDED_EARLY, f"each pass ends early: {error}")
             shard.requeue(RETRY_SECONDS)
             return f"ended early: {error}"
 
@@ -54,12 +58,16 @@ async def _wait(shard: Shard) -> str:
 async def _pass(shard: Shard) -> str:
     began = time.monotonic()
     epoch = await shard.lease.acquire()
+    if epoch is None:
+        text = f"the Lease {NAMESPACE}/{shard.lease.name} is held by {shard.lease.holder or 'another worker'}"
+        await shard.reporter.hindered(Hindrance.LEASE_HELD, text)
     if epoch is None or (waiting := shard.refresh()):
         shard.requeue(WAIT_SECONDS if epoch else RETRY_SECONDS)
         return f"waiting: {waiting}" if epoch else "waiting: another worker writes for the shard"
     observed = shard.snapshot.observed()
     loaded = shard.revision.load(observed)
     if loaded is None:
+        await shard.reporter.hindered(Hindrance.NO_REVISION, "the controller has fetched no revision yet")
         shard.requeue(RETRY_SECONDS)
         return "waiting: no revision is known yet"
     plan = await shard.plan(loaded.desired, observed)
@@ -71,6 +79,7 @@ async def _pass(shard: Shard) -> str:
             claimed, refused = await shard.claim_chips(plan, observed)
             await shard.send(record, plan, [*written, *claimed], refused)
         await shard.write_status(plan, observed, loaded.desired, remembered=record is not None)
+        await shard.reporter.completed(record.pass_id if record is not None else "", plan.revision)
         shard.record_metrics(plan, observed, record, time.monotonic() - began)
         log = _log.info if record is not None else _log.debug
         log("pass done", shard=shard.name, actions=len(plan.actions), deferred=len(plan.deferred), epoch=epoch)

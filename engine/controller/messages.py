@@ -5,7 +5,6 @@ Tasks are acknowledged late, fetched one at a time, results ignored, JSON only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import redis
@@ -15,7 +14,7 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from engine.controller import broker
-from engine.controller.broker import ACT, QUEUES, RECONCILE
+from engine.controller.broker import ACT, QUEUES, RECONCILE, waiting
 from engine.settings import Settings
 from engine.store import StoreUnavailable, sentinel, translated
 
@@ -98,9 +97,3 @@ def send(application: Celery, client: redis.Redis, name: str, argument: str) -> 
             application.send_task(name, args=[argument], retry=True, retry_policy=policy)
         except OperationalError as error:
             raise StoreUnavailable(f"the broker does not take messages: {type(error).__name__}") from error
-
-
-def waiting(client: redis.Redis, queues: Sequence[str] = ("plan", "act")) -> int:
-    """The number of messages that wait in these queues. Raises StoreUnavailable."""
-    with translated():
-        return sum(int(client.llen(queue)) for queue in queues)

@@ -18,6 +18,7 @@ from engine.act.batch import Numbered, split
 from engine.act.budget import FIELD, reserve
 from engine.act.order_keys import OrderKeys
 from engine.controller.link_seals import seal_links
+from engine.controller.pass_reporter import PassReporter
 from engine.controller.policies import Policies, assign_policies, policy_bodies
 from engine.controller.revision_reader import RevisionReader
 from engine.controller.snapshot_reader import SnapshotReader
@@ -100,6 +101,7 @@ class Shard:
         self.snapshot = SnapshotReader(name, snapshots, keep_raw=settings.recordings)
         self.revision = RevisionReader(name, revisions, source_url=settings.source_url)
         self.status = StatusWriter(kube)
+        self.reporter = PassReporter(kube, name, settings.identity, settings.resync)
         self.waiting = WaitingWriter(kube)
         self.policies = Policies()
         self.cache = PlanCache()

@@ -29,6 +29,7 @@ from engine.kube.lease import release_former_leases
 from engine.log import get, in_pass
 from engine.metrics import counter_name
 from engine.model.actions import kind_of
+from engine.model.freshness import Hindrance
 from engine.settings import Settings
 from engine.store import (
     BatchResult,
@@ -156,6 +157,9 @@ class Worker:
         except Exception as error:  # a bug must not stop the shard: the pass is tried again
             _log.exception("pass failed", shard=name)
             self._failed(name)
+            if name in self._shards:
+                problem = f"each pass fails: {type(error).__name__}; the worker's log says where"
+                await self._shards[name].reporter.hindered(Hindrance.NOT_COMPLETED, problem)
             return f"failed: {type(error).__name__}: {error}"
 
     def act(self, text: str) -> str:

@@ -16,6 +16,9 @@ from engine.wire import leases
 
 NAMESPACE = "belay-system"
 DURATION_SECONDS = 15.0
+CEILING_SECONDS = 60.0
+"""Longest time for which a foreign Lease is believed without a renewal, whatever duration it states: workers renew
+every few seconds while they write."""
 _SHARD = leases.SHARD_PREFIX
 
 
@@ -132,7 +135,8 @@ class Lease:
         if self._observed[0] != version:
             self._observed = (version, self._clock())
             return False
-        duration = float(spec.get("leaseDurationSeconds") or self.duration)
+        stated = float(spec.get("leaseDurationSeconds") or self.duration)
+        duration = min(stated, max(CEILING_SECONDS, self.duration))
         return self._clock() - self._observed[1] > duration
 
     def _ours(self, found: Object, epoch: int) -> bool:
@@ -172,9 +176,14 @@ async def release_former_leases(kube: Kube, identity: str) -> list[str]:
     return released
 
 
+def shard_lease_name(shard: str) -> str:
+    """The name of the Lease of a shard's writer."""
+    return f"{_SHARD}{shard}"
+
+
 def shard_lease(kube: Kube, shard: str, identity: str, **options: Any) -> Lease:
     """The Lease of a shard's writer."""
-    return Lease(kube, f"{_SHARD}{shard}", identity, **options)
+    return Lease(kube, shard_lease_name(shard), identity, **options)
 
 
 def epoch_of(lease: Object) -> int:

@@ -34,6 +34,10 @@ METRICS: Final = (
         "belay_console_failures", "counter", ("place",),
         "Errors of the console's server that nothing foresaw: a document, an answer, a request. The log has each.",
     ),
+    Described(
+        "belay_pass_age_seconds", "gauge", ("shard",),
+        "Seconds since the shard's last completed pass, as belay-pass says: everything else shown is as old.",
+    ),
     Described("belay_last_pass_time", "gauge", ("shard",), "When the last pass was, in Unix seconds."),
     Described("belay_last_pass_seconds", "gauge", ("shard",), "How long the last pass took, in seconds."),
     Described("belay_nodes", "gauge", ("shard", "state"), "Nodes by state."),

@@ -26,6 +26,7 @@ _WRITTEN_ELSEWHERE = (
     "cluster-info-", "vcjob-fault-npu-cm", "job-reschedule-reason", publicinfo.STATISTICS, names.JOB_SUMMARY_PREFIX,
     names.JOB_STATISTIC, names.SCHEDULING_EXCEPTIONS,
 )  # fmt: skip
+_UNREAD = frozenset({names.COMMIT, names.PASS})
 _SCALING_RULE = "elastic_scaling.json"
 """Key in a ConfigMap with the scaling rule of inference groups; the ConfigMap may have any name."""
 _REPORTS = (names.DEVICE_PREFIX, names.NODE_PREFIX, names.REPORT_PREFIX)
@@ -118,9 +119,9 @@ def wanted(obj: Object) -> bool:
         return True
     metadata = obj["metadata"]
     if metadata.get("namespace") in {names.SYSTEM, names.NODES}:
-        # step times and pings change all the time, the signed commit with every push, and no pass reads them
+        # step times, pings and the last pass change all the time, the signed commit with every push; no pass reads them
         name = str(metadata.get("name") or "")
-        return not name.startswith((names.STEPS_PREFIX, names.PINGS_PREFIX)) and name.split(".")[0] != names.COMMIT
+        return not name.startswith((names.STEPS_PREFIX, names.PINGS_PREFIX)) and name.split(".")[0] not in _UNREAD
     if str(metadata.get("name") or "").startswith(_KEPT_ELSEWHERE) or publicinfo.has_public_faults(obj):
         return True
     if _SCALING_RULE in (obj.get("data") or {}):

@@ -18,14 +18,17 @@ from engine.errors import BelayError, bounded
 from engine.kube import CONFIGMAP, Kube, KubeError
 from engine.log import get
 from engine.metrics import PassSummary
+from engine.model.freshness import LastPass, missing_pass
 from engine.status.status_reader import SELECTOR, PublishedStatus, read_status
 from engine.store import CONTROLLER_BEAT, PassStore, StoreUnavailable
-from engine.wire import names
+from engine.wire import names, passinfo
 
 FRESH_SECONDS: Final = 20.0
 """Seconds without a heartbeat after which a controller counts as silent; it sends one every 5 s."""
 SHARED_SECONDS: Final = 2.0
 _KUBE_WITHIN: Final = 10.0
+_PASSES_WITHIN: Final = 2.0
+"""Probes ask for the last pass, and must be answered soon."""
 _log = get("server")
 
 
@@ -60,12 +63,21 @@ class PageData(msgspec.Struct, frozen=True):
 class EngineClient:
     """Reads for the page and the metrics. Without ``kube`` only what Redis holds is shown."""
 
-    def __init__(self, client: redis.Redis, kube: Kube | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        kube: Kube | None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._passes = PassStore(client)
         self._kube = kube
         self._clock = clock
         self._reading = asyncio.Lock()
         self._page: tuple[float, PageData] | None = None
+        self._wall = wall
+        self._asking = asyncio.Lock()
+        self._last: tuple[float, list[LastPass]] | None = None
 
     def health(self) -> EngineHealth:
         """The heartbeats; blocking."""
@@ -105,6 +117,28 @@ class EngineClient:
             self._passes.ask_fetch(each)
         return shards
 
+    async def passes(self) -> list[LastPass]:
+        """The last pass of every shard, at most two seconds old; none where the API server does not answer."""
+        if self._kube is None:
+            return []
+        async with self._asking:
+            if self._last is None or self._clock() - self._last[0] > SHARED_SECONDS:
+                self._last = (self._clock(), await self._passes_now(self._kube))
+            return self._last[1]
+
+    async def missing(self, shard: str, sentence: Callable[[LastPass, float], str] = missing_pass) -> list[str]:
+        """What the shard's status is worth: why no pass comes, empty while they come."""
+        found = [sentence(one, self._wall()) for one in await self.passes() if one.shard == shard]
+        return [text for text in found if text]
+
+    async def _passes_now(self, kube: Kube) -> list[LastPass]:
+        try:
+            async with asyncio.timeout(_PASSES_WITHIN):
+                listing = await kube.list(CONFIGMAP, names.SYSTEM, f"{names.ABOUT_LABEL}={passinfo.ABOUT}")
+        except (TimeoutError, BelayError):
+            return []
+        return [passinfo.parse(item) for item in listing.items]
+
     async def page(self) -> PageData:
         """What the page shows, at most two seconds old."""
         async with self._reading:
@@ -133,4 +167,4 @@ class EngineClient:
             return None, f"the API server did not answer within {_KUBE_WITHIN:.0f} s"
         except (KubeError, BelayError) as error:
             return None, bounded(str(error), 256)
-        return read_status(listing.items), ""
+        return read_status(listing.items, self._wall()), ""

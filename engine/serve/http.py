@@ -24,6 +24,7 @@ from engine import hot_loops, log, versions
 from engine.errors import BelayError, InputError
 from engine.kube import Kube
 from engine.metrics import BelayCollector, gauge
+from engine.model.freshness import LastPass, missing_since
 from engine.serve import page, webhook
 from engine.serve.console import failures
 from engine.serve.console.answers import Answers
@@ -130,7 +131,8 @@ class HttpServer:
     async def metrics(self, request: web.Request) -> web.Response:
         """Metrics in Prometheus' text format; without Redis only ``belay_redis_up 0`` and those of this process."""
         return web.Response(
-            body=await asyncio.to_thread(self._metrics_text), headers={"Content-Type": CONTENT_TYPE_LATEST}
+            body=await asyncio.to_thread(self._metrics_text, await self._engine.passes()),
+            headers={"Content-Type": CONTENT_TYPE_LATEST},
         )
 
     async def healthz(self, request: web.Request) -> web.Response:
@@ -138,16 +140,18 @@ class HttpServer:
         return _text(200, "ok")
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """Answer 200 if a webhook would have an effect: Redis answers and the controller, if known, is not silent."""
+        """Answer 200 if a webhook would have an effect: Redis answers, the controller, if known, is not silent, and
+        passes come.
+        """
         health = await asyncio.to_thread(self._engine.health)
-        problems = health.problems(self._shard)
+        problems = [*health.problems(self._shard), *await self._engine.missing(self._shard)]
         return _text(503, "; ".join(problems)) if problems else _text(200, "ok")
 
     async def page(self, request: web.Request) -> web.Response:
         """The status page, for browsers without scripts."""
         return web.Response(text=page.render(await self._engine.page(), self._shard), content_type="text/html")
 
-    def _metrics_text(self) -> bytes:
+    def _metrics_text(self, passes: Sequence[LastPass]) -> bytes:
         registry = CollectorRegistry(auto_describe=False)
         up, ages = (
             1,
@@ -167,7 +171,11 @@ class HttpServer:
         build.add_metric([versions.version()], 1)
         redis_up = gauge("belay_redis_up")
         redis_up.add_metric([], up)
-        registry.register(_FixedMetrics([build, redis_up, ages, failures.metric()]))
+        since = gauge("belay_pass_age_seconds")
+        for one in passes:
+            if one.time:
+                since.add_metric([one.shard], max(0.0, time.time() - one.time))
+        registry.register(_FixedMetrics([build, redis_up, ages, since, failures.metric()]))
         return generate_latest(registry) + (
             generate_latest(self.extra_metrics) if self.extra_metrics is not None else b""
         )
@@ -247,7 +255,7 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
                 kube,
                 changes,
                 shard=settings.shard,
-                problems=lambda: asyncio.to_thread(_problems, engine, settings.shard),
+                problems=lambda: _problems(engine, settings.shard),
                 commits=questions.commits,
                 published=past.see,
             )
@@ -323,10 +331,12 @@ async def _cluster(settings: Settings, stack: AsyncExitStack) -> Kube | None:
         return None
 
 
-def _problems(engine: EngineClient, shard: str) -> list[str]:
-    """What the engine's heartbeats say; blocking. The seconds of a silence are left out: they change all the time."""
-    return [text.partition(" has been silent for")[0] + " is silent" if " has been silent for" in text else text
-            for text in engine.health().problems(shard)]  # fmt: skip
+async def _problems(engine: EngineClient, shard: str) -> list[str]:
+    """What heartbeats and the last pass say. The seconds of a silence are left out: they change all the time."""
+    health = await asyncio.to_thread(engine.health)
+    heard = [text.partition(" has been silent for")[0] + " is silent" if " has been silent for" in text else text
+             for text in health.problems(shard)]  # fmt: skip
+    return [*heard, *await engine.missing(shard, missing_since)]
 
 
 def _loopback(host: str) -> bool:

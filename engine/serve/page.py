@@ -77,6 +77,8 @@ class Section(msgspec.Struct, frozen=True):
 def render(page: PageData, shard: str) -> str:
     """Return the status page as HTML."""
     problems = page.health.problems(shard)
+    if page.status is not None and page.status.no_pass:
+        problems.append(f"{page.status.no_pass}; what follows is of then")
     if page.cluster:
         problems.append(f"the cluster's status is not shown: {page.cluster}")
     sections = [*(_cluster(page.status) if page.status else ()), _engine(page)]

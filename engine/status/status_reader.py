@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.status.conditions import INFO
+from engine.model.freshness import LastPass, missing_pass
+from engine.status.conditions import INFO, NO_PASS, VOUCHED
 from engine.status.jobs import PHASE_KEY, STATUS_KEY
-from engine.wire import history, names, sync
+from engine.wire import history, names, passinfo, sync
 
 #: Selects exactly these ConfigMaps in ``belay-system``; the orders and memories beside them are many and large.
-SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pool,job,server)"
+SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pass,pool,job,server)"
 
 
 class PublishedPool(msgspec.Struct, frozen=True):
@@ -41,7 +42,8 @@ class PublishedStatus(msgspec.Struct, frozen=True):
     """The status in a cluster. ``found`` is False where Belay has written none.
 
     ``refusals`` is what the API server refuses, ``objects`` how many declared objects are in force, waiting, held back
-    and refused.
+    and refused. ``passes`` are the last passes of the shards; ``no_pass`` says that one is missing, and why, so that
+    everything else is as old as the last.
     """
 
     found: bool
@@ -56,6 +58,8 @@ class PublishedStatus(msgspec.Struct, frozen=True):
     held_prune: dict[str, Any] = {}
     refusals: list[dict[str, Any]] = []
     objects: dict[str, int] = {}
+    passes: list[LastPass] = []
+    no_pass: str = ""
 
     @property
     def condition_rows(self) -> list[dict[str, Any]]:
@@ -72,9 +76,33 @@ class PublishedStatus(msgspec.Struct, frozen=True):
         return dict(sorted(found.items()))
 
 
-def read_status(config_maps: Iterable[Mapping[str, Any]]) -> PublishedStatus:
-    """The status in these ConfigMaps; an unreadable key, such as an edited one, counts as empty."""
+def read_status(config_maps: Iterable[Mapping[str, Any]], now: float | None = None) -> PublishedStatus:
+    """The status in these ConfigMaps; an unreadable key, such as an edited one, counts as empty.
+
+    With the reader's time ``now`` (Unix seconds) it also says whether passes come: where none does, nobody vouches for
+    ``Ready`` and ``Applied`` any more.
+    """
     by_name = {str((cm.get("metadata") or {}).get("name", "")): cm.get("data") or {} for cm in config_maps}
+    passes = [
+        passinfo.parse({"data": data}) for name, data in sorted(by_name.items()) if name.split(".")[0] == names.PASS
+    ]
+    missing = "; ".join(text for one in passes if now is not None and (text := missing_pass(one, now)))
+    published = _published(by_name, passes)
+    return _doubted(published, missing) if missing else published
+
+
+def _doubted(published: PublishedStatus, missing: str) -> PublishedStatus:
+    """The status while a pass is missing: conditions that only passes vouch for are Unknown."""
+    rows = [
+        {**row, "status": "Unknown", "reason": NO_PASS, "message": missing}
+        if row.get("type") in VOUCHED and row.get("status") == "True"
+        else row
+        for row in published.conditions
+    ]
+    return msgspec.structs.replace(published, conditions=rows, no_pass=missing)
+
+
+def _published(by_name: Mapping[str, Mapping[str, Any]], passes: list[LastPass]) -> PublishedStatus:
     repository = by_name.get(names.SYNC, {})
     return PublishedStatus(
         names.SYNC in by_name,
@@ -99,6 +127,7 @@ def read_status(config_maps: Iterable[Mapping[str, Any]]) -> PublishedStatus:
         _object(repository.get(sync.HELD_PRUNE)),
         _objects(repository.get(sync.REFUSALS)),
         _counts(repository.get(sync.OBJECTS)),
+        passes,
     )
 
 

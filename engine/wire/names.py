@@ -48,6 +48,8 @@ SOURCE: Final = "belay-source"
 #: Accepted revisions, a log that only grows.
 REVISIONS: Final = "belay-revisions"
 COMMIT: Final = "belay-commit"
+#: The last pass of a shard, and what hinders the next one.
+PASS: Final = "belay-pass"
 #: What the API server refused, per shard.
 REFUSALS: Final = "belay-refused"
 #: Chips with frequency holds, so that operators can end a hold.
@@ -67,7 +69,7 @@ SCHEDULING_EXCEPTIONS: Final = "scheduling-exception-report"
 CIM_LABEL: Final = "mx-consumer-cim"
 #: Label by which Volcano's plugin finds aggregated reports.
 VOLCANO_LABEL: Final = "mx-consumer-volcano"
-#: Label of ConfigMaps for operators: ``sync``, ``pool``, ``job``, ``map``, ``chips``, ``queues`` or ``link``.
+#: Label of ConfigMaps for operators: ``sync``, ``pass``, ``pool``, ``job``, ``map``, ``chips``, ``queues`` or ``link``.
 ABOUT_LABEL: Final = "belay.dev/about"
 
 #: Label of an orders ConfigMap: the node's pool, and so the policy that applies.
