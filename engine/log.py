@@ -17,12 +17,16 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Final, TextIO
 
 MAX_LINE_BYTES: Final = 2048
 """Longest log line including its newline."""
+REPEAT_SECONDS: Final = 60.0
+MOST_REPEATS: Final = 10
+"""Warnings of one text that are written in ``REPEAT_SECONDS``."""
+_MOST_TEXTS: Final = 1000
 
 _MAX_DEPTH: Final = 4
 _MAX_ITEMS: Final = 32
@@ -123,6 +127,40 @@ class JsonFormatter(logging.Formatter):
         return _bounded_line(entry)
 
 
+class RepeatLimit(logging.Filter):
+    """Lets a few warnings of one text through per window, and says with the next one how many were left out.
+
+    Every text is a constant (``Log``), so that one cause, such as an API server that is away, costs a bounded number of
+    lines, however many parts meet it. Errors are never left out.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        #: by logger and text: when the window began, lines in it, lines left out
+        self._windows: dict[tuple[str, str], tuple[float, int, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        if record.levelno != logging.WARNING:
+            return True
+        key, now = (record.name, str(record.msg)), self._clock()
+        began, written, left_out = self._windows.get(key, (now, 0, 0))
+        if now - began >= REPEAT_SECONDS:
+            began, written = now, 0
+        if written >= MOST_REPEATS:
+            self._windows[key] = (began, written, left_out + 1)
+            return False
+
+        if left_out:
+            fields = getattr(record, _FIELDS, None)
+            setattr(record, _FIELDS, {**(fields if isinstance(fields, Mapping) else {}), "left_out": left_out})
+        if len(self._windows) >= _MOST_TEXTS:
+            self._windows.clear()
+        self._windows[key] = (began, written + 1, 0)
+        return True
+
+
 def _malformed(error: BaseException) -> bool:
     """Whether a parser of the network's libraries refused what a caller sent."""
     return type(error).__module__.startswith(_PARSERS)
@@ -141,6 +179,7 @@ def configure(level: str = "INFO", component: str = "", stream: TextIO | None = 
         raise ValueError(f"unknown log level {level!r}; use DEBUG, INFO, WARNING or ERROR")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(component))
+    handler.addFilter(RepeatLimit())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

@@ -75,7 +75,7 @@ class Time:
 
 @contextlib.asynccontextmanager
 async def client(
-    script: Handler, time: Time | None = None, tokens: list[str] | None = None, at: str = ""
+    script: Handler, time: Time | None = None, tokens: list[str] | None = None, at: str = "", rotates: bool = False
 ) -> AsyncIterator[Kube]:
     app = web.Application()
 
@@ -91,7 +91,8 @@ async def client(
     left = list(tokens or ["secret-token"])
 
     def load() -> Endpoint:
-        return Endpoint(f"http://{host[0]}:{host[1]}{at}", f"Bearer {left.pop(0) if len(left) > 1 else left[0]}")
+        token = left.pop(0) if len(left) > 1 else left[0]
+        return Endpoint(f"http://{host[0]}:{host[1]}{at}", f"Bearer {token}", rotates=rotates)
 
     clock = time or Time()
     transport = Transport(load, sleep=clock.sleep, clock=clock.clock, uniform=lambda low, high: high, attempt=1.0)
@@ -203,6 +204,19 @@ def test_credentials_are_read_again_on_401_once() -> None:
         assert len(script.asked) == 2
 
     run(case())
+
+
+def test_a_service_accounts_token_is_read_again_every_minute_without_a_401() -> None:
+    async def case(rotates: bool) -> list[str]:
+        script, time = Script((200, {"metadata": {"name": "n"}})), Time()
+        async with client(script, time, tokens=["old", "new", "newer"], rotates=rotates) as kube:
+            for seconds in (0, 59, 61, 100, 130):
+                time.now = seconds
+                await kube.get(NODE, "n")
+        return [request.headers["Authorization"].removeprefix("Bearer ") for request in script.asked]
+
+    assert asyncio.run(case(rotates=True)) == ["old", "old", "new", "new", "newer"]
+    assert asyncio.run(case(rotates=False)) == ["old"] * 5
 
 
 @pytest.mark.parametrize(

@@ -161,3 +161,22 @@ def test_a_callers_malformed_message_leaves_no_traceback(stream: io.StringIO) ->
     first, second, third = lines(stream)
     assert "traceback" not in first and "traceback" not in second
     assert "no HTTP" in first["error"] and "traceback" in third
+
+
+def test_a_storm_of_one_warning_costs_few_lines_and_says_how_many_were_left_out() -> None:
+    now = [0.0]
+    limit = log.RepeatLimit(lambda: now[0])
+
+    def written(seconds: float, text: str = "following stalled", level: int = logging.WARNING) -> bool:
+        now[0] = seconds
+        record = logging.LogRecord("belay.kube", level, "", 0, text, None, None)
+        passed = limit.filter(record)
+        left_out.append(getattr(record, "belay_fields", {}).get("left_out", 0) if passed else 0)
+        return passed
+
+    left_out: list[int] = []
+    storm = [written(second / 15) for second in range(250)]
+    assert sum(storm) == log.MOST_REPEATS and all(storm[: log.MOST_REPEATS])
+    assert written(17, "another text") and all(written(17, level=logging.ERROR) for _ in range(50))
+    assert written(61) and left_out[-1] == 240
+    assert written(62) and left_out[-1] == 0

@@ -2,7 +2,8 @@
 
 The loader supports KUBECONFIG with several files, in-cluster service accounts, tokens, client certificates, CA files,
 proxies and exec plugins. It is imported lazily (0.2 s, 44 MB) and called again whenever the server answers 401, so
-rotated tokens and plugin credentials are picked up.
+rotated tokens and plugin credentials are picked up; the token of a service account is read again every minute too, since
+API servers accept an old one for long but complain of it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Endpoint:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
+    rotates: bool = False
+    """Whether the token comes from a file that Kubernetes renews."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -70,7 +73,7 @@ def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
                     )
                 if complaints and not (configuration.api_key or configuration.cert_file):
                     raise ConfigException(f"the plugin of the kubeconfig gave none: {complaints[0]}")
-            return _endpoint(configuration)
+            return _endpoint(configuration, rotates=_in_cluster(kubeconfig))
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
@@ -134,7 +137,7 @@ def _is_url(host: str) -> bool:
         return False
 
 
-def _endpoint(configuration: Any) -> Endpoint:
+def _endpoint(configuration: Any, *, rotates: bool) -> Endpoint:
     host = str(configuration.host).rstrip("/")
     if not host.startswith(("https://", "http://")) or not _is_url(host):
         raise ValueError(f"the server {host[:100]!r} is not an address such as https://10.0.0.1:6443")
@@ -145,6 +148,7 @@ def _endpoint(configuration: Any) -> Endpoint:
         tls=_tls(configuration) if host.startswith("https://") else None,
         server_name=configuration.tls_server_name or None,
         proxy=configuration.proxy or None,
+        rotates=rotates,
     )
 
 

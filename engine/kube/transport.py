@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import aiohttp
@@ -30,6 +31,8 @@ EVENT_LIMIT = 8 * 1024 * 1024
 JSON = "application/json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 _CONNECTIONS = 256
+TOKEN_SECONDS = 60.0
+"""Seconds between two readings of a service account's token; kubelet renews it well before it ends."""
 _CLOSE_SECONDS = 2.0
 _IDLE_SECONDS = 60.0
 """Seconds that an idle connection is kept: making 64 costs as much as a hundred bindings. Servers keep it 90 s."""
@@ -62,10 +65,12 @@ class Transport:
         self._whole = aiohttp.ClientTimeout(total=attempt, sock_connect=min(5.0, attempt))
         self._session: aiohttp.ClientSession | None = None
         self._loading = asyncio.Lock()
+        self._token_read = 0.0
 
     async def open(self) -> None:
         """Read the credentials and open the session; raises InputError when there are none."""
         self._endpoint = await asyncio.to_thread(self._load)
+        self._token_read = self._clock()
         connector = aiohttp.TCPConnector(
             limit=_CONNECTIONS, keepalive_timeout=_IDLE_SECONDS, socket_factory=_keepalive_socket
         )
@@ -191,6 +196,7 @@ class Transport:
         """An answer without its body, which the caller releases; after a 401 the credentials are read again, once."""
         if self._session is None or self._endpoint is None:
             raise RuntimeError("the Kubernetes client is not open: use it with 'async with'")
+        await self._follow_token(self._endpoint)
         for renewed in (False, True):
             endpoint = self._endpoint
             headers = {**endpoint.headers, "Accept": accept}
@@ -229,6 +235,18 @@ class Transport:
             self._base = endpoint, URL(endpoint.host)
         base = self._base[1]
         return base.with_path(base.raw_path.rstrip("/") + path, encoded=True)
+
+    async def _follow_token(self, used: Endpoint) -> None:
+        """Read a token that Kubernetes renews again once a minute; connections stay, and a bad file changes nothing."""
+        if not used.rotates or self._clock() - self._token_read < TOKEN_SECONDS:
+            return
+        self._token_read = self._clock()
+        try:
+            found = await asyncio.to_thread(self._load)
+        except InputError:
+            return
+        if self._endpoint is used and found.authorization != used.authorization:
+            self._endpoint = replace(used, authorization=found.authorization)
 
     async def _renew(self, used: Endpoint) -> bool:
         """Read the credentials again unless another call just did; False when they are unreadable."""
