@@ -26,14 +26,14 @@ async def reconcile(shard: Shard) -> str:
         if not ours:
             return "nothing to do"
         if waiting := await _wait(shard):
-            await shard.reporter.hindered(Hindrance.SNAPSHOT_WAITS, f"the snapshot is not complete: {waiting}")
+            shard.hindrance = Hindrance.SNAPSHOT_WAITS, f"the snapshot is not complete: {waiting}"
             shard.requeue(WAIT_SECONDS)
             return f"waiting: {waiting}"
         try:
             return await _pass(shard)
         except (KubeError, Refused) as error:
             _log.warning("pass ended early", shard=shard.name, reason=str(error))
-            await shard.reporter.hindered(Hindrance.ENDED_EARLY, f"each pass ends early: {error}")
+            shard.hindrance = Hindrance.ENDED_EARLY, f"each pass ends early: {error}"
             shard.requeue(RETRY_SECONDS)
             return f"ended early: {error}"
 
@@ -60,14 +60,14 @@ async def _pass(shard: Shard) -> str:
     epoch = await shard.lease.acquire()
     if epoch is None:
         text = f"the Lease {NAMESPACE}/{shard.lease.name} is held by {shard.lease.holder or 'another worker'}"
-        await shard.reporter.hindered(Hindrance.LEASE_HELD, text)
+        shard.hindrance = Hindrance.LEASE_HELD, text
     if epoch is None or (waiting := shard.refresh()):
         shard.requeue(WAIT_SECONDS if epoch else RETRY_SECONDS)
         return f"waiting: {waiting}" if epoch else "waiting: another worker writes for the shard"
     observed = shard.snapshot.observed()
     loaded = shard.revision.load(observed)
     if loaded is None:
-        await shard.reporter.hindered(Hindrance.NO_REVISION, "the controller has fetched no revision yet")
+        shard.hindrance = Hindrance.NO_REVISION, "the controller has fetched no revision yet"
         shard.requeue(RETRY_SECONDS)
         return "waiting: no revision is known yet"
     plan = await shard.plan(loaded.desired, observed)

@@ -33,6 +33,7 @@ from engine.log import get
 from engine.metrics import PassSummary, counter_name, recovery_counts, timed, wait_counts
 from engine.model.actions import BindPod
 from engine.model.cluster import Observed
+from engine.model.freshness import Hindrance
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
 from engine.model.states import NodeHealth
@@ -112,6 +113,8 @@ class Shard:
         """Whether the shard was marked during the last pass and is due now."""
         self.due_in: float | None = None
         """Seconds after which the last pass wants the next one on time; None if it does not."""
+        self.hindrance: tuple[Hindrance, str] | None = None
+        """Why the last try was no pass; None if it was one, or nothing was due."""
         self._lost = False
         self._settling = SettlingClaims()
         self._recorded = (hash(((), ())), 0.0)
@@ -124,7 +127,7 @@ class Shard:
         Claim and Lease are renewed until the context ends; when one is lost, ShardLost is raised inside. At the end the
         shard is due again if it was marked meanwhile.
         """
-        self.again, self.due_in = False, None
+        self.again, self.due_in, self.hindrance = False, None, None
         claimed = self.triggers.claim(self.name, self.settings.identity, self.settings.claim)
         if claimed is None:
             yield False
@@ -140,6 +143,8 @@ class Shard:
         finally:
             await cancel_all(keeping)
             await self._release()
+            if self.hindrance is not None:
+                await self.reporter.hindered(*self.hindrance)
             self.again = self.triggers.done(self.name, self.settings.identity, claimed)
 
     def refresh(self) -> str:

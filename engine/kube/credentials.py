@@ -2,8 +2,8 @@
 
 The loader supports KUBECONFIG with several files, in-cluster service accounts, tokens, client certificates, CA files,
 proxies and exec plugins. It is imported lazily (0.2 s, 44 MB) and called again whenever the server answers 401, so
-rotated tokens and plugin credentials are picked up; the token of a service account is read again every minute too, since
-API servers accept an old one for long but complain of it.
+rotated tokens and plugin credentials are picked up; the token of a service account is read again every minute too,
+since API servers accept an old one for long but complain of it.
 """
 
 from __future__ import annotations
