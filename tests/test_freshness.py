@@ -27,7 +27,7 @@ EVERY = 10.0
 def test_a_pass_that_is_missing_is_said_with_its_age_and_reason() -> None:
     last = LastPass(shard="main", time=NOW, every=EVERY)
     assert missing_pass(last, NOW + 29) == ""
-    assert missing_pass(last, NOW + 840).startswith("no pass for 840 s: nobody reports why")
+    assert missing_pass(last, NOW + 840).startswith("no pass for 840 s: no process reports why")
     held = LastPass(shard="a", time=NOW, every=EVERY, reason="LeaseHeld", problem="the Lease is held by evil")
     assert missing_pass(held, NOW + 40) == "no pass of shard a for 40 s: the Lease is held by evil"
     assert missing_since(held, NOW + 40) == "no pass of shard a since 2027-01-15T08:00:00Z: the Lease is held by evil"

@@ -19,7 +19,7 @@ SAY_SECONDS: Final = 30.0
 SILENT_SECONDS: Final = 20.0
 """Seconds without a heartbeat after which a worker counts as gone; it sends one with each pass."""
 _MANY: Final = 50
-"""Messages in queue ``plan`` beyond which nobody takes them: each shard has one or two."""
+"""Messages in queue ``plan`` beyond which no worker takes them: each shard has one or two."""
 _WORKER: Final = "worker/"
 
 
@@ -86,7 +86,7 @@ class PassMonitor:
         return None
 
     async def _holder(self) -> str:
-        """Who holds the shard's Lease; empty where nobody does or the API server does not answer."""
+        """Who holds the shard's Lease; empty where none does or the API server does not answer."""
         try:
             lease = await self._kube.get(LEASE, shard_lease_name(self._shard), NAMESPACE)
         except KubeError:

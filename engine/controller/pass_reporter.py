@@ -87,7 +87,7 @@ class PassReporter:
         return now - self._changed
 
     async def say(self, reason: Hindrance, problem: str) -> None:
-        """Write what hinders the passes, and that nobody vouches for ``Ready`` any more; best effort."""
+        """Write what hinders the passes, and that ``Ready`` is unknown from now on; best effort."""
         patch = passinfo.hindrance(self._shard, reason, problem, self._wall(), self._identity)
         try:
             try:

@@ -83,5 +83,5 @@ def _of_shard(last: LastPass) -> str:
 
 def _why(last: LastPass) -> str:
     return last.problem or (
-        "nobody reports why; see whether controller and worker run, and whether they reach the API server and Redis"
+        "no process reports why; see whether controller and worker run, and whether they reach the API server and Redis"
     )

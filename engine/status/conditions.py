@@ -27,7 +27,7 @@ API_REFUSES: Final = "RefusedByServer"
 HELD_BACK: Final = "HeldBack"
 APPLYING: Final = "Applying"
 NO_PASS: Final = "NoPass"
-"""Reason of conditions that nobody vouches for, because no pass comes."""
+"""Reason of conditions that are unknown because no pass comes."""
 VOUCHED: Final = (READY, APPLIED)
 """Conditions that are true only as long as passes come."""
 INFO: Final = "info"

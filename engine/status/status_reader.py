@@ -79,8 +79,8 @@ class PublishedStatus(msgspec.Struct, frozen=True):
 def read_status(config_maps: Iterable[Mapping[str, Any]], now: float | None = None) -> PublishedStatus:
     """The status in these ConfigMaps; an unreadable key, such as an edited one, counts as empty.
 
-    With the reader's time ``now`` (Unix seconds) it also says whether passes come: where none does, nobody vouches for
-    ``Ready`` and ``Applied`` any more.
+    With the reader's time ``now`` (Unix seconds) it also says whether passes come: where none does, ``Ready`` and
+    ``Applied`` are unknown.
     """
     by_name = {str((cm.get("metadata") or {}).get("name", "")): cm.get("data") or {} for cm in config_maps}
     passes = [

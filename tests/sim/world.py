@@ -42,7 +42,7 @@ from engine.sandbox.api.store import ObjectChanged
 from engine.sandbox.definitions import shipped
 from engine.sandbox.nodes_shape import Shape
 from engine.settings import Settings
-from engine.source.records import FetchResult, Revision, SourceConfig
+from engine.source.records import FetchResult, Revision, SourceCondition, SourceConfig
 from engine.store import ProcessLiveness, StoreUnavailable
 from engine.wire import names
 from tests.sim.clock import START, Clock
@@ -57,6 +57,7 @@ NAMESPACES = (names.SYSTEM, names.NODES, names.NODE_NAMESPACE, names.SCHEDULER_N
 RESETS_IN_WINDOW = 3
 WINDOW = 6 * 3600.0
 _DEFINITIONS = shipped()
+_SUCCEEDED = SourceCondition(type="Ready", status="True", reason="Succeeded", message="the newest revision is accepted")
 
 
 class Repository:
@@ -86,11 +87,14 @@ class Repository:
 
     def fetch(self, previous: Revision | None = None) -> FetchResult:
         if self.down:
-            return FetchResult(revision=previous, conditions=())
+            away = SourceCondition(
+                type="Ready", status="True" if previous else "False", reason="Unreachable", message="Git is away"
+            )
+            return FetchResult(revision=previous, conditions=(away,))
         files = {path: self._blob(content) for path, content in self.files.items()}
         revision = Revision(sha=f"{self.number:040d}", files=files)
         changed = previous is None or previous.sha != revision.sha
-        return FetchResult(revision=revision, conditions=(), changed_ref=changed, attempted=revision.sha)
+        return FetchResult(revision=revision, conditions=(_SUCCEEDED,), changed_ref=changed, attempted=revision.sha)
 
     def read(self, blob_ids: Iterable[str]) -> dict[str, bytes]:
         held = {self._blob(content): content for content in self.files.values()}
@@ -220,6 +224,8 @@ class World:
         self.whole: set[str] = set()
         """Jobs all of whose pods had nodes at some time: one that grows afterwards may wait for room for the rest."""
         self.silent: set[str] = set()
+        self.stopped: set[str] = set()
+        """Processes that stay ended."""
         self.drivers: dict[str, SimulatedDriver] = {}
         self.resets: dict[str, list[tuple[float, tuple[int, ...], int]]] = {}
         self.watched = tuple(one for one in WATCHED if one.resource.group_path != "/apis/batch.volcano.sh/v1alpha1")
@@ -353,7 +359,11 @@ class World:
         due: dict[str, float] = {}
         while True:
             for name, process in self.processes.items():
-                if process.alive or (name.startswith("agent-") and name.removeprefix("agent-") in self.silent):
+                if (
+                    name in self.stopped
+                    or process.alive
+                    or (name.startswith("agent-") and name.removeprefix("agent-") in self.silent)
+                ):
                     continue
                 if process.life is not None and process.life.task is not None and process.life.task.done():
                     self._buried(process)

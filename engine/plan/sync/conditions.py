@@ -32,6 +32,7 @@ _GROUP: Final = API_VERSION.partition("/")[0]
 _MAX_MESSAGE: Final = 1000
 _MAX_NAMED: Final = 3
 _OWN: Final = frozenset({READY, IGNORED})
+_UNDELETED: Final = "Git no longer declares it, so it does not count; the API server refuses its deletion"
 
 
 class _Verdict(NamedTuple):
@@ -54,6 +55,7 @@ def run(scope: Scope) -> None:
     documents = {(one.document.KIND, one.document.name): one for one in declared_documents(scope.desired)}
     ignored = {row.object: row for row in scope.ignored}
     errors = {row.object: row.message for row in reversed(scope.diagnostics) if row.severity == "error"}
+    undeleted = {row.key.object for row in scope.refusals if row.key.verb == "DeleteObject"}
     pending = {
         (action.object_kind, action.name)
         for action in scope.actions
@@ -72,6 +74,8 @@ def run(scope: Scope) -> None:
         elif name in ignored:
             verdict = _Verdict(False, ignored[name].reason, ignored[name].message)
             mark = ("True", ignored[name].reason, ignored[name].message)
+        elif key in undeleted:
+            verdict, mark = _Verdict(False, "NotDeclared", _UNDELETED), None
         else:
             continue
         _patch(scope, key, raw, verdict, mark)
