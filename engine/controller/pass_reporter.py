@@ -1,4 +1,4 @@
-"""Say when the last pass was, and why none comes: ``belay-pass``, written by whoever is alive.
+"""Say when the last pass was, and why none comes: ``belay-pass``, written by what is alive.
 
 A worker writes it after its passes, and when something has hindered them for a while. The leading controller watches it
 and writes what the worker cannot say: that there is none, or that it takes nothing. Times of other machines are never
