@@ -85,18 +85,19 @@ def gang(
     least: int | None = None,
     **pod: Any,
 ) -> tuple[list[Pod], dict[str, Any]]:
-    """``count`` pending pods that want ``each`` chips, and their PodGroup."""
+    """``count`` pending pods that want ``each`` chips, and their PodGroup, which states what its minimum needs."""
     notes = {GROUP: name, "volcano.sh/task-spec": "worker"}
     pods = [
         worlds.pod(f"{name}-{i}", count=each, rank=i, annotations=dict(notes), **{"owner": None, **pod})
         for i in range(count)
     ]
     resource = pod.get("resource", "huawei.com/Ascend910")
+    start = count if least is None else least
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
         "metadata": {"namespace": "train", "name": name, "uid": f"u-{name}", "annotations": annotations or {}},
-        "spec": {"minMember": count if least is None else least, "minResources": {resource: str(count * each)}},
+        "spec": {"minMember": start, "minResources": {resource: str(start * each)}},
     }
     return pods, group
 

@@ -70,7 +70,12 @@ def test_the_gang_plugin_protects_gangs_unless_disabled(least: int, plugins: str
 
 def test_evictions_make_room_for_the_minimum_only() -> None:
     """Pods beyond a job's minimum evict no others before the job has started."""
-    found = tidal(low("a", ("n0", EIGHT)), low("b", ("n1", EIGHT)), wanting(count=2, minMember=1), nodes=2)
+    found = tidal(
+        low("a", ("n0", EIGHT)),
+        low("b", ("n1", EIGHT)),
+        wanting(count=2, minMember=1, minResources={"huawei.com/Ascend910": "8"}),
+        nodes=2,
+    )
     assert evicted(found) == ["a-0"]
 
 

@@ -345,7 +345,8 @@ def test_pods_that_request_nothing_come_last_and_need_no_quota() -> None:
         (1, 1, 16, "Pending", 0),
         (1, 1, 8, "", 1),
         (1, 1, 16, "Inqueue", 1),  # it was let in before
-        (4, 2, 16, "", 2),  # a sum over all replicas of a job that may start with two
+        (4, 2, 16, "", 0),  # room for pods to come, stated by people
+        (3, 1, 24, "", 0),  # more than its pods ask for
         (4, 2, 12, "", 0),  # stated by its owner
         (2, 2, 8, "", 2),
     ],
@@ -363,6 +364,17 @@ def test_a_pod_group_is_let_in_once_its_stated_chips_are_free(
     if not placed:
         assert scope.pending[0].reason == "JobEnqueueFailed"
         assert scope.pending[0].message.endswith(f"; require npu num is {stated}, but cluster npu num is 8")
+
+
+@pytest.mark.parametrize(("stated", "placed"), [(16, 2), (12, 0)])
+def test_a_sum_over_all_replicas_by_the_operator_of_a_job_that_may_start_with_two_is_no_wish(
+    stated: int, placed: int
+) -> None:
+    pods, group = gang(4, 4, annotations=A2, least=2)
+    job = {"apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "name": "case", "uid": "u", "controller": True}
+    group["metadata"]["ownerReferences"] = [job]
+    group["spec"]["minResources"] = {"huawei.com/Ascend910": str(stated)}
+    assert len(nodes_of(scope_of(_world((pods, group))))) == placed
 
 
 def test_a_pod_group_short_of_chips_for_its_pods_is_explained_by_nodes() -> None:

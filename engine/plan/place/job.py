@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from engine.gangs.forming import pod_group_of, task_of
-from engine.gangs.owners import GENERATED_GROUP, spec_of
+from engine.gangs.owners import GENERATED_GROUP, controller_of, spec_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
@@ -178,16 +178,17 @@ def least_chips(job: SchedulerJob, observed: Observed) -> int:
     """The chips that must be free in the cluster before the job starts, by ``minResources`` of its PodGroup; 0 where it
     states nothing or has been let in.
 
-    An operator writes the sum over all replicas even for a job that may start with fewer; there the job's minimum
-    counts instead. Sources: component/ascend-for-volcano/plugin/factory.go (JobEnqueueable); Volcano asks only while a
+    A job's operator writes the sum over all replicas even where the job may start with fewer; there the job's minimum
+    counts instead. What people write into a PodGroup of their own reserves room for pods to come, and holds. Sources: component/ascend-for-volcano/plugin/factory.go (JobEnqueueable); Volcano asks only while a
     PodGroup is Pending (pkg/scheduler/actions/enqueue).
     """
     group = pod_group_of(observed, job.gang)
     if nested_map(group, "status").get("phase") not in (None, "", "Pending"):
         return 0
     stated = _npu_resources(group).get(job.resource, 0)
+    of_operator = bool(controller_of(group))
     elastic = job.gang.min_available < len(job.pods) and stated >= sum(pod.count for pod in job.pods)
-    return 0 if elastic else stated
+    return 0 if of_operator and elastic else stated
 
 
 def _stated(gang: Gang, npu_pods: tuple[Pod, ...], observed: Observed) -> dict[str, int]:
