@@ -52,7 +52,7 @@ def home(world: World, pod: str) -> str:
 
 
 def played(world: World, seconds: int) -> Counter[str]:
-    """Passes every two seconds; what was done, by kind, with the story sent in the world."""
+    """Passes every two seconds; what was done, by kind, and the story that the world shows."""
     began, counts = world.now, Counter[str]()
     while world.now - began < seconds:
         result = world.step()
