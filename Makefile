@@ -12,7 +12,7 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels job-images nfs
+.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels job-images nfs
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,12 @@ test: venv test-packages ## every test but soaks and benchmarks
 	@$(BIN)/python -m compileall -q -j 2 engine agents
 	@test -d tests/__pycache__ || find tests -name 'test_*.py' | xargs -n 220 -P 2 $(BIN)/python -m pytest -n0 --collect-only -qq >/dev/null 2>&1 || true
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0
+
+# beside a test run of the other version: on ports and in folders of their own
+test-kubernetes: venv test-packages ## the tests that touch a real control plane, on the one in KUBEBUILDER_ASSETS
+	@test -n "$${KUBEBUILDER_ASSETS:-}" || { echo "name the folder of its programs: KUBEBUILDER_ASSETS (tests/README.md)" >&2; exit 2; }
+	@$(MAKE) --no-print-directory venv-training venv-helm
+	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0 $$($(BIN)/python -m tests.control_planes)
 
 lint: venv ## style, types, import directions, the console's bundle
 	@$(BIN)/ruff check .

@@ -29,6 +29,7 @@ from engine.sandbox.reader import ApiReader
 from engine.sandbox.redis_process import start_redis
 from engine.settings import Settings, to_environment
 from engine.wire import names, sync
+from tests.control_planes import closed_ports
 from tests.gitrepo import Repo
 from tests.kube_server import define, real_cluster
 from tests.node_server import NODE, node_assets
@@ -101,10 +102,11 @@ class Chain:
 
     def start_controllers(self) -> None:
         """Kubernetes' own controllers: they collect the pods of jobs that are gone, and mind the node's taints."""
+        program = self.node.assets / "kube-controller-manager"
         command = [
-            str(self.node.assets / "kube-controller-manager"), "--kubeconfig", str(self.node.kubeconfig),
+            str(program), "--kubeconfig", str(self.node.kubeconfig),
             "--service-account-private-key-file", str(self.folder / "sa.key"), "--leader-elect=false",
-            "--bind-address=127.0.0.1", "--port=0", "--secure-port=0",
+            "--bind-address=127.0.0.1", *closed_ports(program),
         ]  # fmt: skip
         self._start("controllers", command, {})
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.containerd_server import ctr, image, missing
+from tests.control_planes import minor
 from tests.kube_server import real_cluster
 from tests.needs import assets, lacking
 
@@ -41,6 +42,8 @@ int main(void) {
   for (;;) pause();
 }
 """
+#: What kubelet was told before 1.24, and where its runtime listens.
+REMOTE, ENDPOINT = "remote", "container-runtime-endpoint"
 _KUBELET = """apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
@@ -71,6 +74,17 @@ class RealNode:
     def socket(self) -> Path:
         """Containerd's socket."""
         return self._socket
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether kubelet takes its runtime from its configuration; before 1.27 only flags name it."""
+        return minor(self._assets / "kubelet") >= 27
+
+    def _newer(self) -> Iterator[str]:
+        """What newer kubelets want in their configuration: the runtime, and leave to run where cgroups are v1."""
+        yield f'containerRuntimeEndpoint: "unix://{self._socket}"\n'
+        if minor(self._assets / "kubelet") >= 31:
+            yield "failCgroupV1: false\n"
 
     @property
     def assets(self) -> Path:
@@ -112,11 +126,13 @@ class RealNode:
             f'[plugins."io.containerd.grpc.v1.cri".cni]\n  conf_dir = "{self.folder}/cni"\n  bin_dir = "/usr/lib/cni"\n'
             '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
         )
-        self._containerd = self._spawn("containerd", "containerd", "--config", str(self.folder / "containerd.toml"))
+        self._containerd = self._spawn(
+            "containerd", self._program("containerd"), "--config", str(self.folder / "containerd.toml")
+        )
         self.until("containerd", lambda: not ctr(self._socket, "version", check=False).returncode, 30)
         for tag in (PAUSE, IMAGE):
             ctr(self._socket, "-n", "k8s.io", "images", "import", str(image(self.folder, tag, "teller", _PROGRAM)))
-        (self.folder / "kubelet.yaml").write_text(_KUBELET)
+        (self.folder / "kubelet.yaml").write_text(_KUBELET + ("".join(self._newer()) if self._is_new else ""))
         self.plugins.mkdir()
         self.start_kubelet()
         self.until("the node", self._ready, 90)
@@ -130,8 +146,9 @@ class RealNode:
         self._kubelet = self._spawn(
             "kubelet", "unshare", "--mount", "--propagation", "private", "sh", "-c", script, "kubelet",
             str(self.plugins), str(self._assets / "kubelet"), "--config", str(self.folder / "kubelet.yaml"),
-            "--kubeconfig", str(self.kubeconfig), "--container-runtime=remote",
-            "--container-runtime-endpoint", f"unix://{self._socket}", f"--hostname-override={NODE}",
+            "--kubeconfig", str(self.kubeconfig),
+            *([] if self._is_new else [f"--container-runtime={REMOTE}", f"--{ENDPOINT}=unix://{self._socket}"]),
+            f"--hostname-override={NODE}",
             "--root-dir", str(self.folder / "kubelet"), "--v=2",
             env={**os.environ, "KUBECONFIG": ""},
         )  # fmt: skip
@@ -179,6 +196,11 @@ class RealNode:
         # a controller would take the taint of a new node away
         self.kubectl("patch", "node", NODE, "--type=merge", "-p", '{"spec": {"taints": null}}')
         return True
+
+    def _program(self, name: str) -> str:
+        """A program of the container runtime: the control plane's own where it brings one, else this machine's."""
+        own = self._assets / name
+        return str(own) if own.exists() else name
 
     def _spawn(self, name: str, *command: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:

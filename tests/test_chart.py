@@ -347,12 +347,18 @@ def test_a_real_api_server_takes_it_upgrades_it_and_goes_back(own_kubeconfig: st
         done = subprocess.run([*kubectl, "get", *names, "-o", "json"], capture_output=True, text=True, timeout=60)
         return json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
+    def served(version: str) -> bool:
+        done = subprocess.run([*kubectl, "api-versions"], capture_output=True, text=True, timeout=60)
+        return version in done.stdout.split()
+
     subprocess.run([*kubectl, "create", "namespace", "belay-system"], capture_output=True, timeout=60)
     # every object with every component that Kubernetes 1.20 serves, as kubectl sends it
     more = ["redis-tls", "super-pod", "host-agents", "git-ca", "git-token"]
+    # policy/v1 came with 1.21
+    budgets = {"apiVersion": "policy/v1" if served("policy/v1") else "policy/v1beta1"}
     everything = render({**first, "components": ["disruption-budgets", "metrics", *more]})
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(
-        [one | {"apiVersion": "policy/v1beta1"} if one["kind"] == "PodDisruptionBudget" else one for one in everything
+        [one | budgets if one["kind"] == "PodDisruptionBudget" else one for one in everything
          if one["kind"] not in ("Namespace", "CustomResourceDefinition")]
     ))  # fmt: skip
     with helm.Config(kubeconfig_path=kubeconfig, namespace="belay-system") as release:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import needs
+from tests import control_planes, needs
 from tests.runtime_host import possible
 
 
@@ -36,3 +36,9 @@ def test_a_control_plane_without_a_program_fails(tmp_path: Path, monkeypatch: py
     assert needs.assets("etcd") == tmp_path
     with pytest.raises(pytest.fail.Exception, match="holds no kubelet, kubectl"):
         needs.assets("etcd", "kubelet", "kubectl")
+
+
+def test_the_lane_of_a_second_control_plane_holds_every_test_that_starts_one() -> None:
+    found = {path.name for path in control_planes.files()}
+    assert {"test_admission.py", "test_running.py", "test_node.py", "test_chain.py", "test_volumes_real.py"} <= found
+    assert "test_cli.py" not in found and len(found) < 40, "a lane of minutes"

@@ -24,6 +24,7 @@ from engine.observe.observed import observe
 from engine.observe.resources import fetch
 from engine.plan import plan
 from engine.store import PassRecord
+from tests.control_planes import closed_ports
 from tests.needs import assets
 
 PATIENCE = 90.0
@@ -40,7 +41,7 @@ def binder(kubeconfig: str, tmp_path: Path) -> Iterator[str]:
     program = assets("kube-controller-manager") / "kube-controller-manager"
     command = [
         str(program), "--kubeconfig", kubeconfig, "--controllers=persistentvolume-binder", "--leader-elect=false",
-        "--port=0", "--secure-port=0", "--pvclaimbinder-sync-period=1s",
+        *closed_ports(program), "--pvclaimbinder-sync-period=1s",
     ]  # fmt: skip
     with (tmp_path / "controllers.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

@@ -37,6 +37,7 @@ from engine.settings import Settings
 from engine.store import PassRecord
 from tests.bench import clusters, crowds
 from tests.bench.measure import RUNS, Result, Skipped
+from tests.control_planes import closed_ports
 from tests.kube_server import real_cluster
 
 SIZES = ((1000, 5.0), (5000, 8.0))
@@ -180,8 +181,7 @@ async def _scheduler(kube: Kube, kubeconfig: Path, program: Path, count: int) ->
         "--leader-elect=false",
         "--kube-api-qps=5000",
         "--kube-api-burst=5000",
-        "--port=0",
-        "--secure-port=0",
+        *closed_ports(program),
     ]
     log = (kubeconfig.parent / "scheduler.log").open("wb")
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from engine.kube import POD, Object, Resource, resource_for
+from engine.kube import POD, KubeError, Object, Resource, resource_for
+from tests.control_planes import closed_ports
 from tests.inference import API, left_by_operator, role, service_set
 from tests.kube_server import define, real_cluster, stores_custom_objects
 from tests.loop_world import Cluster, Loop, until
@@ -26,7 +27,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group
 SET = resource_for(API, "InferServiceSet")
 INSTANCES = resource_for(API, "InstanceSet")
 STATEFUL = resource_for("apps/v1", "StatefulSet")
-SCALER = Resource("autoscaling/v2beta2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True)
 NS = "vision"
 METRIC = {"type": "External", "external": {"metric": {"name": "waiting"},
                                            "target": {"type": "AverageValue", "averageValue": "5"}}}  # fmt: skip
@@ -101,6 +101,13 @@ class Services:
         rows = (found.get("status") or {}).get("conditions") or [{}]
         return rows[0].get("status", ""), rows[0].get("reason", "")
 
+    def scaler(self) -> Resource:
+        """Autoscalers in the newest version that the API server serves: autoscaling/v2 came with 1.23."""
+        for version in ("v2", "v2beta2"):
+            with contextlib.suppress(KubeError):
+                return self.cluster.run(self.cluster.kube.resource(f"autoscaling/{version}", "HorizontalPodAutoscaler"))
+        raise AssertionError("the API server serves no autoscalers that take external metrics")
+
 
 @pytest.fixture
 def services(tmp_path: Path) -> Iterator[Services]:
@@ -121,7 +128,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
             child = subprocess.Popen(
                 [str(programs / "kube-controller-manager"), "--kubeconfig", str(kubeconfig), "--leader-elect=false",
                  f"--controllers={CONTROLLERS}", "--service-account-private-key-file", str(folder / "sa.key"),
-                 "--bind-address=127.0.0.1", "--port=0", "--secure-port=0"],
+                 "--bind-address=127.0.0.1", *closed_ports(programs / "kube-controller-manager")],
                 stdout=log, stderr=log,
             )  # fmt: skip
         stack.callback(child.wait, 20)
@@ -159,7 +166,8 @@ def test_an_operators_services_are_taken_over_changed_and_scaled_on_a_real_contr
         cluster.run(cluster.kube.delete(POD, "infer-operator-1", "mindx-dl", grace=0))
 
         services.until(lambda: services.condition() == ("True", "AllInferServicesReady"), "the take-over")
-        services.until(lambda: cluster.get(SCALER, "llm-0-prefill-scaler", NS), "the autoscaler")
+        scaler = services.scaler()
+        services.until(lambda: cluster.get(scaler, "llm-0-prefill-scaler", NS), "the autoscaler")
         adopted = "belay.dev/instance-template"
         services.until(
             lambda: all(adopted in (raw["metadata"].get("annotations") or {}) for raw in services.workloads().values()),
@@ -168,7 +176,7 @@ def test_an_operators_services_are_taken_over_changed_and_scaled_on_a_real_contr
         assert {pod["metadata"]["uid"] for pod in services.pods()} == pods, "no running pod has changed"
         assert {name: raw["metadata"]["generation"] for name, raw in services.workloads().items()} == generations
 
-        target = cluster.get(SCALER, "llm-0-prefill-scaler", NS)["spec"]["scaleTargetRef"]  # type: ignore[index]
+        target = cluster.get(scaler, "llm-0-prefill-scaler", NS)["spec"]["scaleTargetRef"]  # type: ignore[index]
         assert target == {"apiVersion": API, "kind": "InstanceSet", "name": "llm-0-prefill"}
         scale = cluster.run(
             cluster.kube.patch(INSTANCES, "llm-0-prefill", {"spec": {"replicas": 3}}, NS, subresource="scale")
