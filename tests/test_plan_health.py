@@ -264,18 +264,29 @@ def test_the_stress_test_annotation_takes_a_node_out() -> None:
     assert view.state == "manually-isolated" and view.down and view.closed == ("NodeUnhealthy", "node is unhealthy")
 
 
-def not_ready(*ago: float, count: int = 4) -> Scope:
+def not_ready(*ago: float, count: int = 4, debounce: str = "") -> Scope:
     nodes = [
         node(f"n{i}", ready=i >= len(ago), ready_changed=NOW - ago[i] if i < len(ago) else 0) for i in range(count)
     ]
-    return decide(observed(nodes, [report(f"n{i}") for i in range(count)]))
+    rows = [report(f"n{i}") for i in range(count)]
+    if not debounce:
+        return decide(observed(nodes, rows))
+    settings = document("SchedulingSettings", "own", notReadyDebounce=debounce)
+    return decide(observed(nodes, rows), desired(settings))
 
 
-def test_not_ready_beyond_the_grace_period_is_a_node_fault() -> None:
-    young, old = not_ready(40), not_ready(41)
+def test_a_node_that_is_not_ready_is_a_fault_at_once() -> None:
+    """Kubernetes has waited its own grace period before it says NotReady; a second one only where a person asks."""
+    for seen in (not_ready(0), not_ready(41), not_ready(-5)):  # another machine's clock may be ahead
+        view = seen.nodes["n0"]
+        assert view.closed == ("NodeNotReady", "node is not ready") and view.down
+        assert view.codes == ("heartbeatTimeOut",) and view.state == "not-ready"
+
+
+def test_a_debounce_keeps_jobs_on_a_node_that_flaps() -> None:
+    young, old = not_ready(90, debounce="90s"), not_ready(91, debounce="90s")
     assert young.nodes["n0"].closed == old.nodes["n0"].closed == ("NodeNotReady", "node is not ready")
     assert young.nodes["n0"].down == "" and old.nodes["n0"].down
-    assert old.nodes["n0"].codes == ("heartbeatTimeOut",) and old.nodes["n0"].state == "not-ready"
 
 
 def test_a_mass_outage_evicts_nothing() -> None:

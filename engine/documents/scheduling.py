@@ -247,6 +247,9 @@ class SchedulingSettingsSpec(Document):
 
     ``cluster_documents``: kinds of Belay whose objects in the cluster count although Git does not declare them. Such
     objects of other kinds are ignored, and a condition on them says so.
+
+    ``not_ready_debounce``: for how long (s) a node must have been NotReady before its jobs are moved. Kubernetes has
+    waited its own grace period (40 s) by then, so 0 moves them at once; more spares jobs a restart for nodes that flap.
     """
 
     scheduler_names: Annotated[tuple[Name, ...], Field(min_length=1)] = ("belay", "volcano")
@@ -255,6 +258,7 @@ class SchedulingSettingsSpec(Document):
     queues: tuple[Queue, ...] = ()
     starvation: Starvation = Starvation()
     roles: Roles = Roles()
+    not_ready_debounce: Duration = 0.0
     cluster_documents: tuple[ClusterKind, ...] = ()
     public_fault_sources: Annotated[tuple[PublicFaultSource, ...], Field(max_length=1000)] = PUBLIC_FAULT_SOURCES
 

@@ -1,7 +1,7 @@
 """Faults of whole nodes: reports of NodeD and the switch, nodes that are not ready or missing, and closed nodes.
 
 Messages keep the wording of component/ascend-for-volcano/plugin/node.go, which users search for. A node that stays
-not ready beyond the grace period has a fault (``heartbeatTimeOut``). When more than half of a pool turned not ready
+not ready has a fault (``heartbeatTimeOut``): Kubernetes has waited its own grace period before it says so. When more than half of a pool turned not ready
 within a minute, the planner suspects the control plane and evicts nothing for it: a mass outage.
 """
 
@@ -36,8 +36,6 @@ from engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STAL
 from engine.plan.rules.fault_rules import FaultRules
 from engine.plan.scope import Scope
 
-NOT_READY_GRACE: Final = 40.0
-"""Seconds: Kubernetes' node-monitor grace period."""
 MASS_WINDOW: Final = 60.0
 AGENT_STALE_MS: Final = 180_000
 """Three heartbeats of an agent's report."""
@@ -55,6 +53,12 @@ _STATUS_RANK: Final[dict[str, int]] = {status.value: rank for rank, status in en
 def fresh(view: NodeView, now: float) -> bool:
     """Whether a node's report in force is young enough to act on (``now`` in Unix seconds)."""
     return view.report is not None and now - view.report.update_time <= STALE_AFTER
+
+
+def past_debounce(scope: Scope, view: NodeView) -> bool:
+    """Whether a node that is not ready has been so for longer than ``SchedulingSettings.spec.notReadyDebounce``."""
+    debounce = scope.desired.settings.not_ready_debounce
+    return not debounce or scope.now - view.node.ready_changed > debounce
 
 
 def severity(fault_rules: FaultRules, view: NodeView, report: NodeReport | None) -> tuple[bool, bool]:
@@ -87,7 +91,7 @@ def assessed(
     status, _ = switch_status(fault_rules, view, switch)
     switch_codes = view.report.switch.codes if view.report and view.report.switch else ()
     not_ready = not view.node.ready
-    expired = not_ready and now - view.node.ready_changed > NOT_READY_GRACE
+    expired = not_ready and past_debounce(scope, view)
     stressed = view.node.annotations.get(STRESS_KEY) == _UNHEALTHY
     pre = node_rank(level) == 1 or status == _PRE_SEPARATE
     separate = node_rank(level) == 2 or status == _UNHEALTHY or stressed

@@ -87,7 +87,7 @@ def release_pods(serving: ServingContext) -> None:
                 continue
             view = scope.nodes.get(pod.node)
             if view is not None and not view.node.ready and _is_lost(scope, view, outages):
-                why = f"node {pod.node} is not ready for {scope.now - view.node.ready_changed:.0f} s"
+                why = f"node {pod.node} is not ready"
                 _force(serving, pod, ActionReason.NODE_UNHEALTHY, why, NODE_RULE)
             elif pod.node in missing and not mass:
                 _force(serving, pod, ActionReason.NODE_UNHEALTHY, f"node {pod.node} does not exist any more", NODE_RULE)
@@ -102,7 +102,7 @@ def release_pods(serving: ServingContext) -> None:
 
 def _is_lost(scope: Scope, view: NodeView, outages: Mapping[str, int]) -> bool:
     """Whether a node that is not ready stays so, alone: with half of its pool, the control plane is suspected."""
-    return scope.now - view.node.ready_changed > node_faults.NOT_READY_GRACE and view.pool not in outages
+    return node_faults.past_debounce(scope, view) and view.pool not in outages
 
 
 def _restart(
