@@ -253,14 +253,21 @@ def test_memory_of_another_job_of_the_name_is_not_used() -> None:
     assert not evicted(planned(low, wanting(), objects=CLASSES, history=history))
 
 
-def _on(labels: dict[str, str], chips: int, held: list[list[int]], want: int, annotations: dict[str, str]) -> Scope:
+def _on(
+    labels: dict[str, str],
+    chips: int,
+    held: list[list[int]],
+    want: int,
+    annotations: dict[str, str],
+    broken: tuple[int, ...] = (),
+) -> Scope:
     """One server with low jobs on some chips, and one pod that asks for ``want``."""
     lows = [running(f"low{i}", [("n0", row)], priorityClassName="low") for i, row in enumerate(held)]  # type: ignore[list-item]
     pods, group = gang(1, want, name="want", annotations=annotations)
     group["spec"]["priorityClassName"] = "high"
     world = worlds.observed(
         [worlds.node("n0", chips=chips, labels=labels)],
-        [worlds.report("n0", chips=chips)],
+        [worlds.report("n0", chips=chips, unhealthy=broken)],
         [*(pod for rows, _ in lows for pod in rows), *pods],
         objects=[*(row for _, row in lows), group, *CLASSES],
     )
@@ -297,6 +304,16 @@ def test_chips_are_freed_by_the_rules_of_the_families(
 ) -> None:
     """Scheduling within one node, by the rules of MindCluster's handlers (2.11 of its preemption at chip level)."""
     assert evicted(_on(labels, chips, held, want, annotations)) == goes
+
+
+@pytest.mark.parametrize(
+    ("want", "goes"), [(1, ["low4-0"]), (2, ["low4-0", "low5-0"]), (3, ["low0-0", "low1-0", "low2-0"])]
+)
+def test_few_chips_come_from_the_mesh_that_fits_them_best(want: int, goes: list[str]) -> None:
+    """Mesh 0 could be freed whole, for a larger pod; in mesh 1 two chips are broken."""
+    held = [[chip] for chip in range(6)]
+    scope = _on(worlds.A2_LABELS, 8, held, want, {POLICY: "chip4-node8"}, broken=(6, 7))
+    assert evicted(scope) == goes
 
 
 def _two_queues(**spec: Any) -> list[dict[str, Any]]:

@@ -179,8 +179,10 @@ def least_chips(job: SchedulerJob, observed: Observed) -> int:
     states nothing or has been let in.
 
     A job's operator writes the sum over all replicas even where the job may start with fewer; there the job's minimum
-    counts instead. What people write into a PodGroup of their own reserves room for pods to come, and holds. Sources: component/ascend-for-volcano/plugin/factory.go (JobEnqueueable); Volcano asks only while a
-    PodGroup is Pending (pkg/scheduler/actions/enqueue).
+    counts instead. What people write into a PodGroup of their own reserves room for pods to come, and holds.
+
+    Sources: component/ascend-for-volcano/plugin/factory.go (JobEnqueueable); Volcano asks only while a PodGroup is
+    Pending (pkg/scheduler/actions/enqueue).
     """
     group = pod_group_of(observed, job.gang)
     if nested_map(group, "status").get("phase") not in (None, "", "Pending"):

@@ -22,6 +22,7 @@ from engine.plan.preempt.reservation import Reservations
 from engine.plan.preempt.rules import PreemptionRules
 from engine.plan.preempt.search import Exhausted, cheapest
 from engine.plan.preempt.terminating import TerminatingPods
+from engine.plan.preempt.tight_meshes import tightest_first
 from engine.plan.preempt.victim_search import VictimSearch
 from engine.plan.preempt.victim_sets import VictimSet, unfinished_evictions
 from engine.plan.queue.queues import Amounts, Queues, add
@@ -228,9 +229,10 @@ class Preemption:
             self._what_if.charge_scan(len(victims))
             rows = self._helpful(victims, search, job.resource)
             allowed = self._over_share(pods) if reason == RECLAIMED else self._candidates.budgets_allow
-            found = cheapest(search, [row.victim_set for row in rows], allowed, pods=len(pods)) if rows else None
+            ranked = tightest_first(job, pods, [row.victim_set for row in rows], self._scope.nodes) if rows else []
+            found = cheapest(search, ranked, allowed, pods=len(pods)) if ranked else None
             if found is not None:
-                by_key = {row.victim_set.key: row for row in rows}
+                by_key = {victim_set.key: row for victim_set, row in zip(ranked, rows, strict=True)}
                 return [by_key[victim_set.key] for victim_set in found], reason
         return None
 
