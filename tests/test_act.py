@@ -667,3 +667,27 @@ def test_an_api_server_that_is_away_is_an_outcome(tmp_path: Path) -> None:
     lost.run(lost.server.stop())
     pod: Object = {"metadata": {"name": "p", "uid": "u"}}
     assert words(lost, edge, bind(pod)) == ["failed"]
+
+
+def test_a_pod_seen_deleted_gives_its_chips_back_at_once_when_its_binding_was_answered(
+    cluster: Cluster, edge: Edge
+) -> None:
+    """Before any pass has seen it bound: its chips are not claimed for the time that a lost binding may take."""
+    settling = SettlingClaims(lambda: 100.0)
+
+    def claimed(name: str, *pods: Any) -> dict[str, str]:
+        one = act.BindPod(
+            **WHY, namespace="default", pod=name, node="node-1", chips=("Ascend910-0",), annotations={},
+            preconditions=act.Preconditions(uid=f"u{name}"),
+        )  # fmt: skip
+        return cluster.run(claim(cluster.kube, "main", [one], pods, NOW, settling)).refused
+
+    first, second, third = (worlds.pod(name, uid=f"u{name}", node="") for name in "abc")
+    assert claimed("a", first) == {}
+    assert set(claimed("b", second)) == {"ub"}, "nothing is known of its binding"
+    settling.answer({"ua"})
+    assert claimed("b", second) == {}
+
+    assert claimed("b", second) == {}, "it is claimed for a second binding"
+    settling.answer({"ub"})
+    assert set(claimed("c", third)) == {"uc"}, "one answer does not tell what becomes of the other binding"

@@ -152,6 +152,16 @@ def test_a_claim_is_used_again_and_only_by_its_pod() -> None:
     assert not scope.actions
 
 
+def test_a_shortage_by_claims_of_pods_that_have_gone_says_so() -> None:
+    pods, group = gang(1, 8, annotations=A2)
+    ledger = {f"n0/Ascend910-{chip}": "gone" for chip in range(4)}
+    (entry,) = scope_of(_world({"n0": 8}, *pods, objects=[group], ledger=ledger)).pending
+    assert "4 chips on 1 node, for example n0, stay claimed for pods that have gone" in entry.message
+    assert entry.unblock == "wait half a minute: 4 chips on 1 node, for example n0, are free by then"
+    (plain,) = scope_of(_world({"n0": 4}, *pods, objects=[group])).pending
+    assert "claimed" not in plain.message
+
+
 def test_minimum_lets_a_gang_start_without_its_extras() -> None:
     pods, group = gang(3, 8, annotations=A2, least=2)
     scope = scope_of(_world({"n0": 8, "n1": 8}, *pods, objects=[group]))

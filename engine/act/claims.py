@@ -1,8 +1,9 @@
 """The shard's ledger: chips are claimed for pods by compare-and-swap before any of them is bound.
 
 A claim counts as occupied until the binding is seen, so two passes can never hand one chip to two pods, however late
-the second one's snapshot is. Where a binding may still be under way, the chips stay claimed for ``SETTLE_SECONDS``
-more: measured on kube-apiserver 1.20, a late Binding binds the pod of its name which exists by then, whatever its UID.
+the second one's snapshot is. The claim of a pod that has gone ends at once when its binding was answered. Where one may
+still be under way, the chips stay claimed for ``SETTLE_SECONDS`` more: before 1.23 (measured on 1.20) a late Binding
+binds the pod of its name which exists by then, whatever its UID.
 """
 
 from __future__ import annotations
@@ -51,15 +52,24 @@ class SettlingClaims:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[str, float] = {}
+        self._answered: set[str] = set()
+        self._repeated: set[str] = set()
+
+    def answer(self, uids: Iterable[str]) -> None:
+        """The bindings of these pods were answered, and the snapshot has seen them: none is under way."""
+        self._answered.update(uids)
 
     def over(self, keys: Iterable[str]) -> set[str]:
         """Those of the claims that have settled. The first look at a claim begins its time."""
         now = self._clock()
-        return {key for key in keys if now - self._since.setdefault(key, now) >= SETTLE_SECONDS}
+        known = self._answered - self._repeated
+        return {key for key in keys if key in known or now - self._since.setdefault(key, now) >= SETTLE_SECONDS}
 
-    def keep(self, keys: Iterable[str]) -> None:
-        """Forget the times of all claims but these."""
-        self._since = {key: self._since[key] for key in keys if key in self._since}
+    def keep(self, claims: Mapping[str, Claim]) -> None:
+        """Forget all claims but these. One that several bindings were sent for is not answered by one answer."""
+        self._since = {key: self._since[key] for key in claims if key in self._since}
+        self._answered &= claims.keys()
+        self._repeated = {key for key, held in claims.items() if held.again}
 
 
 def ended(uids: Iterable[str], pods: Iterable[Pod], settling: SettlingClaims) -> set[str]:
@@ -84,8 +94,8 @@ async def claim(
             before = ledger.parse(live) if live else {}
         except WireError as error:
             return ClaimResult({_uid(bind): str(error) for bind in binds}, None)
-        over, now_ms = ended(before, standing, settling), int(now * 1000)
         settling.keep(before)
+        over, now_ms = ended(before, standing, settling), int(now * 1000)
         open_claims = {uid: held for uid, held in before.items() if uid not in over}
         for uid in sorted(uid for uid in over if before[uid].again and ledger.SETTLING not in uid):
             # bound, but by which of several bindings? another may come after the pod has gone

@@ -152,6 +152,7 @@ class Shard:
         one before.
         """
         waiting = self.snapshot.refresh(self.passes, self.settings.patience)
+        self._settling.answer(self.snapshot.answered)
         self._heal()
         self.status.receive(self.snapshot.own_changes)
         self.snapshot.own_changes = {}

@@ -31,6 +31,8 @@ class SnapshotReader:
         self.raw: dict[str, bytes] = {}
         self.own_changes: dict[tuple[str, str], dict[str, Any] | None] = {}
         """Belay's own ConfigMaps that changed since the caller last cleared this; None: deleted."""
+        self.answered: set[str] = set()
+        """UIDs of pods that the last finished pass wrote: their bindings were answered, and the snapshot has them."""
         self._shard = shard
         self._reader = reader
         self._keep_raw = keep_raw
@@ -52,6 +54,7 @@ class SnapshotReader:
             return ""  # writes from before this generation are in its list
         unseen = next((write for write in state.writes if not self._has_seen(write)), None)
         if unseen is None and state.finished:
+            self.answered = {write.uid for write in state.writes if write.kind == "Pod" and not write.deleted}
             return ""
         if passes.now() - state.beat > (STUCK_SECONDS if state.finished else patience):
             self._ask_relist(passes, state)

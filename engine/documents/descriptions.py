@@ -198,8 +198,8 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "queues": "Queues and their shares.",
         "starvation": "When nodes are reserved for a job that waits long.",
         "roles": "Roles of MindCluster and Volcano that Belay takes.",
-        "notReadyDebounce": "For how long a node must have been NotReady before its jobs are moved; Kubernetes has waited "
-        "its own grace period (40 s) by then.",
+        "notReadyDebounce": "For how long a node must have been NotReady before its jobs are moved; Kubernetes has "
+        "waited its own grace period (40 s) by then.",
         "clusterDocuments": "Kinds of Belay whose objects in the cluster count although Git does not declare them.",
         "publicFaultSources": "Namespaces whose ConfigMaps with public faults count, and on which nodes.",
     },

@@ -1,8 +1,9 @@
 """Faults of whole nodes: reports of NodeD and the switch, nodes that are not ready or missing, and closed nodes.
 
 Messages keep the wording of component/ascend-for-volcano/plugin/node.go, which users search for. A node that stays
-not ready has a fault (``heartbeatTimeOut``): Kubernetes has waited its own grace period before it says so. When more than half of a pool turned not ready
-within a minute, the planner suspects the control plane and evicts nothing for it: a mass outage.
+not ready has a fault (``heartbeatTimeOut``): Kubernetes has waited its own grace period before it says so. When more
+than half of a pool turned not ready within a minute, the planner suspects the control plane and evicts nothing for it:
+a mass outage.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.cluster import Pod, ids_of
+from engine.model.cluster import Observed, Pod, ids_of
 from engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     FRAGMENTED,
@@ -131,6 +131,25 @@ def _state(job: SchedulerJob, pod: Pod, reason: str, near: Sequence[str], views:
             f"the nearest node, {near[0]}, has {first.free.bit_count()} free of the {_many(pod.count, 'chip')} of a pod"
         )
     return f"the nearest node, {near[0]}, {words.state}"
+
+
+def naming_claims(found: PendingExplanation, observed: Observed, nodes: Collection[str]) -> PendingExplanation:
+    """The explanation of a shortage with the chips on these nodes that are claimed for pods which have gone."""
+    if found.reason != SHORTAGE or not observed.ledger:
+        return found
+    known = {pod.uid for pod in observed.pods.values()}
+    gone = (claim.rpartition("/")[0] for claim, uid in observed.ledger.items() if uid not in known)
+    held = Counter(name for name in gone if name in nodes)
+    if not held:
+        return found
+
+    first = min(held, key=lambda name: (-held[name], name))
+    chips, where = sum(held.values()), f"on {_many(len(held), 'node')}, for example {first}"
+    text = (
+        f"{found.text.rstrip('.')}; {_many(chips, 'chip')} {where}, stay claimed for pods that have gone while their "
+        "bindings may still be under way"
+    )
+    return found._replace(text=text, unblock=f"wait half a minute: {_many(chips, 'chip')} {where}, are free by then")
 
 
 def refused(refusal: Refusal, way: str | None = None) -> PendingExplanation:

@@ -28,7 +28,7 @@ from engine.plan.place.part_requests import DynamicVNPU, SoftShare
 from engine.plan.place.parts.core_table import CoreTable
 from engine.plan.place.parts.shares import ChipParts
 from engine.plan.place.parts.soft_table import SoftTable
-from engine.plan.place.pending import PendingExplanation, explain
+from engine.plan.place.pending import PendingExplanation, explain, naming_claims
 from engine.plan.scope import Scope
 from engine.wire.parts import Share
 
@@ -271,6 +271,7 @@ class PlacementState:
         explanation = explain(
             job, pod, whole, refusals, self.views, lacking, templates=self.scope.desired.template_of_suffix
         )
+        explanation = naming_claims(explanation, self.scope.observed, refusals)
         if whole is None and not table.scores:
             self._explanations[id(table)] = ((table.revision, lacking), explanation)
         return explanation
