@@ -127,7 +127,7 @@ class JsonFormatter(logging.Formatter):
         return _bounded_line(entry)
 
 
-class RepeatLimit(logging.Filter):
+class WarningLimit(logging.Filter):
     """Lets a few warnings of one text through per window, and says with the next one how many were left out.
 
     Every text is a constant (``Log``), so that one cause, such as an API server that is away, costs a bounded number of
@@ -179,7 +179,7 @@ def configure(level: str = "INFO", component: str = "", stream: TextIO | None = 
         raise ValueError(f"unknown log level {level!r}; use DEBUG, INFO, WARNING or ERROR")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(component))
-    handler.addFilter(RepeatLimit())
+    handler.addFilter(WarningLimit())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

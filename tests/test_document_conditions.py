@@ -10,12 +10,16 @@ import pytest
 import yaml
 
 from engine.load import load
-from engine.model.actions import CreateObject, PatchObject
+from engine.model.actions import CreateObject, DeleteObject, PatchObject
+from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan
+from engine.model.refusals import RefusalCause
+from engine.model.refused_actions import refusal_key, refused_again
 from engine.observe.observed import observe
 from engine.observe.watch_events import essence
 from engine.plan import plan
 from engine.sandbox import definitions
+from engine.wire import refusals, sync
 from tests.bench import clusters
 
 API = "belay.dev/v1alpha1"
@@ -148,3 +152,26 @@ def test_a_status_that_belay_wrote_wakes_no_pass() -> None:
     body = {"apiVersion": API, "kind": "NodePool", "metadata": {"name": "a", "generation": 1}, "spec": {}}
     assert essence(body) == essence({**body, "status": {"conditions": []}})
     assert essence(body) != essence({**body, "metadata": {"name": "a", "generation": 2}})
+
+
+def test_an_object_whose_deletion_is_refused_is_not_ready() -> None:
+    world = World(POOL, ("Isolation", "i", {"nodes": ["node-00000"], "reason": "r"}))
+    (body,) = [one for one in world.items if one["kind"] == "Isolation"]
+    key = ObjectKey(API, "Isolation", "", "i")
+    inventory = {"inventory.json": sync.inventory_text([key]), "appliedRevision": "r1"}
+    metadata = {"name": "belay-sync", "namespace": "belay-system"}
+    world.items.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": inventory})
+    world.loaded = load(files(POOL), revision="r2")
+    (deletion,) = [action for action in world.step().actions if isinstance(action, DeleteObject)]
+
+    refused = refusal_key(deletion)
+    assert refused is not None
+    now_ms = int(world.now * 1000)
+    row = refused_again(deletion, refused, RefusalCause.NOT_ALLOWED, "403 Forbidden", None, now_ms)
+    world.items.append(refusals.build("main", [row]))
+    result = world.step()
+    assert not [action for action in result.actions if isinstance(action, DeleteObject)], "it waits for its next try"
+    ready = {one["type"]: one for one in body["status"]["conditions"]}["Ready"]
+    assert (ready["status"], ready["reason"]) == ("False", "NotDeclared")
+    world.now += 10.0
+    assert [action for action in world.step().actions if isinstance(action, DeleteObject)]

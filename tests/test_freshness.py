@@ -50,7 +50,7 @@ def published(*, ready: str = "True") -> list[dict[str, Any]]:
     return [sync, passinfo.build(LastPass(shard="main", time=NOW, every=EVERY))]
 
 
-def test_nobody_vouches_for_ready_while_no_pass_comes() -> None:
+def test_ready_is_unknown_while_no_pass_comes() -> None:
     fresh = read_status(published(), NOW + 5)
     assert fresh.no_pass == "" and {row["status"] for row in fresh.conditions} == {"True"}
     old = {row["type"]: row for row in read_status(published(), NOW + 600).conditions}

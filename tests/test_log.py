@@ -165,7 +165,7 @@ def test_a_callers_malformed_message_leaves_no_traceback(stream: io.StringIO) ->
 
 def test_a_storm_of_one_warning_costs_few_lines_and_says_how_many_were_left_out() -> None:
     now = [0.0]
-    limit = log.RepeatLimit(lambda: now[0])
+    limit = log.WarningLimit(lambda: now[0])
 
     def written(seconds: float, text: str = "following stalled", level: int = logging.WARNING) -> bool:
         now[0] = seconds

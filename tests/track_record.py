@@ -1,0 +1,162 @@
+"""`docs/track-record.md`: every promise with its tests, and each past breach with its own: ``make reference``.
+
+Random cases that were tried are counted by ``make soak`` in ``tests/soak/tried.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "track-record.md"
+TRIED = ROOT / "tests" / "soak" / "tried.json"
+
+
+class Promise(NamedTuple):
+    """What Belay promises, the tests that hold it, and the kinds of ``make soak`` that try it at random."""
+
+    title: str
+    text: str
+    tests: tuple[str, ...]
+    soaks: tuple[str, ...]
+
+
+class Breach(NamedTuple):
+    """What once happened, its cause in a few words, and the test that fails where it comes back."""
+
+    what: str
+    cause: str
+    test: str
+
+
+PROMISES = (
+    Promise(
+        "No pod is lost",
+        "A chip has one owner, a gang starts whole or not at all, and no running pod goes without a stated reason.",
+        (
+            "test_sim.py::test_histories_hold_their_invariants_and_heal",
+            "test_sim.py::test_a_death_at_any_point_is_survived",
+            "properties/test_histories.py::test_every_history_keeps_the_invariants_and_comes_to_rest",
+            "properties/test_place_properties.py::test_placement_invariants",
+            "test_act.py::test_chips_are_claimed_once_and_claims_end",
+            "test_act.py::test_a_pod_that_is_another_by_now_is_not_bound",
+        ),
+        ("simulated", "cluster", "stuck"),
+    ),
+    Promise(
+        "No chip is reset twice, and none in use",
+        "An epoch runs at most once, whatever is doubled, killed or restarted; a chip in use is never reset.",
+        (
+            "properties/test_reset_safety.py::test_no_chip_in_use_is_reset_and_no_epoch_runs_twice",
+            "properties/test_health_properties.py::test_nothing_in_use_is_reset_and_budgets_hold",
+            "test_agent_orders.py::test_a_redelivered_order_never_runs_twice",
+            "test_agent_crash.py::test_a_power_cut_at_any_step_never_repeats_an_epoch",
+            "test_act.py::test_epochs_only_grow_and_a_chip_in_use_is_not_reset",
+        ),
+        ("simulated", "cluster"),
+    ),
+    Promise(
+        "No deletion by mistake",
+        "Text that cannot be read deletes nothing; an empty tree or layer and large deletions wait for a person.",
+        (
+            "test_edits.py::test_no_edit_of_a_sample_deletes_isolates_evicts_or_resets_what_its_text_does_not_ask_for",
+            "test_git_mistakes.py::test_mistakes_pushed_to_the_running_engine_delete_nothing_and_mending_prunes_again",
+            "test_source.py::test_an_empty_tree_is_refused_and_the_last_revision_stays",
+            "test_source.py::test_a_renamed_folder_of_a_layer_deletes_nothing",
+            "test_sync_pruning.py::test_removed_pools_and_policies_delete_nothing",
+        ),
+        ("edits",),
+    ),
+    Promise(
+        "No token reaches beyond its node",
+        "With admission, an agent's token changes what belongs to its own node; orders can be signed.",
+        (
+            "test_admission.py::test_an_agent_writes_the_reports_of_its_node_only",
+            "test_admission.py::test_an_agent_annotates_pods_of_its_node",
+            "test_admission.py::test_an_agent_changes_what_device_plugins_write_on_its_own_node",
+            "test_signed_orders.py::test_a_forged_or_old_order_is_refused_and_takes_no_epoch",
+        ),
+        (),
+    ),
+    Promise(
+        "The status is true",
+        "Ready and Applied are True only while every declared object is in force, and Unknown without passes.",
+        (
+            "test_truth.py::test_every_true_that_is_shown_holds_in_the_world",
+            "test_truth.py::test_a_lie_is_found",
+            "test_freshness.py::test_the_controller_says_why_no_pass_comes",
+            "test_freshness.py::test_ready_is_unknown_while_no_pass_comes",
+            "test_refusals.py::test_a_document_in_a_missing_namespace_is_refused_and_not_in_force_until_the_namespace_exists",
+        ),
+        ("truth",),
+    ),
+)
+
+BREACHES = (
+    Breach(
+        "A job in a namespace that does not exist was reported as in force, and tried three times a second",
+        "`Applied` came from reading Git; outcomes of actions reached no status",
+        "test_refusals.py::test_a_document_in_a_missing_namespace_is_refused_and_not_in_force_until_the_namespace_exists",
+    ),
+    Breach(
+        "No pass for 14 minutes while `Ready` was True: a stranger held the shard's Lease",
+        "nothing watched that passes come",
+        "test_freshness.py::test_the_controller_says_why_no_pass_comes",
+    ),
+    Breach(
+        "A Lease with a duration of 68 years would have stopped the engine for as long",
+        "the duration that a foreign Lease states was believed",
+        "test_freshness.py::test_a_foreign_lease_is_believed_for_a_minute_without_renewal_whatever_it_states",
+    ),
+    Breach(
+        "`git mv desired Desired` deleted every job of a small cluster within 15 s",
+        "only a wholly empty tree was refused",
+        "test_source.py::test_a_renamed_folder_of_a_layer_deletes_nothing",
+    ),
+    Breach(
+        "Two agents on one node ran the same epoch",
+        "each had a journal of its own",
+        "test_agent_fleet.py::test_a_second_agent_waits_for_the_end_of_the_first_and_runs_no_epoch_again",
+    ),
+    Breach(
+        "An object of Belay's kinds whose deletion the API server refused went on saying Ready",
+        "objects that Git no longer declares were not judged",
+        "test_document_conditions.py::test_an_object_whose_deletion_is_refused_is_not_ready",
+    ),
+)
+
+
+def page() -> str:
+    """The page's text."""
+    tried: dict[str, dict[str, int]] = json.loads(TRIED.read_text())
+    parts = [
+        "# Track record\n\n"
+        "What Belay promises, which tests hold it, how many random cases were tried, and what was once broken.\n"
+        "Written by `make reference` from `tests/track_record.py`; a row without a running test fails a test.\n"
+        "`make soak` counts its cases in `tests/soak/tried.json`; the numbers begin where the counting began.\n"
+    ]
+    for promise in PROMISES:
+        parts.append(f"\n## {promise.title}\n\n{promise.text}\n\n")
+        parts += [f"- `{test}`\n" for test in promise.tests]
+        parts += [_tried(kind, tried.get(kind, {})) for kind in promise.soaks]
+    parts.append("\n## Past breaches\n\n| what happened | why | the test that would see it |\n|---|---|---|\n")
+    parts += [f"| {one.what} | {one.cause} | `{one.test}` |\n" for one in BREACHES]
+    return "".join(parts)
+
+
+def _tried(kind: str, counts: dict[str, int]) -> str:
+    return f"- `make soak`, kind `{kind}`: {counts.get('tried', 0):,} tried, {counts.get('failed', 0):,} failed\n"
+
+
+def count(kind: str, tried: int, failed: int) -> None:
+    """Add to what was tried of a kind of ``make soak``."""
+    found = json.loads(TRIED.read_text())
+    before = found.get(kind, {"tried": 0, "failed": 0})
+    found[kind] = {"tried": before["tried"] + tried, "failed": before["failed"] + failed}
+    TRIED.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
