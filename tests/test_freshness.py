@@ -156,7 +156,7 @@ def test_the_controller_says_why_no_pass_comes(
     cluster: Cluster,
     hinder: Callable[[World], None],
     reason: Hindrance,
-    words: str,  # noqa: F811
+    words: str,
 ) -> None:
     world = World(cluster)
     world.watch(10)
