@@ -170,6 +170,32 @@ def test_another_jobs_member_is_refused() -> None:
         assert own.wait_joined(PATIENCE)
 
 
+def metadata(position: Position, job: str) -> tuple[tuple[str, str], ...]:
+    found = (("role", position.role), ("serverrank", position.server), ("processrank", position.process))
+    return (*found, (wire.JOB_KEY, job)) if job else found
+
+
+@pytest.mark.parametrize("serves", ["job-1", ""])
+@pytest.mark.parametrize("theirs", ["job-2", ""])
+def test_the_stream_of_another_jobs_member_cannot_be_taken(serves: str, theirs: str) -> None:
+    with contextlib.ExitStack() as stack:
+        manager = Member(MGR, listen="127.0.0.1:0", job=serves)
+        stack.callback(manager.close)
+        manager.start()
+        proxy = Member(Position(PROXY, "0"), upstream=f"127.0.0.1:{manager.port}", job="job-1")
+        stack.callback(proxy.close)
+        proxy.start()
+        assert proxy.wait_joined(PATIENCE)
+        channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{manager.port}"))
+        stub = tasknet_pb2_grpc.TaskNetStub(channel)  # type: ignore[no-untyped-call]
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stub.InitServerDownStream(iter(()), metadata=metadata(Position(PROXY, "0"), theirs)))
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert proxy.connected
+        assert manager.send(Position(PROXY, "0"), Body("ACTION", 1, "mine"), sync=True) == 0
+        assert texts(proxy, 1) == ["mine"]
+
+
 def test_an_address_in_use_is_named() -> None:
     first = Member(MGR, listen="127.0.0.1:0")
     first.start()

@@ -18,6 +18,7 @@ from agents.training.tolerance.coordinator_commands import (
     GenerationPlan,
     JoinGeneration,
     Leave,
+    OperatorMessage,
     StartRank,
 )
 from agents.training.tolerance.members import Limits, Phase, RunningRank
@@ -493,3 +494,29 @@ def test_a_rule_of_the_contract_that_is_broken_ends_the_job_at_once() -> None:
     assert machine.failed(1, 1, "TrainingError: parameters were changed", 1.0, final=True) == [
         EndJob(1, "the script failed in rank 1: TrainingError: parameters were changed")
     ]
+
+
+def test_copies_that_differ_after_an_update_end_the_job_and_are_named() -> None:
+    machine = training(3)
+    assert machine.sampled(0, 1, 1, 1, "a", {"model": 5, "schedule": 6}) == []
+    assert machine.sampled(1, 1, 1, 1, "b", {"model": 7, "schedule": 6}) == []
+    (end,) = machine.sampled(2, 1, 1, 1, "a", {"model": 8, "schedule": 6})
+    assert isinstance(end, EndJob) and end.code == 1
+    assert "ranks 0 and 2 both hold a, but differ in model after step 0" in end.text
+    assert "run.protect(…, part=" in end.text
+
+
+@pytest.mark.parametrize(("shards", "checkpoints", "told"), [("aabb", False, 0), ("aab", False, 1), ("ab", True, 0)])
+def test_what_has_no_copy_and_is_saved_nowhere_is_said_once(shards: str, checkpoints: bool, told: int) -> None:
+    machine = Coordinator(dict.fromkeys(range(len(shards)), 0))
+    machine.node_joined(0, 0.0)
+    for rank, shard in enumerate(shards):
+        machine.ready(rank, 1, 1, -1, shard, 0.1, checkpoints)
+    if checkpoints:
+        for rank in range(len(shards)):
+            machine.offered(rank, 1, 1, [], 0.1)
+    for rank in range(len(shards)):
+        machine.entered(rank, 1, 1, 0.2)
+    said = [one.text for now in (3.0, 5.3, 6.0) for one in machine.tick(now) if isinstance(one, OperatorMessage)]
+    assert len(said) == told
+    assert all("rank 2 holds state of which no other rank has a copy (b)" in text for text in said)

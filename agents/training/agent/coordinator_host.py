@@ -132,6 +132,10 @@ class CoordinatorHost:
                 return self._carry_out(coordinator.ready(rank, incarnation, generation, done, named, now, loads))
             case "prepared":
                 return self._carry_out(coordinator.prepared(rank, incarnation, generation, int(message["step"]), now))
+            case "sample":
+                sums = {str(name)[:200]: int(value) for name, value in message["sums"].items()}
+                done, shard = int(message["done"]), str(message["shard"])
+                return self._carry_out(coordinator.sampled(rank, incarnation, generation, done, shard, sums))
             case "shard":
                 coordinator.named(rank, incarnation, str(message["shard"]))
             case "offered":

@@ -18,6 +18,7 @@ from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
 from agents.training.agent.node import Candidacy, NodeAgent
 from agents.training.agent.node_ranks import NodeSettings
 from agents.training.agent.peers import Peers
+from agents.training.agent.proof import VARIABLE, read_secret
 from agents.training.agent.ranks import Ranks
 from agents.training.agent.supervisor import LEAVING, RESTARTS, RETURN_SOCKET, WORKED, supervise
 from agents.training.agent.work import LOOK
@@ -45,6 +46,12 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--master-port", "--master_port", metavar="P", type=number(1, 65535), default=29500)
     found.add_argument(
         "--nodes", metavar="A[:P],…", default="", help="all hosts, by node rank: they elect the coordinator themselves"
+    )
+    found.add_argument(
+        "--secret-file",
+        metavar="FILE",
+        default=os.environ.get(VARIABLE, ""),
+        help=f"a secret that all nodes know; no other may join ({VARIABLE})",
     )
     found.add_argument("--spares", metavar="N", type=number(0, 64), default=1, help="processes kept ready per node (1)")
     found.add_argument("--timeline", metavar="FILE", type=Path, help="append each recovery as a line of JSON")
@@ -78,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problem := _problem(options):
         say(problem)
         return 2
+    if options.nnodes > 1 and not options.secret_file:
+        say(f"without --secret-file everybody who reaches port {options.master_port} of these nodes may join this job")
     return supervise([sys.executable, "-m", "agents.training.agent.launcher", *given])
 
 
@@ -146,6 +155,10 @@ def _problem(options: argparse.Namespace) -> str:
             f"--nnodes {options.nnodes} needs --nodes A,B,… (all hosts, which elect the coordinator), or --master-addr "
             "(or MASTER_ADDR): the address of the node of rank 0, which runs it then"
         )
+    try:
+        options.secret_file and read_secret(options.secret_file)
+    except ValueError as error:
+        return str(error)
     others = ("shared", "objects", "listen", "peer", "secret")
     given = [f"--checkpoint-{name}" for name in others if getattr(options, f"checkpoint_{name}")]
     if given and not options.checkpoints:
@@ -199,12 +212,13 @@ def _agent(options: argparse.Namespace) -> int:
         for reporter in reporters:
             reporter.put(recovery)
 
+    key = read_secret(options.secret_file) if options.secret_file else b""
     coordinator = listener = link = candidacy = None
     hosts = options.addresses
     if hosts or (options.nnodes > 1 and options.node_rank == 0):
         _, port = hosts.get(options.node_rank, ("", options.master_port))
         try:
-            listener = NodeListener("", port, settings.job, options.nnodes, options.nproc, options.node_rank)
+            listener = NodeListener("", port, settings.job, options.nnodes, options.nproc, options.node_rank, key)
         except OSError as error:
             other = "another port in --nodes" if hosts else "another --master-port"
             say(f"cannot listen on port {port}: {error.strerror}; give {other}")
@@ -212,11 +226,11 @@ def _agent(options: argparse.Namespace) -> int:
     if hosts:
         own = {"version": VERSION, "job": settings.job, "nodes": options.nnodes, "nproc": options.nproc}
         election = Election(options.node_rank, range(min(options.nnodes, CANDIDATES)), time.monotonic())
-        candidacy = Candidacy(Peers(hosts, own), election, lead)
+        candidacy = Candidacy(Peers(hosts, own, key), election, lead)
     elif options.node_rank == 0:
         coordinator = lead()
     else:
-        link = CoordinatorLink(env["MASTER_ADDR"], options.master_port)
+        link = CoordinatorLink(env["MASTER_ADDR"], options.master_port, key)
     ranks = Ranks(options.python, options.script, options.arguments, {**os.environ, **env}, options.spares)
     try:
         return NodeAgent(settings, ranks, coordinator, listener, link, candidacy).run()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agents.training.agent.peers import claim_message, read_claim
+from agents.training.agent.proof import Prover
 from agents.training.frames import Connection, FrameError, Message
 from agents.training.notices import say
 from agents.training.tolerance.election import Claim
@@ -38,6 +39,7 @@ class NodeConnection:
 
     line: Connection
     last_seen: float
+    prover: Prover
     node: int | None = None
 
 
@@ -47,7 +49,7 @@ class NodeListener:
 
     Where the coordinator is elected every node listens: ``claim`` says whether this one leads, ``heard`` takes what
     other nodes say of themselves, and nodes that want to join one that does not lead are sent ``away``. ``host`` empty:
-    every address of this machine.
+    every address of this machine. ``key``: the secret of the job; without it every connection is believed.
     """
 
     host: str
@@ -56,6 +58,7 @@ class NodeListener:
     nodes: int
     nproc: int
     node: int = 0
+    key: bytes = b""
     claim: Callable[[], Claim] | None = None
     heard: Callable[[Claim, float], None] = lambda claim, now: None
     connections: list[NodeConnection] = field(default_factory=list)
@@ -83,11 +86,17 @@ class NodeListener:
                 if messages is None:
                     why = "its connection was closed"
                 for message, payload in messages or []:
+                    if not connection.prover.proven:
+                        why = why or self._prove(connection, message)
+                        continue
                     connection.last_seen = now
                     if connection.node is not None:
                         came.append((connection.node, message, payload))
                     elif message["t"] == "join":
                         came += self._join(connection, message, lost)
+                    elif message["t"] == "hello":
+                        text = "it has a --secret-file, and this node has none: give all nodes the same one"
+                        connection.line.send({"t": "refused", "text": text})
                     elif message["t"] == "who" and self.claim is not None:
                         self._answer(connection, message, now)
                     else:
@@ -102,7 +111,7 @@ class NodeListener:
                     lost.append((connection.node, why))
         if now - self._pinged > PING:
             self._pinged = now
-            for connection in self.connections:
+            for connection in [one for one in self.connections if one.prover.proven]:
                 with contextlib.suppress(OSError, FrameError):
                     connection.line.send({"t": "ping"})
         return came, lost
@@ -154,6 +163,20 @@ class NodeListener:
         self.connections.clear()
         self._sock.close()
 
+    def _prove(self, connection: NodeConnection, message: Message) -> str:
+        """Take a message of a node that has not proven that it knows the secret; why it is refused, or empty. It is
+        sent nothing of the job."""
+        if (challenge := connection.prover.challenge(message)) is not None:
+            connection.line.send(challenge)
+            return ""
+        if connection.prover.accept(message):
+            return ""
+        text = "a connection was refused: it did not prove that it knows the secret of this job (--secret-file)"
+        if text not in self._said:
+            self._said.add(text)
+            say(text)
+        return "it did not prove that it knows the secret"
+
     def _answer(self, connection: NodeConnection, message: Message, now: float) -> None:
         """Say whether this node leads, to one of the same job."""
         assert self.claim is not None
@@ -180,7 +203,7 @@ class NodeListener:
                 sock.close()
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.connections.append(NodeConnection(Connection(sock), now))
+            self.connections.append(NodeConnection(Connection(sock), now, Prover(self.key, "coordinator")))
 
     def _join(
         self, connection: NodeConnection, message: Message, lost: list[tuple[int, str]]
@@ -257,8 +280,11 @@ def _bound(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
 class CoordinatorLink:
     """A node's connection to the coordinator, renewed whenever it is lost."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self.host, self.port = host, port
+    def __init__(self, host: str, port: int, key: bytes = b"") -> None:
+        self.host, self.port, self._key = host, port, key
+        self._prover = Prover(key, "node")
+        self._announced = True
+        """Whether the owner knows of this connection."""
         self.line: Connection | None = None
         self.address = ""
         self.refused = ""
@@ -272,7 +298,11 @@ class CoordinatorLink:
         return [] if self.line is None else [(self.line.fileno(), self.line.waiting)]
 
     def connect(self, now: float) -> bool:
-        """Try to connect, at most every half second; whether a new connection stands, on which to join."""
+        """Try to connect, at most every half second; whether a new connection stands, on which to join: both ends have
+        proven that they know the secret."""
+        if self.line is not None and self._prover.proven and not self._announced:
+            self._announced = True
+            return True
         if self.line is not None or now - self._tried < AGAIN:
             return False
         self._tried = now
@@ -283,7 +313,13 @@ class CoordinatorLink:
             return False
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address = sock.getsockname()[0]
-        self.line, self._last_seen, self.lost_at, self._broken = Connection(sock), now, None, None
+        self.line, self._last_seen, self._broken = Connection(sock), now, None
+        self._prover = Prover(self._key, "node")
+        if (hello := self._prover.hello()) is not None:
+            self._announced = False
+            self.send(hello)
+            return False
+        self.lost_at = None
         return True
 
     def handle(self, ready: set[int], now: float) -> list[tuple[Message, bytes]]:
@@ -298,7 +334,9 @@ class CoordinatorLink:
             if messages:
                 self._last_seen = now
             for message, payload in messages:
-                if message["t"] == "refused":
+                if not self._prover.proven and message["t"] != "refused":
+                    self._prove(message)
+                elif message["t"] == "refused":
                     self.refused = str(message.get("text", ""))[:500]
                 elif message["t"] == "away":
                     raise ConnectionError("it does not lead any more")
@@ -309,13 +347,21 @@ class CoordinatorLink:
             if now - self._last_seen > SILENT:
                 raise ConnectionError(f"silent for {SILENT:g} s")
             self._flush()
-            if now - self._pinged > PING:
+            if now - self._pinged > PING and self._prover.proven and self._announced:
                 self._pinged = now
                 self.send({"t": "ping"})
         except (OSError, FrameError) as error:
             say(f"the coordinator at {self.host}:{self.port} is lost ({error}); ranks wait for one")
             self.close()
         return found
+
+    def _prove(self, message: Message) -> None:
+        """Raises ``ConnectionError`` when the other end does not know the secret."""
+        answer = self._prover.answer(message)
+        if answer is None:
+            raise ConnectionError("it does not know the secret of this job: give all nodes the same --secret-file")
+        self.send(answer)
+        self.lost_at = None
 
     def send(self, message: Message, payload: bytes = b"") -> None:
         """Send to the coordinator; without a connection the next join carries the state."""

@@ -179,7 +179,7 @@ class NodeAgent(NodeRanks):
                 if address is None:
                     self._search(now)
                 else:
-                    self.link, self._joined, self._followed_at = CoordinatorLink(*address), False, now
+                    self.link, self._joined, self._followed_at = CoordinatorLink(*address, peers.key), False, now
         peers.ask(election.asks(joined), self.claim(), now)
         if self._followed_at is not None and now - self._followed_at > SILENT:
             self._search(now)

@@ -277,8 +277,8 @@ class NodeRanks:
         return found
 
     def _outside(self, processes: list[RankProcess], now: float) -> bool:
-        """Whether a rank waits for something that is not its group and that may end by itself: then all others wait
-        for that rank."""
+        """Whether a rank waits for something that is not its group and that may end: then all others wait for
+        that rank."""
         for process in processes:
             message, at = self._waits.get(process.pid, ({}, 0.0))
             seconds = float(message.get("outside", 0.0))

@@ -9,6 +9,7 @@ import socket
 import threading
 from dataclasses import dataclass
 
+from agents.training.agent.proof import Prover
 from agents.training.frames import Connection, FrameError, Message
 from agents.training.tolerance.election import Claim
 
@@ -38,13 +39,17 @@ def read_claim(message: Message, nodes: int) -> Claim:
 class _Question:
     line: Connection
     asked: float
+    prover: Prover
+    text: Message
+    """What is asked, once both ends have proven that they know the secret."""
 
 
 class Peers:
-    """The other nodes. ``addresses``: node → host and port; ``own``: the fields by which a job is recognised."""
+    """The other nodes. ``addresses``: node → host and port; ``own``: the fields by which a job is recognised; ``key``:
+    its secret."""
 
-    def __init__(self, addresses: dict[int, tuple[str, int]], own: Message) -> None:
-        self.addresses, self._own = addresses, own
+    def __init__(self, addresses: dict[int, tuple[str, int]], own: Message, key: bytes = b"") -> None:
+        self.addresses, self._own, self.key = addresses, own, key
         self._nodes = len(addresses)
         self._resolved: dict[str, list[tuple[int, str]]] = {}
         """Host → families and addresses, of which the first one is used."""
@@ -86,6 +91,9 @@ class Peers:
                     question.line.flush()
                     messages = question.line.receive()
                     for message, _ in messages or []:
+                        if not question.prover.proven and message["t"] != "refused":
+                            over = not self._proven(question, message)
+                            continue
                         over = answered = True
                         if message["t"] == "claim":
                             found.append(read_claim(message, self._nodes))
@@ -130,14 +138,25 @@ class Peers:
                 self._resolved.pop(host, None)
             sock.close()
             return
-        line = Connection(sock)
+        line, prover = Connection(sock), Prover(self.key, "node")
+        text: Message = {"t": "who", **self._own, **claim_message(claim)}
         try:
-            line.send({"t": "who", **self._own, **claim_message(claim)})
+            line.send(prover.hello() or text)
         except (OSError, FrameError):
             self._turn(host)
             line.close()
             return
-        self._open[node] = _Question(line, now)
+        self._open[node] = _Question(line, now, prover, text)
+
+    @staticmethod
+    def _proven(question: _Question, message: Message) -> bool:
+        """Whether the other end knows the secret; then it is asked."""
+        proof = question.prover.answer(message)
+        if proof is None:
+            return False
+        question.line.send(proof)
+        question.line.send(question.text)
+        return True
 
     def _turn(self, host: str) -> bool:
         """Use the next address of a host; False where it has no other one."""

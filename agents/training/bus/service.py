@@ -41,28 +41,38 @@ class Rate:
 
 
 class TaskNet(tasknet_pb2_grpc.TaskNetServicer):
-    """The four calls of the bus."""
+    """The four calls of the bus, for the members of one job: this one's, or that of the first that says its own.
+
+    MindCluster's members say none. One of them is admitted, but has no position that a member of the job has taken.
+    """
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._rate = Rate()
+        self._job = member.job
+        self._taken: dict[Position, str] = {}
+        """Registered positions, and the job that each has said."""
 
-    async def _allowed(self, context: Any) -> bool:
-        """Rate and job of a call; a member of another job is refused."""
+    async def _allowed(self, context: Any, position: Position) -> bool:
+        """Rate and job of a call by the member at ``position``; a member of another job is refused."""
         if not self._rate.take():
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {CALLS_PER_SECOND} calls a second")
-        theirs = dict(context.invocation_metadata() or ()).get(wire.JOB_KEY, "")
-        return not theirs or not self._member.job or theirs == self._member.job
+        theirs = _job_of(context)
+        if theirs:
+            return not self._job or theirs == self._job
+        return not self._taken.get(position) or position not in self._member.routes.members
 
     async def Register(self, request: Any, context: Any) -> Any:
         """A member joins, or joins again: its old stream is closed."""
         own = self._member
         position = wire.from_wire(request.pos)
-        if not await self._allowed(context):
+        if not await self._allowed(context, position):
             log.warning("%s refuses %s: it belongs to another job", own.own, position)
             return wire.ack(request.uuid, codes.CLIENT_ERROR, own.own)
         code = codes.NO_POSITION if not request.HasField("pos") else own.routes.register(position)
         if code == codes.OK:
+            self._taken[position] = _job_of(context)
+            self._job = self._job or self._taken[position]
             own.end_stream(position)
         else:
             log.warning("%s refuses a registration: %s", own.own, codes.explained(code))
@@ -71,7 +81,7 @@ class TaskNet(tasknet_pb2_grpc.TaskNetServicer):
     async def PathDiscovery(self, request: Any, context: Any) -> Any:
         """Record the route to every position on the path, and pass the path upward."""
         own = self._member
-        if not await self._allowed(context):
+        if not await self._allowed(context, wire.from_wire(request.proxyPos)):
             return wire.ack(request.uuid, codes.CLIENT_ERROR, own.own)
         if not request.HasField("proxyPos") or not request.path:
             return wire.ack(request.uuid, codes.NO_POSITION, own.own)
@@ -85,7 +95,7 @@ class TaskNet(tasknet_pb2_grpc.TaskNetServicer):
         """A message on its way up."""
         own = self._member
         uuid = request.header.uuid
-        if not await self._allowed(context):
+        if not await self._allowed(context, wire.from_wire(request.header.src)):
             return wire.ack(uuid, codes.CLIENT_ERROR, own.own)
         code = wire.checked(request)
         if code == codes.OK:
@@ -94,11 +104,14 @@ class TaskNet(tasknet_pb2_grpc.TaskNetServicer):
 
     async def InitServerDownStream(self, acks: Any, context: Any) -> AsyncIterator[Any]:
         """The stream of messages to a member that registered before."""
-        await self._allowed(context)
         metadata = dict(context.invocation_metadata() or ())
         position = Position(
             metadata.get("role", ""), metadata.get("serverrank", ""), metadata.get("processrank", "") or NONE
         )
+        if not await self._allowed(context, position):
+            log.warning("%s refuses a stream to %s: it belongs to another job", self._member.own, position)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{position} belongs to another job")
+            return
         stream = self._member.begin_stream(position)
         if stream is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{position} is not registered here")
@@ -121,6 +134,11 @@ class TaskNet(tasknet_pb2_grpc.TaskNetServicer):
             log.debug("a stream of acknowledgements broke: %s", error)
         finally:
             stream.close()
+
+
+def _job_of(context: Any) -> str:
+    """The job that a caller says."""
+    return str(dict(context.invocation_metadata() or ()).get(wire.JOB_KEY, ""))
 
 
 __all__ = ["TaskNet"]

@@ -14,7 +14,7 @@ from agents.training.tolerance.coordinator_commands import (
     Leave,
     OperatorMessage,
 )
-from agents.training.tolerance.donors import ranks_text
+from agents.training.tolerance.donors import ranks_text, shard_text
 from agents.training.tolerance.generations import Generations
 from agents.training.tolerance.members import Phase, RankStatus, RunningRank
 
@@ -196,6 +196,44 @@ class Coordinator(Generations):
         member.prepared = step
         return self._commit(now)
 
+    def sampled(
+        self, rank: int, incarnation: int, generation: int, done: int, shard: str, sums: dict[str, int]
+    ) -> list[CoordinatorCommand]:
+        """What a rank holds after its first update of a generation: ranks of one shard must hold the same."""
+        member = self.members[rank]
+        if member.incarnation != incarnation or generation != self.generation or self.ended:
+            return []
+        other, first = self._samples.setdefault((done, shard), (rank, sums))
+        different = sorted(name for name in first.keys() | sums.keys() if first.get(name) != sums.get(name))
+        if not different:
+            return []
+        return self._end(
+            1,
+            f"ranks {other} and {rank} both hold {shard_text(shard)}, but differ in {', '.join(different[:5])} after "
+            f"step {done - 1}: a repair would mix them. Where ranks hold different parts (stages, experts), name the "
+            'parts: run.protect(…, part="stage 1"); what each rank has alone is not protected state',
+        )
+
+    def _alone(self) -> list[CoordinatorCommand]:
+        """Say once which shards have no copy and are saved nowhere."""
+        if self._told_alone:
+            return []
+        self._told_alone = True
+        holders: dict[str, list[int]] = {}
+        for member in self.members.values():
+            holders.setdefault(member.shard, []).append(member.rank)
+        alone = [ranks[0] for ranks in holders.values() if len(ranks) == 1]
+        if not alone or any(member.checkpoints for member in self.members.values()):
+            return []
+        held = shard_text(self.members[alone[0]].shard)
+        return [
+            OperatorMessage(
+                f"not protected: {ranks_text(alone)} {'holds' if len(alone) == 1 else 'hold'} state of which no other "
+                f"rank has a copy ({held}), and nothing is saved: the job is lost with "
+                f"{'it' if len(alone) == 1 else 'any of them'}. Give --checkpoints, or a mesh with copies"
+            )
+        ]
+
     def named(self, rank: int, incarnation: int, shard: str) -> None:
         """A rank has built its model, and says which shard it holds: its successor may need it before it knows."""
         if self.members[rank].incarnation == incarnation:
@@ -225,6 +263,8 @@ class Coordinator(Generations):
             self._progress_at = now
             if self.recovery:
                 self.recovery.entered = now
+            # objects that the function makes are named after it was entered
+            self._alone_at = now + self.limits.quiet / 2
         return []
 
     def stepped(self, rank: int, incarnation: int, done: int, now: float) -> list[CoordinatorCommand]:
@@ -332,6 +372,9 @@ class Coordinator(Generations):
             slow = [one for one in self.members.values() if one.phase is Phase.READY]
             commands += [EndRank(one.node, one.rank, one.incarnation, "did not finish its repair") for one in slow]
             self._planned_at = now
+        if self._alone_at is not None and now >= self._alone_at:
+            self._alone_at = None
+            commands += self._alone()
         if self._finishing_at is not None and now - self._finishing_at >= self.limits.leave:
             commands += self._leave(Phase.FINISHED)
         training = [one for one in self.members.values() if one.phase is Phase.TRAINING]

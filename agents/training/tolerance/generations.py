@@ -58,10 +58,15 @@ class Generations:
         self._allowed_until = 0.0
         """Until when a rank waits on purpose."""
         self._longest = 0.0
-        """Longest pause between finished steps that ended by itself."""
+        """Longest pause between finished steps that ended without a recovery."""
         self._stepped_on = False
         """Whether a step was finished in this generation."""
         self._hangs = 0
+        self._samples: dict[tuple[int, str], tuple[int, dict[str, int]]] = {}
+        """Finished steps and shard → the first rank that said what it holds, and its checksums."""
+        self._alone_at: float | None = None
+        self._told_alone = False
+        """Whether it was said which shards have no copy."""
         self._closing = False
         self._living: dict[int, list[RunningRank]] = {}
         """Node → the ranks with which it joined, until the first generation."""
@@ -95,6 +100,7 @@ class Generations:
         self._unready, self._unentered = set(self.members), set(self.members)
         self._broken_at = self._finishing_at = self._planned_at = None
         self._asked = self._stepped_on = False
+        self._samples.clear()
         if self.recovery is None or self.recovery.entered is not None:
             self.recovery = Recovery(cause, now)
         else:

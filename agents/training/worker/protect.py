@@ -127,6 +127,8 @@ class _Session:
             member.groups = Groups(self.control, member.rank, member.world, member.address, timeout)
         self.groups = member.groups
         self.entries = 0
+        self._sampled = 0
+        """Generation whose state was compared with that of copies."""
         self._shown = False
         """Whether the traceback of lost links that nothing explained was shown."""
         self.sharded = False
@@ -203,6 +205,12 @@ class _Session:
     def _finished_step(self) -> None:
         self.buckets.finished()
         self.loaders.finished()
+        if self._sampled != self.control.joined and self.member.world > 1:
+            # once an entry, after its first update: copies that differ would be mixed by a repair
+            self._sampled = self.control.joined
+            assert self.protected is not None
+            done, sums = self.protected.done, self.protected.sample()
+            self.control.send("sample", gen=self._sampled, done=done, shard=self.protected.shard(), sums=sums)
 
     def _adopt(self, plan: Message, generation: int, made: Protected) -> None:
         """Protect what the function has made in this entry; it takes over the state of the last entry's objects."""

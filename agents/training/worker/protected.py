@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -16,7 +17,7 @@ from agents.training.worker.interruption import TrainingError
 from agents.training.worker.optimizers import RepairedOptimizer, has_groups, levels
 
 SAMPLED = 64
-"""Values at the beginning of each parameter by which copies are compared."""
+"""How many parameters, and values at the beginning of each, copies are compared by."""
 
 
 @runtime_checkable
@@ -181,14 +182,21 @@ class Protected:
         """A number that every change of a parameter raises."""
         return sum(version(one) for model in self.models.values() for one in shards.parameters(model))
 
-    def sample(self) -> int:
-        """A checksum of some values of each parameter, equal in ranks that hold copies."""
-        checksum = 0
-        for model in self.models.values():
-            for parameter in shards.parameters(model):
+    def sample(self) -> dict[str, int]:
+        """Name → a checksum of some values, equal in ranks that hold copies: of the parameters of each model, and of
+        numbers and texts of the other objects."""
+        found = {}
+        for name, model in self.models.items():
+            held = list(shards.parameters(model))
+            checksum = 0
+            for parameter in held[:: max(1, len(held) // SAMPLED)]:
                 some = _local(parameter.detach()).flatten()[:SAMPLED].cpu().contiguous()
                 checksum = zlib.crc32(bytes(some.view(torch.uint8).tolist()), checksum)
-        return checksum
+            found[name] = checksum
+        for name, value in self.stateful.items():
+            text = json.dumps(encode(value.state_dict(), [], name), sort_keys=True)
+            found[name] = zlib.crc32(text.encode())
+        return found
 
     def _layout(self) -> str:
         """A name for the parameters that this rank has. Stages of a pipeline differ in it."""

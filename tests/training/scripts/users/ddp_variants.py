@@ -42,7 +42,9 @@ def train(run: bt.Run) -> None:
     more = {
         name: True for name in ("static_graph", "find_unused_parameters", "gradient_as_bucket_view") if name in special
     }
-    ddp = DistributedDataParallel(model, bucket_cap_mb=0.005, **more)
+    if "compiled" not in special:
+        more["bucket_cap_mb"] = 0.005
+    ddp = DistributedDataParallel(model, **more)
     if "compressed" in special:
         ddp.register_comm_hook(None, bf16_compress_hook)
     called = torch.compile(ddp, backend="aot_eager") if "compiled" in special else ddp
@@ -57,13 +59,16 @@ def train(run: bt.Run) -> None:
             with torch.autocast("cpu", torch.bfloat16, enabled="mixed" in special):
                 loss = language_loss(called, tokens) / parts
             scaler.scale(loss).backward()
+        # a schedule that follows the loss follows that of all ranks
+        shared = loss.detach().clone()
+        torch.distributed.all_reduce(shared)
         with run.updating(step):
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             scaler.step(optimizer)
             scaler.update()
             average.update_parameters(model)
-            schedule.step(*((loss.item(),) if "plateau" in special else ()))
+            schedule.step(*((shared.item(),) if "plateau" in special else ()))
         write(run.rank, step, loss.detach(), model, average)
 
 

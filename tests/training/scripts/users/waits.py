@@ -1,4 +1,4 @@
-"""Ranks that wait, for good reasons and for bad ones, and a script's own errors. Further argument: which."""
+"""Ranks that wait, on purpose or because of a fault, and a script's own errors. Further argument: which."""
 
 import socket
 import sys
