@@ -373,7 +373,8 @@ class NodeAgent:
         errors = sorted([*own, *state.problems.values()])[: self._settings.max_errors]
         executor = self._executor
         report = reporting.agent_report(state, executor.results, executor.orders_seen, errors, executor.stages)
-        return msgspec.structs.replace(report, orders_trust=self._trust.verdict)
+        wait = round(self._settings.scaled(self._settings.idle), 3)
+        return msgspec.structs.replace(report, orders_trust=self._trust.verdict, idle_wait=wait)
 
     def _publishers(self) -> tuple[Publisher, Publisher]:
         settings = self._settings

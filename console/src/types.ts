@@ -118,7 +118,9 @@ export interface Recovery {
   stages: readonly Stage[];
   steps: readonly RecoveryStep[];
   seconds: number | null;
-  lostChipSeconds: number;
+  /** null while it goes on. */
+  lostChipSeconds: number | null;
+  chips: number;
   budget: { spent: number; left: number | null; window: number | null } | null;
 }
 

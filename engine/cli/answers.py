@@ -62,6 +62,9 @@ def nodes(plan: Plan, observed: Observed) -> Answer:
 def chips(plan: Plan, observed: Observed) -> Answer:
     """Every chip of every node; the plan names those that are not plainly healthy and free."""
     failures = {(lemon.node, lemon.chip): lemon.failures for lemon in plan.repeat_offenders}
+    cut: dict[tuple[str, str], list[str]] = {}
+    for part in vnpus(plan, observed).rows:
+        cut.setdefault((part["node"], part["chip"]), []).append(part["template"])
     named: dict[str, dict[str, ChipState]] = {}
     for chip in plan.chips:
         named.setdefault(chip.node, {})[chip.chip] = chip
@@ -71,8 +74,9 @@ def chips(plan: Plan, observed: Observed) -> Answer:
         listed = chip_names(server)
         for name in (*listed, *(name for name in known if name not in listed)):
             row = chip_row(state.node, name, known.get(name), server)
-            rows.append({**row, "failures": failures.get((state.node, name), 0.0)})
-    return Answer(("node", "chip", "state", "level", "codes", "usedBy"), rows, ("faultType", "failures"))
+            parts = cut.get((state.node, name), [])
+            rows.append({**row, "vnpus": parts, "failures": failures.get((state.node, name), 0.0)})
+    return Answer(("node", "chip", "state", "level", "codes", "usedBy", "vnpus"), rows, ("faultType", "failures"))
 
 
 def jobs(plan: Plan, observed: Observed) -> Answer:
@@ -104,12 +108,13 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
                 "chips": sum(pod.count for pod in pods),
                 "nodes": sorted({pod.node for pod in pods if pod.node}),
                 "queue": gang.queue if gang is not None else None,
+                "priority": gang.priority if gang is not None else None,
                 "created": rfc3339(gang.created) if gang is not None and gang.created else None,
                 "reason": why,
             }
         )
-    columns = ("namespace", "kind", "name", "phase", "ready", "chips", "nodes", "created", "reason")
-    return Answer(columns, rows, ("queue",))
+    columns = ("namespace", "kind", "name", "phase", "priority", "ready", "chips", "nodes", "reason")
+    return Answer(columns, rows, ("queue", "created"))
 
 
 def faults(plan: Plan, observed: Observed) -> Answer:
@@ -133,16 +138,32 @@ def faults(plan: Plan, observed: Observed) -> Answer:
 
 
 def vnpus(plan: Plan, observed: Observed) -> Answer:
-    """Every vNPU that agents report."""
+    """Every vNPU: those that agents report, and those that are ordered and not there yet."""
     rows = []
-    for name, agent in observed.agents.items():
-        report = observed.reports.get(name)
-        prefix = report.prefix if report else ""
-        rows += [
-            {"node": name, "chip": f"{prefix}{v.chip}", "id": v.id, "template": v.template, "usedBy": v.used_by}
-            for v in agent.vnpus
-        ]
-    return Answer(("node", "chip", "id", "template", "usedBy"), rows)
+    for name in sorted({*observed.agents, *observed.orders}):
+        server = plan.servers.get(name)
+        prefix = server.prefix if server is not None else ""
+        agent, orders = observed.agents.get(name), observed.orders.get(name)
+        chips = {vnpu.chip for vnpu in agent.vnpus} if agent is not None else set()
+        chips |= set(orders.vnpu_layout) if orders is not None else set()
+        for chip in sorted(chips):
+            rows += [{"node": name, "chip": f"{prefix}{chip}", **row} for row in vnpus_of(name, chip, observed)]
+    return Answer(("node", "chip", "id", "template", "state", "usedBy"), rows)
+
+
+def vnpus_of(node: str, chip: int, observed: Observed) -> list[dict[str, Any]]:
+    """The vNPUs of one chip; an ordered one has no id before its agent has made it."""
+    agent, orders = observed.agents.get(node), observed.orders.get(node)
+    there = [vnpu for vnpu in agent.vnpus if vnpu.chip == chip] if agent is not None else []
+    rows = [
+        {"id": one.id, "template": one.template, "state": "exists", "usedBy": one.used_by} for one in there
+    ]  # fmt: skip
+    if orders is None or (agent is not None and orders.vnpu_epoch <= agent.vnpu_epoch_done):
+        return rows
+    missing = Counter(orders.vnpu_layout.get(chip, ())) - Counter(one.template for one in there)
+    return rows + [
+        {"id": None, "template": template, "state": "ordered", "usedBy": ""} for template in sorted(missing.elements())
+    ]
 
 
 def pools(plan: Plan, observed: Observed) -> Answer:

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.cli.answers import GET, chip_names, chip_row, links
+from engine.cli import coming
+from engine.cli.answers import GET, chip_names, chip_row, links, vnpus_of
 from engine.cli.holders import holders_of
 from engine.cli.phrases import cause_text
 from engine.documents import Desired
@@ -54,7 +55,9 @@ def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desir
     """
     if kind == "job":
         return _job(name, plan, observed, load({}).desired if desired is None else desired)
-    return {"pod": _pod, "chip": _chip, "node": _node, "link": _link}[kind](name, plan, observed)
+    if kind == "node":
+        return _node(name, plan, observed, desired)
+    return {"pod": _pod, "chip": _chip, "link": _link}[kind](name, plan, observed)
 
 
 def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
@@ -73,6 +76,9 @@ def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         body["pending"] = _pending(waiting[0])
     if key in plan.scores:
         body["scores"] = plan.scores[key]
+    if failed := coming.exit_codes(pod):
+        body["exitCodes"] = failed
+    body["coming"] = coming.of_pod(pod, waiting[0].reason if waiting else "", plan, observed)
     return body
 
 
@@ -129,6 +135,11 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
     if ratio is not None:
         body["effectiveTraining"] = ratio
     asked = asked_retries(gang.labels) if gang is not None else 0
+    open_one = memory.recoveries[-1] if memory is not None and memory.recoveries else None
+    body["coming"] = coming.of_job(
+        pods, waits[key].reason if key in waits else "", body.get("ended", ""),
+        steps[-1] if steps and open_one is not None and not open_one.back else "",
+    )  # fmt: skip
     if asked:
         used = memory is not None and memory.retries >= 0
         body["retriesLeft"] = min(asked, memory.retries) if memory is not None and used else asked
@@ -225,6 +236,10 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         ]
     body |= _recorded(node, index, plan, observed)
     body |= _ordered_and_done(node, index, observed)
+    if parts := vnpus_of(node, index, observed):
+        body["vnpus"] = parts
+    holds = chip_memory.holds if chip_memory is not None else ()
+    body["coming"] = coming.of_chip(node, index, state, holds, plan, observed)
     body |= _slow_findings(observed, lambda row: index in row["nodes"].get(node, ()))
     body["next"] = _actions(
         plan,
@@ -261,7 +276,7 @@ def _ordered_and_done(node: str, chip: int, observed: Observed) -> dict[str, Any
     return found
 
 
-def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+def _node(name: str, plan: Plan, observed: Observed, desired: Desired | None) -> dict[str, Any]:
     state = next((n for n in plan.nodes if n.node == name), None)
     if state is None:
         raise InputError(f"node {name!r} is unknown", hint=_suggestion(name, [n.node for n in plan.nodes], "nodes"))
@@ -281,6 +296,7 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     body |= _slow_findings(observed, lambda row: name in row["nodes"])
     body["orders"] = _open_orders(name, observed)
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
+    body["coming"] = coming.of_node(state, plan, observed, desired)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
     return body
 

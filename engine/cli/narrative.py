@@ -19,12 +19,16 @@ Body = Mapping[str, Any]
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _OTHER: Final = "Zh"
 _STEP: Final = "  "
-_LAST: Final = ("next",)
+#: The actions of the next pass, then what follows without one, under one title.
+_LAST: Final = ("next", "coming")
 _TITLES: Final[Mapping[str, str]] = {
+    "coming": "what comes next",
     "next": "what comes next",
     "decided": "decided now, recorded by the next pass",
     "ordered": "ordered",
     "done": "done, as the agent reports",
+    "exitCodes": "exit codes",
+    "vnpus": "vNPUs",
     "unblock": "way out",
     "near": "nodes of the way out",
     "pending": "why it waits",
@@ -59,9 +63,10 @@ def narrate(kind: str, body: Body, out: TextIO, now: float | None) -> None:
     for key in (*(k for k in left if k not in _LAST), *(k for k in _LAST if k in left)):
         if key in plain:
             continue
-        show.text(f"\n{_title(key)}", out)
+        if not (key == "coming" and "next" in left):
+            show.text(f"\n{_title(key)}", out)
         _value(left[key], out, now, _STEP)
-    if "next" in body and not body["next"]:
+    if "next" in body and not body["next"] and not body.get("coming"):
         show.text("\nwhat comes next: nothing, the next pass leaves it as it is", out)
 
 

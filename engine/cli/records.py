@@ -2,59 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from engine.cli.answers import Answer
 from engine.documents import Desired
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
-from engine.model.cluster import Observed
-from engine.model.costs import cost
+from engine.model.cluster import Observed, Pod
+from engine.model.costs import cost, so_far
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import Recovery
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
-from engine.model.unstructured import nested_map
+from engine.plan import QueueState, queues_of
 from engine.status.status_reader import read_status
 from engine.wire import names, revisionlog
 from engine.wire.errors import WireError
 
-_QUEUE_API: Final = "scheduling.volcano.sh/v1beta1"
 _NPU: Final = "huawei.com/"
-_OPEN: Final = "Open"
 _SUBJECT: Final = 120
+_SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
 
 
 def queues(plan: Plan, observed: Observed, desired: Desired) -> Answer:
-    """Every queue of the cluster, of the settings, or of a job: its chips, and the jobs that run and wait."""
-    rows: dict[str, dict[str, Any]] = {}
-    for declared in desired.settings.queues:
-        rows[declared.name] = _queue(declared.name, _OPEN, declared.weight, declared.priority, declared.capability)
-    for one, raw in observed.objects.items():
-        if (one.api_version, one.kind) != (_QUEUE_API, "Queue"):
-            continue
-        spec, state = nested_map(raw, "spec"), nested_map(raw, "status").get("state") or _OPEN
-        weight, priority = spec.get("weight") or 1, spec.get("priority") or 0
-        rows[one.name] = _queue(one.name, str(state), weight, priority, nested_map(spec, "capability"))
+    """Every queue of the cluster, of the settings, or of a job, with what is in force: the settings come before the
+    Queue object. Its chips per resource, and the jobs that run and wait."""
+    rows = {name: _queue(one) for name, one in queues_of(desired, observed).items()}
     gangs, _ = group(observed)
     waiting = pending_by_gang(plan.pending, gangs)
     for key, gang in gangs.items():
-        row = rows.setdefault(gang.queue, _queue(gang.queue, _OPEN, 1, 0, {}))
-        pods = [observed.pods[name] for name in gang.pods if name in observed.pods]
-        used = sum(pod.count for pod in pods if pod.holds_chips)
-        wanted = sum(pod.count for pod in pods if not pod.node and not pod.finished)
-        row["used"] += used
-        row["running"] += bool(used)
+        row = rows.setdefault(gang.queue, _queue(QueueState(gang.queue)))
+        pods = [observed.pods[name] for name in gang.pods if name in observed.pods and observed.pods[name].count]
+        holding = [pod for pod in pods if pod.holds_chips]
+        _add(row["used"], holding)
+        row["running"] += bool(holding)
         if key in waiting:
             row["waiting"] += 1
-            row["wanted"] += wanted
+            _add(row["wanted"], [pod for pod in pods if not pod.node and not pod.finished])
     columns = ("queue", "state", "weight", "capability", "used", "running", "waiting", "wanted")
-    return Answer(columns, [rows[name] for name in sorted(rows)], ("priority",))
+    return Answer(columns, [rows[name] for name in sorted(rows)], ("priority", "declaredBy"))
+
+
+def _add(total: dict[str, int], pods: Sequence[Pod]) -> None:
+    for pod in pods:
+        total[pod.resource] = total.get(pod.resource, 0) + pod.count
 
 
 def recoveries(plan: Plan, _: Observed, __: Desired) -> Answer:
-    """The newest recoveries of every job, newest first: cause, level, duration and loss."""
+    """The newest recoveries of every job, newest first: cause, level, duration and loss; of one under way, so far."""
+    now = max(round(plan.now * 1000), 0)
     found: list[tuple[Recovery, dict[str, Any]]] = []
     for key, memory in plan.history.jobs.items():
         namespace, kind, name = key.split("/", 2)
@@ -69,8 +66,8 @@ def recoveries(plan: Plan, _: Observed, __: Desired) -> Answer:
                 "level": one.level,
                 "chips": one.chips,
                 "state": "done" if one.back else "under way",
-                "seconds": _seconds(one.back - one.at) if one.back else None,
-                "lostChipHours": round(cost(one) / 3600, 2) if one.back else None,
+                "seconds": _seconds((one.back or now) - one.at),
+                "lostChipHours": round((cost(one) if one.back else so_far(one, now)) / 3600, 2),
                 "by": "cost" if one.estimates else "ladder",
             }
             found.append((one, row))
@@ -98,6 +95,7 @@ def revisions(_: Plan, observed: Observed, __: Desired) -> Answer:
             rows.append({"revision": "", "shard": shard, "time": None, "state": "unreadable", "subject": str(error)})
             continue
         for entry in reversed(entries):
+            author, subject = entry.said()
             rows.append(
                 {
                     "revision": entry.revision,
@@ -106,16 +104,29 @@ def revisions(_: Plan, observed: Observed, __: Desired) -> Answer:
                     "state": stands if entry.revision == observed.applied_revision else "accepted",
                     "verified": entry.verified,
                     "signer": entry.signer,
-                    "subject": _subject(entry.commit_bytes()),
+                    "author": author[:_SUBJECT],
+                    "subject": subject[:_SUBJECT],
                     "source": entry.source,
                 }
             )
-    return Answer(("revision", "time", "state", "verified", "signer", "subject"), rows, ("shard", "source"))
+    refused = _refused_whole(observed)
+    columns = ("revision", "time", "state", "author", "signer", "subject")
+    return Answer(columns, [*refused, *rows], ("verified", "shard", "source"))
+
+
+def _refused_whole(observed: Observed) -> list[dict[str, Any]]:
+    """The newest revision, where it was tried and nothing of it came into force."""
+    published = read_status([observed.objects.get(_SYNC) or {}])
+    if not published.attempted or published.attempted == published.applied:
+        return []
+    why = next((str(one.get("reason")) for one in published.conditions if one.get("type") == "Ready"), "")
+    state = f"refused: {why}" if why else "refused"
+    return [{"revision": published.attempted, "shard": names.MAIN_SHARD, "time": None, "state": state, "subject": ""}]
 
 
 def _stands(observed: Observed) -> str:
     """How the newest applied revision stands, by what the engine publishes of its objects."""
-    published = observed.objects.get(ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)) or {}
+    published = observed.objects.get(_SYNC) or {}
     counts = read_status([published]).objects
     rest = ", ".join(f"{number} {word}" for key, word in _NOT_IN_FORCE if (number := counts.get(key, 0)))
     return f"in force but for {rest}" if rest else "in force"
@@ -129,22 +140,16 @@ RECORDS: Final[dict[str, Callable[[Plan, Observed, Desired], Answer]]] = {
 }
 
 
-def _queue(name: str, state: str, weight: Any, priority: Any, capability: Mapping[str, Any]) -> dict[str, Any]:
-    most = [str(amount) for resource, amount in sorted(capability.items()) if str(resource).startswith(_NPU)]
+def _queue(one: QueueState) -> dict[str, Any]:
     return {
-        "queue": name,
-        "state": state,
-        "weight": weight,
-        "priority": priority,
-        "capability": "+".join(most) or None,
-        "used": 0,
+        "queue": one.name,
+        "state": one.state,
+        "weight": one.weight,
+        "priority": one.priority,
+        "declaredBy": "SchedulingSettings" if one.declared else "Queue",
+        "capability": {name: most for name, most in one.capability.items() if name.startswith(_NPU)},
+        "used": {},
         "running": 0,
         "waiting": 0,
-        "wanted": 0,
+        "wanted": {},
     }
-
-
-def _subject(commit: bytes) -> str:
-    """The first line of a commit's message; empty without the commit."""
-    _, _, message = commit.partition(b"\n\n")
-    return message.strip().split(b"\n")[0][: 4 * _SUBJECT].decode("utf-8", "replace")[:_SUBJECT]

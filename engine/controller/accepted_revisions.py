@@ -108,6 +108,8 @@ class AcceptedRevisions:
             signer=revision.signer or "",
             time=int(self._clock() * 1000),
             commit=revisionlog.encoded(revision.commit),
+            author=revision.author[: revisionlog.MAX_WORDS],
+            subject=revision.subject[: revisionlog.MAX_WORDS],
         )
         for attempt in range(_TRIES):
             head = self._known.head

@@ -188,7 +188,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     """A ``belay-report-<node>``: executed epochs, vNPUs, serials, and the orders generation seen.
 
     ``orders_trust`` is how the agent judges its orders: ``Unsigned`` (it holds no keys), ``Verified``, or ``Refused``;
-    empty from older agents.
+    empty from older agents. ``idle_wait`` is for how many seconds chips must be idle before it resets them.
     """
 
     node: str
@@ -202,6 +202,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     vnpus: tuple[AgentVNPU, ...]
     errors: tuple[str, ...]
     orders_trust: str = ""
+    idle_wait: float = 60.0
 
 
 class InPlaceReset(msgspec.Struct, frozen=True, rename="camel"):

@@ -253,9 +253,16 @@ _LEFT_OUT: Final[dict[str, frozenset[str]]] = {
 
 def cost(one: Recovery) -> int:
     """Chip-seconds without progress that a recovery cost; 0 while it is open."""
-    if not one.back:
-        return 0
-    seconds = (one.back - one.at) // 1000
+    return _cost(one, one.back) if one.back else 0
+
+
+def so_far(one: Recovery, now_ms: int) -> int:
+    """Chip-seconds without progress until now, of a recovery that is open."""
+    return _cost(one, max(one.at, now_ms))
+
+
+def _cost(one: Recovery, until_ms: int) -> int:
+    seconds = (until_ms - one.at) // 1000
     if one.level == RecoveryLevel.SHRINK:
         # training continued without the hit part
         return one.hit * seconds + one.chips * one.redone

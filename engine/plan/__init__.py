@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from engine.plan.comparison import Comparison
     from engine.plan.health.graded_reports import GradedReports, graded_reports
     from engine.plan.health.outcome import HealthOutcome
-    from engine.plan.queue.queues import queues_of
+    from engine.plan.queue.queues import QueueState, queues_of
     from engine.plan.queue.share import QueueDemand, divide
     from engine.plan.roles import resolve_roles
     from engine.plan.rules.fault_tables import tables_in_force
@@ -44,6 +44,7 @@ _DEFINED: Final = {
     "NetworkDetector": "slowness.network",
     "PingSample": "slowness.paths",
     "QueueDemand": "queue.share",
+    "QueueState": "queue.queues",
     "SlownessDetector": "slowness.detector",
     "culprits": "slowness.excess",
     "declared_keys": "sync.objects",
@@ -182,6 +183,6 @@ def assess(
 
 __all__ = [
     "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample", "QueueDemand",
-    "SlownessDetector", "assess", "culprits", "declared_keys", "divide", "enforced", "graded_reports", "passes", "plan",
-    "pool_rules", "queues_of", "resolve_roles", "tables_in_force",
+    "QueueState", "SlownessDetector", "assess", "culprits", "declared_keys", "divide", "enforced", "graded_reports",
+    "passes", "plan", "pool_rules", "queues_of", "resolve_roles", "tables_in_force",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from engine.model.costs import cost
+from engine.model.costs import cost, so_far
 from engine.model.history import JobMemory, Recovery
 from engine.model.recovery import summary
 from engine.model.recovery.progress import RecoveryProgress
@@ -60,7 +60,7 @@ def effective(memory: JobMemory | None, created: float, now: float, chips: int) 
     spent = sum(seconds for _, seconds in memory.spent.values())
     last = memory.recoveries[-1]
     if not last.back:
-        spent += round(last.chips * max(0.0, now - last.at / 1000))
+        spent += so_far(last, round(now * 1000))
     return round(max(0.0, 1 - spent / (chips * (now - created))), 4)
 
 
@@ -81,6 +81,7 @@ def _row(one: Recovery) -> dict[str, Any]:
         "codes": list(one.codes),
         "level": one.level,
         "by": "cost" if rows else "ladder",
+        "chips": one.chips,
         "estimate": {key: rows[0][key] for key in ("seconds", "chipSeconds")} if rows else None,
         "alternatives": rows[1:],
         "actual": {"seconds": (one.back - one.at) // 1000, "chipSeconds": cost(one)} if one.back else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -97,6 +97,10 @@ class _VNPUs(msgspec.Struct, rename="camel"):
     devices: list[_VNPUReport] = []
 
 
+#: Seconds for which chips are idle before a reset, where a report does not say otherwise.
+IDLE_WAIT: Final = 60.0
+
+
 class _Report(msgspec.Struct, rename="camel"):
     node: str
     boot: str = ""
@@ -108,6 +112,7 @@ class _Report(msgspec.Struct, rename="camel"):
     vnpu: _VNPUs | None = None
     errors: list[str] = []
     orders_trust: str | msgspec.UnsetType = msgspec.UNSET
+    idle_wait: float | msgspec.UnsetType = msgspec.UNSET
 
 
 def chip_number(name: str) -> int:
@@ -258,6 +263,7 @@ def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
         vnpus=devices,
         errors=tuple(e[:200] for e in raw.errors[:MAX_ERRORS]),
         orders_trust="" if raw.orders_trust is msgspec.UNSET else raw.orders_trust[:20],
+        idle_wait=IDLE_WAIT if raw.idle_wait is msgspec.UNSET else max(0.0, raw.idle_wait),
     )
 
 
@@ -288,6 +294,7 @@ def build_report(report: AgentReport, prefix: str, driver: Mapping[str, Any]) ->
         ),
         errors=[e[:200] for e in report.errors[:MAX_ERRORS]],
         orders_trust=report.orders_trust or msgspec.UNSET,
+        idle_wait=msgspec.UNSET if report.idle_wait == IDLE_WAIT else report.idle_wait,
     )
     config_map = _config_map(NODES, REPORT_PREFIX + report.node, REPORT_KEY, body)
     # always named: a write of the agent leaves annotations of others, and a newer agent's would stay after a downgrade

@@ -27,12 +27,18 @@ MAX_COMMIT: Final = 4096
 """Longest commit object that an entry holds, in bytes; a longer one must be read from the repository."""
 
 
+MAX_WORDS: Final = 200
+"""Longest author and subject that an entry holds, in characters."""
+_UNCOVERED: Final = ("author", "subject")
+
+
 class RevisionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One accepted revision.
 
     ``source`` is what it was accepted for (repository, branch, folder), ``verified`` how (none, ssh, gpg), ``signer``
     by whom it is signed, ``time`` when it came (Unix ms). ``commit`` is the commit object in base64, empty where it is
-    too long or commits are not verified. ``hash`` covers all of it and ``previous``, the hash of the entry before.
+    too long or commits are not verified. ``author`` and ``subject`` are its words for people. ``hash`` covers all but
+    these, which the revision itself covers, and ``previous``, the hash of the entry before.
     """
 
     number: int
@@ -44,11 +50,23 @@ class RevisionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     commit: str = ""
     previous: str = ""
     hash: str = ""
+    author: str = ""
+    subject: str = ""
 
     def digest(self) -> str:
-        """The hash that this entry must have: SHA-256 of its JSON with sorted keys, without ``hash``."""
-        body = msgspec.json.encode(msgspec.structs.replace(self, hash=""), order="sorted")
-        return hashlib.sha256(body).hexdigest()
+        """The hash that this entry must have: SHA-256 of its JSON with sorted keys, ``hash`` empty."""
+        covered: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, hash=""))
+        for key in _UNCOVERED:
+            del covered[key]
+        return hashlib.sha256(msgspec.json.encode(covered, order="sorted")).hexdigest()
+
+    def said(self) -> tuple[str, str]:
+        """The author and the first line of the message, as the commit or the entry itself says them."""
+        head, _, message = self.commit_bytes().partition(b"\n\n")
+        author = next((row[7:] for row in head.split(b"\n") if row.startswith(b"author ")), b"")
+        who = author.decode("utf-8", "replace").rpartition(">")[0]
+        first = message.decode("utf-8", "replace").strip().partition("\n")[0]
+        return f"{who}>" if who else self.author, first or self.subject
 
     def commit_bytes(self) -> bytes:
         """The commit object; empty where the entry holds none, or none that can be read."""

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { known, t } from "../messages";
 import { Select, shortJob } from "../parts/Links";
 import { clock, duration, Time } from "../shell/times";
-import { shownSeconds, ticks, type Lane } from "./lanes";
+import { lostOf, shownSeconds, ticks, type Lane } from "./lanes";
 import { Swatch } from "./PhaseKey";
 import { hours } from "./Recovery";
 
@@ -73,7 +73,7 @@ function LaneRow({ lane, width, scale, marks }: { lane: Lane; width: number; sca
       </svg>
       <div class="cost">
         <strong>{duration(lane.seconds)}{lane.finished ? "" : "…"}</strong>
-        <small class="dim">{hours((recovery.lostChipSeconds ?? 0) / 3600)}</small>
+        <small class="dim">{hours(lostOf(lane) / 3600)}</small>
       </div>
       {open && <div class="opened">
         <table class="stages">

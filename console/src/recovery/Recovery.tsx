@@ -13,7 +13,7 @@ import { useStore } from "../store/store";
 import type { Recovery as Row } from "../types";
 import type { ViewProps } from "../views";
 import { LaneChart } from "./LaneChart";
-import { laneOf, phaseShares, sorted, type Lane, type LaneOrder } from "./lanes";
+import { laneOf, lostOf, phaseShares, sorted, type Lane, type LaneOrder } from "./lanes";
 import { PhaseKey } from "./PhaseKey";
 import { Spread } from "./Spread";
 
@@ -37,7 +37,7 @@ export function RecoveryView({ cluster }: ViewProps) {
   );
   const shown = sorted(onlyJob ? lanes.filter((lane) => lane.recovery.job === job) : lanes, order);
   const [limit, setLimit] = useState(STEP);
-  const cost = cluster.recoveries.reduce((sum, one) => sum + (one.lostChipSeconds ?? 0), 0) / 3600;
+  const cost = lanes.reduce((sum, one) => sum + lostOf(one), 0) / 3600;
   const running = lanes.filter((lane) => !lane.finished).length;
   const { fleet } = cluster;
   const dots = useMemo(() => points(lanes), [cluster.recoveries]);

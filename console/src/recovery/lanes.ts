@@ -36,6 +36,11 @@ export interface Lane {
   finished: boolean;
 }
 
+/** Chip-seconds without progress: what a recovery cost, or has cost so far. */
+export function lostOf(lane: Lane): number {
+  return lane.recovery.lostChipSeconds ?? (lane.finished ? 0 : lane.recovery.chips * lane.seconds);
+}
+
 /** A recovery without a single readable time has no lane. `now` in ms since 1970. */
 export function laneOf(recovery: Recovery, now: number): Lane | null {
   const stages = recovery.stages
@@ -69,7 +74,7 @@ export function sorted(lanes: readonly Lane[], order: LaneOrder): Lane[] {
   const copy = lanes.slice();
   if (order === "newest") copy.sort((a, b) => Number(a.finished) - Number(b.finished) || b.begin - a.begin);
   else if (order === "longest") copy.sort((a, b) => b.seconds - a.seconds);
-  else copy.sort((a, b) => (b.recovery.lostChipSeconds ?? 0) - (a.recovery.lostChipSeconds ?? 0));
+  else copy.sort((a, b) => lostOf(b) - lostOf(a));
   return copy;
 }
 

@@ -172,6 +172,7 @@ def _recovery(key: str, attempt: int, one: Mapping[str, Any], status: Mapping[st
         ][:64],
         "seconds": _taken(actual, one["stages"] if isinstance(one.get("stages"), list) else ()),
         "lostChipSeconds": number(lost.get("chipSeconds")),
+        "chips": number(one.get("chips")) or 0,
         "budget": budget,
     }  # fmt: skip
 
@@ -191,14 +192,15 @@ def recoveries(jobs: JobSlots) -> list[dict[str, Any]]:
 
 
 def fleet(recoveries: Sequence[Mapping[str, Any]], jobs: JobSlots, now: float) -> dict[str, Any]:
-    """How long recoveries took, by cause; their mean; and the share of time in which training progressed."""
+    """How long recoveries took, by cause; their mean; and the share of time in which training progressed: a recovery
+    under way counts with the time that it has taken so far."""
     by_cause: dict[str, list[float]] = {}
     for row in recoveries:
         if row["seconds"] is not None:
             by_cause.setdefault(row["code"] or row["cause"], []).append(float(row["seconds"]))
     every = [seconds for listed in by_cause.values() for seconds in listed]
     held = sum(job.row["chips"] * max(0.0, now - job.since) for job in jobs.jobs if _counts(job))
-    lost = sum(job.lost for job in jobs.jobs if _counts(job))
+    lost = sum(job.lost + _lost_so_far(job, now) for job in jobs.jobs if _counts(job))
     rows = [
         {"cause": cause, "p50": percentile(times, 0.5), "p99": percentile(times, 0.99), "count": len(times)}
         for cause, times in sorted(by_cause.items(), key=lambda item: (-len(item[1]), item[0]))[:100]
@@ -208,6 +210,13 @@ def fleet(recoveries: Sequence[Mapping[str, Any]], jobs: JobSlots, now: float) -
         "mttr": round(sum(every) / len(every), 1) if every else None,
         "effectiveTime": round(max(0.0, 1 - lost / held), 4) if held else None,
     }
+
+
+def _lost_so_far(job: ReadJob, now: float) -> float:
+    """Chip-seconds that the job's open recovery has cost."""
+    last = job.recoveries[-1]
+    begin = _seconds(last["stages"][0]["time"]) if last["stages"] else 0.0
+    return last["chips"] * max(0.0, now - begin) if last["seconds"] is None and begin else 0.0
 
 
 def _counts(job: ReadJob) -> bool:

@@ -160,8 +160,6 @@ def _entries(data: Mapping[str, str]) -> tuple[revisionlog.RevisionEntry, ...]:
 
 
 def _said(entry: revisionlog.RevisionEntry) -> tuple[str, str]:
-    """Author and subject in a commit object."""
-    head, _, message = entry.commit_bytes().partition(b"\n\n")
-    author = next((row[7:] for row in head.split(b"\n") if row.startswith(b"author ")), b"")
-    who = author.decode("utf-8", "replace").rpartition(">")[0]
-    return line(who + ">" if who else "", 200), line(message.decode("utf-8", "replace").partition("\n")[0], 200)
+    """Author and subject of a revision."""
+    author, subject = entry.said()
+    return line(author, 200), line(subject, 200)

@@ -1,0 +1,251 @@
+"""What comes next, as sentences: for whatever runs, waits or is held, with the time, who ends it and how.
+
+They stand beside the actions of the next pass, which may well do nothing while a reset waits for idle chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+from engine.cli.phrases import ranges
+from engine.documents import Declared, Desired, Isolation
+from engine.gangs.grouping import group
+from engine.model.cluster import Node, Observed, Orders, Pod, ResetOrder
+from engine.model.history import HOLD_KINDS, Hold, HoldKind
+from engine.model.plan import ChipState, NodeState, Plan
+from engine.model.states import ChipHealth, NodeHealth
+from engine.model.times import rfc3339
+from engine.wire import manualinfo, names
+
+_ISOLATION: Final = "Isolation/"
+_NOTHING_DUE: Final = "nothing is due"
+_MOST_LINES: Final = 5
+
+
+# chips
+
+
+def of_chip(
+    node: str, chip: int, state: ChipState | None, holds: Sequence[Hold], plan: Plan, observed: Observed
+) -> list[str]:
+    """What comes of a chip."""
+    if state is None:
+        return ["it is free for new work"]
+    match state.state:
+        case ChipHealth.RESETTING:
+            return _resetting(node, chip, plan, observed)
+        case ChipHealth.RECOVERING:
+            return ["its reset is done: it takes work again with the next full report that is clean"]
+        case ChipHealth.SUSPECT:
+            return [f"{', '.join(state.codes) or 'its fault'} is watched: it counts once a rule's time is over"]
+        case ChipHealth.ISOLATED | ChipHealth.MANUALLY_ISOLATED:
+            return [_end_of(hold, node) for hold in holds] or [_isolated(state)]
+        case ChipHealth.HEALTHY | ChipHealth.SUB_HEALTHY:
+            held = [_end_of(hold, node) for hold in holds]
+            return held or [f"{state.used_by} runs on it: {_NOTHING_DUE}" if state.used_by else _NOTHING_DUE]
+        case _:
+            return [_NOTHING_DUE]
+
+
+def _isolated(state: ChipState) -> str:
+    reports = f"until a full report no longer names {', '.join(state.codes)}" if state.codes else "until a clean report"
+    if state.used_by:
+        return f"it takes no new work {reports}; {state.used_by} still holds it"
+    return f"it takes no new work {reports}; a reset that may heal it is ordered once its group is idle"
+
+
+def _resetting(node: str, chip: int, plan: Plan, observed: Observed) -> list[str]:
+    orders, agent = observed.orders.get(node), observed.agents.get(node)
+    if orders is None:
+        return ["its order has been answered: the next pass decides"]
+    server = plan.servers.get(node)
+    prefix = server.prefix if server is not None else ""
+    order = orders.resets.get(chip)
+    done = agent.chips[chip].reset_epoch_done if agent is not None and chip in agent.chips else 0
+    if order is not None and order.epoch > done:
+        return [_reset(node, order, orders, prefix, plan.now, observed)]
+    if chip in orders.vnpu_layout and orders.vnpu_epoch > (agent.vnpu_epoch_done if agent is not None else 0):
+        cut = ", ".join(orders.vnpu_layout[chip]) or "a whole chip again"
+        return [f"it is made into {cut} (epoch {orders.vnpu_epoch}) once it is idle"]
+    return ["its order has been answered: the next pass decides"]
+
+
+def _reset(node: str, order: ResetOrder, orders: Orders, prefix: str, now: float, observed: Observed) -> str:
+    """How far a reset is: it waits for its agent, for processes, for the idle time, or it runs."""
+    which = ranges(", ".join(f"{prefix}{number}" for number in order.group)) or "its group"
+    agent = observed.agents.get(node)
+    if agent is None or agent.orders_seen < orders.generation:
+        end = f"; without an answer it is given up at {rfc3339(orders.not_after_ms / 1000)}" if agent is None else ""
+        return f"the reset of {which} (epoch {order.epoch}) waits for the node's agent to read the order{end}"
+    rows = [agent.chips[number] for number in order.group if number in agent.chips]
+    if any(row.processes or row.idle_since_ms is None for row in rows):
+        return f"the reset of {which} (epoch {order.epoch}) waits until no process uses them"
+    idle = max((row.idle_since_ms or 0 for row in rows), default=0) / 1000
+    begins = max(idle + agent.idle_wait, order.not_before_ms / 1000)
+    if now < begins:
+        text = (
+            f"waits until {which} have been idle for {agent.idle_wait:g} s, then resets them, about {rfc3339(begins)}"
+        )
+        return f"{text} (epoch {order.epoch})"
+    return f"the reset of {which} (epoch {order.epoch}) has run since about {rfc3339(begins)}; they answer once booted"
+
+
+def _end_of(hold: Hold, node: str) -> str:
+    """Until when a hold lasts, who ends it, and how."""
+    by = f" by {hold.rule}" if hold.rule else ""
+    head = f"held ({hold.kind}){by}"
+    if hold.until:
+        return f"{head} until {rfc3339(hold.until / 1000)}; {_ends_early(hold, node)}"
+    return f"{head}: {_ends_early(hold, node)}"
+
+
+def _ends_early(hold: Hold, node: str) -> str:
+    kind = HOLD_KINDS.get(hold.kind)
+    match kind:
+        case HoldKind.MANUAL if hold.rule.startswith(_ISOLATION):
+            return f"it ends when {hold.rule} is deleted from Git"
+        case HoldKind.MANUAL if hold.rule.startswith("ConfigMap/"):
+            return f"a person ends it: delete the chip from key {node} of {manualinfo.NAMESPACE}/{manualinfo.NAME}"
+        case HoldKind.MANUAL:
+            return "a person ends it"
+        case HoldKind.FREQUENCY:
+            return f"a person ends it: delete the chip from key {node} of ConfigMap {names.SYSTEM}/{names.MANUAL}"
+        case HoldKind.BAD_BOOT:
+            return "a newer report ends it"
+        case HoldKind.ATTEMPT_BUDGET:
+            return "a reset is tried again when the window of the attempts moves on; if none helps, replace the part"
+        case HoldKind.NO_AGENT:
+            return "it ends when the node's agent answers: look at its pod"
+        case HoldKind.RESET_PENDING:
+            return "it ends with the answer to the reset"
+        case HoldKind.DURATION | None:
+            return "it ends when the fault's time is over"
+        case _:
+            assert_never(kind)
+
+
+# nodes
+
+
+def of_node(state: NodeState, plan: Plan, observed: Observed, desired: Desired | None) -> list[str]:
+    """What comes of a node."""
+    node = observed.nodes.get(state.node)
+    jobs = sorted(pod.key for pod in observed.pods.values() if pod.node == state.node and pod.holds_chips)
+    isolation = _isolation_of(state.node, plan.now, desired)
+    if isolation is not None:
+        return [_maintenance(isolation), *_leaving(jobs), *_cordon(node)]
+    if node is not None and node.maintenance:
+        return [f"it is in maintenance while its condition {node.maintenance} is true", *_leaving(jobs)]
+    found: list[str] = []
+    match state.state:
+        case NodeHealth.NOT_READY:
+            found.append("its jobs move when it has not been ready for 40 s; it takes work again when kubelet answers")
+        case NodeHealth.UNKNOWN:
+            found.append("it takes no new work until its device report is renewed: look at the agent's pod")
+        case NodeHealth.ISOLATED | NodeHealth.PRE_ISOLATED | NodeHealth.MANUALLY_ISOLATED:
+            codes = f"no longer name {', '.join(state.codes)}" if state.codes else "are clean"
+            found.append(f"it takes no new work until its reports {codes}")
+        case NodeHealth.HEALTHY | NodeHealth.SUB_HEALTHY:
+            pass
+    if node is not None and node.unschedulable:
+        found += _cordon(node)
+    return found or [f"{_pods(len(jobs))} of jobs on it: {_NOTHING_DUE}"]
+
+
+def _isolation_of(node: str, now: float, desired: Desired | None) -> Declared[Isolation] | None:
+    """The Isolation in force that names the whole node."""
+    for item in desired.isolations if desired is not None else ():
+        spec = item.document.spec
+        if node in spec.nodes and (spec.until is None or now < spec.until):
+            return item
+    return None
+
+
+def _maintenance(item: Declared[Isolation]) -> str:
+    spec, origin = item.document.spec, item.origin
+    until = f"until {rfc3339(spec.until)}, or " if spec.until is not None else "until "
+    return (
+        f"in maintenance by Isolation/{item.document.name} ({spec.reason}; {origin.file}:{origin.line}), "
+        f"{until}the document is deleted from Git"
+    )
+
+
+def _leaving(jobs: Sequence[str]) -> list[str]:
+    if not jobs:
+        return ["no pod of a job holds chips on it: it is empty"]
+    more = f" and {len(jobs) - _MOST_LINES} more" if len(jobs) > _MOST_LINES else ""
+    return [f"still on it: {', '.join(jobs[:_MOST_LINES])}{more}; they move within the budgets"]
+
+
+def _cordon(node: Node | None) -> list[str]:
+    if node is None or not node.unschedulable:
+        return []
+    if names.CORDONED in node.annotations:
+        return ["Belay cordoned it, and uncordons it when the maintenance ends"]
+    return [f"others cordoned it: `kubectl uncordon {node.name}` ends that, Belay does not"]
+
+
+def _pods(count: int) -> str:
+    return f"{count} {'pod' if count == 1 else 'pods'}"
+
+
+# pods and jobs
+
+
+def of_pod(pod: Pod, waits: str, plan: Plan, observed: Observed) -> list[str]:
+    """What comes of a pod; ``waits``: the reason for which it waits for a place."""
+    if pod.deleting is not None:
+        return [f"it ends: its grace time is over at {rfc3339(pod.deleting)}"]
+    if pod.phase == "Failed":
+        return _failed(pod, observed)
+    if pod.phase == "Succeeded":
+        return ["it has done its work"]
+    if waits:
+        return [f"it waits ({waits}), and every pass tries again: see the way out"]
+    if not pod.node:
+        return ["it waits for the scheduler named in it" if pod.scheduler else "it waits for a place"]
+    if pod.phase == "Pending":
+        return [f"it has its place: kubelet of {pod.node} starts it"]
+    return [f"it runs: {_NOTHING_DUE}"]
+
+
+def exit_codes(pod: Pod) -> list[str]:
+    """The containers that failed, and how."""
+    return [f"{one.name}: {one.exit_code}" for one in pod.containers if one.exit_code]
+
+
+def _failed(pod: Pod, observed: Observed) -> list[str]:
+    """Why a pod failed, where its last words are, and who makes it again."""
+    codes = ", ".join(exit_codes(pod))
+    lines = [f"it failed ({pod.reason or 'Error'}{f'; exit code of {codes}' if codes else ''})"]
+    for one in observed.evidence.get(pod.node, ()):
+        if (one.namespace, one.pod, one.uid) == (pod.namespace, pod.name, pod.uid):
+            lines += [f"its logs say: {event.example}" for event in one.events[-_MOST_LINES:] if event.example]
+    lines.append(f"read its last lines: `kubectl logs -n {pod.namespace} {pod.name}`")
+    if not pod.owner_kind:
+        return [*lines, "nothing makes it again: delete it, and create it anew"]
+    gangs, gang_of = group(observed)
+    gang = gangs.get(gang_of.get(pod.key, ""))
+    job = f"{gang.kind.partition('.')[0]} {gang.namespace}/{gang.name}" if gang is not None else pod.owner_kind
+    way = f": `belay explain job {gang.namespace}/{gang.name}` names the way out" if gang is not None else ""
+    return [*lines, f"{job} decides whether it is made again{way}"]
+
+
+def of_job(pods: Sequence[Pod], waits: str, ended: str, recovering: str) -> list[str]:
+    """What comes of a job; ``recovering``: the sentence of its open recovery."""
+    if ended:
+        return [f"it has ended ({ended}): Belay starts it again only where its retries say so"]
+    if recovering:
+        return [f"it recovers: {recovering}"]
+    if waits:
+        return [f"it waits ({waits}), and every pass tries again: see the way out"]
+    if any(pod.deleting is not None for pod in pods):
+        return ["its pods end, and are made again"]
+    starting = [pod for pod in pods if pod.phase == "Pending"]
+    if starting:
+        return [f"{_pods(len(starting))} of it start"]
+    return [f"it runs: {_NOTHING_DUE}"] if pods else ["its pods are still to be made"]
+
+
+__all__ = ["exit_codes", "of_chip", "of_job", "of_node", "of_pod"]
