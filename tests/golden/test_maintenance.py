@@ -110,7 +110,7 @@ def test_planned_work_is_no_fault_no_attempt_and_no_recovery() -> None:
     assert any("moved: Maintenance: node" in text and "optics are replaced" in text for _, text in kept.timeline)
 
 
-def test_a_cordon_of_somebody_else_stays_when_the_isolation_ends() -> None:
+def test_a_cordon_of_others_stays_when_the_isolation_ends() -> None:
     world, first, _ = started()
     cordon(world, first)
     for files in (isolated(first), isolated()):
