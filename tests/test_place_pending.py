@@ -127,7 +127,7 @@ INVALID: dict[str, tuple[list[Item], str]] = {
         "Parameter ra-block(32)/8 could not be bigger than sp-block(16)/8",
     ),
     "950 pods per rack block": (
-        _950(3, 8, sp_block="16", ra_block="16"),
+        _950(3, 8, sp_block="24", ra_block="16"),
         "number of tasks(3) must be multiple of nodes occupied by ra-block(2)",
     ),
     "950 rack blocks per block": (
@@ -136,7 +136,7 @@ INVALID: dict[str, tuple[list[Item], str]] = {
     "950 pods per block": (
         _950(5, 8, sp_block="32"), "job require total Pod(5) should be multiple of a sp-block size 4",
     ),
-    "950 single 9": (_950(1, 9, sp_block="9"), "single super-pod job require npu [1, 8], instead of 9"),
+    "950 single 9": (_950(1, 9, sp_block="8"), "single super-pod job require npu [1, 8], instead of 9"),
     "950 single, other block": (
         _950(1, 4, sp_block="8"), "single super-pod job sp-block annotation should equal require npu num",
     ),
@@ -193,7 +193,7 @@ UNFIT: dict[str, tuple[list[Item], str, str]] = {
     ),
     "ring": (
         [*_one(unhealthy=[0, 1, 6, 7], network=[2]), *job("j", 1, 4)],
-        "TopologyNotMet", "npu topology not meet job require,network unhealthy card is [ 2 ]",
+        "TopologyNotMet", "npu topology not meet job require,network unhealthy card is [ Ascend910-2 ]",
     ),
     "Box16": (
         [*_one(chips=16, unhealthy=[0, 1, 2, 9, 10, 11]), *job("j", 1, 6, policy="chip8-node16")],

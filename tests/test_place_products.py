@@ -61,6 +61,7 @@ CASES = {
     ),
     "300I chip strategy": Case("Ascend310", 8, (0, 4, 5), 3, [1, 6, 7], 6395),
     "300I Pro": Case("Ascend310P", 4, (0,), 2, [1, 2], 6397),
+    "200I SoC A1": Case("Ascend310P", 1, (), 1, [0], 6399, node_labels={"servertype": "soc"}),
     "300I Duo card": Case(
         "Ascend310P", 8, (0,), 1, [1], 16, labels={"duo": "true", "npu-310-strategy": "card"},
         node_labels={"infer-card-type": "card-300i-duo"},

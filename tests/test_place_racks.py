@@ -105,6 +105,11 @@ def _request(pods: int, each: int, **notes: str) -> JobRequest:
         (_request(4, 8, sp_block="16", ra_block="32"), 64, "ra-block(32)/8 could not be bigger than sp-block(16)/8"),
         (_request(3, 8, sp_block="24", ra_block="16"), 64, "number of tasks(3) must be multiple of nodes occupied"),
         (_request(6, 8, sp_block="24", ra_block="16"), 64, "spBlock= 24 / 8 must be multiple of tpBlock= 16 / 8"),
+        # where several parameters are wrong, the first of MindCluster's checks speaks
+        (_request(5, 8, sp_block="32"), None, "job require total Pod(5) should be multiple of a sp-block size 4"),
+        (_request(2, 4, sp_block="12", ra_block="3"), None, "Parameter sp-block(12) is not multiple of node npu (8)"),
+        (_request(2, 4, sp_block="16", ra_block="3"), 64, "Parameter ra-block(3) must be the power of 2"),
+        (_request(2, 8, sp_block="0"), None, "Parameter sp-block(0) is invalid."),
         (_request(5, 8, sp_block="32"), 64, "job require total Pod(5) should be multiple of a sp-block size 4"),
         (_request(1, 9, sp_block="8"), 64, "single super-pod job require npu [1, 8], instead of 9"),
         (_request(1, 4, sp_block="8"), 64, "sp-block annotation should equal require npu num"),
@@ -118,6 +123,7 @@ def test_illegal_jobs_are_refused_in_known_words(shape: JobRequest, limit: int |
 
 def test_legal_jobs() -> None:
     assert blocks(_request(16, 8, sp_block="32", ra_block="16"), 64) == RackBlocks(4, 4, False, 2, False)
+    assert blocks(_request(2, 8, sp_block="4"), 64) == RackBlocks(1, 2, False, 1, False)
     assert blocks(_request(1, 4, sp_block="4"), 64) == RackBlocks(1, 1, False, 1, False)
 
 

@@ -85,6 +85,13 @@ def test_a_share_is_written_into_the_binding() -> None:
     assert scope.scores == {"train/p": {"n0": 150 * 16}}
 
 
+def test_a_share_of_the_only_chip_of_a_node_is_no_whole_node() -> None:
+    scope = placed(shares("p", 20, GIB, created=worlds.NOW), chips=1)
+    (bound,) = bindings(scope).values()
+    assert "huawei.com/AscendReal" not in bound.annotations and f"{SHARE}vnpuId" not in bound.annotations
+    assert not any(key.startswith("ascend.kubectl.kubernetes.io") for key in bound.annotations)
+
+
 def test_pods_of_an_operator_are_numbered_on_their_chip() -> None:
     label = {"training.kubeflow.org/operator-name": "ascendjob-controller"}
     known = sharing("a", "n0", 0, 20, GIB)

@@ -429,7 +429,7 @@ def test_sub_health_follows_the_job_s_strategy(strategy: str, expected: tuple[bo
         assert scope.penalty[JOB]["n0"] == -1 and JOB not in scope.refused
     else:
         assert scope.refused[JOB] == {
-            "n0": "NodePredicate failed, cardSubHealthy=trueandswitchSubHealthy=false, "
+            "n0": "NodePredicate failed, cardSubHealthy=true andswitchSubHealthy=false, "
             f"but sub-healthy strategy is {strategy}"
         }
 

@@ -98,7 +98,7 @@ class Bindings:
                 now_ns=now_ns,
                 distributed=job.distributed,
                 is_operator_pod=OPERATOR_NAME in item.pod.labels,
-                whole_node=item.chips == view.base,
+                whole_node=item.chips == view.base and job.shared is None,
                 rank=self._rank(item.pod),
             )
         elif job.resource and item.pod.count:

@@ -123,6 +123,9 @@ def of(
     )
     if isinstance(rule, Refusal):
         return rule
+    racks = rack950.blocks(request, params.super_pod_size) if rule.topology == "rack" else None
+    if isinstance(racks, Refusal):
+        return racks  # before the sizes of pods: in MindCluster's order
     illegal = registry.check(rule, request)
     if illegal is not None and not rule.topology:
         illegal = illegal._replace(message=f"{ILLEGAL_SIZE}: {illegal.message}")
@@ -141,10 +144,7 @@ def of(
     if isinstance(cut, Blocks):
         strict = request.pods // cut.size > 1
         return SchedulerJob(gang, resource, npu_pods, request, rule.family, rule.topology, rule.node_chips, cut, strict)
-    if rule.topology == "rack":
-        racks = rack950.blocks(request, params.super_pod_size)
-        if isinstance(racks, Refusal):
-            return racks
+    if racks is not None:
         return SchedulerJob(gang, resource, npu_pods, request, rule.family, rule.topology, rule.node_chips, racks)
     if rule.topology == "multilevel":
         return _on_tree(

@@ -88,7 +88,7 @@ def _avoid_faulty(scope: Scope) -> None:
                 _add_penalty(scope, key, name, SUB_HEALTHY_PENALTY)
                 continue
             scope.refused.setdefault(key, {})[name] = (
-                f"NodePredicate failed, cardSubHealthy={str(card).lower()}andswitchSubHealthy={str(switch).lower()}, "
+                f"NodePredicate failed, cardSubHealthy={str(card).lower()} andswitchSubHealthy={str(switch).lower()}, "
                 f"but sub-healthy strategy is {strategy}"
             )
         for name in sorted({*restart_scope.memory_of(scope, gang).fault_nodes, *failed_now.get(key, ())}):

@@ -75,30 +75,46 @@ class RackBlocks(NamedTuple):
 
 def blocks(job: JobRequest, super_pod_nodes: int | None) -> RackBlocks | Refusal:
     """The job's blocks by ``sp-block`` and ``ra-block`` (chips), or why they are illegal, in MindCluster's words."""
-    limit = super_pod_nodes or 0
-    if not 1 <= limit <= MAX_SUPER_POD:
-        return _invalid(
-            SIZE_REASON,
-            f"Parameter super-pod-size({limit}) in volcano.yaml is invalid which should be in range "
-            f"[1,{MAX_SUPER_POD}]",
-        )
     chips = _number(job.annotations.get(BLOCK_KEY), job.total)
     part_chips = _number(job.annotations.get(RACK_BLOCK_KEY), CHIPS)
-    if chips < 1 or (chips % CHIPS and not (job.pods <= 1 and chips == job.total)):
-        return _invalid(BLOCK_REASON, f"Parameter sp-block({chips}) is not multiple of node npu ({CHIPS})")
     size, part = max(1, chips // CHIPS), -(-part_chips // CHIPS)
-    if size > limit:
-        return _invalid(
-            SIZE_REASON, f"Parameter spBlock({chips}/{CHIPS}={size}) is bigger than size of super-pod-size({limit})"
-        )
-    wrong = _rack_part(part_chips, chips, size, part, job) or _counts(job, chips, part_chips, size)
-    if wrong is not None:
-        return wrong
+
+    # the first rule that refuses is the sentence that people read and search for: in the order of MindCluster's checks
+    refusal = (
+        _sp_block(job, chips, size)
+        or _super_pod_size(super_pod_nodes or 0, chips, size)
+        or _rack_part(part_chips, chips, size, part, job)
+        or _counts(job, chips, part_chips)
+    )
+    if refusal is not None:
+        return refusal
+
     memory = job.annotations.get(MEMORY_KEY) == "true"
     if memory and job.total > MAX_MEMORY_CHIPS:
         text = f"in ubmem scene, task require npu nums should smaller than {MAX_MEMORY_CHIPS}, but recevice"
         return _invalid(COUNT_REASON, f"{text} {job.total}")
     return RackBlocks(size, max(1, job.pods // size), job.labels.get(AFFINITY_LABEL) == "soft", part, memory)
+
+
+def _sp_block(job: JobRequest, chips: int, size: int) -> Refusal | None:
+    if chips < 1:
+        return _invalid(BLOCK_REASON, f"Parameter sp-block({chips}) is invalid.")
+    if chips > CHIPS and chips % CHIPS:
+        return _invalid(BLOCK_REASON, f"Parameter sp-block({chips}) is not multiple of node npu ({CHIPS})")
+    if job.pods % size:
+        text = f"job require total Pod({job.pods}) should be multiple of a sp-block size {size}"
+        return _invalid("job task num is invalid", text)
+    return None
+
+
+def _super_pod_size(limit: int, chips: int, size: int) -> Refusal | None:
+    if not 1 <= limit <= MAX_SUPER_POD:
+        text = f"Parameter super-pod-size({limit}) in volcano.yaml is invalid which should be in range"
+        return _invalid(SIZE_REASON, f"{text} [1,{MAX_SUPER_POD}]")
+    if size > limit:
+        text = f"Parameter spBlock({chips}/{CHIPS}={size}) is bigger than size of super-pod-size({limit})"
+        return _invalid(SIZE_REASON, text)
+    return None
 
 
 def _rack_part(part_chips: int, chips: int, size: int, part: int, job: JobRequest) -> Refusal | None:
@@ -122,7 +138,7 @@ def _rack_part(part_chips: int, chips: int, size: int, part: int, job: JobReques
     return None
 
 
-def _counts(job: JobRequest, chips: int, part_chips: int, size: int) -> Refusal | None:
+def _counts(job: JobRequest, chips: int, part_chips: int) -> Refusal | None:
     if job.pods <= 1:
         if not 1 <= job.total <= CHIPS:
             return _invalid(COUNT_REASON, f"single super-pod job require npu [1, {CHIPS}], instead of {job.total}")
@@ -130,11 +146,6 @@ def _counts(job: JobRequest, chips: int, part_chips: int, size: int) -> Refusal 
             text = "single super-pod job sp-block annotation should equal require npu num"
             return _invalid(COUNT_REASON, text)
         return None
-    if job.pods % size:
-        return _invalid(
-            "job task num is invalid",
-            f"job require total Pod({job.pods}) should be multiple of a sp-block size {size}",
-        )
     if job.total % chips:
         text = f"distributed super-pod job require npu should be multiple of sp-block, instead of {job.total}"
         return _invalid(COUNT_REASON, text)
@@ -237,7 +248,8 @@ def _several(
         return _soft(healthy, left, found, cut, pods)
     if left:
         if len(ids) * cut.size == cut.part:
-            text = f"not found the 1 count of ra-block:{cut.part} in all racks of every super-pod, exit select process"
+            text = f"not found the 1 count of ra-block:{cut.part * CHIPS} in all racks of every super-pod, "
+            text += "exit select process"
             return Refusal(TOPOLOGY, text)
         return Refusal(TOPOLOGY, "scheduling failed in MultiSuperPodsSchedule strategy")
     return found

@@ -13,6 +13,7 @@ from engine.plan.place.families.base import NODE_INVALID, sizes
 from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed, lowest
 
 CHIPS = 8
+DEVICE_PREFIX = "Ascend910-"
 RINGS = (0x0F, 0xF0)
 LEGAL = frozenset({1, 2, 4, 8})
 UNFIT = 4
@@ -45,7 +46,7 @@ class Ring8:
             counts = ((node.free & ring).bit_count() for ring in RINGS)
             best = min((row[count - 1] for count in counts if count), default=UNFIT)
         if best == UNFIT:
-            shown = " ".join(str(chip) for chip in ids_of(node.network))
+            shown = ",".join(f"{DEVICE_PREFIX}{chip}" for chip in ids_of(node.network))
             return Refusal(TOPOLOGY, f"npu topology not meet job require,network unhealthy card is [ {shown} ]")
         return CHIPS * (node.allocatable * 4 - best) + (CHIPS - free)
 
