@@ -153,7 +153,7 @@ def flooded(world: World) -> None:
     ],
 )
 def test_the_controller_says_why_no_pass_comes(
-    cluster: Cluster,
+    cluster: Cluster,  # noqa: F811
     hinder: Callable[[World], None],
     reason: Hindrance,
     words: str,
