@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from engine.cli.explanation import explain
 from engine.kube import CONFIGMAP, NAMESPACE
 from engine.kube.errors import from_answer
-from engine.model.actions import CreateObject, PatchObject
+from engine.model.actions import CreateObject, Evidence, PatchObject
+from engine.model.plan import Plan
 from engine.model.refusals import LONGEST_WAIT_MS, RefusalCause, RefusalKey, is_waiting, wait_ms
 from engine.model.refused_actions import content_digest, refusal_key, refused_again
+from engine.observe.observed import observe
 from engine.sandbox import definitions
 from engine.store import connect
 from tests.gitrepo import Repo
@@ -96,6 +99,20 @@ def test_a_status_counts_by_its_object_since_it_holds_times() -> None:
 
     assert content_digest(patch("1")) == content_digest(patch("2"))
     assert refusal_key(patch("1")) != refusal_key(created("1"))
+
+
+def test_a_job_that_the_api_server_refuses_is_explained_by_its_answer() -> None:
+    body = {"apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "metadata": {"name": "n"}}
+    action = CreateObject(
+        reason="Missing", message="m", api_version="mindxdl.gitee.com/v1", object_kind="AscendJob",
+        namespace="defualt", name="n", object=body, evidence=Evidence(rule="sync", file="desired/n.yaml", line=3),
+    )  # fmt: skip
+    key = refusal_key(action)
+    assert key is not None
+    row = refused_again(action, key, RefusalCause.NAMESPACE_MISSING, 'namespaces "defualt" not found', None, 1_000)
+    said = explain("job", "defualt/n", Plan("r", 2.0, refusals=(row,)), observe([]))
+    assert said["refused"]["cause"] == "NamespaceMissing" and "not found" in said["refused"]["answer"]
+    assert (said["refused"]["file"], said["refused"]["line"], said["pods"]) == ("desired/n.yaml", 3, [])
 
 
 class World:

@@ -90,7 +90,10 @@ def _phase(pod: Pod) -> str:
 def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[str, Any]:
     gangs, gang_of = group(observed)
     waits = pending_by_gang(plan.pending, gangs)
-    key = _single_match({*gangs, *waits, *observed.history.jobs}, "job", name)
+    refused = {
+        f"{row.key.namespace}/{row.key.kind}/{row.key.name}": row for row in plan.refusals if row.key.kind in JOB_KINDS
+    }
+    key = _single_match({*gangs, *waits, *observed.history.jobs, *refused}, "job", name)
     namespace, kind, job = key.split("/", 2)
     gang = gangs.get(key)
     pods = [observed.pods[p] for p in gang.pods if p in observed.pods] if gang else []
@@ -107,6 +110,8 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
             ),
         ),
     }
+    if key in refused:
+        body["refused"] = refused[key].document()
     if key in waits:
         body["pending"] = _pending(waits[key])
     if gang is not None:

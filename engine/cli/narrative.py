@@ -32,6 +32,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "unblock": "way out",
     "near": "nodes of the way out",
     "pending": "why it waits",
+    "refused": "refused by the API server",
     "hit": "pods that faults hit",
     "impact": "impact of faults",
     "holds": "held out of service by",
