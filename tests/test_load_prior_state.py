@@ -102,6 +102,7 @@ spec:
   template:
     metadata: {labels: {a: b}}
     spec:
+      schedulerName: belay
       containers: [{name: x, image: "x:1", resources: {limits: {huawei.com/Ascend910: 1}}}]
 """
 VOLCANO = """apiVersion: batch.volcano.sh/v1alpha1

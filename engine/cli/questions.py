@@ -22,17 +22,22 @@ if TYPE_CHECKING:
 @click.command(short_help="Check a state repository. Exit 1 on errors.")
 @click.argument("directory", metavar="DIR")
 @click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over the tree's own.")
+@click.option("--cluster", metavar="FILE|live", help="Check selectors, queues, nodes and chips against a cluster, too.")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
 @output_option()
 @fails_clearly
-def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
+def validate(
+    directory: str, policies: tuple[str, ...], cluster: str | None, kubeconfig: str | None, output: str
+) -> None:
     """Check every document of a state repository and play the tests of its fault policies; all findings at
-    file:line:col. Exit 1 on errors or warnings.
+    file:line:col. Exit 1 on errors or warnings, and where there is no document at all.
     """
     from engine.cli import output as show
     from engine.cli.summary import validation_summary
     from engine.replay.offline import validated
 
-    loaded = validated(directory, policies)
+    items = cluster_items(cluster, None, kubeconfig)[0] if cluster else None
+    loaded = validated(directory, policies, items, time.time())
     errors = sum(d.severity == "error" for d in loaded.diagnostics)
     warnings = sum(d.severity == "warning" for d in loaded.diagnostics)
     if output in ("json", "yaml"):
@@ -41,7 +46,7 @@ def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
         for finding in loaded.diagnostics:
             show.text(str(finding), hang=4)
         click.echo(validation_summary(loaded), err=bool(errors or warnings))
-    sys.exit(1 if errors or warnings else 0)
+    sys.exit(1 if errors or warnings or not loaded.good else 0)
 
 
 @click.command(short_help="Show what the next pass does, why, and the outcome.")
@@ -55,7 +60,7 @@ def plan(explain: bool, exit_code: bool, now_only: bool, output: str, **inputs: 
     """Show what the next pass does, and why; then the outcome once nothing is left to do.
 
     The outcome is simulated on a copy: where each job is placed, or why it waits and the way out; which pods are
-    evicted and the work lost with them; what is pruned (field ``outcome``).
+    evicted and the work lost with them; what is pruned (field ``outcome``). Exit 1 where a document is refused.
     """
     from engine.cli import output as show
     from engine.cli.summary import outcome_table, plan_table
@@ -79,7 +84,8 @@ def plan(explain: bool, exit_code: bool, now_only: bool, output: str, **inputs: 
     note = left_out(result, items, inputs["cluster"])
     if note:
         click.echo(show.plain(note), err=True)
-    sys.exit(1 if exit_code and (result.actions or result.deferred) else 0)
+    refused = any(finding.severity == "error" and finding.file for finding in result.diagnostics)
+    sys.exit(1 if refused or (exit_code and (result.actions or result.deferred)) else 0)
 
 
 @click.command(short_help="Show what Git would change. Exit 1 if it would.")

@@ -13,6 +13,7 @@ from engine.load.layers import Layer, LayerItem, is_belay
 from engine.load.parser import FileEntry, FileResult, similar_kind
 from engine.load.prior_state import FileVersion, PriorState, Retained
 from engine.load.references import KnownNames, check_references, check_schedule_policy
+from engine.load.workloads import check_use
 from engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
 
 #: Kinds that other documents name.
@@ -217,6 +218,8 @@ class Assembly:
         for item in self.layer.values():
             if item.entry.policies:
                 self.diagnostics.extend(_policy_warnings(item.entry, names))
+            if item.entry.uses:
+                self.diagnostics.extend(_use_warnings(item.entry, names))
         for entry in self.salvaged:
             found = check_references(entry.salvaged, names) if entry.salvaged is not None else ()
             # other findings may come from a wrong field that was removed
@@ -240,6 +243,16 @@ def _policy_warnings(entry: FileEntry, names: KnownNames) -> Iterator[Diagnostic
     for policy, line, column, where in entry.policies:
         if text := check_schedule_policy(policy, names):
             yield Diagnostic("warning", str(entry.key), entry.origin.file, line, column, where, text)
+
+
+def _use_warnings(entry: FileEntry, names: KnownNames) -> Iterator[Diagnostic]:
+    """Warnings of pods that cannot run as they are written, one of a kind for a document."""
+    seen: set[str] = set()
+    for use, line, column, where in entry.uses:
+        for text in check_use(use, names):
+            if text not in seen:
+                seen.add(text)
+                yield Diagnostic("warning", str(entry.key), entry.origin.file, line, column, where, text)
 
 
 def _reference_problems(entry: FileEntry, names: KnownNames) -> list[Problem]:

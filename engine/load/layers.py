@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from engine.documents import BelayDocument, Declared, FaultTable, Manifest, NodePool, Product, VNPUTemplates
+from engine.documents import (
+    BelayDocument,
+    Declared,
+    Desired,
+    FaultTable,
+    Manifest,
+    NodePool,
+    Product,
+    SchedulingSettings,
+    VNPULayout,
+    VNPUTemplates,
+)
 from engine.documents.kinds import API_VERSION
 from engine.load.parser import FileEntry
 from engine.load.references import KnownNames
@@ -56,4 +67,13 @@ def names_of(layer: Mapping[ObjectKey, LayerItem], broken: Iterable[ObjectKey]) 
         return {name: declared.document for name, declared in documents_of(belay, kind).items()}
 
     declared_broken = frozenset((key.kind, key.name) for key in broken if is_belay(key))
-    return KnownNames(plain(Product), plain(VNPUTemplates), plain(FaultTable), plain(NodePool), declared_broken)
+    settings = Desired(scheduling=tuple(documents_of(belay, SchedulingSettings).values())).settings
+    return KnownNames(
+        products=plain(Product),
+        templates=plain(VNPUTemplates),
+        tables=plain(FaultTable),
+        pools=plain(NodePool),
+        broken=declared_broken,
+        layouts=tuple(plain(VNPULayout).values()),
+        schedulers=tuple(settings.scheduler_names),
+    )

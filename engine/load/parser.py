@@ -19,11 +19,21 @@ from engine.documents.manifests import ACCEPTED, SECRET_HINT, accepted_kinds, ch
 from engine.documents.pods import POLICY_ANNOTATION
 from engine.documents.problems import Path, Problem, Problems
 from engine.load import yaml12
+from engine.load.pod_uses import PodUse, pod_uses
 from engine.load.validation_errors import problems_of
 from engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
 
 MAX_DIAGNOSTICS: Final = 100
 """Most diagnostics of one file; one more counts the rest."""
+
+
+class PlacedUse(NamedTuple):
+    """What a pod asks for, and its place."""
+
+    use: PodUse
+    line: int
+    column: int
+    field: str
 
 
 class NamedPolicy(NamedTuple):
@@ -47,7 +57,8 @@ class FileEntry:
 
     ``key`` is ``None`` when the document has no readable name, ``value`` when it must not be used. ``index`` and
     ``path`` lead back to its node. ``text``, the whole file, is kept for Belay's own kinds only, because their
-    references are checked later; ``policies`` are the schedule policies that a manifest names. ``salvaged`` is a broken
+    references are checked later; ``policies`` are the schedule policies that a manifest names, ``uses``
+    what its pods ask for. ``salvaged`` is a broken
     document of Belay's without its wrong fields, so that its references are checked all the same.
     """
 
@@ -59,6 +70,7 @@ class FileEntry:
     text: bytes = b""
     policies: tuple[NamedPolicy, ...] = ()
     salvaged: BelayDocument | None = None
+    uses: tuple[PlacedUse, ...] = ()
 
     def report(self, problem: Problem) -> Diagnostic:
         """The diagnostic of a problem that was found after reading."""
@@ -133,6 +145,10 @@ class _Reader:
             NamedPolicy(policy, *yaml12.locate(node, path + where))
             for where, policy in (_policies(body) if isinstance(value, Manifest) else ())
         ]
+        uses = [
+            PlacedUse(use, *yaml12.locate(node, path + where))
+            for where, use in (pod_uses(body) if isinstance(value, Manifest) else ())
+        ]
         salvaged = (
             _without_wrong_fields(body)
             if broken and isinstance(body, dict) and body.get("apiVersion") == API_VERSION
@@ -140,7 +156,7 @@ class _Reader:
         )
         text = self.data if isinstance(value, Declared) or salvaged else b""
         found = None if broken else value
-        self.entries.append(FileEntry(key, found, origin, index, path, text, tuple(policies), salvaged))
+        self.entries.append(FileEntry(key, found, origin, index, path, text, tuple(policies), salvaged, tuple(uses)))
 
 
 def read_file(path: str, data: bytes) -> FileResult:

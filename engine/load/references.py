@@ -18,7 +18,7 @@ from engine.documents import (
 )
 from engine.documents.problems import Path, Problem
 from engine.load.links import check_links
-from engine.model.vnpu import unfit
+from engine.model.vnpu import cores, unfit
 
 IMPLICIT_POOL = "default"
 
@@ -32,6 +32,8 @@ class KnownNames:
     tables: Mapping[str, FaultTable]
     pools: Mapping[str, NodePool]
     broken: frozenset[tuple[str, str]]
+    layouts: tuple[VNPULayout, ...] = ()
+    schedulers: tuple[str, ...] = ("belay",)
 
     def knows(self, kind: str, name: str, among: Mapping[str, object]) -> bool:
         """Whether a document of that kind and name is declared, usable or broken."""
@@ -117,7 +119,7 @@ def _check_layout(layout: VNPULayout, names: KnownNames) -> Iterator[Problem]:
         for place, name in unknown:
             yield _unknown(("spec", "chips", index, "templates", place), "vNPU template", name, known)
         if row.templates and not unknown and not any(_fits(row.templates, templates) for templates in families):
-            text = f"{', '.join(row.templates)} do not fit on one chip together"
+            text = f"{', '.join(row.templates)} do not fit on one chip together: {_why_unfit(row.templates, families)}"
             yield Problem(("spec", "chips", index, "templates"), text)
 
 
@@ -134,6 +136,22 @@ def _families(product: Product | None, names: KnownNames) -> list[VNPUTemplates]
         for templates in names.families.values()
         if any(keys.intersection((*row.chip_names, *row.server_types)) for row in templates.spec.chips)
     ]
+
+
+def _why_unfit(wanted: tuple[str, ...], families: list[VNPUTemplates]) -> str:
+    """What is missing on a chip, and the templates that fit in place of the last one that is too much."""
+    family = next((f for f in families if all(name in f.by_name for name in wanted)), None)
+    if family is None:
+        return "they belong to chips of different families"
+    row = family.spec.chips[0]
+    lacking = unfit(row.totals, [family.by_name[name].size(row.aicore) for name in wanted]) or ""
+    for place in range(len(wanted), 0, -1):
+        rest = (*wanted[: place - 1], *wanted[place:])
+        others = [t.name for t in family.spec.templates if _fits((*rest, t.name), family)]
+        others.sort(key=lambda name: -cores(name))
+        if others:
+            return f"{lacking}; in place of {wanted[place - 1]} fits {' or '.join(others[:4])}"
+    return f"{lacking}; fewer of them fit"
 
 
 def _fits(wanted: tuple[str, ...], templates: VNPUTemplates) -> bool:

@@ -25,6 +25,7 @@ from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339
 from engine.observe.observed import key_of, observe
 from engine.plan import plan
+from engine.replay import validation
 from engine.replay.recording import LATEST
 from engine.simulate.rehearsal import rehearse
 from engine.source.confirmations import confirmed_in
@@ -97,11 +98,14 @@ def with_confirmations(desired: Desired, tree: str, cluster: Sequence[Mapping[st
     return dataclasses.replace(desired, confirmed=confirmed_in(Path(tree), base))
 
 
-def validated(tree: str, overlays: Sequence[str] = ()) -> Loaded:
+def validated(
+    tree: str, overlays: Sequence[str] = (), cluster: Sequence[Mapping[str, Any]] | None = None, now: float = 0.0
+) -> Loaded:
     """A repository folder, loaded and checked, and the tests that its fault policies carry played.
 
     A failed expectation is an error at its place. Tests of shipped policies are not played: they expect the shipped
-    tables, which the tree may change.
+    tables, which the tree may change. With the objects of a ``cluster``, what is declared is compared with them, and
+    with the clock ``now``.
     """
     files, extra = tree_of(tree), [policies_of(folder) for folder in overlays]
     loaded = load(files, overlays=extra)
@@ -112,6 +116,11 @@ def validated(tree: str, overlays: Sequence[str] = ()) -> Loaded:
             line, column, field = location_of(texts, policy.origin, failure.path)
             name = f"FaultPolicy/{policy.document.name}"
             found.append(Diagnostic("error", name, policy.origin.file, line, column, field, failure.message))
+    found += validation.against_clock(loaded.desired, now)
+    if cluster is None:
+        found += validation.undeclared_queues(loaded.desired, None)
+    else:
+        found += validation.against_cluster(loaded.desired, observe(list(cluster)))
     findings = sorted({*loaded.diagnostics, *found}, key=lambda item: (item.file, item.line, item.column, item))
     return dataclasses.replace(loaded, diagnostics=tuple(findings))
 

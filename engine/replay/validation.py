@@ -1,0 +1,113 @@
+"""What a repository declares against a clock and a cluster: what its documents alone cannot tell."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from engine.documents import Declared, Desired, Isolation, Manifest
+from engine.gangs.forming import QUEUE_NAME_KEY
+from engine.model.cluster import Node, Observed
+from engine.model.diagnostics import Diagnostic, Origin
+from engine.model.times import rfc3339
+from engine.model.unstructured import nested_map
+
+_QUEUE_API: Final = "scheduling.volcano.sh/v1beta1"
+_EVERYWHERE: Final = frozenset({"default", "root"})
+_SHOWN: Final = 8
+
+
+def against_clock(desired: Desired, now: float) -> Iterator[Diagnostic]:
+    """Isolations whose end has passed: they isolate nothing any more."""
+    for declared in desired.isolations:
+        until = declared.document.spec.until
+        if until is not None and until <= now:
+            text = f"ended at {rfc3339(until)}, so it isolates nothing: remove it, or give a later time"
+            yield _finding(declared.document.KIND, declared.document.name, declared.origin, "spec.until", text)
+
+
+def undeclared_queues(desired: Desired, existing: Iterable[str] | None) -> Iterator[Diagnostic]:
+    """Jobs in queues that neither Git nor the cluster has; without a cluster (None) only where Git declares queues."""
+    declared = {queue.name for queue in desired.settings.queues}
+    declared |= {m.key.name for m in desired.manifests if (m.key.api_version, m.key.kind) == (_QUEUE_API, "Queue")}
+    known = _EVERYWHERE | declared | set(existing or ())
+    if existing is None and not declared:
+        return
+
+    for manifest in desired.manifests:
+        queue = _queue_of(manifest)
+        if not queue or queue in known:
+            continue
+        close = difflib.get_close_matches(queue, sorted(known), n=1, cutoff=0.7)
+        meant = f"did you mean {close[0]}?" if close else f"known are {_listed(known)}"
+        where = "neither Git nor the cluster has" if existing is not None else "Git declares no"
+        text = f"{where} queue {queue!r:.80}, and a job there waits for ever: {meant}"
+        origin = manifest.origin
+        yield Diagnostic("warning", str(manifest.key), origin.file, origin.line, origin.column, "queue", text)
+
+
+def against_cluster(desired: Desired, observed: Observed) -> Iterator[Diagnostic]:
+    """Selectors that match no node, and Isolations of nodes or chips that do not exist."""
+    nodes = observed.nodes
+    rows = [(one.document, one.document.spec.selector, one.origin) for one in desired.pools]
+    rows_of_layouts = [(one.document, one.document.spec.selector, one.origin) for one in desired.layouts]
+    for document, selector, origin in (*rows, *rows_of_layouts):
+        if selector is None or any(selector.matches(node.labels) for node in nodes.values()):
+            continue
+        text = f"matches none of the {len(nodes)} nodes of the cluster{_near_labels(selector.match_labels, nodes)}"
+        yield _finding(document.KIND, document.name, origin, "spec.selector", text)
+    for isolation in desired.isolations:
+        yield from _isolation(isolation, observed)
+    yield from undeclared_queues(desired, _queues(observed))
+
+
+def _isolation(declared: Declared[Isolation], observed: Observed) -> Iterator[Diagnostic]:
+    document, spec = declared.document, declared.document.spec
+    for name in (*spec.nodes, *(row.node for row in spec.chips)):
+        if name not in observed.nodes:
+            close = difflib.get_close_matches(name, sorted(observed.nodes), n=1, cutoff=0.7)
+            meant = f": did you mean {close[0]}?" if close else ""
+            text = f"the cluster has no node {name}{meant}"
+            yield _finding(document.KIND, document.name, declared.origin, "spec.nodes", text)
+    for row in spec.chips:
+        report = observed.reports.get(row.node)
+        beyond = [chip for chip in row.chips if report is not None and not report.listed >> chip & 1]
+        if beyond and report is not None:
+            text = f"node {row.node} has no chip {', '.join(map(str, beyond))}: it has {report.listed.bit_count()}"
+            yield _finding(document.KIND, document.name, declared.origin, "spec.chips", text)
+
+
+def _near_labels(wanted: Mapping[str, str], nodes: Mapping[str, Node]) -> str:
+    """The values that nodes have for the first label that none matches."""
+    for key, value in sorted(wanted.items()):
+        found = {node.labels[key] for node in nodes.values() if key in node.labels}
+        if value not in found:
+            return f": {key} is {_listed(found)} there, not {value}" if found else f": no node has label {key}"
+    return ""
+
+
+def _queue_of(manifest: Manifest) -> str:
+    """The queue that a job or its pods name; empty for none."""
+    body: Mapping[str, Any] = manifest.body
+    places = (
+        nested_map(body, "spec", "runPolicy", "schedulingPolicy").get("queue"),
+        nested_map(body, "spec").get("queue") if manifest.key.api_version.startswith("batch.volcano.sh") else None,
+        nested_map(body, "metadata", "annotations").get(QUEUE_NAME_KEY),
+        nested_map(body, "spec", "template", "metadata", "annotations").get(QUEUE_NAME_KEY),
+    )
+    return next((str(place) for place in places if place), "")
+
+
+def _queues(observed: Observed) -> list[str]:
+    return [key.name for key in observed.objects if (key.api_version, key.kind) == (_QUEUE_API, "Queue")]
+
+
+def _finding(kind: str, name: str, origin: Origin, field: str, text: str) -> Diagnostic:
+    return Diagnostic("warning", f"{kind}/{name}", origin.file, origin.line, origin.column, field, text)
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+    return ", ".join(ordered[:_SHOWN]) + more
