@@ -116,7 +116,7 @@ AGAINST: dict[str, tuple[list[Document], tuple[str, ...]]] = {
         [own("Isolation", chips=[{"node": "n0", "chips": "7-9"}], reason="r")],
         ("no chip 8, 9", "it has 8"),
     ),
-    "a queue that nobody has": ([volcano("reserch")], ("neither Git nor the cluster has queue 'reserch'",)),
+    "a queue that none has": ([volcano("reserch")], ("neither Git nor the cluster has queue 'reserch'",)),
 }
 
 
