@@ -19,6 +19,7 @@ from engine.documents import KINDS
 from engine.load.schemas import schemas
 from engine.model.pending_reasons import INSUFFICIENT, REASONS
 from engine.settings import _BOUNDS, PREFIX, Settings
+from tests import feature_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -33,6 +34,7 @@ _FIELDS = "| field | type | default | meaning |\n|---|---|---|---|\n"
 _INDEX = """# Reference
 
 {made}
+- [Products, features and parts](features.md): what each product can do, and what of Belay does it
 - [Commands](commands.md): every verb with its options
 - [Settings](settings.md): every `BELAY_*` variable
 - [Flags of agents](agent.md): agent, device plugin, exporter
@@ -320,6 +322,7 @@ def pages() -> dict[str, str]:
     theirs = [
         f"| [{d['spec']['names']['kind']}](kinds/{n}.md) | {d['spec']['group']} |" for n, d in definitions().items()
     ]
+    found["features.md"] = feature_pages.page(_MADE)
     found["README.md"] = _INDEX.format(made=_MADE, own="\n".join(own), theirs="\n".join(theirs))
     return {name: re.sub(r"\n{3,}", "\n\n", text) for name, text in found.items()}
 

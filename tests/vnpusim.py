@@ -41,7 +41,9 @@ class VNPUWorld(World):
 
     def push(self, files: Mapping[str, bytes], *, broken: bool = False) -> None:
         """A new revision, with the settings that nodes which offer AI cores need."""
-        super().push(files | {"policies/on-demand.yaml": ON_DEMAND} if self.on_demand else files, broken=broken)
+        settled = any(b"SchedulingSettings" in data for data in files.values())
+        lacks = self.on_demand and not settled
+        super().push({**files, "policies/on-demand.yaml": ON_DEMAND} if lacks else files, broken=broken)
 
     def move(self) -> None:
         """The faked rest; then kubelets offer what there is."""

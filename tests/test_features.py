@@ -1,0 +1,233 @@
+"""Pages of tasks: every sample is pushed to a simulated cluster; tables of products are what loader and planner do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agents.node.__main__ import _parser as agent_parser
+from engine.documents import Desired, Product
+from engine.load import load
+from engine.model.actions import BindPod
+from engine.plan import plan
+from tests import feature_pages, vnpusim, vnpuworld, worlds
+from tests.feature_pages import FEATURES, NO, YES
+from tests.simworld import A2, INFER, Node, World
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+TASKS = sorted(page.stem for page in (DOCS / "tasks").glob("*.md") if page.name != "README.md")
+SHIPPED: Desired = load({}, has_git=False).desired
+_BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def files_of(page: str) -> dict[str, bytes]:
+    """The samples of a page, as files of a state repository."""
+    blocks = _BLOCK.findall((DOCS / "tasks" / f"{page}.md").read_text())
+    return {f"desired/{page}-{number}.yaml": block.encode() for number, block in enumerate(blocks)}
+
+
+def cluster(files: dict[str, bytes], training: int = 2) -> World:
+    """Training servers and one of inference."""
+    nodes = [Node(f"node-{number}", labels=A2) for number in range(1, training + 1)]
+    return World(files, [*nodes, Node("infer-1", kind="Ascend310P", labels=INFER)])
+
+
+def bound(world: World) -> dict[str, str]:
+    """Pods and their nodes."""
+    pods = [body for key, body in world.objects.items() if key.kind == "Pod"]
+    return {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in pods}
+
+
+def chips_of(world: World) -> dict[str, str]:
+    """Pods and the chips that they were given."""
+    found = {}
+    for key, body in world.objects.items():
+        notes = body["metadata"].get("annotations") or {}
+        if key.kind == "Pod":
+            found[key.name] = next((v for k, v in notes.items() if re.fullmatch(r"huawei\.com/Ascend\d+P?", k)), "")
+    return found
+
+
+def served(world: vnpusim.VNPUWorld) -> int:
+    """Pods that hold a vNPU."""
+    return len({vnpu.used_by for node in world.nodes.values() for vnpu in node.vnpus if vnpu.used_by})
+
+
+@pytest.mark.parametrize("page", TASKS)
+def test_samples_are_without_a_finding(page: str) -> None:
+    found = load(files_of(page), revision="r")
+    assert [str(one) for one in found.diagnostics] == []
+
+
+def test_whole_chips_go_to_the_jobs_of_the_page() -> None:
+    world = cluster(files_of("whole-chips"), 3)
+    world.until_quiet()
+    placed = bound(world)
+    training = [placed[name] for name in ("train-master-0", "train-worker-0", "batch-worker-0")]
+    assert sorted(training) == ["node-1", "node-2", "node-3"]
+    (serve,) = [name for name in placed if name.startswith("serve-")]
+    assert placed[serve] == "infer-1" and len(chips_of(world)[serve].split(",")) == 2
+
+
+def test_static_vnpus_of_the_page_are_cut_and_given_out() -> None:
+    world = vnpusim.VNPUWorld(files_of("static-vnpu"), {"infer-1": 2})
+    world.until_quiet()
+    assert served(world) == 2
+    cut = sorted(vnpu.template for vnpu in world.nodes["infer-1"].vnpus)
+    assert cut == ["vir02_1c"] * 4 + ["vir04_3c"] * 2
+
+
+def test_dynamic_vnpus_of_the_page_are_cut_as_pods_ask() -> None:
+    world = vnpusim.VNPUWorld(files_of("dynamic-vnpu"), {"infer-1": 1}, on_demand=["infer-1"])
+    world.until_quiet()
+    assert served(world) == 2
+    assert [vnpu.template for vnpu in world.nodes["infer-1"].vnpus] == ["vir04_3c"] * 2
+
+
+def test_without_the_setting_of_the_page_a_dynamic_vnpu_is_refused() -> None:
+    pod = vnpuworld.wants("p", 4)
+    seen = worlds.observed([vnpuworld.node("n0")], [vnpuworld.report("n0")], [pod])
+    (waits,) = plan(worlds.desired(), seen, worlds.NOW).pending
+    assert "only support static vnpu" in waits.message
+
+
+def test_soft_shares_of_the_page_share_one_chip() -> None:
+    (template,) = [
+        body["spec"]["template"]
+        for body in yaml.safe_load_all(files_of("soft-vnpu")["desired/soft-vnpu-0.yaml"])
+        if body["kind"] == "Deployment"
+    ]
+    limits = template["spec"]["containers"][0]["resources"]["limits"]
+    ((resource, count),) = limits.items()
+    meta = template["metadata"]
+    pods = [
+        worlds.pod(name, resource=resource, count=count, labels=meta["labels"], annotations=meta["annotations"])
+        for name in ("a", "b")
+    ]
+    report = worlds.report("n0", chips=2)
+    made = plan(worlds.desired(), worlds.observed([vnpuworld.soft_node("n0")], [report], pods), worlds.NOW)
+    given = [action for action in made.actions if isinstance(action, BindPod)]
+    assert [action.pod for action in given] == ["a", "b"] and len({action.chips for action in given}) == 1
+
+
+def test_the_elastic_job_of_the_page_goes_on_smaller() -> None:
+    world = cluster(files_of("elastic-training"))
+    world.until_quiet()
+    assert sorted(bound(world).values()) == ["node-1", "node-2"]
+    world.fault("node-2", 3, level="SeparateNPU")
+    world.until_quiet()
+    assert list(bound(world).values()) == ["node-1"]
+
+
+def test_the_server_of_the_page_heals() -> None:
+    world = cluster(files_of("inference-recovery"))
+    world.until_quiet()
+    before = chips_of(world)
+    victim = min(before)
+    world.fault("infer-1", int(before[victim].rpartition("-")[2]), level="RestartBusiness")
+    world.until_quiet()
+    after = chips_of(world)
+    assert len(after) == 2 and len(set(before) & set(after)) == 1 and victim not in after
+    assert [group for _, group in world.nodes["infer-1"].reset_log] == [(int(before[victim].rpartition("-")[2]),)]
+
+
+def test_the_resumable_job_of_the_page_has_its_variables_and_its_labels() -> None:
+    world = cluster(files_of("resumable-training"))
+    world.until_quiet()
+    assert sorted(bound(world).values()) == ["node-1", "node-2"]
+    pod = next(body for key, body in world.objects.items() if key.kind == "Pod")
+    env = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
+    assert env["PROCESS_RECOVER"] == "on" and env["ENABLE_RESTART_FAULT_PROCESS"] == "on"
+    assert set(env["HIGH_AVAILABILITY"].split(",")) >= {"dump", "recover", "retry"}
+
+
+@pytest.mark.parametrize(("labels", "left"), [({"pod-rescheduling": "on"}, 1), ({}, 0)])
+def test_with_pod_rescheduling_only_the_pod_on_bad_hardware_goes(labels: dict[str, str], left: int) -> None:
+    files = files_of("resumable-training")
+    ((name, data),) = files.items()
+    documents = list(yaml.safe_load_all(data))
+    kept = {
+        k: v
+        for k, v in documents[1]["metadata"]["labels"].items()
+        if k not in ("pod-rescheduling", "process-recover-enable")
+    }
+    documents[1]["metadata"] |= {"labels": kept | labels, "annotations": {}}
+    for replicas in documents[1]["spec"]["replicaSpecs"].values():
+        replicas["template"]["spec"].pop("terminationGracePeriodSeconds", None)
+    world = cluster({name: yaml.safe_dump_all(documents).encode()}, 3)
+    world.until_quiet()
+    hit = bound(world)["resumable-worker-0"]
+    before = {body["metadata"]["uid"] for key, body in world.objects.items() if key.kind == "Pod"}
+    world.fault(hit, 3, level="SeparateNPU")
+    world.until_quiet()
+    assert len(bound(world)) == 2 and hit not in bound(world).values()
+    after = {body["metadata"]["uid"] for key, body in world.objects.items() if key.kind == "Pod"}
+    assert len(before & after) == left
+
+
+# ---- the tables
+
+A3_CHIPS = "Ascend910A3-20"
+SERVERS = feature_pages.servers(SHIPPED)
+
+
+def rows() -> dict[str, list[str]]:
+    """Cells of the table of products as the page has them, by product."""
+    page = (DOCS / "reference/features.md").read_text()
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "(`" in line]
+    return {row[0].partition("(`")[2].rpartition("`)")[0].split("`")[-1]: row for row in found if len(row) == 7}
+
+
+def layout(product: Product, mode: str) -> bytes:
+    """A pool of the product, and a layout of this mode on it."""
+    names = set(product.spec.chip_names)
+    family = next(
+        (one for one in SHIPPED.families.values() if any(names & set(row.chip_names) for row in one.spec.chips)),
+        SHIPPED.families[product.spec.vnpu.family or A3_CHIPS],
+    )
+    chips = f"  chips: [{{chips: '0', templates: [{family.spec.templates[0].name}]}}]\n" if mode == "static" else ""
+    return (
+        "apiVersion: belay.dev/v1alpha1\nkind: NodePool\nmetadata: {name: p}\n"
+        f"spec: {{selector: {{matchLabels: {{a: b}}}}, product: {product.name}}}\n---\n"
+        "apiVersion: belay.dev/v1alpha1\nkind: VNPULayout\nmetadata: {name: l}\n"
+        f"spec:\n  pool: p\n  mode: {mode}\n{chips}"
+    ).encode()
+
+
+def test_every_server_has_a_row() -> None:
+    assert list(rows()) == [product.name for product in SERVERS]
+
+
+@pytest.mark.parametrize("product", SERVERS, ids=lambda product: product.name)
+@pytest.mark.parametrize(("mode", "column"), [("static", 3), ("dynamic", 4), ("soft", 5)])
+def test_a_cell_about_vnpus_is_what_the_loader_accepts(product: Product, mode: str, column: int) -> None:
+    errors = [one for one in load({"desired/l.yaml": layout(product, mode)}).diagnostics if one.severity == "error"]
+    assert rows()[product.name][column] == (NO if errors else YES), errors
+
+
+@pytest.mark.parametrize("product", SERVERS, ids=lambda product: product.name)
+def test_resource_chips_and_resets_of_a_row_are_the_policys(product: Product) -> None:
+    row = rows()[product.name]
+    assert row[1] == f"`{product.spec.resource}`" and int(row[2]) == product.spec.chips_per_node
+    reset = product.spec.reset
+    alone = not reset.groups and not reset.group_size and str(reset.scope) == "chip"
+    assert (row[6] == "the chip") is alone
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.page)
+def test_a_feature_names_parts_that_exist_and_a_page_with_its_words(feature: feature_pages.Feature) -> None:
+    roles = {info.alias or name for name, info in type(SHIPPED.settings.roles).model_fields.items()}
+    assert set(feature.roles) <= roles
+    flags = {word for action in agent_parser()._actions for word in action.option_strings}
+    assert set(re.findall(r"`(--[a-z-]+)`", feature.agent)) <= flags
+    page = (DOCS / feature.page).read_text()
+    assert [word for word in feature.words if word not in page] == []
+
+
+def test_every_task_page_is_a_feature_and_is_listed() -> None:
+    assert {f"tasks/{name}.md" for name in TASKS} == {one.page for one in FEATURES if one.page.startswith("tasks/")}
+    index = (DOCS / "tasks/README.md").read_text()
+    assert [name for name in TASKS if f"({name}.md)" not in index] == []
