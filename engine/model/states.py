@@ -5,9 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Literal, assert_never
 
-HEARTBEAT: Final = "heartbeatTimeOut"
-"""The code of a node that is not ready, or gone: its kubelet answers no more."""
-
 
 class ChipHealth(StrEnum):
     """State of a chip.

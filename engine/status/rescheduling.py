@@ -21,7 +21,7 @@ from engine.model.jobs import Gang
 from engine.model.levels import IN_SERVICE
 from engine.model.plan import ChipState, Plan
 from engine.model.plan_cache import PlanCache
-from engine.model.states import HEARTBEAT, NodeHealth
+from engine.model.states import NodeHealth
 from engine.model.times import utc
 from engine.status import public_fault_statistics
 from engine.status.bodies import config_map

@@ -31,7 +31,7 @@ from engine.model.levels import (
     node_rank,
     node_status,
 )
-from engine.model.states import HEARTBEAT, NodeHealth
+from engine.model.states import NodeHealth
 from engine.plan.health.manual_isolation import NodeHold
 from engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView
 from engine.plan.rules.fault_rules import FaultRules

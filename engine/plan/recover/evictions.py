@@ -33,7 +33,6 @@ from engine.model.jobs import Gang
 from engine.model.levels import FaultAction, NodeLevel, SwitchLevel
 from engine.model.plan import Deferred
 from engine.model.reasons import ActionReason
-from engine.model.states import HEARTBEAT
 from engine.model.times import rfc3339
 from engine.plan import restart_scope, roles
 from engine.plan.budgets import INDEPENDENT_KINDS
