@@ -110,7 +110,8 @@ static int follow(struct walk *walk, int link, const char *name)
                : fail("%.200s: links lead to a path that is too long", name);
 }
 
-/* Opens `path` below walk->fd[0], making what is missing. `name` gets the last name; walk ends with its folder on top. */
+/* Opens `path` below walk->fd[0], making what is missing, and returns its descriptor or -1. `name` gets the last name; walk ends
+   with its folder on top. */
 static int settle(struct walk *walk, const char *path, bool folder, char name[NAME_MAX + 1])
 {
     int links = 0;
@@ -159,8 +160,10 @@ static int settle(struct walk *walk, const char *path, bool folder, char name[NA
             continue;
         }
         if (last) {
+            if (S_ISDIR(status.st_mode) == folder)
+                return fd;
             close(fd);
-            return S_ISDIR(status.st_mode) == folder ? 0 : fail("%.200s: is no %s in the container", path, folder ? "folder" : "file");
+            return fail("%.200s: is no %s in the container", path, folder ? "folder" : "file");
         }
         if (!S_ISDIR(status.st_mode) || walk->depth == MAX_WALK) {
             close(fd);
@@ -170,24 +173,46 @@ static int settle(struct walk *walk, const char *path, bool folder, char name[NA
     }
 }
 
+/* Make read-only what was just mounted at a name: the same file as the source, or another process put something there. */
+static int make_read_only(int top, const char *name, const char *source)
+{
+    char place[64];
+    struct stat there, wanted;
+    struct statvfs flags;
+    int fd = openat(top, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return fail("%.300s: cannot be made read-only: %s", source, strerror(errno));
+
+    int done = 0;
+    if (fstat(fd, &there) < 0 || stat(source, &wanted) < 0 || there.st_dev != wanted.st_dev || there.st_ino != wanted.st_ino)
+        done = fail("%.300s: was moved in the container while it was mounted", source);
+
+    unsigned long kept = MS_RDONLY | MS_NOSUID;
+    if (statvfs(source, &flags) == 0)
+        kept |= (flags.f_flag & ST_NODEV ? MS_NODEV : 0) | (flags.f_flag & ST_NOEXEC ? MS_NOEXEC : 0);
+    snprintf(place, sizeof place, "/proc/self/fd/%d", fd);
+    if (done == 0 && mount(NULL, place, NULL, MS_BIND | MS_REMOUNT | kept, NULL) < 0)
+        done = fail("%.300s: cannot be made read-only: %s", source, strerror(errno));
+    close(fd);
+    return done;
+}
+
 static int bind_one(int root, const char *source, bool folder)
 {
     static struct walk walk;
-    char name[NAME_MAX + 1], place[NAME_MAX + 64];
-    struct statvfs flags;
+    char name[NAME_MAX + 1], place[64];
     walk.depth = 1;
     walk.fd[0] = root;
-    int done = settle(&walk, source, folder, name);
+    int target = settle(&walk, source, folder, name);
+    int done = target < 0 ? -1 : 0;
     if (done == 0) {
-        /* through the folder's descriptor: no other process can swing the path elsewhere */
-        snprintf(place, sizeof place, "/proc/self/fd/%d/%s", walk.fd[walk.depth - 1], name);
-        unsigned long kept = MS_RDONLY | MS_NOSUID;
-        if (statvfs(source, &flags) == 0)
-            kept |= (flags.f_flag & ST_NODEV ? MS_NODEV : 0) | (flags.f_flag & ST_NOEXEC ? MS_NOEXEC : 0);
+        /* on the descriptor that was checked: a link put at its name meanwhile leads nowhere */
+        snprintf(place, sizeof place, "/proc/self/fd/%d", target);
         if (mount(source, place, NULL, MS_BIND, NULL) < 0)
             done = fail("%.300s: cannot be mounted: %s", source, strerror(errno));
-        else if (mount(NULL, place, NULL, MS_BIND | MS_REMOUNT | kept, NULL) < 0)
-            done = fail("%.300s: cannot be made read-only: %s", source, strerror(errno));
+        else
+            done = make_read_only(walk.fd[walk.depth - 1], name, source);
+        close(target);
     }
     leave(&walk, 1);
     return done;
