@@ -29,7 +29,7 @@ _MOST_LINES: Final = 5
 def of_chip(
     node: str, chip: int, state: ChipState | None, holds: Sequence[Hold], plan: Plan, observed: Observed
 ) -> list[str]:
-    """What comes of a chip."""
+    """What becomes of a chip."""
     if state is None:
         return ["it is free for new work"]
     match state.state:
@@ -129,7 +129,7 @@ def _ends_early(hold: Hold, node: str) -> str:
 
 
 def of_node(state: NodeState, plan: Plan, observed: Observed, desired: Desired | None) -> list[str]:
-    """What comes of a node."""
+    """What becomes of a node."""
     node = observed.nodes.get(state.node)
     jobs = sorted(pod.key for pod in observed.pods.values() if pod.node == state.node and pod.holds_chips)
     isolation = _isolation_of(state.node, plan.now, desired)
@@ -194,7 +194,7 @@ def _pods(count: int) -> str:
 
 
 def of_pod(pod: Pod, waits: str, plan: Plan, observed: Observed) -> list[str]:
-    """What comes of a pod; ``waits``: the reason for which it waits for a place."""
+    """What becomes of a pod; ``waits``: the reason for which it waits for a place."""
     if pod.deleting is not None:
         return [f"it ends: its grace time is over at {rfc3339(pod.deleting)}"]
     if pod.phase == "Failed":
@@ -224,7 +224,7 @@ def _failed(pod: Pod, observed: Observed) -> list[str]:
             lines += [f"its logs say: {event.example}" for event in one.events[-_MOST_LINES:] if event.example]
     lines.append(f"read its last lines: `kubectl logs -n {pod.namespace} {pod.name}`")
     if not pod.owner_kind:
-        return [*lines, "nothing makes it again: delete it, and create it anew"]
+        return [*lines, "nothing makes it again: delete it, and create another"]
     gangs, gang_of = group(observed)
     gang = gangs.get(gang_of.get(pod.key, ""))
     job = f"{gang.kind.partition('.')[0]} {gang.namespace}/{gang.name}" if gang is not None else pod.owner_kind
@@ -233,7 +233,7 @@ def _failed(pod: Pod, observed: Observed) -> list[str]:
 
 
 def of_job(pods: Sequence[Pod], waits: str, ended: str, recovering: str) -> list[str]:
-    """What comes of a job; ``recovering``: the sentence of its open recovery."""
+    """What becomes of a job; ``recovering``: the sentence of its open recovery."""
     if ended:
         return [f"it has ended ({ended}): Belay starts it again only where its retries say so"]
     if recovering:
