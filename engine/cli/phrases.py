@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from engine.model.actions import AnyAction
+from engine.model.causes import Cause
 
 _RUN: Final = re.compile(r"\b((?:Ascend\w*|npu)-)\d{1,6}(?:, \1\d{1,6})+\b")
 
@@ -43,8 +44,10 @@ def _shorter(found: re.Match[str]) -> str:
 
 
 def cause_text(action: AnyAction) -> str:
-    """Return the cause of an action: rule, file:line, fault codes."""
+    """Return what an action is taken for; of plans of earlier versions, rule, file:line and fault codes."""
     evidence = action.evidence
+    if isinstance(evidence.cause, Cause):
+        return evidence.cause.text
     place = f"{evidence.file}:{evidence.line}" if evidence.file and evidence.line else evidence.file
     codes = f"codes {','.join(evidence.codes)}" if evidence.codes else ""
     return " ".join(filter(None, (evidence.rule, place, codes)))

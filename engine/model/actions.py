@@ -12,11 +12,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.model.causes import Cause
 from engine.model.cluster import InPlaceReset
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=False, rename="camel"):
-    """The basis of a decision: rule, file:line of the document, its commit, fault codes and reports."""
+    """The basis of a decision: rule, file:line of the document, the revision in force, fault codes and reports.
+
+    ``cause`` is what the action is taken for; the finished plan names one for every action.
+    """
 
     rule: str = ""
     file: str = ""
@@ -24,6 +28,7 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=False, rename="camel")
     revision: str = ""
     codes: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
+    cause: Cause | msgspec.UnsetType = msgspec.UNSET
 
 
 class Owner(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
 
     Imported on the first call, so that one pass can be imported without the others.
     """
-    from engine.plan import clock_skew, explain, forget, grouping, placement, views
+    from engine.plan import causes, clock_skew, explain, forget, grouping, placement, views
     from engine.plan.health import reset
     from engine.plan.health import states as health
     from engine.plan.jobs import expand, podgroup_status, queue_status
@@ -108,6 +108,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         ("refusals", refusals.run),
         ("ledger", training_time.run),
         ("forget", forget.run),
+        ("causes", causes.run),
         ("explain", explain.run),
     )
 

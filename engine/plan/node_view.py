@@ -81,6 +81,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     chip_codes: Mapping[int, tuple[str, ...]] = _NONE
     chip_state: Mapping[int, ChipHealth] = _NONE
     chip_types: Mapping[int, tuple[str, ...]] = _NONE
+    chip_rules: Mapping[int, str] = _NONE
     groups: tuple[int, ...] = ()
     fresh: bool = False
     down: str = ""

@@ -196,13 +196,16 @@ def test_offline_every_field_is_exact(tmp_path: Path) -> None:
     report = world.objects[ObjectKey("v1", "ConfigMap", "kube-system", "mindx-dl-deviceinfo-node-1")]
     version = report["metadata"]["resourceVersion"]
     isolate, evict, _ = offline(world, tmp_path)
+    cause = {
+        "kind": "report", "subject": "ConfigMap/kube-system/mindx-dl-deviceinfo-node-1", "detail": "80C98001",
+    }  # fmt: skip
     assert isolate == {
         "kind": "IsolateChip",
         "reason": "ChipFault",
         "message": "Ascend910-3 of node node-1: level RestartNPU by 80C98001",
         "evidence": {
             "rule": "report", "file": "", "line": 0, "revision": "", "codes": ["80C98001"],
-            "reports": [f"kube-system/mindx-dl-deviceinfo-node-1@{version}"],
+            "reports": [f"kube-system/mindx-dl-deviceinfo-node-1@{version}"], "cause": cause,
         },
         "preconditions": {},
         "node": "node-1",
@@ -216,7 +219,7 @@ def test_offline_every_field_is_exact(tmp_path: Path) -> None:
         "the whole job default/AscendJob/pretrain (2 pods) is rescheduled",
         "evidence": {
             "rule": "fault-scheduling=force", "file": "", "line": 0, "revision": "", "codes": ["80C98001"],
-            "reports": ["kube-system/mindx-dl-deviceinfo-node-1"],
+            "reports": ["kube-system/mindx-dl-deviceinfo-node-1"], "cause": cause,
         },
         "preconditions": {"uid": uid, "node": "node-1"},
         "namespace": "default",

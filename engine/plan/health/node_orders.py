@@ -9,6 +9,7 @@ from engine.model.actions import Evidence, IsolateNode, Preconditions, ReleaseNo
 from engine.model.history import NodeMemory
 from engine.model.reasons import ActionReason
 from engine.model.states import ISOLATED, NodeHealth
+from engine.plan import causes
 from engine.plan.health.manual_isolation import NodeHold
 from engine.plan.node_view import MAINTENANCE, NodeView
 from engine.plan.rules.fault_rules import FaultRules
@@ -36,7 +37,7 @@ def order_node(scope: Scope, view: NodeView, held: NodeHold | None) -> None:
                     reason=_why_isolated(view),
                     cordon=cordon or None,
                     message=f"node {name}: {view.closed[1] if view.closed else view.state}",
-                    evidence=_node_evidence(scope, view, held),
+                    evidence=causes.caused(_node_evidence(scope, view, held), causes.of_node(scope, view)),
                     preconditions=Preconditions(uid=view.node.uid),
                 )
             )

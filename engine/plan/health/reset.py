@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from engine.documents.fault_policy import IDLE
 from engine.model.actions import (
@@ -35,6 +36,7 @@ from engine.model.history import (
 from engine.model.plan import Deferred
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
+from engine.plan import causes
 from engine.plan.health.chips import device_names
 from engine.plan.health.node_faults import AGENT_STALE_MS
 from engine.plan.node_view import NodeView
@@ -148,6 +150,7 @@ def _order(scope: Scope, view: NodeView, group: int) -> None:
             codes=codes,
             reports=(f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",),
             revision=scope.desired.revision,
+            cause=causes.of_chips(scope, view, faulty) or UNSET,
         ),
         preconditions=Preconditions(epoch_above=last, idle=True),
     )

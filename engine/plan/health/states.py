@@ -30,7 +30,7 @@ from engine.model.plan import ChipState, PlaneLevels
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
 from engine.model.states import ChipHealth, NodeHealth
-from engine.plan import node_cache
+from engine.plan import causes, node_cache
 from engine.plan.health import (
     chips,
     correlation,
@@ -218,6 +218,7 @@ def _with_chips(
         chip_level={chip: one.level for chip, one in own.items()},
         chip_codes={chip: tuple(sorted(one.codes)) for chip, one in own.items()},
         chip_types={chip: tuple(sorted(one.types)) for chip, one in own.items()},
+        chip_rules={chip: one.rule for chip, one in own.items() if one.rule},
         chip_state={chip: one.state for chip, one in own.items()},
         hit=view.hit | hit,
         sub_healthy=view.sub_healthy | sub_healthy,
@@ -286,7 +287,9 @@ def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessme
                 message=f"{', '.join(names)} of node {name}: level {level}"
                 + (f" by {', '.join(codes)}" if codes else "")
                 + ("; running work stays" if level == PRE_SEPARATE and any(c in view.used_by for c in fresh) else ""),
-                evidence=evidence(scope, fault_rules, rule, codes, reports),
+                evidence=causes.caused(
+                    evidence(scope, fault_rules, rule, codes, reports), causes.of_chips(scope, view, fresh)
+                ),
             )
         )
     gone = [c for c in sorted(ordered) if c not in wanted and not (view.resetting | view.recovering) >> c & 1]

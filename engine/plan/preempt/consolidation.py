@@ -16,6 +16,7 @@ from engine.model.actions import Evidence
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.pending_reasons import FRAGMENTED, SHORTAGE, TOPOLOGY
+from engine.plan import causes
 from engine.plan.node_view import NodeView
 from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
 from engine.plan.place.state import PlacementState
@@ -140,7 +141,9 @@ class Consolidation:
 
     def _evict(self, gang: Gang, pod: Pod) -> None:
         owner = self._scope.gangs[self._scope.gang_of[pod.key]]
-        evidence = Evidence(rule=f"queue {owner.queue} movable", revision=self._scope.desired.revision)
+        rule = f"queue {owner.queue} movable"
+        cause = causes.of_claim(gang, rule)
+        evidence = Evidence(rule=rule, revision=self._scope.desired.revision, cause=cause)
         moves.order(self._scope, gang, pod, evidence)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.model.actions import EvictPod, Evidence, Owner, Preconditions
 from engine.model.jobs import Gang
+from engine.plan import causes
 from engine.plan.preempt import messages
 from engine.plan.preempt.victim_sets import VictimSet
 from engine.plan.scope import Displacement, Scope
@@ -33,7 +34,7 @@ def evict(scope: Scope, gang: Gang, victims: VictimSet, reason: str, rule: str, 
                 budget_unit=victims.budget,
                 reason=reason,
                 message=messages.eviction_message(gang, victims, pod, reason),
-                evidence=Evidence(rule=rule, revision=scope.desired.revision),
+                evidence=Evidence(rule=rule, revision=scope.desired.revision, cause=causes.of_claim(gang, rule)),
                 preconditions=Preconditions(uid=pod.uid, node=pod.node),
             )
         )

@@ -21,6 +21,7 @@ from engine.model.actions import (
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.reasons import ActionReason
+from engine.plan import causes
 from engine.plan.budgets import INDEPENDENT_KINDS, unit_of
 from engine.plan.scope import Scope
 
@@ -49,7 +50,7 @@ def run(scope: Scope, gang: Gang, started: Sequence[Pod], waiting: Sequence[Pod]
                 reason=REASON,
                 message=f"{gang.kind} {gang.namespace}/{gang.name}: its binding was interrupted and cannot be "
                 f"completed, {len(started)} of {gang.min_available} pods are bound: {pod.name} gives its chips back",
-                evidence=Evidence(rule=RULE, revision=scope.desired.revision),
+                evidence=Evidence(rule=RULE, revision=scope.desired.revision, cause=causes.of_claim(gang, RULE)),
                 preconditions=Preconditions(uid=pod.uid, node=pod.node),
             )
         )

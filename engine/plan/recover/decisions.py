@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from engine.model.causes import Cause
 from engine.model.levels import SUB_HEALTH
 from engine.model.reasons import ActionReason
 from engine.plan.node_view import MAINTENANCE, NODE_DOWN
@@ -50,11 +51,12 @@ _EXTERNAL: Final = ("external-force", "external-grace")
 
 
 class PodFault(NamedTuple):
-    """Why a pod is hit: the fault type, the codes behind it, and a sentence for people."""
+    """Why a pod is hit: the fault type, the codes behind it, a sentence for people, and the cause."""
 
     kind: str
     codes: tuple[str, ...]
     text: str
+    cause: Cause
 
 
 class DecisionRow(NamedTuple):

@@ -13,9 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.gangs.forming import SHARD_LABEL, declared_rank
-from engine.gangs.job_status import ended
-from engine.model import relations
+from engine.gangs.forming import declared_rank
 from engine.model.actions import (
     EvictPod,
     Evidence,
@@ -25,27 +23,26 @@ from engine.model.actions import (
     Preconditions,
     SignalJob,
 )
-from engine.model.cluster import Pod, ids_of, mask_of
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.faults import HEARTBEAT
+from engine.model.causes import Cause, joined
+from engine.model.cluster import Pod
+from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
-from engine.model.levels import FaultAction, NodeLevel, SwitchLevel
 from engine.model.plan import Deferred
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
-from engine.plan import restart_scope, roles
+from engine.plan import causes, restart_scope, roles
 from engine.plan.budgets import INDEPENDENT_KINDS
-from engine.plan.health import node_faults, tolerance
-from engine.plan.node_view import MAINTENANCE, NodeView
-from engine.plan.recover import costing, decisions, maintenance
+from engine.plan.health import tolerance
+from engine.plan.node_view import MAINTENANCE
+from engine.plan.recover import costing, decisions
 from engine.plan.recover.avoided_nodes import avoid
-from engine.plan.recover.decisions import CARD, FAILED, NODE, PROCESS, REASONS, RELATION, SUB, PodFault
+from engine.plan.recover.decisions import FAILED, NODE, REASONS, SUB, PodFault
+from engine.plan.recover.pod_faults import owner_of, pod_faults
 from engine.plan.restart_scope import Victims
 from engine.plan.rules.fault_rules import use_of
 from engine.plan.scope import Reschedule, Scope
-from engine.plan.views import chip_ids, init_params
-from engine.wire.names import MAIN_SHARD
+from engine.plan.views import init_params
 
 STATUS_KEY: Final = "huawei.com/pod-status"
 ATTEMPTS: Final = "attempts:reschedule"
@@ -59,7 +56,7 @@ def run(scope: Scope) -> None:
     if not roles.plays(scope, "schedule"):
         avoid(scope)
         return
-    hits = _pod_faults(scope)
+    hits = pod_faults(scope)
     by_gang: dict[str, dict[str, PodFault]] = {}
     for key in sorted(hits):
         by_gang.setdefault(scope.gang_of[key], {})[key] = hits[key]
@@ -78,109 +75,6 @@ def run(scope: Scope) -> None:
             _reschedule(scope, gang, members.get(name, []), by_gang.get(name, {}), grace_over_time)
     tolerance.diagnose(scope)
     avoid(scope)
-
-
-def _pod_faults(scope: Scope) -> dict[str, PodFault]:
-    """Every pod of a job with rescheduling that a fault hits."""
-    found: dict[str, PodFault] = {}
-    moved = {key: gang for key, gang in scope.gangs.items() if gang.fault_scheduling != "off"}
-    if not moved:
-        return found
-    missing, mass = node_faults.missing_nodes(scope)
-    for key, name in scope.gang_of.items():
-        gang, pod = moved.get(name), scope.observed.pods[key]
-        if gang is None or not pod.owner_kind:
-            continue  # no controller would replace a bare pod
-        if not roles.schedules(scope, pod):
-            continue  # its own scheduler moves it
-        view = scope.nodes.get(pod.node)
-        if view is not None and view.suspended:
-            continue
-        hit = _fault_of(scope, gang, pod, view, pod.node in missing and not mass)
-        if hit is not None and not ended(scope.observed.objects.get(_owner(gang))):
-            found[key] = hit  # an ended job has nothing to run elsewhere, and its pods keep their logs
-    return found
-
-
-def _owner(gang: Gang) -> ObjectKey:
-    return ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)
-
-
-def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) -> PodFault | None:
-    """The first fault that hits a pod."""
-    if pod.holds_chips and view is not None and (view.down or view.hit):
-        bad = mask_of(list(chip_ids(pod))) & view.hit
-        silent_only = view.level == SwitchLevel.SEPARATE  # known faults come before a node that is not ready
-        if view.down == MAINTENANCE and not bad:
-            return PodFault(MAINTENANCE, (), f"node {pod.node} is in maintenance ({view.maintenance})")
-        if view.down and not (bad and silent_only) and _node_fault_evicts(scope, view, pod):
-            why = ", ".join(view.codes) or (view.closed[1] if view.closed else NODE)
-            return PodFault(NODE, view.codes, f"node {pod.node} is {view.state} ({why})")
-        if bad:
-            return _chip_fault(view, bad, CARD)
-    if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
-        return PodFault(NODE, (HEARTBEAT,), f"node {pod.node} does not exist any more")
-    if maintenance.drained_by_others(scope, gang, pod, view):
-        return PodFault(MAINTENANCE, (), f"pod {pod.key} is evicted from node {pod.node}, which others drain")
-    if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):
-        return PodFault(FAILED, (), f"pod {pod.key} failed")
-    label = relations.worse(pod.labels.get("fault-type", ""), scope.blamed.get(pod.key, ""))
-    if label == "Separate":
-        return _relation_fault(scope, gang, pod, RELATION) or PodFault(
-            RELATION, (), f"pod {pod.key} carries fault-type=Separate"
-        )
-    if pod.holds_chips and _strategy_applies(gang, pod):
-        bad = mask_of(list(chip_ids(pod))) & view.sub_healthy if view is not None else 0
-        if bad and view is not None:
-            return _chip_fault(view, bad, SUB)
-        if label == "SubHealth" or (view is not None and view.switch_sub_healthy):
-            return _relation_fault(scope, gang, pod, SUB) or PodFault(
-                SUB, view.codes if view else (), f"pod {pod.key} is on sub-healthy hardware of node {pod.node}"
-            )
-    if label == "software" and restart_scope.pod_level(gang):
-        return PodFault(PROCESS, (), f"pod {pod.key} carries fault-type=software")
-    return None
-
-
-def _counts_as_retry(scope: Scope, gang: Gang, pod: Pod) -> bool:
-    """Whether the failed pod counts for retries; reports a restartPolicy that rules retries out."""
-    if restart_scope.retryable(gang, pod):
-        return True
-    text = f"kubelet restarts containers under {pod.restart_policy}: fault-retry-times needs Never and is not applied"
-    scope.diagnostics.append(Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, "spec.restartPolicy", text))
-    return False
-
-
-def _node_fault_evicts(scope: Scope, view: NodeView, pod: Pod) -> bool:
-    """Whether a fault of the whole node evicts the pod (``FaultPolicy.spec.actions.SeparateFault``)."""
-    use = use_of(pod)
-    if scope.fault_rules is None:
-        return True
-    return scope.fault_rules.of(view, use).action(NodeLevel.SEPARATE, use) is FaultAction.RESCHEDULE
-
-
-def _chip_fault(view: NodeView, bad: int, kind: str) -> PodFault:
-    chips = ids_of(bad)
-    codes = tuple(sorted({code for chip in chips for code in view.chip_codes.get(chip, ())}))
-    what = ", ".join(f"{view.chip(c)} {view.chip_level.get(c, '')}".strip() for c in chips)
-    return PodFault(kind, codes, f"node {view.node.name}: {what}" + (f" ({', '.join(codes)})" if codes else ""))
-
-
-def _relation_fault(scope: Scope, gang: Gang, pod: Pod, kind: str) -> PodFault | None:
-    """The pod's relation fault with its codes; None when no relation fault names the pod's hardware."""
-    if pod.key not in scope.blamed:
-        return None
-    rows = restart_scope.memory_of(scope, gang).related
-    blaming = {r.code for r in rows if r.node == pod.node and r.executed}
-    codes = tuple(sorted(blaming | {r.code for r in rows if r.code in relations.TRIGGERS}))
-    return PodFault(kind, codes, f"pod {pod.key} is on hardware that relation faults blame ({', '.join(codes)})")
-
-
-def _strategy_applies(gang: Gang, pod: Pod) -> bool:
-    strategy = restart_scope.strategy(gang)
-    if strategy == "hotSwitch":
-        return pod.annotations.get("needVolcanoOpe") == "delete"
-    return strategy != "ignore"
 
 
 def _members(scope: Scope, hit: Iterable[str]) -> dict[str, list[Pod]]:
@@ -241,7 +135,10 @@ def _reschedule(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, PodFa
     named = tuple((hits[p.key].kind, p.name, p.node, _rank(p)) for p in pods if p.key in hits)
     answered = tuple(p.key for p in pods if p.key in unanswered and p.deleting is not None)
     exits = what == decisions.EXIT
-    why = EvictionDecision(reason, text, codes, nodes, force, counted, exits, named[: len(REASONS) * 4], answered)
+    why = EvictionDecision(
+        reason, text, codes, nodes, force, counted, exits, named[: len(REASONS) * 4], answered,
+        joined(tuple(hits[key].cause for key in sorted(hits))),
+    )  # fmt: skip
     _evict(scope, gang, fresh, late, chosen, why, memory)
 
 
@@ -266,6 +163,7 @@ class EvictionDecision(NamedTuple):
     exits: bool = False
     hits: tuple[tuple[str, str, str, str], ...] = ()
     answered: tuple[str, ...] = ()
+    cause: Cause | None = None
 
 
 def _evict(
@@ -296,8 +194,9 @@ def _evict(
             budget_unit=unit,
             reason=ActionReason.GRACE_TIME_EXCEEDED if overdue else REASONS[why.reason],
             message=f"{why.text}; {chosen.text}" + ("; its grace time is over" if overdue else ""),
-            evidence=_evidence(
-                scope, gang, f"fault-scheduling={gang.fault_scheduling}", why.codes, _reports(scope, why)
+            evidence=causes.caused(
+                _evidence(scope, gang, f"fault-scheduling={gang.fault_scheduling}", why.codes, _reports(scope, why)),
+                why.cause or causes.of_pod(pod.key, "its eviction began earlier"),
             ),
             preconditions=Preconditions(uid=pod.uid, node=pod.node),
         )
@@ -324,7 +223,7 @@ def _evict(
 
 def _evidence(scope: Scope, gang: Gang, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]) -> Evidence:
     """Evidence of a decision by the job's labels, with the job's place in Git where it comes from Git."""
-    manifest = scope.desired.manifest_index.get(_owner(gang))
+    manifest = scope.desired.manifest_index.get(owner_of(gang))
     return Evidence(
         rule=rule,
         file=manifest.origin.file if manifest else "",
@@ -379,7 +278,9 @@ def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) 
             patch={"metadata": {"annotations": {STATUS_KEY: value}}},
             reason=REASONS[hit.kind],
             message=f"{hit.text}; fault-scheduling={gang.fault_scheduling} leaves the deletion to another controller",
-            evidence=_evidence(scope, gang, f"fault-scheduling={gang.fault_scheduling}", hit.codes, ()),
+            evidence=causes.caused(
+                _evidence(scope, gang, f"fault-scheduling={gang.fault_scheduling}", hit.codes, ()), hit.cause
+            ),
             patch_type=PatchType.MERGE,
             preconditions=Preconditions(uid=pod.uid),
         )

@@ -11,6 +11,7 @@ import msgspec
 
 from engine.gangs.forming import declared_rank
 from engine.model.actions import EvictPod, Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
+from engine.model.causes import Cause
 from engine.model.history import TIMELINE, ChipMemory, JobMemory, NodeMemory, RescheduleRecord
 from engine.plan.health.reset import MAX_RESETS
 from engine.plan.health.states import with_entry
@@ -52,7 +53,9 @@ def record_actions(scope: Scope) -> None:
 
 
 def cause(evidence: Evidence) -> str:
-    """Codes, rule, file:line and commit behind a decision, for a timeline; empty when there are none."""
+    """The cause of a decision for a timeline, else its codes, rule, file:line and commit; empty when there are none."""
+    if isinstance(evidence.cause, Cause):
+        return f"; because of {evidence.cause.text}"
     place = f"{evidence.file}:{evidence.line}" if evidence.file else ""
     commit = f"@{evidence.revision[:12]}" if evidence.file and evidence.revision else ""
     rule = "" if evidence.rule in ("", "report") else evidence.rule

@@ -1,0 +1,232 @@
+"""Causes of actions: which report, condition, document, mark, object or decision an action is taken for.
+
+Passes that choose among several causes name theirs in the evidence (``of_chips``, ``of_node``, …); ``run`` fills in
+those that an action's kind and evidence tell by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from engine.documents import CLUSTER, SHIPPED
+from engine.model.actions import (
+    AnyAction,
+    BindPod,
+    CreateObject,
+    CreatePod,
+    DeleteObject,
+    EvictPod,
+    Evidence,
+    IsolateChip,
+    IsolateNode,
+    PartitionChip,
+    PatchObject,
+    ReleaseChip,
+    ReleaseNode,
+    ResetChips,
+    ScaleJob,
+    SignalJob,
+    WriteRankTable,
+)
+from engine.model.causes import Cause, CauseKind, joined
+from engine.model.diagnostics import Origin
+from engine.model.faults import code_key
+from engine.model.history import HoldKind, NodeMemory
+from engine.model.jobs import Gang
+from engine.model.reasons import ActionReason
+from engine.plan.node_view import NodeView
+from engine.plan.scope import Scope
+from engine.wire.orders import chip_number
+
+SYNC: Final = "sync"
+_HELD: Final = (HoldKind.FREQUENCY, HoldKind.DURATION)
+
+
+def run(scope: Scope) -> None:
+    """Fill in the causes that no pass has named."""
+    scope.actions = [_with_cause(scope, action) for action in scope.actions]
+    scope.deferred = [msgspec.structs.replace(row, action=_with_cause(scope, row.action)) for row in scope.deferred]
+
+
+# what passes ask
+
+
+def caused(evidence: Evidence, cause: Cause | None) -> Evidence:
+    """The evidence with its cause."""
+    return msgspec.structs.replace(evidence, cause=cause or msgspec.UNSET)
+
+
+def of_chips(scope: Scope, view: NodeView, chips: Iterable[int]) -> Cause | None:
+    """Why chips of a node are as they are: the rule that decided for each, or the report on it."""
+    return joined(tuple(_of_chip(scope, view, chip) for chip in chips))
+
+
+def of_node(scope: Scope, view: NodeView) -> Cause:
+    """Why a node takes no work, or its pods have to go."""
+    name = view.node.name
+    for item in scope.desired.isolations:
+        if name in item.document.spec.nodes and (item.document.spec.until or scope.now + 1) > scope.now:
+            return _document(scope, f"Isolation/{item.document.name}", item.origin, item.document.spec.reason)
+    if name in scope.observed.node_reports:
+        return _report(f"mindx-dl/mindx-dl-nodeinfo-{name}", view.codes)
+    if not view.node.ready:
+        return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail="not Ready")
+    if view.report is not None and view.report.switch is not None:
+        return _report(_device_report(name), view.codes)
+    return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail=str(view.state))
+
+
+def of_missing_node(name: str) -> Cause:
+    """A node that does not exist any more."""
+    return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail="deleted")
+
+
+def of_pod(key: str, detail: str) -> Cause:
+    """A pod that is as it is."""
+    return Cause(kind=CauseKind.OBJECT, subject=f"Pod/{key}", detail=detail)
+
+
+def of_mark(key: str, detail: str) -> Cause:
+    """A label or annotation that a person or a program put on a pod."""
+    return Cause(kind=CauseKind.ANNOTATION, subject=f"Pod/{key}", detail=detail)
+
+
+def of_claim(gang: Gang, rule: str) -> Cause:
+    """Another job that a queue or a priority puts first."""
+    return Cause(kind=CauseKind.DECISION, subject=f"{gang.kind}/{gang.namespace}/{gang.name}", rule=rule)
+
+
+def of_codes(node: str, codes: tuple[str, ...]) -> Cause:
+    """Codes in a node's device report."""
+    return _report(_device_report(node), codes)
+
+
+# documents, reports
+
+
+def _of_chip(scope: Scope, view: NodeView, chip: int) -> Cause:
+    rule, name = _rule_of(scope, view, chip), view.node.name
+    codes = view.chip_codes.get(chip, ())
+    for item in scope.desired.isolations:
+        if rule == f"Isolation/{item.document.name}":
+            return _document(scope, rule, item.origin, item.document.spec.reason)
+
+    document, _, part = rule.partition("#")
+    origin = scope.fault_rules.origin(rule) if scope.fault_rules is not None else None
+    if origin is not None:
+        return _document(scope, document, origin, ", ".join(codes), rule=part)
+    if document.startswith("ConfigMap/") or part == "ManuallySeparateNPU":
+        subject = document if part == "Total" else f"ConfigMap/{_device_report(name)}"
+        return Cause(kind=CauseKind.ANNOTATION, subject=subject, rule=part, detail=view.chip(chip))
+    cause = _report(_device_report(name), codes)
+    return msgspec.structs.replace(cause, rule=rule) if document.startswith("FaultTable/") else cause
+
+
+def _rule_of(scope: Scope, view: NodeView, chip: int) -> str:
+    """The rule that decided about a chip; for a hold, the rule of the policy that holds it."""
+    memory = scope.memory.nodes.get(view.node.name, NodeMemory()).chips.get(chip)
+    rules = scope.fault_rules.memory(view) if scope.fault_rules is not None else None
+    for hold in memory.holds if memory is not None and rules is not None else ():
+        if hold.kind in _HELD and rules is not None:
+            table = rules.frequency if hold.kind == HoldKind.FREQUENCY else rules.duration
+            found = table.get(code_key(hold.rule))
+            if found is not None:
+                return found.rule
+    return view.chip_rules.get(chip, "")
+
+
+def _document(scope: Scope, subject: str, origin: Origin, detail: str = "", *, rule: str = "") -> Cause:
+    shipped = origin.file.startswith((SHIPPED, CLUSTER))
+    return Cause(
+        kind=CauseKind.DOCUMENT,
+        subject=subject,
+        rule=rule,
+        detail=detail,
+        file=origin.file,
+        line=0 if origin.file.startswith(CLUSTER) else origin.line,
+        commit="" if shipped else scope.desired.revision,
+    )
+
+
+def _report(name: str, codes: Iterable[str]) -> Cause:
+    return Cause(kind=CauseKind.REPORT, subject=f"ConfigMap/{name}", detail=", ".join(codes))
+
+
+def _device_report(node: str) -> str:
+    return f"kube-system/mindx-dl-deviceinfo-{node}"
+
+
+# what actions say themselves
+
+
+def _with_cause(scope: Scope, action: AnyAction) -> AnyAction:
+    if isinstance(action.evidence.cause, Cause):
+        return action
+    return msgspec.structs.replace(action, evidence=caused(action.evidence, _cause_of(scope, action)))
+
+
+def _cause_of(scope: Scope, action: AnyAction) -> Cause:
+    """The cause that an action's kind and evidence tell."""
+    evidence = action.evidence
+    if isinstance(action, DeleteObject) and action.reason == ActionReason.PRUNED:
+        subject = _subject(action.object_kind, action.namespace, action.name)
+        return Cause(
+            kind=CauseKind.DOCUMENT, subject=subject, detail="no longer declared", commit=scope.desired.revision
+        )
+    if isinstance(action, ResetChips | IsolateChip | ReleaseChip):
+        view = scope.nodes.get(action.node)
+        found = of_chips(scope, view, [chip_number(one) for one in action.chips]) if view is not None else None
+        clean = isinstance(action, ReleaseChip)
+        return _report(_device_report(action.node), ("clean",)) if clean or found is None else found
+    if isinstance(action, IsolateNode | ReleaseNode):
+        view = scope.nodes.get(action.node)
+        return of_missing_node(action.node) if view is None else of_node(scope, view)
+    if evidence.file:
+        return _declared(scope, action, evidence)
+    return Cause(kind=CauseKind.OBJECT, subject=_object_of(action), rule=evidence.rule)
+
+
+def _declared(scope: Scope, action: AnyAction, evidence: Evidence) -> Cause:
+    """The document whose place the evidence names."""
+    origin = Origin(evidence.file, evidence.line)
+    if evidence.rule == SYNC and isinstance(action, CreateObject | PatchObject):
+        return _document(scope, _subject(action.object_kind, action.namespace, action.name), origin, rule=SYNC)
+    return _document(scope, _object_of(action), origin, rule=evidence.rule)
+
+
+def _object_of(action: AnyAction) -> str:
+    """The object that an action is for: the owner of what it makes, else what it changes."""
+    if isinstance(action, CreatePod):
+        return _subject(action.owner.kind, action.namespace, action.owner.name)
+    if isinstance(action, BindPod | EvictPod):
+        return f"Pod/{action.namespace}/{action.pod}"
+    if isinstance(action, PartitionChip):
+        return f"Node/{action.node}"
+    if isinstance(action, CreateObject | PatchObject | DeleteObject):
+        owner = _owner_of(action)
+        return owner or _subject(action.object_kind, action.namespace, action.name)
+    if isinstance(action, ScaleJob):
+        return _subject(action.job_kind, action.namespace, action.name)
+    if isinstance(action, SignalJob | WriteRankTable):
+        return f"Job/{action.namespace}/{action.name}"
+    return f"Node/{action.node}"
+
+
+def _owner_of(action: CreateObject | PatchObject | DeleteObject) -> str:
+    """The controller that a new object names."""
+    raw = action.object if isinstance(action, CreateObject) else {}
+    for row in (raw.get("metadata") or {}).get("ownerReferences") or ():
+        return _subject(str(row.get("kind")), action.namespace, str(row.get("name")))
+    return ""
+
+
+def _subject(kind: str, namespace: str, name: str) -> str:
+    return "/".join(part for part in (kind, namespace, name) if part)
+
+
+__all__ = [
+    "caused", "of_chips", "of_claim", "of_codes", "of_mark", "of_missing_node", "of_node", "of_pod", "run",
+]  # fmt: skip

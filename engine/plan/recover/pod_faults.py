@@ -1,0 +1,135 @@
+"""Which fault hits which pod, and what caused it: the first test that matches wins."""
+
+from __future__ import annotations
+
+from engine.gangs.forming import SHARD_LABEL
+from engine.gangs.job_status import ended
+from engine.model import relations
+from engine.model.cluster import Pod, ids_of, mask_of
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.jobs import Gang
+from engine.model.levels import FaultAction, NodeLevel, SwitchLevel
+from engine.model.states import HEARTBEAT
+from engine.plan import causes, restart_scope, roles
+from engine.plan.health import node_faults
+from engine.plan.node_view import MAINTENANCE, NodeView
+from engine.plan.recover import maintenance
+from engine.plan.recover.decisions import CARD, FAILED, NODE, PROCESS, RELATION, SUB, PodFault
+from engine.plan.rules.fault_rules import use_of
+from engine.plan.scope import Scope
+from engine.plan.views import chip_ids
+from engine.wire.names import MAIN_SHARD
+
+
+def pod_faults(scope: Scope) -> dict[str, PodFault]:
+    """Every pod of a job with rescheduling that a fault hits."""
+    found: dict[str, PodFault] = {}
+    moved = {key: gang for key, gang in scope.gangs.items() if gang.fault_scheduling != "off"}
+    if not moved:
+        return found
+    missing, mass = node_faults.missing_nodes(scope)
+    for key, name in scope.gang_of.items():
+        gang, pod = moved.get(name), scope.observed.pods[key]
+        if gang is None or not pod.owner_kind:
+            continue  # no controller would replace a bare pod
+        if not roles.schedules(scope, pod):
+            continue  # its own scheduler moves it
+        view = scope.nodes.get(pod.node)
+        if view is not None and view.suspended:
+            continue
+        hit = _fault_of(scope, gang, pod, view, pod.node in missing and not mass)
+        if hit is not None and not ended(scope.observed.objects.get(owner_of(gang))):
+            found[key] = hit  # an ended job has nothing to run elsewhere, and its pods keep their logs
+    return found
+
+
+def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) -> PodFault | None:
+    """The first fault that hits a pod."""
+    if pod.holds_chips and view is not None and (view.down or view.hit):
+        bad = mask_of(list(chip_ids(pod))) & view.hit
+        silent_only = view.level == SwitchLevel.SEPARATE  # known faults come before a node that is not ready
+        if view.down == MAINTENANCE and not bad:
+            text = f"node {pod.node} is in maintenance ({view.maintenance})"
+            return PodFault(MAINTENANCE, (), text, causes.of_node(scope, view))
+        if view.down and not (bad and silent_only) and _node_fault_evicts(scope, view, pod):
+            what = ", ".join(view.codes) or (view.closed[1] if view.closed else NODE)
+            text = f"node {pod.node} is {view.state} ({what})"
+            return PodFault(NODE, view.codes, text, causes.of_node(scope, view))
+        if bad:
+            return _chip_fault(scope, view, bad, CARD)
+    if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
+        gone = causes.of_missing_node(pod.node)
+        return PodFault(NODE, (HEARTBEAT,), f"node {pod.node} does not exist any more", gone)
+    if maintenance.drained_by_others(scope, gang, pod, view):
+        drained = causes.of_pod(pod.key, "deleted from a node that others cordoned")
+        text = f"pod {pod.key} is evicted from node {pod.node}, which others drain"
+        return PodFault(MAINTENANCE, (), text, drained)
+    if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):
+        return PodFault(FAILED, (), f"pod {pod.key} failed", causes.of_pod(pod.key, "Failed"))
+    label = relations.worse(pod.labels.get("fault-type", ""), scope.blamed.get(pod.key, ""))
+    if label == "Separate":
+        return _relation_fault(scope, gang, pod, RELATION) or PodFault(
+            RELATION, (), f"pod {pod.key} carries fault-type=Separate", causes.of_mark(pod.key, "fault-type=Separate")
+        )
+    if pod.holds_chips and _strategy_applies(gang, pod):
+        bad = mask_of(list(chip_ids(pod))) & view.sub_healthy if view is not None else 0
+        if bad and view is not None:
+            return _chip_fault(scope, view, bad, SUB)
+        if label == "SubHealth" or (view is not None and view.switch_sub_healthy):
+            codes = view.codes if view is not None else ()
+            text = f"pod {pod.key} is on sub-healthy hardware of node {pod.node}"
+            marked = causes.of_mark(pod.key, "fault-type=SubHealth")
+            weak = marked if label == "SubHealth" else causes.of_codes(pod.node, codes)
+            return _relation_fault(scope, gang, pod, SUB) or PodFault(SUB, codes, text, weak)
+    if label == "software" and restart_scope.pod_level(gang):
+        marked = causes.of_mark(pod.key, "fault-type=software")
+        return PodFault(PROCESS, (), f"pod {pod.key} carries fault-type=software", marked)
+    return None
+
+
+def _counts_as_retry(scope: Scope, gang: Gang, pod: Pod) -> bool:
+    """Whether the failed pod counts for retries; reports a restartPolicy that rules retries out."""
+    if restart_scope.retryable(gang, pod):
+        return True
+    text = f"kubelet restarts containers under {pod.restart_policy}: fault-retry-times needs Never and is not applied"
+    scope.diagnostics.append(Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, "spec.restartPolicy", text))
+    return False
+
+
+def _node_fault_evicts(scope: Scope, view: NodeView, pod: Pod) -> bool:
+    """Whether a fault of the whole node evicts the pod (``FaultPolicy.spec.actions.SeparateFault``)."""
+    use = use_of(pod)
+    if scope.fault_rules is None:
+        return True
+    return scope.fault_rules.of(view, use).action(NodeLevel.SEPARATE, use) is FaultAction.RESCHEDULE
+
+
+def _chip_fault(scope: Scope, view: NodeView, bad: int, kind: str) -> PodFault:
+    chips = ids_of(bad)
+    codes = tuple(sorted({code for chip in chips for code in view.chip_codes.get(chip, ())}))
+    what = ", ".join(f"{view.chip(c)} {view.chip_level.get(c, '')}".strip() for c in chips)
+    text = f"node {view.node.name}: {what}" + (f" ({', '.join(codes)})" if codes else "")
+    return PodFault(kind, codes, text, causes.of_chips(scope, view, chips) or causes.of_codes(view.node.name, codes))
+
+
+def _relation_fault(scope: Scope, gang: Gang, pod: Pod, kind: str) -> PodFault | None:
+    """The pod's relation fault with its codes; None when no relation fault names the pod's hardware."""
+    if pod.key not in scope.blamed:
+        return None
+    rows = restart_scope.memory_of(scope, gang).related
+    blaming = {r.code for r in rows if r.node == pod.node and r.executed}
+    codes = tuple(sorted(blaming | {r.code for r in rows if r.code in relations.TRIGGERS}))
+    text = f"pod {pod.key} is on hardware that relation faults blame ({', '.join(codes)})"
+    return PodFault(kind, codes, text, causes.of_codes(pod.node, codes))
+
+
+def _strategy_applies(gang: Gang, pod: Pod) -> bool:
+    strategy = restart_scope.strategy(gang)
+    if strategy == "hotSwitch":
+        return pod.annotations.get("needVolcanoOpe") == "delete"
+    return strategy != "ignore"
+
+
+def owner_of(gang: Gang) -> ObjectKey:
+    """The key of the object that a gang belongs to."""
+    return ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)
