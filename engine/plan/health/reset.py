@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
 from engine.documents.fault_policy import IDLE
 from engine.model.actions import (
@@ -150,7 +149,7 @@ def _order(scope: Scope, view: NodeView, group: int) -> None:
             codes=codes,
             reports=(f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",),
             revision=scope.desired.revision,
-            cause=causes.of_chips(scope, view, faulty) or UNSET,
+            cause=causes.of_chips(scope, view, faulty) or msgspec.UNSET,
         ),
         preconditions=Preconditions(epoch_above=last, idle=True),
     )
