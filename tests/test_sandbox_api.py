@@ -367,6 +367,18 @@ def test_an_ascend_job_is_validated_counted_and_shown(api: Client, definitions: 
     assert table(api, path)["rows"][0]["cells"][:2] == ["j", "Running"]
 
 
+def test_the_scale_of_an_ascend_job_is_that_of_its_workers(api: Client, definitions: list[JSON]) -> None:
+    """PodDisruptionBudgets with percentages or maxUnavailable ask a pod's controller for it."""
+    path = "/apis/mindxdl.gitee.com/v1/~/ascendjobs"
+    job = ascend_job("s")
+    job["spec"]["replicaSpecs"]["Worker"] = {**job["spec"]["replicaSpecs"]["Master"], "replicas": 3}
+    assert api.send("POST", path, job)[0] == 201
+    status, scale = api.send("GET", f"{path}/s/scale")
+    assert (status, scale["kind"], scale["spec"]["replicas"]) == (200, "Scale", 3)
+    assert api.send("PATCH", f"{path}/s/scale", {"spec": {"replicas": 2}}, MERGE)[0] == 200
+    assert api.send("GET", f"{path}/s")[1]["spec"]["replicaSpecs"]["Worker"]["replicas"] == 2
+
+
 def test_metadata_of_custom_objects_is_typed_like_any_other(api: Client, definitions: list[JSON]) -> None:
     path = "/apis/mindxdl.gitee.com/v1/~/ascendjobs"
     wrong = ascend_job("j")

@@ -118,7 +118,7 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
         body |= _end(gang, pods, [observed.pods[p] for p, of in gang_of.items() if of == key], observed)
     memory = plan.history.jobs.get(key)
     if memory is not None:
-        body["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
+        body["reschedules"] = [rfc3339(ms / 1000) for ms in memory.came_about]
         body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in memory.timeline]
         body["hit"] = [
             {"time": rfc3339(record.time / 1000), "pods": [_faulty_pod(*task) for task in record.tasks]}

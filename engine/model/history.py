@@ -228,6 +228,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``restarts`` is how many retries an inference set's instances have left. ``commanded`` is the UID of the Command of
     Volcano that was carried out last. ``switches`` holds the annotations of its pods under switch affinity by node,
     while their resource claims are being allocated there.
+    ``asked`` holds evictions of its pods that were asked for and are not under way: by UID how often, and when last (ms).
     """
 
     uid: str = ""
@@ -266,6 +267,14 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     commanded: str = ""
     healing: Healing | None = None
     switches: dict[str, dict[str, str]] = {}
+    asked: dict[str, tuple[int, int]] = {}
+
+    @property
+    def came_about(self) -> tuple[int, ...]:
+        """The times of the reschedules by which a pod went: without those whose every eviction is not under way."""
+        waiting = {at for uid, at in self.evicted.items() if uid in self.asked}
+        gone = {at for uid, at in self.evicted.items() if uid not in self.asked}
+        return tuple(at for at in self.reschedules if at not in waiting - gone)
 
 
 class HeldPrune(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

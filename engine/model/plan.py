@@ -27,6 +27,8 @@ REFUSED: Final = "refused-by-api-server"
 
 #: Prefix of the budget's name in what the brake of repeated actions defers (``SafetyBudget.spec.repeats``).
 REPEATED: Final = "repeats:"
+#: Prefix of the budget's name in evictions that a PodDisruptionBudget refuses.
+REFUSING: Final = "PodDisruptionBudget/"
 
 
 class Deferred(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -110,6 +110,9 @@ class _Clock:
         if job.healing is not None and max(job.healing.since, job.healing.at) > self.latest:
             healing = msgspec.structs.replace(job.healing, since=self.at(job.healing.since), at=self.at(job.healing.at))
             job = msgspec.structs.replace(job, healing=healing)
+        if any(last > self.latest for _, last in job.asked.values()):
+            asked = {uid: (tries, self.at(last)) for uid, (tries, last) in job.asked.items()}
+            job = msgspec.structs.replace(job, asked=asked)
         if any(fault.at > self.latest for fault in job.faults):
             faults = tuple(sorted({msgspec.structs.replace(fault, at=self.at(fault.at)) for fault in job.faults}))
             job = msgspec.structs.replace(job, faults=faults)
@@ -119,6 +122,7 @@ class _Clock:
 def _newest_of(job: JobMemory) -> int:
     """The newest time in a job's memory."""
     times = [*job.reschedules, *map(abs, job.evicted.values()), *(fault.at for fault in job.faults)]
+    times += (last for _, last in job.asked.values())
     if job.healing is not None:
         times += job.healing.since, job.healing.at
     return max(times, default=0)

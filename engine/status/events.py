@@ -16,7 +16,7 @@ from engine.model.history import (
     HoldKind,
     NodeMemory,
 )
-from engine.model.plan import REPEATED, Plan, ShadowChange
+from engine.model.plan import REFUSING, REPEATED, Plan, ShadowChange
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
 from engine.wire import names
@@ -33,6 +33,8 @@ SHADOW: Final = "ShadowPolicy"
 _WARNING: Final = (act.EvictPod, act.IsolateChip, act.IsolateNode, act.ResetChips)
 #: Reason of Events on what the brake of repeated actions stops.
 REPEATS: Final = "ActionRepeats"
+#: Reason of Events on pods whose eviction a PodDisruptionBudget refuses.
+REFUSED: Final = "EvictionRefused"
 #: Reason of Events on objects whose deletion waits for a confirmation.
 HELD: Final = "PruneHeld"
 #: Reason of the Event on a bound pod, as kube-scheduler and Volcano give it.
@@ -179,10 +181,13 @@ def held_events(plan: Plan) -> list[dict[str, Any]]:
 
 
 def repeat_events(plan: Plan) -> list[dict[str, Any]]:
-    """An Event on everything that the brake of repeated actions stops: one until its window has room."""
+    """An Event on everything that the brake of repeated actions stops, one until its window has room; and on every pod
+    whose eviction a PodDisruptionBudget refuses.
+    """
     out: dict[str, dict[str, Any]] = {}
     for deferred in plan.deferred:
-        if not deferred.budget.startswith(REPEATED) or len(out) == MAX_EVENTS:
+        refused = deferred.budget.startswith(REFUSING)
+        if not (refused or deferred.budget.startswith(REPEATED)) or len(out) == MAX_EVENTS:
             continue
         body = _event(deferred.action, plan.now)
         if (part := _part(deferred.action)) is not None:
@@ -193,11 +198,18 @@ def repeat_events(plan: Plan) -> list[dict[str, Any]]:
             f"(SafetyBudget {deferred.budget.removeprefix(REPEATED)}, spec.repeats). It was to be done because: "
             f"{deferred.action.message}"
         )
+        reason, until = REPEATS, deferred.until
+        if refused:
+            reason, until = REFUSED, ""
+            text = (
+                f"{deferred.budget.replace('/', ' ')} refuses the eviction, the pod still runs; Belay tries again. "
+                f"It was to go because: {deferred.action.message}"
+            )
         subject = body["involvedObject"]
-        digest = hashlib.sha256(f"{kind}|{subject}|{deferred.until}".encode()).hexdigest()[:16]
+        digest = hashlib.sha256(f"{kind}|{subject}|{deferred.budget}|{until}".encode()).hexdigest()[:16]
         name = f"{subject['name'][:190]}.repeats.{digest}"
         metadata = {**body["metadata"], "name": name}
-        out[name] = body | {"metadata": metadata, "type": "Warning", "reason": REPEATS, "message": text[:1000]}
+        out[name] = body | {"metadata": metadata, "type": "Warning", "reason": reason, "message": text[:1000]}
     return list(out.values())
 
 

@@ -205,7 +205,7 @@ def _body(
     if memory is not None and (memory.reschedules or memory.timeline):
         if memory.retries >= 0:
             status["retriesLeft"] = memory.retries
-        status["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
+        status["reschedules"] = [rfc3339(ms / 1000) for ms in memory.came_about]
         status["history"] = [{"time": rfc3339(ms / 1000), "what": what} for ms, what in memory.timeline]
     status |= recovery_body(memory)
     status |= why

@@ -23,6 +23,7 @@ class DisruptionBudget(NamedTuple):
     namespace: str
     selector: Mapping[str, Any] | None
     allowed: int
+    name: str = ""
 
 
 class DisruptionBudgets:
@@ -36,7 +37,8 @@ class DisruptionBudgets:
                 place = APIS.index(key.api_version)
                 known = found.get((key.namespace, key.name))
                 if known is None or place < known[0]:
-                    found[key.namespace, key.name] = place, _budget(key.namespace, raw, beta=place > 0)
+                    budget = _budget(key.namespace, raw, beta=place > 0)._replace(name=key.name)
+                    found[key.namespace, key.name] = place, budget
         self._budgets = [row for _, row in found.values()]
 
     def allow(self, pods: Iterable[Pod]) -> bool:
@@ -57,6 +59,10 @@ class DisruptionBudgets:
             if taken > self._budgets[index].allowed:
                 return False
         return True
+
+    def of(self, pod: Pod) -> tuple[DisruptionBudget, ...]:
+        """The budgets that select the pod, by name."""
+        return tuple(sorted((self._budgets[index] for index in self._selecting(pod)), key=lambda one: one.name))
 
     def _selecting(self, pod: Pod) -> list[int]:
         from engine.plan.place.nodes.selectors import selects

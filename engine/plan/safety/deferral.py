@@ -33,7 +33,7 @@ from engine.model.plan import Deferred
 from engine.model.times import rfc3339
 from engine.plan.budgets import EXPANSION, BudgetDemand, BudgetRefusal, BudgetTracker
 from engine.plan.preempt import messages, nomination
-from engine.plan.safety import record
+from engine.plan.safety import record, refused_evictions
 from engine.plan.safety.repeats import RepeatBrake
 from engine.plan.scope import Scope
 from engine.plan.sync.pruning import Pruning
@@ -50,6 +50,7 @@ DISRUPTIVE: Final = frozenset({"EvictPod", "ResetChips", "IsolateNode", "DeleteO
 
 def run(scope: Scope) -> None:
     """Defer what the budgets do not allow; record what the other actions spend and leave in the memory."""
+    refused_evictions.hold(scope)
     ledger = BudgetTracker(scope)
     budget_filter = _BudgetFilter(scope, ledger)
     kept: list[AnyAction] = []
@@ -61,6 +62,7 @@ def run(scope: Scope) -> None:
     scope.memory.budgets = ledger.spent()
     scope.budgets = ledger.uses()
     record.record_actions(scope)
+    refused_evictions.record(scope)
     nomination.record_evictions(scope)
     if scope.observed.reserved_broken and any(item.budget == BROKEN for item in scope.deferred):
         message = (

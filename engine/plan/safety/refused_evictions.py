@@ -1,0 +1,137 @@
+"""Evictions that a PodDisruptionBudget refuses: told, and tried again at a pace.
+
+A pod that was asked to go, neither goes nor terminates in a later pass, and stands under a budget that allows no more
+was refused: a pass has seen every write of the one before. It is tried again when the budget allows it, else after 10 s
+and twice as long each time, and waits as a deferred action meanwhile. Deletions by force need no leave.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from engine.model.actions import EvictPod, SignalJob
+from engine.model.cluster import Pod
+from engine.model.diagnostics import Diagnostic
+from engine.model.history import TIMELINE, JobMemory
+from engine.model.plan import REFUSING, Deferred
+from engine.model.times import rfc3339
+from engine.plan.preempt.disruption_budgets import DisruptionBudget, DisruptionBudgets
+from engine.plan.scope import Scope
+
+FIRST_WAIT: Final = 10.0
+LONGEST_WAIT: Final = 300.0
+#: Most warnings of one pass.
+MAX_TOLD: Final = 50
+DECIDED: Final = "eviction decided"
+REFUSED: Final = "eviction refused"
+
+
+def hold(scope: Scope) -> None:
+    """Defer evictions that were refused and are not due again; say which, why and how to go on."""
+    _forget(scope)
+    refused = {key for memory in scope.memory.jobs.values() for key in memory.asked}
+    if not refused:
+        return
+
+    budgets = DisruptionBudgets(scope.observed, ())
+    kept, held, told = [], set[str](), 0
+    for action in scope.actions:
+        pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}") if isinstance(action, EvictPod) else None
+        if not isinstance(action, EvictPod) or pod is None or pod.uid not in refused or action.force:
+            kept.append(action)
+            continue
+
+        protecting = budgets.of(pod)
+        if not protecting or budgets.allow([pod]):
+            kept.append(action)  # it was lost on its way, or may go by now
+            continue
+
+        gang = scope.gang_of.get(pod.key, "")
+        memory = scope.memory.jobs.get(gang, JobMemory())
+        tries, last = memory.asked.get(pod.uid, (1, scope.now_ms))
+        until = last / 1000 + min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(tries - 1, 10))
+        if told < MAX_TOLD:
+            scope.diagnostics.append(_diagnostic(pod, protecting, tries, until))
+            told += 1
+        _record_refusal(scope, gang, memory, pod, protecting)
+        if scope.now >= until:
+            kept.append(action)
+            continue
+        held.add(action.budget_unit)
+        scope.deferred.append(Deferred(action, f"{REFUSING}{protecting[0].name}", rfc3339(until)))
+        scope.evicting.discard(pod.key)
+
+    evicted = {action.budget_unit for action in kept if isinstance(action, EvictPod)}
+    idle = held - evicted
+    for unit in idle:
+        scope.reschedules.pop(unit, None)
+    scope.actions = [a for a in kept if not (isinstance(a, SignalJob) and a.budget_unit in idle)]
+
+
+def record(scope: Scope) -> None:
+    """Count the evictions that this pass asks for."""
+    for action in scope.actions:
+        if not isinstance(action, EvictPod) or action.force:
+            continue
+        pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+        gang = scope.gang_of.get(pod.key, "") if pod is not None else ""
+        if pod is None or pod.deleting is not None or gang not in scope.memory.jobs:
+            continue
+        memory = scope.memory.jobs[gang]
+        tries = memory.asked.get(pod.uid, (0, 0))[0] + 1
+        asked = {**memory.asked, pod.uid: (tries, scope.now_ms)}
+        scope.memory.jobs[gang] = msgspec.structs.replace(memory, asked=dict(sorted(asked.items())))
+
+
+def _forget(scope: Scope) -> None:
+    """Forget evictions that are under way or done; a job whose last refused one went was rescheduled only now."""
+    waiting: set[str] | None = None
+    for key, memory in scope.memory.jobs.items():
+        if not memory.asked:
+            continue
+        if waiting is None:
+            waiting = {pod.uid for pod in scope.observed.pods.values() if pod.deleting is None and not pod.finished}
+        left = {uid: row for uid, row in memory.asked.items() if uid in waiting}
+        if len(left) == len(memory.asked):
+            continue
+        timeline = memory.timeline
+        if not left and timeline and timeline[-1][1].startswith(REFUSED):
+            text = "rescheduled: its pods go now, after their eviction was refused"
+            timeline = (*timeline, (scope.now_ms, text))[-TIMELINE:]
+        scope.memory.jobs[key] = msgspec.structs.replace(memory, asked=left, timeline=timeline)
+
+
+def _record_refusal(
+    scope: Scope, gang: str, memory: JobMemory, pod: Pod, protecting: tuple[DisruptionBudget, ...]
+) -> None:
+    """Correct the job's history: what was written when the eviction was decided has not come about."""
+    if not memory.timeline or memory.timeline[-1][1].startswith(REFUSED) or gang not in scope.memory.jobs:
+        return
+    lines = list(memory.timeline)
+    place = next((i for i in reversed(range(len(lines))) if lines[i][1].startswith("rescheduled: ")), None)
+    if place is not None:
+        lines[place] = lines[place][0], f"{DECIDED}: {lines[place][1].removeprefix('rescheduled: ')}"
+    lines.append((scope.now_ms, f"{REFUSED}: {_why(protecting)} (pod {pod.name})"))
+    scope.memory.jobs[gang] = msgspec.structs.replace(memory, timeline=tuple(lines[-TIMELINE:]))
+
+
+def _why(protecting: tuple[DisruptionBudget, ...]) -> str:
+    if len(protecting) > 1:
+        names = ", ".join(one.name for one in protecting)
+        return f"PodDisruptionBudgets {names} select the same pod, which the API server does not evict"
+    return f"PodDisruptionBudget {protecting[0].name} allows {protecting[0].allowed} more pods to be away now"
+
+
+def _diagnostic(pod: Pod, protecting: tuple[DisruptionBudget, ...], tries: int, until: float) -> Diagnostic:
+    times = f"{tries} {'try' if tries == 1 else 'tries'}"
+    way = (
+        f"raise maxUnavailable or lower minAvailable of {protecting[0].name}, delete the pod by hand, or give the job "
+        "fault-scheduling: force, which needs no leave"
+    )
+    text = (
+        f"its eviction is refused after {times}: {_why(protecting)}. It still runs; the next try is at "
+        f"{rfc3339(until)}, or when the budget allows it. To go on: {way}"
+    )
+    return Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, "", text)
