@@ -239,6 +239,27 @@ def test_convert_names_the_file_that_it_wrote(tmp_path: Path):
     assert code == 2 and "neither" in text
 
 
+def test_a_pipe_among_the_files_is_named_and_waited_for_by_no_verb(tmp_path: Path):
+    """Opened as a file it would be waited for until a writer comes."""
+    save(tmp_path, 10, 1)
+    pipe = tmp_path / "step-000000010" / "pipe.mindio"
+    os.mkfifo(pipe)
+    code, text = run("verify", str(tmp_path))
+    assert code == 1 and f"{pipe} cannot be opened: no regular file" in text
+    code, text = run("convert", str(pipe), str(tmp_path / "x"))
+    assert code == 2 and f"{pipe}" in text and "no regular file" in text
+
+
+def test_of_a_set_that_is_a_link_only_the_link_is_removed(tmp_path: Path):
+    elsewhere, here = tmp_path / "elsewhere", tmp_path / "here"
+    save(elsewhere, 10, 1)
+    save(here, 20, 1)
+    (here / "step-000000010").symlink_to(elsewhere / "step-000000010")
+    code, _ = run("prune", str(here), "--keep", "1")
+    assert code == 0 and [one.step for one in sets.scan(here)] == [20]
+    assert [one.step for one in sets.scan(elsewhere)] == [10] and not list(here.glob(".removing*"))
+
+
 def test_without_sums_the_structure_is_checked_at_least(tmp_path: Path):
     save(tmp_path, 10, 1)
     path = sets.rank_file(tmp_path, 10, 0, 1)

@@ -34,7 +34,13 @@ def outdated(found: Sequence[CheckpointSet], *, keep: int | None, oldest: float 
 
 
 def remove(one: CheckpointSet) -> None:
-    """Remove a set: its folder is renamed first, so that no partial set is ever visible. Raises ``OSError``."""
+    """Remove a set: its folder is renamed first, so that no partial set is ever visible. Of a set that is a link, the
+    link goes and what it leads to stays: others may use it. Raises ``OSError``.
+    """
+    if one.folder.is_symlink():
+        one.folder.unlink()
+        sums.sync_folder(one.folder.parent)
+        return
     hidden = one.folder.with_name(sets.REMOVING + one.folder.name)
     if hidden.exists():
         shutil.rmtree(hidden)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -40,8 +42,13 @@ class FileSource:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size = os.fstat(self.handle).st_size
+        # a pipe without a writer would be waited for
+        self.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self.handle)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self.handle)
+            raise OSError(errno.EINVAL, "no regular file", self.name)
+        self.size = status.st_size
         self._direct: int | None = None
         if self.size >= DIRECT:
             try:

@@ -100,11 +100,21 @@ class _Torch:
         else:
             helper.CheckpointHelper(_rank()).save_model_checkpoint(str(os.fspath(f)), obj)
 
-    def load(self, f: Any, map_location: Any = None, *, weights_only: bool = False, **kwargs: Any) -> Any:
-        """Load names from memory or storage. Megatron trusts its own files by default."""
+    def load(self, f: Any, map_location: Any = None, *, weights_only: bool | None = None, **kwargs: Any) -> Any:
+        """Load names from memory or storage. Whether pickles may run code is torch's own default, so that this patch
+        opens nothing that was closed: since 2.6 only data is loaded, and Megatron says ``weights_only=False`` itself.
+        """
+        if weights_only is None:
+            weights_only = _only_data(str(self._real.__version__))
         if isinstance(f, str | os.PathLike) and (map_location is None or str(map_location) == "cpu"):
             return api.load(f, weights_only=weights_only)
         return self._real.load(f, map_location=map_location, weights_only=weights_only, **kwargs)
+
+
+def _only_data(version: str) -> bool:
+    """Whether this version of torch loads only data where its caller says nothing (torch 2.6, release notes)."""
+    numbers = [int(part) for part in version.split("+")[0].split(".")[:2]]
+    return numbers >= [2, 6]
 
 
 def _open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
