@@ -291,8 +291,6 @@ def test_history_says_what_was_done_and_by_which_line_of_which_commit() -> None:
     ((_, job),) = scope.memory.jobs["train/AscendJob/j"].timeline
     assert job.startswith("rescheduled: CardUnhealthy: node n0: Ascend910-3 SeparateNPU (80E18402); the whole job")
     assert job.endswith("FaultPolicy/strict levels.80E18402 (80E18402) at policies/000.yaml:1@0123456789ab")
-        "; because of FaultPolicy/strict levels.80E18402 (80E18402) at policies/000.yaml:1@0123456789ab"
-    )
 
 
 def test_history_records_the_answer_to_a_reset() -> None:

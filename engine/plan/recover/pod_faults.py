@@ -7,9 +7,9 @@ from engine.gangs.job_status import ended
 from engine.model import relations
 from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.faults import HEARTBEAT
 from engine.model.jobs import Gang
 from engine.model.levels import FaultAction, NodeLevel, SwitchLevel
-from engine.model.states import HEARTBEAT
 from engine.plan import causes, restart_scope, roles
 from engine.plan.health import node_faults
 from engine.plan.node_view import MAINTENANCE, NodeView
