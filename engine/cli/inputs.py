@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from engine.cli.output import plain
 from engine.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -100,6 +99,7 @@ def cluster_items(
 ) -> tuple[list[dict[str, Any]], float, str | None]:
     """The objects, the clock, and the time to plan for (None: the newest report's)."""
     if cluster == LIVE:
+        from engine.cli.output import plain
         from engine.model.times import rfc3339
         from engine.observe.live import read_live
 
