@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from engine.cli.phrases import ranges
-from engine.documents import Declared, Desired, Isolation
+from engine.documents import CLUSTER, Declared, Desired, Isolation
 from engine.gangs.grouping import group
 from engine.model.cluster import Node, Observed, Orders, Pod, ResetOrder
 from engine.model.history import HOLD_KINDS, Hold, HoldKind
@@ -164,9 +164,11 @@ def _isolation_of(node: str, now: float, desired: Desired | None) -> Declared[Is
 
 def _maintenance(item: Declared[Isolation]) -> str:
     spec, origin = item.document.spec, item.origin
+    # the copy in the cluster does not say where in Git it comes from
+    place = "" if origin.file.startswith(CLUSTER) else f"; {origin.file}:{origin.line}"
     until = f"until {rfc3339(spec.until)}, or " if spec.until is not None else "until "
     return (
-        f"in maintenance by Isolation/{item.document.name} ({spec.reason}; {origin.file}:{origin.line}), "
+        f"in maintenance by Isolation/{item.document.name} ({spec.reason}{place}), "
         f"{until}the document is deleted from Git"
     )
 
