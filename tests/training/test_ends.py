@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from agents.training.agent.ranks import state
 from tests.training.conftest import Launch
 from tests.training.launched import agent_of, descendants, gone, history, signalled
 
@@ -93,3 +95,24 @@ def test_wrong_options_end_with_2_and_name_the_right_ones(launch: Launch, option
     job = launch("ddp.py", 1, 0, 16, options=options)
     assert job.process.wait(60) == 2
     assert text in job.errors()
+
+
+def test_a_closed_terminal_ends_the_job(launch: Launch) -> None:
+    job = launch("ddp.py", 400, 0.05, 32, options=("--nproc", "2"))
+    job.reached(2, 2)
+    children = descendants(job.process.pid)
+    job.process.send_signal(signal.SIGHUP)
+    assert job.end() == 129, job.errors()
+    gone(children)
+
+
+def test_ranks_leave_when_the_launcher_is_killed_and_its_parent_has_not_looked(launch: Launch) -> None:
+    job = launch("ddp.py", 4000, 0.05, 32, options=("--nproc", "2"))
+    job.reached(2, 2)
+    ranks = [job.pid(rank) for rank in range(2)]
+    os.kill(job.process.pid, signal.SIGKILL)
+    # it stays a zombie: nobody waits for it before the ranks have left
+    end = time.monotonic() + 15
+    while any(state(pid) not in ("", "Z") for pid in ranks):
+        assert time.monotonic() < end, "ranks train on without their launcher"
+        time.sleep(0.05)

@@ -103,7 +103,6 @@ SCRIPTS: dict[str, UserScript] = {
     "ddp-mixed": ddp("mixed"),
     "ddp-scaled": ddp("scaled"),
     "ddp-augmented": ddp("augmented"),
-    "ddp-compressed": ddp("compressed"),
     "ddp-compiled": ddp("compiled"),
     "ddp-static": ddp("static_graph"),
     "ddp-unused": ddp("find_unused_parameters"),

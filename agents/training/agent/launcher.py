@@ -39,11 +39,34 @@ def parser() -> argparse.ArgumentParser:
     )
     number = _number
     found.add_argument("--python", metavar="PY", default=sys.executable, help="the interpreter that has PyTorch")
-    found.add_argument("--nproc", "--nproc-per-node", "--nproc_per_node", metavar="N", type=number(1, 4096), default=1)
-    found.add_argument("--nnodes", metavar="N", type=number(1, 100_000))
-    found.add_argument("--node-rank", "--node_rank", metavar="R", type=number(0, 99_999))
+    found.add_argument(
+        "--nproc",
+        "--nproc-per-node",
+        "--nproc_per_node",
+        metavar="N",
+        type=number(1, 4096),
+        default=1,
+        help="processes (ranks) on this host (1)",
+    )
+    found.add_argument(
+        "--nnodes", metavar="N", type=number(1, 100_000), help="hosts of the job (1, or those of --nodes)"
+    )
+    found.add_argument(
+        "--node-rank",
+        "--node_rank",
+        metavar="R",
+        type=number(0, 99_999),
+        help="number of this host, from 0; found in --nodes where it can be",
+    )
     found.add_argument("--master-addr", "--master_addr", metavar="A", default="", help="where the coordinator listens")
-    found.add_argument("--master-port", "--master_port", metavar="P", type=number(1, 65535), default=29500)
+    found.add_argument(
+        "--master-port",
+        "--master_port",
+        metavar="P",
+        type=number(1, 65535),
+        default=29500,
+        help="its port, and the default of --nodes (29500)",
+    )
     found.add_argument(
         "--nodes", metavar="A[:P],…", default="", help="all hosts, by node rank: they elect the coordinator themselves"
     )
@@ -67,8 +90,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--checkpoint-secret", metavar="FILE", default="", help="a secret that these hosts know")
     found.add_argument("--quiet-limit", metavar="S", type=float, default=10.0, help="idle without a step: a hang (10)")
     found.add_argument("--busy-limit", metavar="S", type=float, default=600.0, help="at work without a step (600)")
-    found.add_argument("script", metavar="SCRIPT")
-    found.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER)
+    found.add_argument("script", metavar="SCRIPT", help="the script of the user, with a function under protect()")
+    found.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its arguments")
     return found
 
 

@@ -78,7 +78,8 @@ class NodeAgent(NodeRanks):
         os.set_blocking(woken, False)
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+        for number in (signal.SIGTERM, signal.SIGINT, *hang_up):
             signal.signal(number, self._terminate)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
@@ -118,7 +119,7 @@ class NodeAgent(NodeRanks):
         self._reap()
         self._farewell(now)
         if self._terminated is not None and self._over(now - self._terminated):
-            self.ended = EndJob(143, "")
+            self.ended = EndJob(128 + self._terminated_by, "")
 
     def _wait(self, wake: int, seconds: float) -> set[int]:
         poll = select.poll()

@@ -67,6 +67,7 @@ class NodeRanks:
         self._firsts: dict[int, int] = {}
         """Pid → generation whose first step was reported."""
         self._terminated: float | None = None
+        self._terminated_by: int = signal.SIGTERM
         self._leaving = settings.leaving
         """Whether all ranks of the job have finished, so that those of this node leave."""
         self._orders: dict[int, bytes] = {}
@@ -313,7 +314,7 @@ class NodeRanks:
         if self._terminated is not None or number == signal.SIGINT:
             self.ended = EndJob(128 + number, "")
             return
-        self._terminated = time.monotonic()
+        self._terminated, self._terminated_by = time.monotonic(), number
         for process in self.ranks.processes.values():
             if process.rank is not None:
                 self.ranks.stop(process, "", signal.SIGTERM)

@@ -50,7 +50,9 @@ def supervise(command: Sequence[str]) -> int:
         if agent is not None:
             os.kill(agent.pid, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # a closed terminal ends the job, unless it was started under nohup
+    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    for number in (signal.SIGTERM, signal.SIGINT, *hang_up):
         signal.signal(number, pass_on)
     hurried = restarts = 0
     worked, works = os.pipe()

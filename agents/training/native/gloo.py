@@ -99,12 +99,14 @@ class Sockets:
             if number >= generation:
                 continue
             try:
-                if os.fstat(descriptor).st_ino != inode:
-                    # closed by the group itself
-                    self._of_groups.pop(descriptor, None)
-                    continue
-                self._shut[descriptor] = inode
-                with _borrowed(descriptor) as sock:
+                # one of its own: the number may belong to another socket as soon as gloo closes this one, and a
+                # listening socket that is shut down ends the process
+                with socket.socket(fileno=os.dup(descriptor)) as sock:
+                    if os.fstat(sock.fileno()).st_ino != inode:
+                        # closed by the group itself
+                        self._of_groups.pop(descriptor, None)
+                        continue
+                    self._shut[descriptor] = inode
                     sock.shutdown(socket.SHUT_RDWR)
                 count += 1
             except OSError:

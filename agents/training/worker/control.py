@@ -275,10 +275,9 @@ class Control:
 
 
 def _alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that its parent has not looked at yet does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] not in (b"Z", b"X")
+    except OSError:
         return False
-    except PermissionError:
-        pass
-    return True

@@ -111,7 +111,8 @@ class PeriodicCheckpoints:
         for one in tiers.complete():
             if one.step not in self._damaged:
                 self._found.setdefault(one.step, one)
-        if not self._found:
+        if not self._found and os.environ.get("RANK", "0") == "0":
+            # one rank says it for all
             for text in tiers.missing():
                 log.warning("no complete checkpoint: %s", text[:300])
         return sorted(self._found, reverse=True)[:OFFERED]

@@ -4,7 +4,6 @@ import random
 import sys
 
 import torch
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from witness import Language, language_loss, steps, words, write
 
@@ -45,8 +44,6 @@ def train(run: bt.Run) -> None:
     if "compiled" not in special:
         more["bucket_cap_mb"] = 0.005
     ddp = DistributedDataParallel(model, **more)
-    if "compressed" in special:
-        ddp.register_comm_hook(None, bf16_compress_hook)
     called = torch.compile(ddp, backend="aot_eager") if "compiled" in special else ddp
     for step in run.steps(steps):
         optimizer.zero_grad()
