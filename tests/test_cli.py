@@ -486,7 +486,7 @@ def test_diff_of_an_applied_repository_is_empty(tmp_path: Path, repository: Path
     second = tmp_path / "second.json"
     second.write_text(json.dumps(as_list([*world(), *created])))
     result = belay("diff", "--cluster", str(second), "--desired", str(repository))
-    assert (result.exit_code, result.stdout) == (0, "")
+    assert (result.exit_code, result.stdout) == (0, "no differences\n")
 
 
 def test_diff_is_one_document_for_programs(cluster_file: str, repository: Path) -> None:
@@ -908,3 +908,18 @@ def test_ctrl_c_during_imports_ends_quietly() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, "version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_diff_shows_the_keys_that_git_takes_out_of_a_template() -> None:
+    from engine.cli.differences import _projected
+
+    old = {"limits": {"huawei.com/Ascend310P-4c": "1"}, "requests": {"huawei.com/Ascend310P-4c": "1"}}
+    new = {"limits": {"huawei.com/Ascend310P": 1}, "requests": {"huawei.com/Ascend310P": 1}}
+
+    def deployment(resources: dict[str, Any], **more: Any) -> dict[str, Any]:
+        container = {"name": "c", "image": "i", "resources": resources, **more}
+        return {"spec": {"template": {"spec": {"containers": [container], "restartPolicy": "Always"}}}}
+
+    live = deployment(old, terminationMessagePath="/dev/termination-log")
+    shown = _projected(live, deployment(new))
+    assert shown["spec"]["template"]["spec"]["containers"] == [{"name": "c", "image": "i", "resources": old}]

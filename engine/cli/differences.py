@@ -15,6 +15,15 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan
 
 _HIDDEN: Final = ("belay.dev/applied-digest",)
+_FILLED_IN: Final = frozenset(
+    {
+        "apiVersion", "creationTimestamp", "defaultMode", "dnsPolicy", "failureThreshold", "imagePullPolicy",
+        "periodSeconds", "protocol", "restartPolicy", "schedulerName", "scheme", "securityContext", "serviceAccount",
+        "successThreshold", "terminationGracePeriodSeconds", "terminationMessagePath", "terminationMessagePolicy",
+        "timeoutSeconds", "type",
+    }
+)  # fmt: skip
+"""Fields of pod templates that an API server fills in where a manifest leaves them out."""
 _CHANGES: Final = {CreateObject: "create", PatchObject: "patch", DeleteObject: "delete"}
 
 
@@ -84,23 +93,40 @@ def differences(found: Sequence[Difference]) -> list[str]:
 
 
 def _projected(live: Any, patch: Any) -> Any:
-    """The part of a live value that a patch covers."""
+    """The part of a live value that a patch covers, and the keys that it takes out of pod templates."""
+    return _covered(live, patch, owned=False)
+
+
+def _covered(live: Any, patch: Any, *, owned: bool) -> Any:
+    """``owned``: below a pod template, where a key that the patch leaves out is removed unless servers fill it in."""
     if isinstance(live, dict) and isinstance(patch, dict):
-        return {key: _projected(live[key], value) for key, value in patch.items() if key in live}
+        shared = {
+            key: _covered(live[key], value, owned=owned or key == "template")
+            for key, value in patch.items()
+            if key in live
+        }
+        return {key: value for key, value in live.items() if owned and _removed(key, patch)} | shared
     if isinstance(live, list) and isinstance(patch, list):
-        return _projected_items(live, patch)
+        return _projected_items(live, patch, owned)
     return live
 
 
-def _projected_items(live: list[Any], patch: list[Any]) -> list[Any]:
+def _removed(key: str, patch: dict[str, Any]) -> bool:
+    """Whether the patch takes a key away that no API server has filled in."""
+    return key not in patch and key not in _FILLED_IN and not (key == "requests" and "limits" in patch)
+
+
+def _projected_items(live: list[Any], patch: list[Any], owned: bool) -> list[Any]:
     """Match items by name, others by position; items that are only live stay complete."""
     named = {item["name"]: item for item in patch if isinstance(item, dict) and isinstance(item.get("name"), str)}
     if named:
         return [
-            _projected(item, named[item["name"]]) if isinstance(item, dict) and item.get("name") in named else item
+            _covered(item, named[item["name"]], owned=owned)
+            if isinstance(item, dict) and item.get("name") in named
+            else item
             for item in live
         ]
-    return [_projected(item, patch[i]) if i < len(patch) else item for i, item in enumerate(live)]
+    return [_covered(item, patch[i], owned=owned) if i < len(patch) else item for i, item in enumerate(live)]
 
 
 def _text(value: Any) -> list[str]:

@@ -94,7 +94,10 @@ def plan(explain: bool, exit_code: bool, now_only: bool, output: str, **inputs: 
               help="A unified diff, or one document.")  # fmt: skip
 @fails_clearly
 def diff(output: str, **inputs: Any) -> None:
-    """Show how the live objects would change to be as Git declares them. Exit 1 on differences."""
+    """Show how the live objects would change to be as Git declares them. Exit 1 on differences.
+
+    It compares with a folder, so --desired must be given: what the cluster records of Git is what it was made from.
+    """
     from engine.cli import output as show
     from engine.cli.differences import changes, differences
     from engine.errors import InputError
@@ -110,6 +113,8 @@ def diff(output: str, **inputs: Any) -> None:
     for line in lines:
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]) if colours else None
         click.secho(show.plain(line), fg=style)
+    if not lines:
+        click.echo("no differences")
     for finding in result.diagnostics:
         click.echo(show.plain(str(finding)), err=True)
     sys.exit(1 if lines else 0)
@@ -175,6 +180,7 @@ def replay(recording: tuple[str, ...], output: str) -> None:
         for result in results:
             if result.why:
                 click.echo(show.plain(f"{result.file}: {result.why}"), err=True)
+        click.echo(f"{sum(r.same for r in results)} of {len(results)} the same")
     sys.exit(0 if all(r.same for r in results) else 1)
 
 
