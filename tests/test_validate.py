@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +148,20 @@ def test_a_plan_with_a_refused_document_ends_with_1(tmp_path: Path) -> None:
     (folder / "desired/all.yaml").write_text(yaml.safe_dump(deployment()))
     assert CliRunner().invoke(cli.main, arguments).exit_code == 0
     assert listing.STAMP
+
+
+@pytest.mark.parametrize("name", ["on", "No", "012", "off", "1e3"])
+def test_a_name_that_kubernetes_reads_as_another_type_is_refused_with_the_hint_to_quote_it(name: str) -> None:
+    text = f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n"
+    (found,) = [d for d in load({"desired/a.yaml": text.encode()}).diagnostics if "quotes" in d.message]
+    assert (found.severity, found.line, found.column, found.field) == ("error", 4, 9, "metadata.name")
+    quoted = load({"desired/a.yaml": text.replace(f": {name}", f': "{name.lower()}"').encode()})
+    assert quoted.diagnostics == () and len(quoted.desired.manifests) == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_bug(tmp_path: Path, closed: str) -> None:
+    folder = tree(tmp_path, [deployment()])
+    line = f'exec "{sys.executable}" -m engine validate "{folder}" {closed}'
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "internal error" not in done.stdout + done.stderr

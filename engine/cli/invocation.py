@@ -41,6 +41,7 @@ def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
         from engine.errors import BelayError
 
         try:
+            _open_closed()
             _tolerate(sys.stdout, sys.stderr)
             with _raised_interrupts():
                 try:
@@ -145,6 +146,14 @@ def _leave_pipe() -> None:
     """End quietly after the reader closed the pipe (``| head``), also when Python flushes its buffers."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(0)
+
+
+def _open_closed() -> None:
+    """Let a stream that the shell closed (``>&-``) lead nowhere: Python has None for it."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _tolerate(*streams: Any) -> None:

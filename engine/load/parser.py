@@ -19,6 +19,7 @@ from engine.documents.manifests import ACCEPTED, SECRET_HINT, accepted_kinds, ch
 from engine.documents.pods import POLICY_ANNOTATION
 from engine.documents.problems import Path, Problem, Problems
 from engine.load import yaml12
+from engine.load.plain_names import names_read_otherwise
 from engine.load.pod_uses import PodUse, pod_uses
 from engine.load.validation_errors import problems_of
 from engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
@@ -136,6 +137,7 @@ class _Reader:
         origin = Origin(self.path, line, column)
         key = _key(body)
         problems, value = _check(body, key, origin)
+        problems = [*problems, *names_read_otherwise(node, path)]
         subject = str(key) if key else ""
         for problem in problems:
             spot = yaml12.locate(node, path + problem.path, problem.at_key)

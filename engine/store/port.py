@@ -65,13 +65,15 @@ def _client(kind: Any, url: str) -> Any:
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise BelayError(
             f"{redact(url)!r} is not a Redis URL",
+            where="BELAY_REDIS_URL",
             hint="Use redis://HOST:PORT/0, rediss://…, redis+sentinel://HOST,HOST/NAME/0 or unix:///PATH.",
         )
     options: dict[str, Any] = {"socket_timeout": _SOCKET_SECONDS, "socket_connect_timeout": _SOCKET_SECONDS}
     try:
         return kind.from_url(url, **options)
     except (ValueError, redis.RedisError) as error:
-        raise BelayError(f"{redact(url)!r} is not a usable Redis URL: {redact(str(error))}") from error
+        text = f"{redact(url)!r} is not a usable Redis URL: {redact(str(error))}"
+        raise BelayError(text, where="BELAY_REDIS_URL") from error
 
 
 def _behind_sentinels(kind: Any, asked: sentinel.Sentinels) -> Any:
