@@ -690,4 +690,4 @@ def test_a_pod_seen_deleted_gives_its_chips_back_at_once_when_its_binding_was_an
 
     assert claimed("b", second) == {}, "it is claimed for a second binding"
     settling.answer({"ub"})
-    assert set(claimed("c", third)) == {"uc"}, "one answer does not tell what becomes of the other binding"
+    assert set(claimed("c", third)) == {"uc"}, "one answer does not show what becomes of the other binding"

@@ -64,7 +64,7 @@ async def delete(kube: Kube) -> object:
 
 DEEDS: Final[dict[str, Deed]] = {
     "the device plugin marks it": mark,
-    "the device plugin tells its devices": tell,
+    "the device plugin names its devices": tell,
     "it is recreated": recreate,
     "another scheduler binds it": rival,
     "it is deleted": delete,
@@ -158,7 +158,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def test_a_pod_that_the_device_plugin_marks_at_once_stays(cluster: Cluster) -> None:
     race = Race(cluster)
-    outcome = race.run((), ("the device plugin marks it", "the device plugin tells its devices"))
+    outcome = race.run((), ("the device plugin marks it", "the device plugin names its devices"))
     live = race.live()
     assert outcome.result == "done", outcome
     assert live is not None and live["metadata"]["uid"] == race.uid and not live["metadata"].get("deletionTimestamp")

@@ -1,4 +1,4 @@
-"""Evictions that a PodDisruptionBudget refuses: they are told, tried again at a pace, and the way out is named."""
+"""Evictions that a PodDisruptionBudget refuses: they are reported, tried again at a pace, and the way out is named."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def evicted(found: Any) -> list[str]:
     return [action.pod for action in found.actions if isinstance(action, EvictPod)]
 
 
-def test_a_refused_eviction_is_told_and_waits_for_its_next_try() -> None:
+def test_a_refused_eviction_is_reported_and_waits_for_its_next_try() -> None:
     cluster = Refusing()
     assert evicted(cluster.step(0)) == ["j-0", "j-1"]
     found = cluster.step(1)

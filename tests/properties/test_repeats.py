@@ -45,7 +45,7 @@ def come_back(world: World) -> None:
 
 
 def delete_pods(world: World) -> None:
-    """Somebody deletes what was just created."""
+    """Another controller deletes what was just created."""
     for key in _pods(world):
         world.delete(key)
 
@@ -57,7 +57,7 @@ def delete_one_pod(world: World) -> None:
 
 
 def delete_parts(world: World) -> None:
-    """Somebody deletes the job's PodGroup, Service and ConfigMaps."""
+    """Another controller deletes the job's PodGroup, Service and ConfigMaps."""
     for key in sorted(world.objects):
         if key.namespace == "train" and key.kind in ("PodGroup", "Service", "ConfigMap"):
             world.delete(key)

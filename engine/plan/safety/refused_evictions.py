@@ -1,4 +1,4 @@
-"""Evictions that a PodDisruptionBudget refuses: told, and tried again at a pace.
+"""Evictions that a PodDisruptionBudget refuses: reported, and tried again at a pace.
 
 A pod that was asked to go, neither goes nor terminates in a later pass, and stands under a budget that allows no more
 was refused: a pass has seen every write of the one before. It is tried again when the budget allows it, else after 10 s
