@@ -120,6 +120,19 @@ def test_silence_is_filled_with_comments(documents: list[StateDocument]) -> None
     asyncio.run(work())
 
 
+def test_one_viewer_leaves_streams_for_others(documents: list[StateDocument]) -> None:
+    async def work() -> None:
+        changes = ChangeStream()
+        kept = [changes.watch("", name="greedy") for _ in range(module.MOST_OF_ONE)]
+        for events in kept:
+            await anext(events)
+        with pytest.raises(TooManyViewers):
+            await anext(changes.watch("", name="greedy"))
+        await anext(changes.watch("", name="another"))
+
+    asyncio.run(work())
+
+
 def test_viewers_are_counted(monkeypatch: pytest.MonkeyPatch, documents: list[StateDocument]) -> None:
     async def work() -> None:
         monkeypatch.setattr(module, "MOST_VIEWERS", 2)

@@ -24,6 +24,8 @@ RING_BYTES: Final = 16 * 1024 * 1024
 QUEUED: Final = 64
 """Events that wait for one viewer before it is dropped."""
 MOST_VIEWERS: Final = 500
+MOST_OF_ONE: Final = 50
+"""Streams of one viewer: tabs of a person, or a proxy that shows its own name for many. The others stay for others."""
 HEARTBEAT_SECONDS: Final = 15.0
 RETRY_MS: Final = 1000
 _BEAT: Final = b": \n\n"
@@ -42,7 +44,7 @@ class ChangeStream:
         self._ring: deque[tuple[int, bytes]] = deque()
         self._ring_limit, self._bytes_limit, self._queued = ring, ring_bytes, queued
         self._bytes = 0
-        self._viewers: set[asyncio.Queue[bytes | None]] = set()
+        self._viewers: dict[asyncio.Queue[bytes | None], str] = {}
         self.document: StateDocument | None = None
         self.dropped = 0
 
@@ -73,15 +75,19 @@ class ChangeStream:
         for viewer in list(self._viewers):
             self._drop(viewer)
 
-    async def watch(self, last: str, heartbeat: float = HEARTBEAT_SECONDS) -> AsyncGenerator[bytes, None]:
+    async def watch(
+        self, last: str, heartbeat: float = HEARTBEAT_SECONDS, name: str = ""
+    ) -> AsyncGenerator[bytes, None]:
         """The events after ``last`` (an event id, or empty); a comment after each ``heartbeat`` seconds of silence.
+        ``name`` says who looks, where that is known.
 
         Ends when the viewer is too slow. Raises TooManyViewers.
         """
-        if len(self._viewers) >= MOST_VIEWERS:
+        own = sum(other == name for other in self._viewers.values()) if name else 0
+        if len(self._viewers) >= MOST_VIEWERS or own >= MOST_OF_ONE:
             raise TooManyViewers
         viewer: asyncio.Queue[bytes | None] = asyncio.Queue(self._queued)
-        self._viewers.add(viewer)
+        self._viewers[viewer] = name
         try:
             yield b"retry: %d\n\n" % RETRY_MS
             for event in self._missed(last):
@@ -97,7 +103,7 @@ class ChangeStream:
                     return
                 yield waiting
         finally:
-            self._viewers.discard(viewer)
+            self._viewers.pop(viewer, None)
 
     def _missed(self, last: str) -> list[bytes]:
         moment = self.document.moment if self.document is not None else None
@@ -123,7 +129,7 @@ class ChangeStream:
 
     def _drop(self, viewer: asyncio.Queue[bytes | None]) -> None:
         self.dropped += 1
-        self._viewers.discard(viewer)
+        self._viewers.pop(viewer, None)
         while not viewer.empty():
             viewer.get_nowait()
         viewer.put_nowait(None)

@@ -154,7 +154,7 @@ class Console:
             }
         )
         self.streaming.add(request.protocol)
-        events = self.changes.watch(last[:64])
+        events = self.changes.watch(last[:64], name=request.get(USER) or "")
         checking: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(None) as admitted:
