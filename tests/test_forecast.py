@@ -322,7 +322,7 @@ def test_a_document_with_an_unknown_pool_leaves_its_last_good_version_in_force(t
     assert any(item["kind"] == "VNPULayout" for item in world.objects.values())
     cluster = write(tmp_path / "copies.json", list(world.objects.values()))
     edit(tree, "desired/layouts/inference.yaml", "VNPULayout", lambda one: one["spec"].update(pool="infrence"))
-    found = document(tree, cluster)
+    found = json.loads(belay("--desired", str(tree), "--cluster", cluster, "-o", "json").stdout)
     said = " ".join(row["message"] for row in found["diagnostics"])
     assert "the last good version" in said and "stays in force" in said and "infrence" in said
     assert "no longer declares" not in said

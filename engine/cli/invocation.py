@@ -109,7 +109,8 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--desired",
             metavar="DIR",
-            help="State repository (desired/ and policies/) or a desired folder. Default: what the cluster records; diff needs it.",
+            help="State repository (desired/ and policies/) or a desired folder. Default: what the cluster records; "
+            "diff needs it.",
         ),
         click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over; may be given again."),
         click.option(

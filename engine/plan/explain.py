@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from engine.model.causes import CauseKind
 from engine.model.cluster import ids_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import HOLD_KINDS, HoldKind
 from engine.model.plan import NodeState, Pending, Plan, ServerChips
 from engine.model.times import rfc3339
+from engine.plan import causes
+from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 
 
@@ -44,8 +47,15 @@ def _holds(scope: Scope) -> None:
             for hold in row.holds:
                 end = f"until {rfc3339(hold.until / 1000)}" if hold.until else _end_of(HOLD_KINDS.get(hold.kind))
                 what = f"{held.chip(chip)} of node {name} is held: {hold.kind}"
-                message = f"{what}, by {hold.rule}, {end}" if hold.rule else f"{what}, {end}"
+                policy = _policy(scope, held, chip) if hold.kind in (HoldKind.FREQUENCY, HoldKind.DURATION) else ""
+                message = f"{what}, by {hold.rule}{policy}, {end}" if hold.rule else f"{what}, {end}"
                 scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message))
+
+
+def _policy(scope: Scope, view: NodeView, chip: int) -> str:
+    """The FaultPolicy that holds a chip, with its place in Git; empty where a shipped table does."""
+    cause = causes.of_chips(scope, view, (chip,))
+    return f" of {cause.text}" if cause is not None and cause.kind is CauseKind.DOCUMENT and cause.commit else ""
 
 
 def _end_of(kind: HoldKind | None) -> str:
