@@ -163,6 +163,18 @@ def test_retention_keeps_the_newest_set_that_is_whole(tmp_path: Path):
     assert not found.damaged and [one.step for one in sets.scan(tmp_path)] == [60]
 
 
+def test_as_many_stay_at_the_end_as_were_asked_for(tmp_path: Path):
+    with world.writing(tmp_path / "work") as client:
+        ranks = [Checkpoints(tmp_path / "a", rank, 2, keep=2, through=Saver(client)) for rank in range(2)]
+        for step in range(4):
+            # the other rank's file comes later: the set is not complete when rank 0 looks
+            for one in ranks:
+                one.save_async({"step": step}, step).durable()
+        for one in reversed(ranks):
+            one.flush()
+    assert [found.step for found in sets.scan(tmp_path / "a")] == [3, 2]
+
+
 def test_a_job_that_went_back_keeps_what_it_saves_beside_later_damaged_sets(tmp_path: Path):
     one = Checkpoints(tmp_path, 0, 1, keep=2, through=Saver(None))
     for step in (900, 1000, 1100):

@@ -24,6 +24,8 @@ from agents.training.checkpoint.tiers import Tiers
 log = logging.getLogger("belay.checkpoint")
 COMPLETE_S = 600.0
 """Seconds for which the files of other ranks are awaited before a set goes to object storage."""
+OTHERS_S = 10.0
+"""Seconds for which they are awaited at the end, before outdated sets are removed."""
 
 
 class Checkpoints:
@@ -42,6 +44,8 @@ class Checkpoints:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not within 0..{world_size - 1}")
         self.rank, self.world_size, self.keep = rank, world_size, keep
+        self._last: int | None = None
+        """Step of the newest save of this rank."""
         self.folder, self.shared = Path(folder).absolute(), Path(shared).absolute() if shared else None
         self.saver = through or saver(owner=f"rank-{rank}")
         places = [("local", self.folder), *([("shared", self.shared)] if self.shared else [])]
@@ -62,6 +66,7 @@ class Checkpoints:
     def save_async(self, state: object, step: int) -> Pending:
         """Save while the caller computes; ``copied()`` must return before the state changes."""
         first, links = self._places(step)
+        self._last = step
         pending = self.saver.save_async(state, first, links, done=lambda _: self._retire(step))
         self._upload(step, pending)
         return pending
@@ -70,6 +75,10 @@ class Checkpoints:
         """Wait until every save of this rank is on the disk, and in object storage. Raises ``TimeoutError``."""
         until = time.monotonic() + wait_s
         self.saver.flush(wait_s)
+        if self.keep and not self.rank and self._last is not None:
+            # when this rank's file was written those of others were not: the set did not count yet
+            self._complete(self._last, min(until, time.monotonic() + OTHERS_S))
+            self._retire(self._last)
         with self._uploaded:
             if not self._uploaded.wait_for(lambda: not self._left, max(0.0, until - time.monotonic())):
                 raise TimeoutError(f"{self._left} checkpoints are not in {self.url} after {wait_s:.0f} s")
@@ -131,9 +140,9 @@ class Checkpoints:
                 if not self._left:
                     return
 
-    def _complete(self, step: int) -> sets.CheckpointSet | None:
+    def _complete(self, step: int, until: float | None = None) -> sets.CheckpointSet | None:
         """The set of ``step`` once all ranks have written it; None when it does not come, or is outdated already."""
-        until = time.monotonic() + COMPLETE_S
+        until = time.monotonic() + COMPLETE_S if until is None else until
         while time.monotonic() < until:
             found = sets.scan(self.folder)
             if one := next((one for one in found if one.step == step and one.complete), None):
