@@ -390,6 +390,9 @@ def test_small_deletions_continue_within_their_window() -> None:
     assert deletions(result) == {"j3"}, "48 and 16 chips within an hour are 64"
     (waits,) = result.deferred
     assert waits.until is not None and waits.confirm and result.held_prune is None
+    (said,) = [d for d in result.diagnostics if d.object == "SafetyBudget"]
+    assert "AscendJob/default/j4" in said.message and f"until {waits.until}" in said.message
+    assert f"Belay-Confirm: {waits.confirm}" in said.message and "without confirmation" in said.message
     confirm(world, waits.confirm)
     world.until_quiet()
     assert jobs_of(world) == set(), "a person may also confirm what only waits for its window"

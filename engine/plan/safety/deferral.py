@@ -58,6 +58,7 @@ def run(scope: Scope) -> None:
         kept.extend(budget_filter.admit(action))
     scope.actions = kept
     budget_filter.report_deferred_preemptions()
+    budget_filter.report_delayed_deletions()
     budget_filter.brake.close()
     scope.memory.budgets = ledger.spent()
     scope.budgets = ledger.uses()
@@ -113,6 +114,10 @@ class _BudgetFilter:
             return (action,)
         self._defer(action, refusal)
         return ()
+
+    def report_delayed_deletions(self) -> None:
+        """Report which deletions wait for a window, until when, and what confirms or stops them."""
+        self._pruning.report_delayed()
 
     def report_deferred_preemptions(self) -> None:
         """Report what defers the victims of a waiting job, in place of the list of its victims."""

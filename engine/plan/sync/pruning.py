@@ -26,7 +26,7 @@ from engine.model.actions import DeleteObject
 from engine.model.cluster import Pod, mask_of
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import HeldPrune
-from engine.model.plan import PrunedObject, PruneHold
+from engine.model.plan import CONFIRM, PrunedObject, PruneHold
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
 from engine.plan.budgets import NO_CHIPS, NO_POOL, BudgetDemand, BudgetRefusal, BudgetTracker
@@ -71,6 +71,8 @@ class Pruning:
         self._released: set[str] = set()
         self._refusal: BudgetRefusal | None = None
         self._digest = ""
+        #: Deletions within every limit for which the windows have no room yet.
+        self._delayed: list[tuple[DeleteObject, BudgetRefusal]] = []
         if asked or (scope.memory.prunes and self._knows()):
             self._settle()
 
@@ -81,7 +83,28 @@ class Pruning:
             return None
         unit = f"{action.object_kind}/{action.namespace}/{action.name}"
         demand = BudgetDemand(KIND, unit, 1, (), self._chips.get(member, NO_CHIPS), int(member in self._running))
-        return self._refusal or self._ledger.take(demand)
+        if self._refusal is not None:
+            return self._refusal
+        refusal = self._ledger.take(demand)
+        if refusal is not None:
+            self._delayed.append((action, refusal))
+        return refusal
+
+    def report_delayed(self) -> None:
+        """Say of deletions that wait for a window that they go later without a person, and how to change that."""
+        if not self._delayed:
+            return
+        names = [str(_key(action)) for action, _ in self._delayed]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        ends = [refusal.until for _, refusal in self._delayed if refusal.until is not None]
+        budget = self._delayed[0][1].budget
+        until = f"until {rfc3339(max(ends))}; then they go without confirmation" if ends else "until a person decides"
+        message = (
+            f"{len(names)} of the objects that are no longer declared wait, as SafetyBudget {budget} is used up, "
+            f"{until}: {', '.join(names[:_SHOWN])}{more}. To delete them now, push a commit whose message ends with the trailer "
+            f"'{CONFIRM}: {self._digest}'; to keep them, restore their documents"
+        )
+        self._scope.diagnostics.append(Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message))
 
     def confirm(self, action: DeleteObject) -> str:
         """The digest with which a commit confirms this deletion; empty where it needs none."""
