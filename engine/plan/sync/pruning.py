@@ -101,8 +101,8 @@ class Pruning:
         until = f"until {rfc3339(max(ends))}; then they go without confirmation" if ends else "until a person decides"
         message = (
             f"{len(names)} of the objects that are no longer declared wait, as SafetyBudget {budget} is used up, "
-            f"{until}: {', '.join(names[:_SHOWN])}{more}. To delete them now, push a commit whose message ends with the trailer "
-            f"'{CONFIRM}: {self._digest}'; to keep them, restore their documents"
+            f"{until}: {', '.join(names[:_SHOWN])}{more}. To delete them now, push a commit whose message ends with "
+            f"the trailer '{CONFIRM}: {self._digest}'; to keep them, restore their documents"
         )
         self._scope.diagnostics.append(Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message))
 
