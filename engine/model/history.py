@@ -228,7 +228,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``restarts`` is how many retries an inference set's instances have left. ``commanded`` is the UID of the Command of
     Volcano that was carried out last. ``switches`` holds the annotations of its pods under switch affinity by node,
     while their resource claims are being allocated there.
-    ``asked`` holds evictions of its pods that were asked for and are not under way: by UID how often, and when last (ms).
+    ``asked`` holds evictions of its pods that were asked for and are not under way: by UID how often, and when last
+    (ms).
     """
 
     uid: str = ""
