@@ -42,7 +42,7 @@ int main(void) {
   for (;;) pause();
 }
 """
-#: What kubelet was told before 1.24, and where its runtime listens.
+#: What kubelet wanted before 1.24, and where its runtime listens.
 REMOTE, ENDPOINT = "remote", "container-runtime-endpoint"
 _KUBELET = """apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

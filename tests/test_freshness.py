@@ -1,4 +1,4 @@
-"""Whoever shows state says how old it is: the last pass, and why none comes."""
+"""What shows state says how old it is: the last pass, and why none comes."""
 
 from __future__ import annotations
 

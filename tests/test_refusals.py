@@ -78,7 +78,7 @@ def created(data: str) -> CreateObject:
                         name="c", object=body)  # fmt: skip
 
 
-def test_another_content_starts_anew_and_a_clock_that_ran_ahead_holds_nothing() -> None:
+def test_another_content_starts_again_and_a_clock_that_ran_ahead_holds_nothing() -> None:
     action = created("1")
     key = refusal_key(action)
     assert key is not None

@@ -1,4 +1,4 @@
-"""Whether the pods that manifests declare could ever run: what the documents alone tell, as warnings.
+"""Whether the pods that manifests declare could ever run: what the documents alone show, as warnings.
 
 A warning refuses nothing: running pods keep what they have, and who reads it mends the text before the next restart.
 """

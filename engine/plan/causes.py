@@ -1,7 +1,7 @@
 """Causes of actions: which report, condition, document, mark, object or decision an action is taken for.
 
 Passes that choose among several causes name theirs in the evidence (``of_chips``, ``of_node``, …); ``run`` fills in
-those that an action's kind and evidence tell by themselves.
+those that an action's kind and evidence show on their own.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _with_cause(scope: Scope, action: AnyAction) -> AnyAction:
 
 
 def _cause_of(scope: Scope, action: AnyAction) -> Cause:
-    """The cause that an action's kind and evidence tell."""
+    """The cause that an action's kind and evidence show."""
     evidence = action.evidence
     if isinstance(action, DeleteObject) and action.reason == ActionReason.PRUNED:
         subject = _subject(action.object_kind, action.namespace, action.name)

@@ -1,4 +1,4 @@
-"""What a repository declares against a clock and a cluster: what its documents alone cannot tell."""
+"""What a repository declares against a clock and a cluster: what its documents alone cannot show."""
 
 from __future__ import annotations
 

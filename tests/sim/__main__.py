@@ -1,6 +1,6 @@
 """``python -m tests.sim SEED [COUNT]``: histories one after another, a line of JSON each; ends with 1 when one failed.
 
-``--truth`` runs histories in which every ``True`` that is told is held against the world (``tests/sim/truth.py``).
+``--truth`` runs histories in which every ``True`` that is shown is held against the world (``tests/sim/truth.py``).
 ``--sweep SEED`` repeats one history without storms, killing each process that passes point 1, 1+STRIDE, 1+2·STRIDE, …
 """
 
@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("seed", type=int)
     parser.add_argument("count", type=int, nargs="?", default=1)
     parser.add_argument("--sweep", type=int, metavar="STRIDE", help="kill at every STRIDE-th point of this one history")
-    parser.add_argument("--truth", action="store_true", help="hold what is told against the world")
+    parser.add_argument("--truth", action="store_true", help="hold what is shown against the world")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further history after so long")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()

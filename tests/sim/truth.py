@@ -1,7 +1,7 @@
-"""Random faults × random revisions: every ``True`` that a reader is told is held against the world.
+"""Random faults × random revisions: every ``True`` that a reader sees is held against the world.
 
 The engine runs whole on virtual time (``tests/sim``). Each second an independent function reads what a person would be
-told and compares it with the API server's objects and with Git's files; it shares no code with planner and status. A
+shown and compares it with the API server's objects and with Git's files; it shares no code with planner and status. A
 status may be as old as a pass may be (30 s), so a contradiction counts once it has lasted longer.
 """
 
@@ -60,7 +60,7 @@ STORED = {
 
 
 class TruthReport(msgspec.Struct):
-    """One history: its cases, the ``True`` that were held against the world, what was told, and how it struck."""
+    """One history: its cases, the ``True`` that were held against the world, what was shown, and how it struck."""
 
     seed: int
     cases: int
@@ -93,7 +93,7 @@ class Refusing:
 
 
 class Truth:
-    """The independent look: what is told, and what of it the world contradicts."""
+    """The independent look: what is shown, and what of it the world contradicts."""
 
     def __init__(self, world: World, refusing: Refusing) -> None:
         self.world, self.refusing = world, refusing

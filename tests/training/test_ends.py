@@ -111,7 +111,7 @@ def test_ranks_leave_when_the_launcher_is_killed_and_its_parent_has_not_looked(l
     job.reached(2, 2)
     ranks = [job.pid(rank) for rank in range(2)]
     os.kill(job.process.pid, signal.SIGKILL)
-    # it stays a zombie: nobody waits for it before the ranks have left
+    # it stays a zombie: no process waits for it before the ranks have left
     end = time.monotonic() + 15
     while any(state(pid) not in ("", "Z") for pid in ranks):
         assert time.monotonic() < end, "ranks train on without their launcher"

@@ -100,7 +100,7 @@ def ready(link: CoordinatorLink) -> set[int]:
     return set(select.select(descriptors, [], [], 0)[0])
 
 
-def test_a_coordinator_that_does_not_know_the_secret_is_told_nothing() -> None:
+def test_a_coordinator_that_does_not_know_the_secret_learns_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         link = CoordinatorLink("127.0.0.1", server.getsockname()[1], KEY)
         assert link.connect(time.monotonic()) is False

@@ -1,4 +1,4 @@
-"""Mutual proof that two nodes know the secret of their job, before either tells the other anything.
+"""Mutual proof that two nodes know the secret of their job, before either gives the other anything.
 
     node          {"t": "hello", "n": number}
     coordinator   {"t": "challenge", "n": number, "proof": HMAC-SHA256(secret, "coordinator" + both numbers)}

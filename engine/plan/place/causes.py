@@ -1,4 +1,4 @@
-"""Why a request can be met by no node, as values, and what people are told of it: the state, then the change.
+"""Why a request can be met by no node, as values, and what people read about it: the state, then the change.
 
 MindCluster's own line for the same state stands in ``Refusal.message``.
 """
