@@ -269,6 +269,7 @@ def agent(
     done: dict[int, tuple[int, str]] | None = None,
     orders_seen: int = 0,
     at: float = NOW - 5,
+    chip_name: str = "",
 ) -> AgentReport:
     """A ``belay-report``; ``done`` maps a chip to (executed epoch, result)."""
     rows = {
@@ -283,7 +284,7 @@ def agent(
     }
     return AgentReport(
         node=name, boot="boot-1", seq=1, time_ms=int(at * 1000), orders_seen=orders_seen, chips=rows,
-        vnpu_epoch_done=0, vnpu_result="", vnpus=(), errors=(),
+        vnpu_epoch_done=0, vnpu_result="", vnpus=(), errors=(), chip_name=chip_name,
     )  # fmt: skip
 
 

@@ -11,9 +11,10 @@ from typing import Final, assert_never
 from engine.cli.phrases import ranges
 from engine.documents import CLUSTER, Declared, Desired, Isolation
 from engine.gangs.grouping import group
+from engine.model.actions import PartitionChip, ResetChips
 from engine.model.cluster import Node, Observed, Orders, Pod, ResetOrder
 from engine.model.history import HOLD_KINDS, Hold, HoldKind
-from engine.model.plan import ChipState, NodeState, Plan
+from engine.model.plan import CONTRADICTED, ChipState, NodeState, Plan
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.wire import manualinfo, names
@@ -40,12 +41,28 @@ def of_chip(
         case ChipHealth.SUSPECT:
             return [f"{', '.join(state.codes) or 'its fault'} is watched: it counts once a rule's time is over"]
         case ChipHealth.ISOLATED | ChipHealth.MANUALLY_ISOLATED:
-            return [_end_of(hold, node) for hold in holds] or [_isolated(state)]
+            held = [_end_of(hold, node) for hold in holds] or [_isolated(state)]
+            return _contradicted(state, plan) or held
         case ChipHealth.HEALTHY | ChipHealth.SUB_HEALTHY:
             held = [_end_of(hold, node) for hold in holds]
             return held or [f"{state.used_by} runs on it: {_NOTHING_DUE}" if state.used_by else _NOTHING_DUE]
         case _:
             return [_NOTHING_DUE]
+
+
+def _contradicted(state: ChipState, plan: Plan) -> list[str]:
+    """Why the chip is neither reset nor cut although it should be: its node reports another product."""
+    for deferred in plan.deferred:
+        action = deferred.action
+        if deferred.budget != CONTRADICTED or not isinstance(action, ResetChips | PartitionChip):
+            continue
+        if action.node == state.node and state.chip in _chips_of(action):
+            return [action.message]
+    return []
+
+
+def _chips_of(action: ResetChips | PartitionChip) -> tuple[str, ...]:
+    return action.chips if isinstance(action, ResetChips) else (action.chip,)
 
 
 def _isolated(state: ChipState) -> str:

@@ -151,6 +151,18 @@ class Desired:
         ]
         return min(ranked, key=lambda item: item[:2])[2] if ranked else None
 
+    def products_with_chip(self, chip_name: str) -> tuple[str, ...]:
+        """Names of the products that have this model of chip, sorted; drivers spell a model in several ways."""
+        return self._products_by_chip.get(_plain(chip_name), ())
+
+    @cached_property
+    def _products_by_chip(self) -> Mapping[str, tuple[str, ...]]:
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.products):
+            for chip in dict.fromkeys(map(_plain, self.products[name].document.spec.chip_names)):
+                found.setdefault(chip, []).append(name)
+        return {chip: tuple(names) for chip, names in found.items()}
+
     @cached_property
     def _by_policy(self) -> Mapping[tuple[str, str], Product]:
         table: dict[tuple[str, str], Product] = {}
@@ -249,3 +261,8 @@ class Desired:
         if found is None and product is not None and product.spec.vnpu.family:
             found = self.families.get(product.spec.vnpu.family)
         return found
+
+
+def _plain(chip_name: str) -> str:
+    """A chip's model in one spelling: ``Ascend910-9382`` and ``910_9382`` are the same."""
+    return chip_name.replace(" ", "").removeprefix("Ascend").replace("-", "_")

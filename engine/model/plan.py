@@ -23,6 +23,8 @@ CONFIRM: Final = "Belay-Confirm"
 """Trailer of a commit's message that confirms a held deletion by its digest."""
 REFUSED: Final = "refused-by-api-server"
 """What defers an action that the API server refused, in place of a budget."""
+CONTRADICTED: Final = "product:contradicted"
+"""What defers a reset or a cut of chips whose node reports another product than the declared one."""
 
 
 #: Prefix of the budget's name in what the brake of repeated actions defers (``SafetyBudget.spec.repeats``).

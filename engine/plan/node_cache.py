@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from engine.documents import Desired, InitParams
-from engine.model.cluster import DeviceReport, Node, NodeReport, Observed, Pod
+from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Pod
 from engine.model.levels import NORMAL
 from engine.model.plan import ChipState, NodeState
 from engine.model.plan_cache import CacheKey, Slot, Table, differing
 from engine.model.states import NodeHealth
 from engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, EarlierAssessment, NodeView
+from engine.plan.products import chip_name
 from engine.plan.scope import Scope
 from engine.wire.names import CORDONED
 
@@ -36,6 +37,7 @@ class _CachedView(NamedTuple):
     report: DeviceReport
     node_report: NodeReport | None
     pods: Sequence[Pod]
+    chip_name: str
     since: float
     until: float
     view: NodeView
@@ -66,6 +68,7 @@ class _LastPass(NamedTuple):
     nodes: Mapping[str, Node]
     reports: Mapping[str, DeviceReport]
     node_reports: Mapping[str, NodeReport]
+    agents: Mapping[str, AgentReport]
     pods: Mapping[str, list[Pod]]
     served: dict[str, NodeView]
     others: AbstractSet[str]
@@ -91,12 +94,14 @@ def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[s
             continue
         if not entry.since <= now <= entry.until or entry.node_report is not node_reports.get(name):
             continue
+        if entry.chip_name != chip_name(entry.node, observed.agents.get(name)):
+            continue
         if rules.same(entry.rules) and entry.pods == (pods.get(name) or ()):
             others.discard(name)
             out[name] = entry.view
             since, until = max(since, entry.since), min(until, entry.until)
     scope.cache[_LAST].value = _LastPass(
-        rules, observed.nodes, observed.reports, observed.node_reports, pods, out, others, since, until
+        rules, observed.nodes, observed.reports, observed.node_reports, observed.agents, pods, out, others, since, until
     )
     return out
 
@@ -116,12 +121,20 @@ def _same(
     )
     for new, old in pairs:
         changed.update(differing(new, old))
+    agents, known = observed.agents, last.agents
+    # agents write often, their chips seldom change
+    changed.update(name for name in differing(agents, known) if _driver_chip(agents, name) != _driver_chip(known, name))
     if pods is not last.pods:
         changed.update(name for name in differing(pods, last.pods) if last.pods.get(name) != pods.get(name))
     served = dict(last.served)
     for name in changed:
         served.pop(name, None)
     return served, (changed | last.others) & observed.nodes.keys()
+
+
+def _driver_chip(agents: Mapping[str, AgentReport], name: str) -> str:
+    agent = agents.get(name)
+    return agent.chip_name if agent is not None else ""
 
 
 def keep(
@@ -151,7 +164,8 @@ def keep(
             continue
         state = NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)))
         known = msgspec.structs.replace(view, assessed=EarlierAssessment(tuple(rows.get(name, ())), state))
-        kept.keep(name, _CachedView(rules, view.node, report, node_report, view.pods, since, until, known))
+        chip = chip_name(view.node, observed.agents.get(name))
+        kept.keep(name, _CachedView(rules, view.node, report, node_report, view.pods, chip, since, until, known))
 
 
 def maintains(desired: Desired, observed: Observed) -> bool:
@@ -169,6 +183,7 @@ def _is_clean(view: NodeView) -> bool:
     """Whether health found the node clean."""
     return (
         view.fresh
+        and not view.contradiction  # every pass reports it
         and view.state == _HEALTHY
         and view.level == NORMAL
         and not (view.codes or view.down or view.suspended or view.switch_sub_healthy)

@@ -54,7 +54,8 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     yet reported clean. ``suspended``: the pool is suspended, so nothing is decided for the node.
     ``repeat_offenders``: chips that failed so often that placement avoids them among equals.
     ``carved``: chips with vNPUs; ``static_chips``, ``dynamic_chips``, ``soft_chips``: chips of a VNPULayout of that
-    mode; ``cut``: all of these, which no pod takes whole.
+    mode; ``cut``: all of these, which no pod takes whole. ``contradiction``: what the node reports that its product
+    does not have, such as ``chips 910B3``; empty when they agree.
     ``assessed``: results of an earlier pass for this same state of the node (``engine.plan.node_cache``); None when
     health must assess it.
     """
@@ -100,6 +101,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     dynamic_chips: int = 0
     soft_chips: int = 0
     cut: int = 0
+    contradiction: str = ""
     assessed: EarlierAssessment | None = None
 
     @property

@@ -12,6 +12,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, cast
 
+import msgspec
+
 from engine.documents import Desired, InitParams, NodePool, Product
 from engine.gangs import live_pods
 from engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
@@ -20,6 +22,7 @@ from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.resets import groups
 from engine.plan import node_cache
 from engine.plan.node_view import NodeView, PassNodes
+from engine.plan.products import Products, chip_name, contradiction, findings
 from engine.plan.rules.in_force import previous_pools
 from engine.plan.scope import Scope
 from engine.wire import schedulerconf
@@ -40,6 +43,7 @@ _HOLDINGS: Final = CacheKey("what pods of nodes hold", Memo[Holding], limit=3276
 def run(scope: Scope) -> None:
     """Fill ``scope.nodes`` with the nodes of this shard, by name, and ``scope.unassessed``."""
     scope.nodes = views(scope)
+    scope.diagnostics += findings(scope.desired, {name: scope.nodes[name] for name in scope.unassessed})
 
 
 def init_params(desired: Desired, observed: Observed) -> InitParams:
@@ -51,7 +55,7 @@ def init_params(desired: Desired, observed: Observed) -> InitParams:
 def views(scope: Scope) -> PassNodes:
     """One view per node of the shard, in the order of names; ``scope.unassessed`` gets those that are not settled."""
     observed = scope.observed
-    pools, products, reset_groups = _Pools(scope), _Products(scope.desired), _Groups()
+    pools, products, reset_groups = _Pools(scope), Products(scope.desired), _Groups()
     live = live_pods.by_node(observed, scope.cache)
     maintain = init_params(scope.desired, observed).self_maintain_available_card
     known = node_cache.views(scope, live, maintain)
@@ -67,7 +71,11 @@ def views(scope: Scope) -> PassNodes:
             continue
         product = products.of(node, pool)
         report, pods = observed.reports.get(name), live.get(name, ())
-        out[name] = _view(node, pool, product, report, pods, maintain, reset_groups, scope.cache)
+        view = _view(node, pool, product, report, pods, maintain, reset_groups, scope.cache)
+        chip = chip_name(node, observed.agents.get(name))
+        if differs := contradiction(scope.desired, product, report, chip):
+            view = msgspec.structs.replace(view, contradiction=differs)
+        out[name] = view
         scope.unassessed.append(name)
     _claims(observed, out)
     for name, mask in scope.claims.chips.items():
@@ -228,26 +236,6 @@ class _Groups:
             found = groups(written, base, scope=rule.scope if rule else None, known=known)
             self._known[key] = found
         return found
-
-
-class _Products:
-    """The product of a node: its pool's, else the one of its labels; computed once per set of relevant labels."""
-
-    def __init__(self, desired: Desired) -> None:
-        self._desired = desired
-        self._keys = sorted(
-            {key for row in desired.products.values() for labels in row.document.spec.node_labels for key in labels}
-        )
-        self._known: dict[tuple[str | None, ...], Product | None] = {}
-
-    def of(self, node: Node, pool: NodePool | None) -> Product | None:
-        if pool and pool.spec.product:
-            declared = self._desired.products.get(pool.spec.product)
-            return declared.document if declared else None
-        telling = tuple(node.labels.get(key) for key in self._keys)
-        if telling not in self._known:
-            self._known[telling] = self._desired.product_of(node.labels)
-        return self._known[telling]
 
 
 class _Pools:

@@ -101,6 +101,10 @@ class _VNPUs(msgspec.Struct, rename="camel"):
 IDLE_WAIT: Final = 60.0
 
 
+#: Most letters of a chip's model that are kept.
+_CHIP_NAME_LENGTH: Final = 40
+
+
 class _Report(msgspec.Struct, rename="camel"):
     node: str
     boot: str = ""
@@ -264,7 +268,14 @@ def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
         errors=tuple(e[:200] for e in raw.errors[:MAX_ERRORS]),
         orders_trust="" if raw.orders_trust is msgspec.UNSET else raw.orders_trust[:20],
         idle_wait=IDLE_WAIT if raw.idle_wait is msgspec.UNSET else max(0.0, raw.idle_wait),
+        chip_name=_chip_name(raw.driver),
     )
+
+
+def _chip_name(driver: Mapping[str, Any]) -> str:
+    """The model of the chips as the driver names it; empty where the report has none."""
+    name = driver.get("chip")
+    return name[:_CHIP_NAME_LENGTH] if isinstance(name, str) else ""
 
 
 def build_report(report: AgentReport, prefix: str, driver: Mapping[str, Any]) -> dict[str, Any]:

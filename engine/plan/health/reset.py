@@ -32,13 +32,14 @@ from engine.model.history import (
     HoldKind,
     NodeMemory,
 )
-from engine.model.plan import Deferred
+from engine.model.plan import CONTRADICTED, Deferred
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
 from engine.plan import causes
 from engine.plan.health.chips import device_names
 from engine.plan.health.node_faults import AGENT_STALE_MS
 from engine.plan.node_view import NodeView
+from engine.plan.products import withheld
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
 from engine.plan.scope import Scope
 from engine.plan.views import device_id
@@ -68,7 +69,7 @@ def run(scope: Scope) -> None:
         if name in scope.observed.problems:
             continue  # the newest report was refused; the one in force is too old to base a reset on
         for group in view.groups:
-            if group & view.resettable and _idle(scope, view, group, taken.get(name, 0)):
+            if group & view.resettable and (view.contradiction or _idle(scope, view, group, taken.get(name, 0))):
                 _order(scope, view, group)
 
 
@@ -153,6 +154,12 @@ def _order(scope: Scope, view: NodeView, group: int) -> None:
         ),
         preconditions=Preconditions(epoch_above=last, idle=True),
     )
+    if view.contradiction:
+        held = msgspec.structs.replace(
+            action, message=f"node {name}: {what} may be healed by a reset; {withheld(view)}"
+        )
+        scope.deferred.append(Deferred(held, CONTRADICTED, None))
+        return
     if len(spent) >= most:
         until = spent[len(spent) - most] + window if most else 0
         _hold(scope, view, group, until, f"reset:{most} in {window // 1000}s")

@@ -156,7 +156,7 @@ class Repartition:
             family, template = templates_of(self._scope.desired, view), self._template(view, resource)
             if family is None or template is None or view.node.allocatable.get(NPU_CORE):
                 continue
-            if allowed and not (view.dynamic_chips and layout.orderable(self._scope, view)):
+            if view.contradiction or (allowed and not (view.dynamic_chips and layout.orderable(self._scope, view))):
                 continue
             chips = view.dynamic_chips if allowed else view.base & ~view.dynamic_chips & ~view.soft_chips
             for chip in ids_of(chips & view.base & ~view.unavailable):

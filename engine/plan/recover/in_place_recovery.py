@@ -165,6 +165,8 @@ def _obstacle(scope: Scope, gang: Gang, view: NodeView, pods: Sequence[Pod]) -> 
     agent = scope.observed.agents.get(view.node.name)
     if agent is None or scope.now_ms - agent.time_ms > AGENT_STALE_MS:
         return f"node {view.node.name} has no live agent"
+    if view.contradiction:
+        return f"node {view.node.name} reports {view.contradiction}, which its product does not have"
     if _config(scope, gang) is None:
         return f"there is no ConfigMap {gang.namespace}/{resetinfo.PREFIX}{gang.name} with label reset=true"
     if gang.labels.get("process-recover-enable") in ("on", "pause"):

@@ -25,12 +25,13 @@ from engine.model.cluster import AgentReport, Orders, ids_of, mask_of
 from engine.model.diagnostics import Diagnostic, Severity
 from engine.model.history import NodeMemory
 from engine.model.levels import IN_SERVICE, NORMAL
-from engine.model.plan import ChipState, Deferred
+from engine.model.plan import CONTRADICTED, ChipState, Deferred
 from engine.model.reasons import ActionReason
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.model.vnpu import ExistingVNPU, VNPUChange, change, unfit
 from engine.plan.node_view import NodeView
+from engine.plan.products import withheld
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
 from engine.plan.scope import Scope
 from engine.plan.vnpu import failed_partitions
@@ -279,7 +280,8 @@ def order_partition(
     """Order a partition and take the chip out of placement until it is done.
 
     Returns:
-        False when the attempts are used up; the order is then deferred until the window of reset attempts frees one.
+        False when the order is deferred: the node contradicts its product, or the attempts are used up until the window
+        of reset attempts frees one.
     """
     action = PartitionChip(
         reason=reason,
@@ -293,6 +295,10 @@ def order_partition(
         destroy=tuple(str(i) for i in step.destroy),
         epoch=epoch,
     )
+    if view.contradiction:
+        held = msgspec.structs.replace(action, message=f"{message}; {withheld(view)}")
+        scope.deferred.append(Deferred(held, CONTRADICTED, None))
+        return False
     until = _next_attempt(scope, view)
     if until is not None:
         scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))

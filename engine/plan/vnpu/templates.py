@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from engine.documents import Declared, Desired, VNPULayout, VNPUTemplates
+from engine.documents import CHIP_NAME_LABEL, Declared, Desired, VNPULayout, VNPUTemplates
 from engine.model.vnpu import ChipCapacity
 from engine.plan.node_view import NodeView
 
-CHIP_NAME_LABEL: Final = "node.kubernetes.io/npu.chip.name"
 SERVER_TYPE_LABEL: Final = "servertype"
 
 
