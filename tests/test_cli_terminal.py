@@ -282,7 +282,10 @@ def test_explain_reads_as_text(cluster_file: str) -> None:
     assert text.startswith("chip node-00003/Ascend910-3 is isolated, level RestartNPU by 80C98001\n")
     assert "8s ago" in text and "what comes next\n  IsolateChip: Ascend910-3 of node" in text
     job = belay("explain", "job", "big", "--cluster", cluster_file).stdout
-    assert job.startswith("AscendJob train/big waits: 0 of 1 pods run\n") and "  way out: label a node" in job
+    assert (
+        job.startswith("AscendJob train/big waits: 0 of 1 pods run\n")
+        and "  way out: label node-00000 with nowhere=yes" in job
+    )
     assert yaml.safe_load(belay("explain", "job", "big", "--cluster", cluster_file, "-o", "yaml").stdout)["pending"]
 
 

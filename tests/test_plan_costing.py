@@ -230,7 +230,7 @@ def test_status_and_explain_show_the_recovery() -> None:
     status = json.loads(body["data"]["status.json"])
     assert status["recoveries"] == [{
         "time": "2026-09-01T07:58:20Z", "reason": "CardUnhealthy", "codes": ["80C98001"], "level": "pod", "by": "cost",
-        "estimate": {"seconds": 810, "chipSeconds": 12960},
+        "chips": 16, "estimate": {"seconds": 810, "chipSeconds": 12960},
         "alternatives": [{"level": "wait", "seconds": 4000, "chipSeconds": 64000}],
         "actual": {"seconds": 100, "chipSeconds": 11200},
         "lost": {"chipSeconds": 11200, "chips": 16, "hitChips": 8, "redoneSeconds": 600},

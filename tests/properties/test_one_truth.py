@@ -155,7 +155,10 @@ def told_of(result: Plan, world: Truth) -> PublishedStatus:
 def plain(value: Any) -> Any:
     """Without what names the revision and where a document was read: Git's file or its copy."""
     if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items() if k not in ("revision", "file", "line", "column")}
+        # without Git nothing says that the object of a cause was declared
+        kind = {"kind": "document"} if value.get("kind") == "object" and "subject" in value else {}
+        left = {k: v for k, v in value.items() if k not in ("revision", "file", "line", "column", "commit")}
+        return {k: plain(v) for k, v in (left | kind).items()}
     return [plain(item) for item in value] if isinstance(value, list) else value
 
 
