@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.drivers.base import Chip
+from agents.drivers.base import Chip, DriverError
 from agents.drivers.server_models import ServerModel
 from agents.node.fault_events import OCCUR, RECOVERY, Change, FaultEvents, event
 from agents.node.faults import Present
@@ -62,6 +62,37 @@ def test_a_witness_is_asked_right_before_the_reset(tmp_path: Path) -> None:
         assert kubelet.asked == [tuple(ALL)] and world.driver.resets == [tuple(ALL)]
 
     with_kubelet(tmp_path, story)
+
+
+def test_the_report_names_what_resets_together_as_the_driver_says(tmp_path: Path) -> None:
+    """So that the engine orders groups that the agent does not refuse. What the driver says last counts."""
+    crossed = tuple((c, c + 1, c + 4, c + 5) for c in (0, 2))
+
+    async def story(world: World, kubelet: Kubelet) -> None:
+        await faulty(world)
+        assert world.report.reset_groups == RINGS.reset_groups
+        world.driver.row = msgspec.structs.replace(RINGS, reset_groups=crossed)
+        world.order({3: 7}, group=(0, 1, 2, 3))
+        await world.run(30)
+        assert world.result(3)[1].startswith("refused: ") and "resets together with" in world.result(3)[1]
+        assert world.report.reset_groups == crossed
+
+    with_kubelet(tmp_path, story, row=RINGS)
+
+
+def test_a_driver_that_does_not_say_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World, kubelet: Kubelet) -> None:
+        monkeypatch.setattr(world.driver, "reset_group", failing)
+        await faulty(world)
+        assert world.report.reset_groups == ()
+        monkeypatch.undo()
+        await world.run(120)
+        assert world.report.reset_groups == RINGS.reset_groups
+
+    async def failing(chip: int) -> Sequence[int]:
+        raise DriverError("not now")
+
+    with_kubelet(tmp_path, story, row=RINGS)
 
 
 def test_a_holder_that_only_the_witness_knows_stops_the_reset(tmp_path: Path) -> None:

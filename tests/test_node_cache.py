@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import msgspec
 import pytest
 
 from engine.documents import Desired
@@ -64,6 +65,20 @@ def test_unchanged_nodes_are_served_and_changed_ones_are_not(desired: Desired) -
     assert kept_views(desired, observer.observed(), NOW + 601, cache) == 0, "their reports are stale by then"
     other = load({"policies/x.yaml": ISOLATION}, has_git=True).desired
     assert kept_views(other, observer.observed(), NOW, cache) == 0, "other declarations may say other things"
+
+
+def test_a_node_whose_driver_names_other_reset_groups_is_assessed_again(desired: Desired) -> None:
+    def with_agent(groups: tuple[tuple[int, ...], ...], at: float = NOW) -> Observed:
+        report = msgspec.structs.replace(worlds.agent(crowds.name_of(5), chips=16, at=at), reset_groups=groups)
+        return msgspec.structs.replace(seen, agents={report.node: report})
+
+    seen, cache = world().observed(), PlanCache()
+    pairs = tuple((c, c + 1, c + 8, c + 9) for c in range(0, 8, 2))
+    for before, after, same in (((), pairs, False), (pairs, pairs, True), (pairs, (), False)):
+        plan(desired, with_agent(before), NOW, cache=cache)
+        assert kept_views(desired, with_agent(before, NOW + 60), NOW, cache) == NODES, "a heartbeat changes nothing"
+        assert kept_views(desired, with_agent(after), NOW, cache) == NODES - (not same)
+        plan(desired, with_agent(after), NOW, cache=cache)
 
 
 def test_placement_does_not_leak_into_the_next_pass(desired: Desired) -> None:

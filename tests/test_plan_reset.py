@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.model.actions import PatchObject, ResetChips
-from engine.model.cluster import Observed
+from engine.model.cluster import AgentReport, Observed
 from engine.model.history import ChipMemory, History, NodeMemory
 from engine.plan.scope import Scope
 from tests.worlds import (
@@ -246,6 +246,36 @@ def test_a_server_with_more_chips_than_its_model_resets_as_a_whole() -> None:
     """A 910B node resets 8 chips together, all 16 where it has more than 8."""
     box = observed([node("b", chips=16)], [report("b", chips=16, faults=[fault(12)])])
     assert [a.chips for a in resets(decide(box))] == [tuple(f"Ascend910-{i}" for i in range(16))]
+
+
+CROSSED = tuple((c, c + 1, c + 8, c + 9) for c in range(0, 8, 2))
+"""Pairs of A3 modules that are no neighbours."""
+
+
+def said(name: str, groups: tuple[tuple[int, ...], ...], chips: int = 8) -> AgentReport:
+    return msgspec.structs.replace(agent(name, chips=chips), reset_groups=groups)
+
+
+def test_modules_reset_with_those_that_the_driver_names() -> None:
+    """The agent refuses a group that lacks the module sharing optical ports: with the table's pairs none would run."""
+    nodes = [node("a", chips=16, labels={"accelerator-type": "module-a3-16"})]
+    seen = observed(nodes, [report("a", chips=16, faults=[fault(6)])], agents=[said("a", CROSSED, 16)])
+    assert [a.chips for a in resets(decide(seen))] == [tuple(f"Ascend910-{i}" for i in (6, 7, 14, 15))]
+
+
+def test_a_server_without_hccs_resets_one_chip_while_others_work() -> None:
+    """An Atlas 800I A2 has the labels of an 800T A2 with or without HCCS; its driver knows the board."""
+    busy = [pod("p", node="n0", chips=[0])]
+    assert resets(decide(world(pods=busy, agents=[agent("n0")]))) == []
+    alone = said("n0", tuple((c,) for c in range(8)))
+    assert [a.chips for a in resets(decide(world(pods=busy, agents=[alone])))] == [("Ascend910-3",)]
+
+
+def test_an_unknown_product_resets_what_its_driver_names() -> None:
+    odd = [node("x", labels={"accelerator-type": "who-knows"})]
+    ring = said("x", (tuple(range(4)), tuple(range(4, 8))))
+    (action,) = resets(decide(observed(odd, [report("x", faults=[fault(3)])], agents=[ring])))
+    assert action.chips == ALL[:4] and "groups of the driver" in action.evidence.rule
 
 
 def test_an_unknown_product_resets_only_as_a_whole_idle_node() -> None:

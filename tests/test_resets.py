@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.model.cluster import ids_of
-from engine.model.resets import group_of, groups
+from engine.model.resets import group_of, groups, said_by_driver
 
 
 def _ids(masks: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -23,8 +23,12 @@ def test_a_chip_in_no_group_resets_alone() -> None:
 
 def test_a3_modules_pair_with_their_neighbour_or_with_what_the_driver_says() -> None:
     assert _ids(groups((), 0xFFFF, scope="a3-module"))[:2] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    partners = {c: ((c + 8) % 16, (c ^ 1), ((c ^ 1) + 8) % 16) for c in range(16)}
-    assert _ids(groups((), 0xFFFF, scope="a3-module", partners=partners))[0] == (0, 1, 8, 9)
+    assert _ids(said_by_driver([(c, c + 1, c + 8, c + 9) for c in range(0, 8, 2)], 0xFFFF))[0] == (0, 1, 8, 9)
+
+
+def test_a_driver_that_leaves_out_a_chip_says_nothing() -> None:
+    assert said_by_driver([(0, 1)], 0b111) == () == said_by_driver([], 0b1)
+    assert _ids(said_by_driver([(0, 1), (1, 2), (3,), (9,)], 0b1111)) == [(0, 1, 2), (3,)]
 
 
 def test_overlapping_groups_reset_as_one() -> None:

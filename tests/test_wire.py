@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.model.cluster import (
@@ -194,6 +195,11 @@ def test_an_agent_report_of_another_node_is_ignored() -> None:
     )
     cm = orders.build_report(report, "Ascend310P-", {"name": "simulated"})
     assert orders.parse_report(cm) == report
+    grouped = msgspec.structs.replace(report, reset_groups=((0, 1), (2,)))
+    assert orders.parse_report(orders.build_report(grouped, "Ascend310P-", {})) == grouped
+    many = msgspec.structs.replace(report, reset_groups=(tuple(range(orders.MAX_GROUPED + 1)),))
+    with pytest.raises(WireError, match="at most 1024 chips"):
+        orders.parse_report(orders.build_report(many, "Ascend310P-", {}))
     cm["metadata"]["name"] = "belay-report-n2"
     with pytest.raises(WireError, match="belongs to node 'n2'"):
         orders.parse_report(cm)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from agents.drivers.base import Driver, DriverError
-from agents.node import fault_events, reporting
+from agents.node import fault_events, reporting, reset_groups
 from agents.node.acts import baseline, catch_up, reported
 from agents.node.client import ApiError, ApiServer
 from agents.node.clock import Clock
@@ -293,6 +293,7 @@ class NodeAgent:
         self._poll_due = self._clock.monotonic() + self._settings.poll * self._chance.uniform(0.9, 1.1)
         try:
             await self._read_driver()
+            await reset_groups.learn(self._known(), self._driver, self._clock, self._settings.driver_timeout)
             if self._own is not None:
                 await self._own.learn()
         except FactUnavailable as error:

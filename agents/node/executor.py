@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from agents.drivers.base import Driver, DriverError
+from agents.node import reset_groups
 from agents.node.acts import Act, ordered
 from agents.node.clock import Clock
 from agents.node.facts import ActRefused, Facts, FactUnavailable
@@ -319,9 +320,10 @@ class Executor:
             raise ActRefused("resets are switched off on this node (-hotReset=-1)")
         if unknown := [chip for chip in act.chips if chip not in state.ids]:
             raise ActRefused(f"there is no chip {state.name(unknown[0])}")
+        limit = self._settings.driver_timeout
         for chip in act.chips:
             try:
-                ring = set(await self._clock.limit(self._driver.reset_group(chip), self._settings.driver_timeout))
+                ring = await reset_groups.group_of(chip, state, self._driver, self._clock, limit)
             except (DriverError, TimeoutError) as error:
                 raise FactUnavailable(f"the driver does not say what resets with {state.name(chip)}") from error
             if not ring <= set(act.chips):

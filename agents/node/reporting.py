@@ -111,6 +111,7 @@ def agent_report(
         vnpu_result=layout.result,
         vnpus=tuple(AgentVNPU(v.id, v.chip, v.template, state.users.vnpus.get(v.id, "")) for v in state.vnpus),
         errors=tuple(errors),
+        reset_groups=state.reset_groups,
     )
 
 

@@ -27,7 +27,8 @@ class NodeState:
     are codes that the agent itself sees and the driver does not know of. `exhausted` ones need a reset and have
     none left of those that the agent decides on itself. `idle` holds, per chip, since when it is unused: (monotonic s,
     Unix ms). `claimed` maps chips to the resource claim (DRA) that they were given to. `port_codes` are the
-    driver's codes about ports of Ascend950 chips, `ports_down` what of them is down."""
+    driver's codes about ports of Ascend950 chips, `ports_down` what of them is down. `reset_with` are, per chip, those
+    that reset with it, as the driver last said."""
 
     node: str
     machine: Machine
@@ -56,6 +57,7 @@ class NodeState:
     problems: dict[str, str] = field(default_factory=dict)
     levels: dict[int, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
     claimed: Mapping[int, str] = field(default_factory=dict)
+    reset_with: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def ids(self) -> list[int]:
@@ -101,6 +103,13 @@ class NodeState:
     def in_use(self, chip: int) -> bool:
         """Return whether a pod, a resource claim or a process uses the chip."""
         return bool(self.users.chips.get(chip)) or chip in self.claimed or self.processes.get(chip, 0) > 0
+
+    @property
+    def reset_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The chips that reset together; empty until the driver has said so for every chip."""
+        if any(chip not in self.reset_with for chip in self.ids):
+            return ()
+        return tuple(sorted({self.reset_with[chip] for chip in self.ids}))
 
     def occupants(self, chips: Iterable[int]) -> str:
         """Return the users of the chips, for a refusal; empty without any."""

@@ -190,6 +190,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     ``orders_trust`` is how the agent judges its orders: ``Unsigned`` (it holds no keys), ``Verified``, or ``Refused``;
     empty from older agents. ``idle_wait`` is for how many seconds chips must be idle before it resets them.
     ``chip_name`` is the model of its chips as the driver names it, such as ``910B3``; empty where it names none.
+    ``reset_groups`` are the chips that reset together as the driver says; empty where it has not said so.
     """
 
     node: str
@@ -205,6 +206,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     orders_trust: str = ""
     idle_wait: float = 60.0
     chip_name: str = ""
+    reset_groups: tuple[tuple[int, ...], ...] = ()
 
 
 class InPlaceReset(msgspec.Struct, frozen=True, rename="camel"):

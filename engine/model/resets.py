@@ -6,7 +6,7 @@ pkg/server/hot_reset_manager.go and pkg/device/ascendcommon.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.model.cluster import mask_of
 
@@ -20,15 +20,13 @@ def groups(
     *,
     scope: str | None = None,
     known: bool = True,
-    partners: Mapping[int, Iterable[int]] | None = None,
 ) -> tuple[int, ...]:
     """The reset groups of one node as bit masks, ordered by their lowest chip; every chip of ``base`` is in one.
 
     Args:
         written: the product's groups of a full node (``Product.reset_groups``).
         base: mask of the chips that the node has.
-        scope: the product's ``reset.scope``; ``a3-module`` joins each module with the one beside it unless
-            ``partners`` names, per chip, the chips that the driver says share its optical ports.
+        scope: the product's ``reset.scope``; ``a3-module`` joins each module with the one beside it.
         known: False when the product is unknown or its row has no reset rule: then the whole node is one group,
             which may wait for more idle chips than needed, but never resets a chip in use.
     """
@@ -38,8 +36,21 @@ def groups(
         return (base,)
     masks = [mask_of(list(group)) for group in written]
     if scope == "a3-module":
-        masks = _pairs(base) if partners is None else [1 << c | mask_of(list(partners[c])) for c in sorted(partners)]
+        masks = _pairs(base)
     return _partition(masks, base)
+
+
+def said_by_driver(said: Sequence[Iterable[int]], base: int) -> tuple[int, ...]:
+    """The reset groups of one node as its driver says, as ``groups`` gives them; empty where it leaves out a chip.
+
+    The driver knows what no table does: which modules of an A3 server share optical ports, and whether an A2 server
+    has an HCCS ring.
+    """
+    masks = [mask_of(list(group)) for group in said]
+    named = 0
+    for mask in masks:
+        named |= mask
+    return _partition(masks, base) if base and not base & ~named else ()
 
 
 def _pairs(base: int) -> list[int]:

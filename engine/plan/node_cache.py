@@ -28,6 +28,9 @@ from engine.wire.names import CORDONED
 # read often: members of an enumeration are slow to look up
 _HEALTHY: Final = NodeHealth.HEALTHY
 
+ResetGroups = tuple[tuple[int, ...], ...]
+"""The chips of a node that reset together as its driver says; empty where no agent reports them."""
+
 
 class _CachedView(NamedTuple):
     """The inputs of a view, the time in which its report is fresh (Unix s), and the view after health."""
@@ -36,6 +39,7 @@ class _CachedView(NamedTuple):
     node: Node
     report: DeviceReport
     node_report: NodeReport | None
+    reset_groups: ResetGroups
     pods: Sequence[Pod]
     chip_name: str
     since: float
@@ -94,14 +98,15 @@ def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[s
             continue
         if not entry.since <= now <= entry.until or entry.node_report is not node_reports.get(name):
             continue
-        if entry.chip_name != chip_name(entry.node, observed.agents.get(name)):
+        agent = observed.agents.get(name)
+        if entry.chip_name != chip_name(entry.node, agent) or entry.reset_groups != reset_groups(agent):
             continue
         if rules.same(entry.rules) and entry.pods == (pods.get(name) or ()):
             others.discard(name)
             out[name] = entry.view
             since, until = max(since, entry.since), min(until, entry.until)
     scope.cache[_LAST].value = _LastPass(
-        rules, observed.nodes, observed.reports, observed.node_reports, observed.agents, pods, out, others, since, until
+        rules, observed.nodes, reports, node_reports, observed.agents, pods, out, others, since, until
     )
     return out
 
@@ -122,8 +127,8 @@ def _same(
     for new, old in pairs:
         changed.update(differing(new, old))
     agents, known = observed.agents, last.agents
-    # agents write often, their chips seldom change
-    changed.update(name for name in differing(agents, known) if _driver_chip(agents, name) != _driver_chip(known, name))
+    # agents write often, and seldom other words about the chips
+    changed.update(name for name in differing(agents, known) if _said(agents, name) != _said(known, name))
     if pods is not last.pods:
         changed.update(name for name in differing(pods, last.pods) if last.pods.get(name) != pods.get(name))
     served = dict(last.served)
@@ -132,9 +137,9 @@ def _same(
     return served, (changed | last.others) & observed.nodes.keys()
 
 
-def _driver_chip(agents: Mapping[str, AgentReport], name: str) -> str:
+def _said(agents: Mapping[str, AgentReport], name: str) -> tuple[str, ResetGroups]:
     agent = agents.get(name)
-    return agent.chip_name if agent is not None else ""
+    return (agent.chip_name, agent.reset_groups) if agent is not None else ("", ())
 
 
 def keep(
@@ -164,8 +169,14 @@ def keep(
             continue
         state = NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)))
         known = msgspec.structs.replace(view, assessed=EarlierAssessment(tuple(rows.get(name, ())), state))
-        chip = chip_name(view.node, observed.agents.get(name))
-        kept.keep(name, _CachedView(rules, view.node, report, node_report, view.pods, chip, since, until, known))
+        agent = observed.agents.get(name)
+        chip, said = chip_name(view.node, agent), reset_groups(agent)
+        kept.keep(name, _CachedView(rules, view.node, report, node_report, said, view.pods, chip, since, until, known))
+
+
+def reset_groups(agent: AgentReport | None) -> ResetGroups:
+    """The reset groups that an agent reports; a report that is old says of them what a new one would."""
+    return agent.reset_groups if agent is not None else ()
 
 
 def maintains(desired: Desired, observed: Observed) -> bool:

@@ -19,8 +19,9 @@ from engine.gangs import live_pods
 from engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.resets import groups
+from engine.model.resets import groups, said_by_driver
 from engine.plan import node_cache
+from engine.plan.node_cache import ResetGroups
 from engine.plan.node_view import NodeView, PassNodes
 from engine.plan.products import Products, chip_name, contradiction, findings
 from engine.plan.rules.in_force import previous_pools
@@ -71,7 +72,8 @@ def views(scope: Scope) -> PassNodes:
             continue
         product = products.of(node, pool)
         report, pods = observed.reports.get(name), live.get(name, ())
-        view = _view(node, pool, product, report, pods, maintain, reset_groups, scope.cache)
+        said = node_cache.reset_groups(observed.agents.get(name))
+        view = _view(node, pool, product, report, pods, maintain, reset_groups, said, scope.cache)
         chip = chip_name(node, observed.agents.get(name))
         if differs := contradiction(scope.desired, product, report, chip):
             view = msgspec.structs.replace(view, contradiction=differs)
@@ -109,6 +111,7 @@ def _view(
     pods: Sequence[Pod],
     maintain: bool,
     reset_groups: _Groups,
+    said: ResetGroups,
     cache: PlanCache,
 ) -> NodeView:
     resource = _resource(node, product, report)
@@ -136,7 +139,7 @@ def _view(
         used_by=used_by,
         pods=pods,
         requested=requested,
-        groups=reset_groups.of(product, base),
+        groups=reset_groups.of(product, base, said),
         suspended=bool(pool and pool.spec.suspend),
         cut=cut,
     )
@@ -220,22 +223,28 @@ def _claims(observed: Observed, out: PassNodes) -> None:
 
 
 class _Groups:
-    """Reset groups of nodes; computed once per product and set of chips, which most nodes share."""
+    """Reset groups of nodes: the driver's, as the agent reports them, else the product's.
+
+    Computed once per product, chips and report of groups, which most nodes share.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._known: dict[tuple[str, int, ResetGroups], tuple[int, ...]] = {}
 
-    def of(self, product: Product | None, base: int) -> tuple[int, ...]:
-        key = product.name if product else "", base
+    def of(self, product: Product | None, base: int, said: ResetGroups) -> tuple[int, ...]:
+        key = product.name if product else "", base, said
         found = self._known.get(key)
         if found is None:
-            rule = product.spec.reset if product else None
-            written = product.reset_groups if product else ()
-            # a server with more chips than its model is another one: an 8-chip A2 with 16 resets as a whole box
-            known = rule is not None and product is not None and base.bit_length() <= product.spec.chips_per_node
-            found = groups(written, base, scope=rule.scope if rule else None, known=known)
-            self._known[key] = found
+            found = self._known[key] = said_by_driver(said, base) or _of_product(product, base)
         return found
+
+
+def _of_product(product: Product | None, base: int) -> tuple[int, ...]:
+    rule = product.spec.reset if product else None
+    written = product.reset_groups if product else ()
+    # a server with more chips than its model is another one: an 8-chip A2 with 16 resets as a whole box
+    known = rule is not None and product is not None and base.bit_length() <= product.spec.chips_per_node
+    return groups(written, base, scope=rule.scope if rule else None, known=known)
 
 
 class _Pools:

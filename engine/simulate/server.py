@@ -34,7 +34,8 @@ class SimulatedServer:
     ``switch`` that of the switch; ``alarms`` (device, its number, code) and ``switch_faults`` (code, chip, port) are
     the codes behind them if a timeline names codes. ``silent``: the node neither reports nor reads orders; ``gone``:
     the Node object is deleted. ``done`` and ``results`` are the agent's journal: per chip the newest epoch and its
-    result. ``reset_fails``: number of next resets that fail. ``serials``: serial numbers that the agent reported.
+    result. ``reset_fails``: number of next resets that fail. ``serials``: serial numbers that the agent reported;
+    ``reset_groups``: the chips that reset together, empty where it does not say.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class SimulatedServer:
         self.orders_seen = 0
         self.serials: dict[int, str] = {}
         self.reported: float = 0.0
+        self.reset_groups: tuple[tuple[int, ...], ...] = ()
 
     @staticmethod
     def of(node: Node, report: DeviceReport, agent: AgentReport | None) -> SimulatedServer:
@@ -96,6 +98,7 @@ class SimulatedServer:
             server.vnpus, server.vnpu_done = list(agent.vnpus), agent.vnpu_epoch_done
             server.orders_seen = agent.orders_seen
             server.serials = {c: row.serial for c, row in agent.chips.items()}
+            server.reset_groups = agent.reset_groups
         return server
 
     def device_name(self, chip: int) -> str:
@@ -201,4 +204,5 @@ class SimulatedServer:
             vnpu_result="ok" if self.vnpu_done else "",
             vnpus=tuple(self.vnpus),
             errors=(),
+            reset_groups=self.reset_groups,
         )

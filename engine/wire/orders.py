@@ -24,6 +24,8 @@ from engine.wire.seals import covered, digests, seal_of
 ORDERS_KEY = "orders.json"
 REPORT_KEY = "report.json"
 MAX_ERRORS = 20
+#: Chips that the reset groups of a report name, at most.
+MAX_GROUPED = 1024
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**52)]
 """A count, a completed epoch or a time in ms from a node's report: below the largest integer that JSON holds exactly,
 so that a next epoch exists.
@@ -117,6 +119,7 @@ class _Report(msgspec.Struct, rename="camel"):
     errors: list[str] = []
     orders_trust: str | msgspec.UnsetType = msgspec.UNSET
     idle_wait: float | msgspec.UnsetType = msgspec.UNSET
+    reset_groups: list[list[str]] | msgspec.UnsetType = msgspec.UNSET
 
 
 def chip_number(name: str) -> int:
@@ -253,6 +256,10 @@ def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
             AgentVNPU(id=d.id, chip=chip_number(d.chip), template=d.template, used_by=d.used_by or "")
             for d in sorted(vnpu.devices, key=lambda d: (d.chip, d.id))
         )
+        groups = [] if raw.reset_groups is msgspec.UNSET else raw.reset_groups
+        if sum(map(len, groups)) > MAX_GROUPED:
+            raise ValueError(f"resetGroups must name at most {MAX_GROUPED} chips")
+        reset_groups = tuple(sorted(tuple(sorted(map(chip_number, group))) for group in groups))
     except ValueError as error:
         raise WireError(where, f"data.{REPORT_KEY}", str(error)) from error
     return AgentReport(
@@ -269,6 +276,7 @@ def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
         orders_trust="" if raw.orders_trust is msgspec.UNSET else raw.orders_trust[:20],
         idle_wait=IDLE_WAIT if raw.idle_wait is msgspec.UNSET else max(0.0, raw.idle_wait),
         chip_name=_chip_name(raw.driver),
+        reset_groups=reset_groups,
     )
 
 
@@ -306,6 +314,7 @@ def build_report(report: AgentReport, prefix: str, driver: Mapping[str, Any]) ->
         errors=[e[:200] for e in report.errors[:MAX_ERRORS]],
         orders_trust=report.orders_trust or msgspec.UNSET,
         idle_wait=msgspec.UNSET if report.idle_wait == IDLE_WAIT else report.idle_wait,
+        reset_groups=[[f"{prefix}{chip}" for chip in group] for group in report.reset_groups] or msgspec.UNSET,
     )
     config_map = _config_map(NODES, REPORT_PREFIX + report.node, REPORT_KEY, body)
     # always named: a write of the agent leaves annotations of others, and a newer agent's would stay after a downgrade

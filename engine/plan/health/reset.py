@@ -34,6 +34,7 @@ from engine.model.history import (
 )
 from engine.model.plan import CONTRADICTED, Deferred
 from engine.model.reasons import ActionReason
+from engine.model.resets import said_by_driver
 from engine.model.times import rfc3339
 from engine.plan import causes
 from engine.plan.health.chips import device_names
@@ -146,7 +147,7 @@ def _order(scope: Scope, view: NodeView, group: int) -> None:
         reason=ActionReason.CHIP_FAULT,
         message=f"node {name}: {what} may be healed by a reset and its group is idle{with_peers}",
         evidence=Evidence(
-            rule=f"Product/{view.product.name}#reset" if view.product else "reset:unknown product, whole node",
+            rule=_rule(scope, view),
             codes=codes,
             reports=(f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",),
             revision=scope.desired.revision,
@@ -168,6 +169,15 @@ def _order(scope: Scope, view: NodeView, group: int) -> None:
         scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
         return
     scope.actions.append(action)
+
+
+def _rule(scope: Scope, view: NodeView) -> str:
+    """What says which chips reset together."""
+    if view.product is not None:
+        return f"Product/{view.product.name}#reset"
+    agent = scope.observed.agents.get(view.node.name)
+    said = agent is not None and view.groups == said_by_driver(agent.reset_groups, view.base)
+    return "reset:unknown product, groups of the driver" if said else "reset:unknown product, whole node"
 
 
 def _request_reboot(scope: Scope, view: NodeView, what: str, most: int, evidence: Evidence) -> None:
