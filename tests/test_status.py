@@ -21,11 +21,13 @@ from engine.model.actions import (
     CreatePod,
     DeleteObject,
     EvictPod,
+    Evidence,
     IsolateChip,
     Owner,
     PatchObject,
     Preconditions,
 )
+from engine.model.causes import Cause, CauseKind
 from engine.model.cluster import SwitchFault
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, RescheduleRecord
@@ -430,6 +432,21 @@ def test_events_report_what_happened_once_and_not_routine() -> None:
     assert [e["involvedObject"].get("uid") for e in found] == [None, "u-1", "n"], "kubectl describe looks by uid"
     assert [e["metadata"]["name"] for e in found] == [e["metadata"]["name"] for e in events(done, NOW)]
     assert len(events(done * 500, NOW)) == 100
+
+
+def test_events_name_the_cause_apart_from_what_is_done() -> None:
+    cause = Cause(
+        kind=CauseKind.DOCUMENT, subject="FaultPolicy/site", rule="frequency", file="policies/site.yaml", line=7,
+        commit="0123456789abcdef",
+    )  # fmt: skip
+    out = IsolateChip(reason="ChipFault", message="out", node="n", chips=("Ascend910-1",), level="SeparateNPU",
+                      evidence=Evidence(cause=cause))  # fmt: skip
+    bound = BindPod(reason="Placed", message="placed", namespace="a", pod="q", node="n", chips=(), annotations={},
+                    evidence=Evidence(cause=cause))  # fmt: skip
+    assert [one["message"] for one in events([out, bound], NOW)] == [
+        "out; because of FaultPolicy/site frequency at policies/site.yaml:7@0123456789ab",
+        "Successfully assigned a/q to n",
+    ]
 
 
 def test_a_request_to_reboot_is_seen_on_the_node() -> None:

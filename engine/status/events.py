@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
+from engine.model.causes import Cause
 from engine.model.cluster import Observed
 from engine.model.hardware_faults import PREFIX
 from engine.model.history import (
@@ -280,7 +281,10 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
     reason, message = str(condition.get("reason") or action.reason), str(condition.get("message") or action.message)
     if isinstance(action, act.BindPod):
         chips = f" with {', '.join(action.chips)}" if action.chips else ""
+        # in kube-scheduler's own words, which people and tools look for
         reason, message = SCHEDULED, f"Successfully assigned {namespace}/{name} to {action.node}{chips}"
+    elif not condition and isinstance(cause := action.evidence.cause, Cause):
+        message = f"{message}; because of {cause.text}"
     metadata = {"name": f"{name[:200]}.{digest}", "namespace": where}
     return _body(metadata, subject, "Warning" if warns else "Normal", reason, kind_of(action), message, now)
 
