@@ -14,7 +14,7 @@ from engine.cli.explanation import explain
 from engine.cli.narrative import narrate
 from engine.documents import Desired
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Container, Observed, Orders, ResetOrder
-from engine.model.history import History, Hold, HoldKind, JobMemory, Recovery
+from engine.model.history import ChipMemory, History, Hold, HoldKind, JobMemory, NodeMemory, Recovery
 from engine.model.plan import ChipState, Plan, ServerChips
 from engine.model.states import ChipHealth
 from engine.serve.console import jobs as console_jobs
@@ -102,6 +102,23 @@ def said_of(kind: str, name: str, plan: Plan, observed: Observed, desired: Desir
     out = io.StringIO()
     narrate(kind, explain(kind, name, plan, observed, desired), out, None)
     return out.getvalue()
+
+
+def test_the_list_of_chips_says_by_what_each_is_held() -> None:
+    """The state of both is ``manually-isolated``; a person held one of them only."""
+    world, _, _ = started()
+    plan, observed = world.plan(), world.observer.observed()
+    assert "heldBy" not in answers.chips(plan, observed).columns
+    by_rule = ChipMemory(holds=(Hold(HoldKind.FREQUENCY, "ManuallySeparateNPU", 1, 0, "80C98001"),))
+    by_person = ChipMemory(holds=(Hold(HoldKind.MANUAL, "ManuallySeparateNPU", 1, 0, "Isolation/optics"),))
+    history = History(nodes={"node-1": NodeMemory(chips={3: by_rule, 4: by_person})})
+    found = answers.chips(msgspec.structs.replace(plan, history=history), observed)
+    held = {row["chip"]: row["heldBy"] for row in found.rows if row["heldBy"]}
+    assert "heldBy" in found.columns and list(held) == ["Ascend910-3", "Ascend910-4"]
+    assert held["Ascend910-3"][0].startswith("held (frequency) by 80C98001: ")
+    assert held["Ascend910-4"] == [
+        "held (manual) by Isolation/optics: it ends when Isolation/optics is deleted from Git"
+    ]
 
 
 def test_a_failed_pod_says_its_exit_code_its_logs_and_the_way_out() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.cli import coming
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
 from engine.gangs.job_status import FAILED, end_message, ended
@@ -21,6 +22,7 @@ from engine.model.states import IN_SERVICE, ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.status.jobs import phase_of, shown_jobs, succeeded
 from engine.status.links import row_of
+from engine.wire.parts import chip_of
 
 #: States of chips that take new work, some of it at least.
 _LINK_KEYS: Final = ("state", "latencyMs", "error", "node", "decode", "prefill", "since", "tries")
@@ -75,8 +77,19 @@ def chips(plan: Plan, observed: Observed) -> Answer:
         for name in (*listed, *(name for name in known if name not in listed)):
             row = chip_row(state.node, name, known.get(name), server)
             parts = cut.get((state.node, name), [])
-            rows.append({**row, "vnpus": parts, "failures": failures.get((state.node, name), 0.0)})
-    return Answer(("node", "chip", "state", "level", "codes", "usedBy", "vnpus"), rows, ("faultType", "failures"))
+            held = _held_by(plan, state.node, name)
+            rows.append({**row, "vnpus": parts, "heldBy": held, "failures": failures.get((state.node, name), 0.0)})
+    held_by = ("heldBy",) if any(row["heldBy"] for row in rows) else ()
+    columns = ("node", "chip", "state", "level", "codes", "usedBy", "vnpus", *held_by)
+    return Answer(columns, rows, ("faultType", "failures"))
+
+
+def _held_by(plan: Plan, node: str, name: str) -> list[str]:
+    """What holds a chip, and how that ends: state ``manually-isolated`` is MindCluster's word for a policy's hold
+    too."""
+    memory, index = plan.history.nodes.get(node), chip_of(name)
+    row = memory.chips.get(index) if memory is not None and index is not None else None
+    return [coming.how_held(hold, node) for hold in row.holds] if row is not None else []
 
 
 def jobs(plan: Plan, observed: Observed) -> Answer:

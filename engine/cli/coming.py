@@ -41,10 +41,10 @@ def of_chip(
         case ChipHealth.SUSPECT:
             return [f"{', '.join(state.codes) or 'its fault'} is watched: it counts once a rule's time is over"]
         case ChipHealth.ISOLATED | ChipHealth.MANUALLY_ISOLATED:
-            held = [_end_of(hold, node) for hold in holds] or [_isolated(state)]
+            held = [how_held(hold, node) for hold in holds] or [_isolated(state)]
             return _contradicted(state, plan) or held
         case ChipHealth.HEALTHY | ChipHealth.SUB_HEALTHY:
-            held = [_end_of(hold, node) for hold in holds]
+            held = [how_held(hold, node) for hold in holds]
             return held or [f"{state.used_by} runs on it: {_NOTHING_DUE}" if state.used_by else _NOTHING_DUE]
         case _:
             return [_NOTHING_DUE]
@@ -108,7 +108,7 @@ def _reset(node: str, order: ResetOrder, orders: Orders, prefix: str, now: float
     return f"the reset of {which} (epoch {order.epoch}) has run since about {rfc3339(begins)}; they answer once booted"
 
 
-def _end_of(hold: Hold, node: str) -> str:
+def how_held(hold: Hold, node: str) -> str:
     """Until when a hold lasts, who ends it, and how."""
     by = f" by {hold.rule}" if hold.rule else ""
     head = f"held ({hold.kind}){by}"
