@@ -415,6 +415,27 @@ def test_policies_override_those_of_the_repository(cluster_file: str, repository
     assert pools_of("--cluster", cluster_file, "--desired", str(repository), "--policies", str(over)) == {"training"}
 
 
+def test_a_plan_says_which_nodes_an_edit_takes_from_their_pool(tmp_path: Path, repository: Path) -> None:
+    pool = {"apiVersion": "belay.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "training"}, "spec": POOL}
+    kept = json.dumps({"faultPolicies": [], "nodePools": [pool]})
+    memory = {
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"namespace": "belay-system", "name": "belay-history"},
+        "data": {"cluster.json": json.dumps({"policyRevision": kept})},
+    }  # fmt: skip
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps(as_list([*world(), memory])))
+    (repository / "policies" / "pool.yaml").write_text(yaml.safe_dump(pool))
+    same = belay("plan", "--cluster", str(file), "--desired", str(repository))
+    assert "left pool" not in same.stdout
+
+    wrong = {**POOL, "selector": {"matchLabels": {"accelerator": "huawei-Ascend91O"}}}
+    (repository / "policies" / "pool.yaml").write_text(yaml.safe_dump({**pool, "spec": wrong}))
+    edited = belay("plan", "--cluster", str(file), "--desired", str(repository))
+    assert "4 of 4 nodes left pool training" in edited.stdout and "node-00000" in edited.stdout
+    assert "accelerator is huawei-Ascend910 there, not huawei-Ascend91O" in edited.stdout
+
+
 def test_kinds_recorded_in_the_cluster_are_planned_without_a_repository(tmp_path: Path, repository: Path) -> None:
     """Applied copies carry what servers and appliers add; with --desired, Git alone counts."""
     applied = {

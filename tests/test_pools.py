@@ -15,6 +15,7 @@ from engine.model.diagnostics import Diagnostic
 from engine.model.plan import CONTRADICTED, Plan
 from engine.model.plan_cache import PlanCache
 from engine.plan import plan
+from engine.wire import history
 from engine.wire.orders import build_report, parse_report
 from tests.worlds import A2_LABELS, NOW, agent, desired, document, fault, node, observed, pod, report
 
@@ -124,3 +125,156 @@ def test_the_report_of_an_agent_carries_its_chip() -> None:
     assert parse_report(written).chip_name == "910B3"
     odd = build_report(agent("n0"), "Ascend910-", {"chip": ["910B3"]})
     assert parse_report(odd).chip_name == ""
+
+
+# edits of pools
+
+
+def pools(*rows: tuple[str, dict[str, str]], extra: tuple[dict[str, Any], ...] = (), revision: str = "r1") -> Desired:
+    """Pools by name and labels, and more documents."""
+    made = [document("NodePool", name, selector={"matchLabels": labels}) for name, labels in rows]
+    return desired(*made, *extra, revision=revision)
+
+
+def racks(count: int = 8) -> Observed:
+    """Nodes n0 … in rack a, healthy."""
+    names = [f"n{i}" for i in range(count)]
+    return observed([node(n, labels=A2_LABELS | {"rack": "a"}) for n in names], [report(n) for n in names])
+
+
+def warnings(result: Plan) -> list[Diagnostic]:
+    return [one for one in result.diagnostics if one.severity == "warning"]
+
+
+def after(seen: Observed, result: Plan) -> Observed:
+    """The same cluster with the memory that the pass has left."""
+    return msgspec.structs.replace(seen, history=result.history)
+
+
+RACK_A, RACK_B = {"rack": "a"}, {"rack": "b"}
+SLOW = document("FaultPolicy", "slow-faults", scope={"pools": ["training"]}, levels={"80C98001": "SubHealthFault"})
+
+
+def test_a_selector_that_loses_all_its_nodes_is_reported_until_it_is_mended() -> None:
+    seen = racks()
+    first = plan(pools(("training", RACK_A), extra=(SLOW,)), seen, NOW)
+    assert warnings(first) == []
+
+    wrong = pools(("training", {"rack": "aa"}), extra=(SLOW,), revision="r2")
+    second = plan(wrong, after(seen, first), NOW + 10)
+    later = plan(wrong, after(seen, second), NOW + 400)
+    for result in (second, later):
+        said = {(one.object, one.field): one.message for one in warnings(result)}
+        assert said["FaultPolicy/slow-faults", "spec.scope"].startswith(
+            "covers nothing: the cluster has no pool training"
+        )
+        texts = [one.message for one in warnings(result) if one.object == "NodePool/training"]
+        (idle,) = [text for text in texts if text.startswith("matches none of the 8 nodes")]
+        assert "rack is a there, not aa" in idle
+        (left,) = [text for text in texts if text.startswith("8 of 8 nodes left pool training")]
+        for part in (
+            "revision r2",
+            "n0, n1, n2, n3, n4 and 3 more are in no declared pool",
+            "FaultPolicy slow-faults no longer",
+        ):
+            assert part in left
+
+    mended = plan(pools(("training", RACK_A), extra=(SLOW,), revision="r3"), after(seen, later), NOW + 410)
+    assert warnings(mended) == [] and mended.history.pool_edit is None
+
+
+def test_a_pool_that_vanishes_with_its_nodes_is_reported_for_a_day() -> None:
+    seen = racks()
+    first = plan(pools(("training", RACK_A), ("spare", {"rack": "c"})), seen, NOW)
+    gone = pools(("spare", {"rack": "c"}), revision="r2")
+    second = plan(gone, after(seen, first), NOW + 10)
+    (left,) = [one for one in warnings(second) if one.object == "NodePool/training"]
+    assert left.message.startswith("8 of 8 nodes left pool training, which is no longer declared, ")
+
+    next_day = plan(gone, after(seen, second), NOW + 90_000)
+    assert [one for one in warnings(next_day) if one.object == "NodePool/training"] == []
+    assert next_day.history.pool_edit is None
+
+
+def test_a_few_nodes_that_move_are_a_note_and_two_edits_count_from_the_first() -> None:
+    seen = racks()
+    odd = msgspec.structs.replace(
+        seen, nodes=dict(seen.nodes) | {"n7": node("n7", labels=A2_LABELS | {"rack": "a", "new": "1"})}
+    )
+    first = plan(pools(("training", RACK_A)), odd, NOW)
+    expression = [{"key": "new", "operator": "DoesNotExist"}]
+    split = desired(
+        document("NodePool", "training", selector={"matchLabels": RACK_A, "matchExpressions": expression}),
+        document("NodePool", "fresh", selector={"matchLabels": {"new": "1"}}),
+        revision="r2",
+    )
+    second = plan(split, after(odd, first), NOW + 10)
+    assert warnings(second) == []
+    (note,) = [one for one in second.diagnostics if one.object == "NodePool/training"]
+    assert note.severity == "info" and note.message.startswith("1 of 8 nodes left pool training")
+    assert "n7 is in pool fresh now" in note.message
+
+    third = plan(pools(("fresh", {"new": "1"}), revision="r3"), after(odd, second), NOW + 20)
+    texts = [one.message for one in warnings(third) if one.object == "NodePool/training"]
+    assert len(texts) == 2 and any(text.startswith("7 of 8 nodes left pool training") for text in texts)
+
+
+def test_an_edit_that_moves_no_node_and_labels_that_change_are_no_edit() -> None:
+    seen = racks()
+    first = plan(pools(("training", RACK_A)), seen, NOW)
+    same = pools(("training", RACK_A | {"accelerator-type": "module-910b-8"}), revision="r2")
+    second = plan(same, after(seen, first), NOW + 10)
+    assert [d for d in second.diagnostics if d.object.startswith("NodePool/")] == []
+
+    relabelled = dict(seen.nodes) | {"n0": node("n0", labels=A2_LABELS | RACK_B)}
+    third = plan(same, after(msgspec.structs.replace(seen, nodes=relabelled), second), NOW + 20)
+    assert third.history.pool_edit is None
+
+
+def test_policies_and_windows_that_cover_no_node() -> None:
+    window = {
+        "kind": "deny",
+        "schedule": "0 8 * * *",
+        "duration": "1h",
+        "actions": ["EvictPod"],
+        "pools": ["inference"],
+    }
+    extra = (
+        document(
+            "FaultPolicy", "by-product", scope={"products": ["atlas-800t-a3"]}, levels={"80C98001": "SubHealthFault"}
+        ),
+        document("FaultPolicy", "by-node", scope={"nodes": ["n99"]}, levels={"80C98001": "SubHealthFault"}),
+        document("FaultPolicy", "good", scope={"nodes": ["n1", "n98"]}, levels={"80C98001": "SubHealthFault"}),
+        document("SafetyBudget", "hours", windows=[window]),
+        document("NodePool", "inference", selector={"matchLabels": {"rack": "z"}}),
+    )
+    result = plan(pools(("training", RACK_A), extra=extra), racks(), NOW)
+    assert {(one.object, one.field) for one in warnings(result)} == {
+        ("FaultPolicy/by-product", "spec.scope"), ("FaultPolicy/by-node", "spec.scope"),
+        ("SafetyBudget/hours", "spec.windows[0].pools"), ("NodePool/inference", "spec.selector"),
+    }  # fmt: skip
+    assert all(one.file.startswith("policies/") and one.line for one in warnings(result))
+
+
+def test_the_memory_of_an_edit_survives_its_config_map() -> None:
+    seen = racks()
+    first = plan(pools(("training", RACK_A)), seen, NOW)
+    second = plan(pools(("training", RACK_B), revision="r2"), after(seen, first), NOW + 10)
+    assert second.history.pool_edit is not None
+    written = {"metadata": {"name": "belay-history"}, "data": history.cluster_data(second.history)}
+    assert history.parse_cluster(written).pool_edit == second.history.pool_edit
+
+
+def test_pools_with_a_warm_cache_are_the_same_plan() -> None:
+    cache, declared_pools = PlanCache(), pools(("training", RACK_A), extra=(SLOW,))
+    seen = racks()
+    for nodes in (
+        seen.nodes,
+        {**seen.nodes, "n0": node("n0", labels=A2_LABELS | RACK_B)},
+        dict(list(seen.nodes.items())[:1]),
+    ):
+        now = msgspec.structs.replace(seen, nodes=nodes)
+        assert plan(declared_pools, now, NOW, cache=cache).digest() == plan(declared_pools, now, NOW).digest()
+    none_left = msgspec.structs.replace(seen, nodes={"n0": node("n0", labels=A2_LABELS | RACK_B)})
+    warm = plan(declared_pools, none_left, NOW, cache=cache)
+    assert {one.object for one in warnings(warm)} == {"NodePool/training", "FaultPolicy/slow-faults"}

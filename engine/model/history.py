@@ -296,9 +296,20 @@ class HeldPrune(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     running: tuple[str, ...] = ()
 
 
+class PoolEdit(msgspec.Struct, frozen=True, rename="camel"):
+    """The node pools before an edit that took nodes from their pools (canonical JSON), since when (Unix ms), and the
+    revision that edited them.
+    """
+
+    since: int
+    revision: str
+    pools: str
+
+
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The whole memory: nodes by name, jobs by ``namespace/Kind/name``, spent budget windows by name, deletions that
-    wait for a person, and when actions were done to the same thing (``repeats``, by action and thing).
+    wait for a person, when actions were done to the same thing (``repeats``, by action and thing), and the pools before
+    the last edit that moved nodes.
     """
 
     nodes: dict[str, NodeMemory] = {}
@@ -308,3 +319,4 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     policy_revision: str = ""
     prunes: tuple[HeldPrune, ...] = ()
     repeats: dict[str, tuple[int, ...]] = {}
+    pool_edit: PoolEdit | None = None

@@ -160,6 +160,7 @@ class Observer:
                 policy_revision=cluster.policy_revision,
                 prunes=cluster.prunes,
                 repeats=cluster.repeats,
+                pool_edit=cluster.pool_edit,
             ),
             ledger=dict(sorted(claims.items())),
             ledger_broken=bool(self._broken_ledgers),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from engine.plan.comparison import Comparison
     from engine.plan.health.graded_reports import GradedReports, graded_reports
     from engine.plan.health.outcome import HealthOutcome
+    from engine.plan.memberships import idle_declarations
     from engine.plan.queue.queues import QueueState, queues_of
     from engine.plan.queue.share import QueueDemand, divide
     from engine.plan.roles import resolve_roles
@@ -48,6 +49,7 @@ _DEFINED: Final = {
     "SlownessDetector": "slowness.detector",
     "culprits": "slowness.excess",
     "declared_keys": "sync.objects",
+    "idle_declarations": "memberships",
     "divide": "queue.share",
     "enforced": "shadow",
     "graded_reports": "health.graded_reports",
@@ -70,7 +72,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
 
     Imported on the first call, so that one pass can be imported without the others.
     """
-    from engine.plan import causes, clock_skew, explain, forget, grouping, placement, views
+    from engine.plan import causes, clock_skew, explain, forget, grouping, memberships, placement, views
     from engine.plan.health import reset
     from engine.plan.health import states as health
     from engine.plan.jobs import expand, podgroup_status, queue_status
@@ -87,6 +89,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
     return (
         ("recall", clock_skew.run),
         ("views", views.run),
+        ("memberships", memberships.run),
         ("gangs", grouping.run),
         ("sync", sync.run),
         ("foreign", foreign.run),
@@ -183,7 +186,8 @@ def assess(
 
 
 __all__ = [
-    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample", "QueueDemand",
-    "QueueState", "SlownessDetector", "assess", "culprits", "declared_keys", "divide", "enforced", "graded_reports",
-    "passes", "plan", "pool_rules", "queues_of", "resolve_roles", "tables_in_force",
+    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample",
+    "QueueDemand", "QueueState", "SlownessDetector", "assess", "culprits", "declared_keys", "divide",
+    "enforced", "graded_reports", "idle_declarations", "passes", "plan", "pool_rules", "queues_of",
+    "resolve_roles", "tables_in_force",
 ]  # fmt: skip

@@ -35,6 +35,8 @@ def run(scope: Scope) -> None:
     for budget, rows in memory.budgets.items():
         if any(row[0] > clock.latest for row in rows):
             memory.budgets[budget] = tuple(sorted((clock.at(at), unit, count) for at, unit, count in rows))
+    if memory.pool_edit is not None:
+        memory.pool_edit = msgspec.structs.replace(memory.pool_edit, since=clock.at(memory.pool_edit.since))
     for thing, times in memory.repeats.items():
         memory.repeats[thing] = clock.times(times)
 

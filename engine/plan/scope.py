@@ -15,7 +15,7 @@ from engine.model.actions import AnyAction
 from engine.model.cluster import Observed, Pod, SwitchReport
 from engine.model.costs import Estimate, MeasuredTimes
 from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import HeldPrune, History, JobMemory, NodeMemory
+from engine.model.history import HeldPrune, History, JobMemory, NodeMemory, PoolEdit
 from engine.model.jobs import Gang
 from engine.model.links import LinkState
 from engine.model.plan import (
@@ -49,6 +49,7 @@ class Memory:
     policy_revision: str = ""
     prunes: tuple[HeldPrune, ...] = ()
     repeats: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    pool_edit: PoolEdit | None = None
 
     @staticmethod
     def of(history: History) -> Memory:
@@ -61,6 +62,7 @@ class Memory:
             history.policy_revision,
             history.prunes,
             dict(history.repeats),
+            history.pool_edit,
         )
 
     def frozen(self, policy_revision: str = "") -> History:
@@ -73,6 +75,7 @@ class Memory:
             policy_revision=self.policy_revision or policy_revision,
             prunes=self.prunes,
             repeats=dict(sorted(self.repeats.items())),
+            pool_edit=self.pool_edit,
         )
 
 

@@ -21,6 +21,7 @@ from engine.model.diagnostics import Diagnostic
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.resets import groups, said_by_driver
 from engine.plan import node_cache
+from engine.plan.memberships import PoolSelectors
 from engine.plan.node_cache import ResetGroups
 from engine.plan.node_view import NodeView, PassNodes
 from engine.plan.products import Products, chip_name, contradiction, findings
@@ -253,18 +254,13 @@ class _Pools:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._declared = scope.desired.pools
-        self._keys = sorted({key for item in self._declared for key in _selector_labels(item.document)})
-        self._known: dict[tuple[str | None, ...], tuple[NodePool, ...]] = {}
+        self._selectors = PoolSelectors([item.document for item in self._declared])
         self._previous: tuple[NodePool, ...] | None = None
 
     def of(self, node: Node) -> NodePool | None:
         if not self._declared:
             return None
-        telling = tuple(node.labels.get(key) for key in self._keys)
-        found = self._known.get(telling)
-        if found is None:
-            found = tuple(item.document for item in self._scope.desired.pools_of(node.labels))
-            self._known[telling] = found
+        found = self._selectors.of(node.labels)
         if len(found) < 2:
             return found[0] if found else None
         return self._keep(node, found)
@@ -288,9 +284,3 @@ class _Pools:
             )
         )
         return kept
-
-
-def _selector_labels(pool: NodePool) -> Iterable[str]:
-    yield from pool.spec.selector.match_labels
-    for expression in pool.spec.selector.match_expressions:
-        yield expression.key

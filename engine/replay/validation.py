@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from engine.documents import Declared, Desired, Isolation, Manifest
 from engine.gangs.forming import QUEUE_NAME_KEY
-from engine.model.cluster import Node, Observed
+from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, Origin
 from engine.model.times import rfc3339
 from engine.model.unstructured import nested_map
+from engine.plan import idle_declarations
 
 _QUEUE_API: Final = "scheduling.volcano.sh/v1beta1"
 _EVERYWHERE: Final = frozenset({"default", "root"})
@@ -48,15 +49,8 @@ def undeclared_queues(desired: Desired, existing: Iterable[str] | None) -> Itera
 
 
 def against_cluster(desired: Desired, observed: Observed) -> Iterator[Diagnostic]:
-    """Selectors that match no node, and Isolations of nodes or chips that do not exist."""
-    nodes = observed.nodes
-    rows = [(one.document, one.document.spec.selector, one.origin) for one in desired.pools]
-    rows_of_layouts = [(one.document, one.document.spec.selector, one.origin) for one in desired.layouts]
-    for document, selector, origin in (*rows, *rows_of_layouts):
-        if selector is None or any(selector.matches(node.labels) for node in nodes.values()):
-            continue
-        text = f"matches none of the {len(nodes)} nodes of the cluster{_near_labels(selector.match_labels, nodes)}"
-        yield _finding(document.KIND, document.name, origin, "spec.selector", text)
+    """Selectors and policies that cover no node, and Isolations of nodes or chips that do not exist."""
+    yield from idle_declarations(desired, observed.nodes)
     for isolation in desired.isolations:
         yield from _isolation(isolation, observed)
     yield from undeclared_queues(desired, _queues(observed))
@@ -76,15 +70,6 @@ def _isolation(declared: Declared[Isolation], observed: Observed) -> Iterator[Di
         if beyond and report is not None:
             text = f"node {row.node} has no chip {', '.join(map(str, beyond))}: it has {report.listed.bit_count()}"
             yield _finding(document.KIND, document.name, declared.origin, "spec.chips", text)
-
-
-def _near_labels(wanted: Mapping[str, str], nodes: Mapping[str, Node]) -> str:
-    """The values that nodes have for the first label that none matches."""
-    for key, value in sorted(wanted.items()):
-        found = {node.labels[key] for node in nodes.values() if key in node.labels}
-        if value not in found:
-            return f": {key} is {_listed(found)} there, not {value}" if found else f": no node has label {key}"
-    return ""
 
 
 def _queue_of(manifest: Manifest) -> str:

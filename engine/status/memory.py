@@ -46,7 +46,14 @@ def _parts(key: str) -> tuple[str, str, str]:
 
 def _of_cluster(memory: History) -> tuple[object, ...]:
     """The memory of no single node or job."""
-    return memory.budgets, memory.ready_drops, memory.policy_revision, memory.prunes, memory.repeats
+    return (
+        memory.budgets,
+        memory.ready_drops,
+        memory.policy_revision,
+        memory.prunes,
+        memory.repeats,
+        memory.pool_edit,
+    )
 
 
 def memory_bodies(

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from engine.model.history import HeldPrune, History, JobMemory, NodeMemory
+from engine.model.history import HeldPrune, History, JobMemory, NodeMemory, PoolEdit
 from engine.wire import formats
 from engine.wire.errors import WireError
 from engine.wire.names import HISTORY, HISTORY_PREFIX
@@ -24,7 +24,7 @@ JOB_NAME_KEY = "job"
 
 class ClusterMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Memory of no single node or job: spent budget windows, times when many nodes became not ready, the policy in
-    force, pending deletions, times of repeated actions.
+    force, pending deletions, times of repeated actions, the pools before an edit.
     """
 
     budgets: dict[str, tuple[tuple[int, str, int], ...]] = {}
@@ -32,6 +32,7 @@ class ClusterMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     policy_revision: str = ""
     prunes: tuple[HeldPrune, ...] = ()
     repeats: dict[str, tuple[int, ...]] = {}
+    pool_edit: PoolEdit | None = None
 
 
 def parse_node(config_map: Mapping[str, Any]) -> tuple[str, NodeMemory]:
@@ -72,7 +73,12 @@ def node_data(memory: NodeMemory) -> dict[str, str]:
 def cluster_data(history: History) -> dict[str, str]:
     """Return the data of ``belay-history`` for the memory of no single node or job."""
     memory = ClusterMemory(
-        history.budgets, history.ready_drops, history.policy_revision, history.prunes, history.repeats
+        history.budgets,
+        history.ready_drops,
+        history.policy_revision,
+        history.prunes,
+        history.repeats,
+        history.pool_edit,
     )
     return {CLUSTER_KEY: _text(memory)}
 
