@@ -21,11 +21,15 @@ Document = dict[str, Any]
 
 
 def deployment(
-    resource: str = "huawei.com/Ascend910", count: int = 1, scheduler: str | None = "belay", **labels: str
+    resource: str = "huawei.com/Ascend910",
+    count: int = 1,
+    scheduler: str | None = "belay",
+    accelerator: str = "module-910b-8",
+    **labels: str,
 ) -> Document:
     amounts = {resource: str(count)}
     container = {"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}
-    spec: Document = {"containers": [container], "nodeSelector": {"accelerator-type": "module-910b-8"}}
+    spec: Document = {"containers": [container], "nodeSelector": {"accelerator-type": accelerator}}
     if scheduler is not None:
         spec["schedulerName"] = scheduler
     template = {"metadata": {"labels": {"app": "a", **labels}}, "spec": spec}
@@ -51,6 +55,9 @@ QUEUES = own("SchedulingSettings", queues=[{"name": "research"}])
 #: Documents, words of the finding, and its place.
 ALONE: dict[str, tuple[list[Document], tuple[str, ...]]] = {
     "more chips than a server has": ([deployment(count=16)], ("16 chips a pod", "has 8", "at most 8")),
+    "a kind of server that is none": (
+        [deployment(accelerator="module-910b-88")], ("accelerator-type: module-910b-88", "did you mean module-910b-8?"),
+    ),
     "the default scheduler": ([deployment(scheduler=None)], ("schedulerName is missing", "schedulerName: belay")),
     "another scheduler": ([deployment(scheduler="yunikorn")], ("scheduler yunikorn",)),
     "a vNPU that no layout cuts": (

@@ -6,18 +6,22 @@ A warning refuses nothing: running pods keep what they have, and who reads it me
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from engine.documents import Product
 from engine.load.pod_uses import PodUse
 from engine.load.references import KnownNames
 
 _CORES = "huawei.com/npu-core"
+_BY_ACCELERATOR = "huawei.com/Ascend910"
+#: The kind of servers with two rings of four chips, which needs no product.
+_PLACED_WITHOUT_PRODUCT = ("module",)
 _KINDS_OF_ELASTIC = "Job of batch.volcano.sh/v1alpha1"
 
 
 def check_use(use: PodUse, names: KnownNames) -> Iterator[str]:
     """Every reason, in words, for which such a pod cannot run as it is written."""
-    for check in (_too_many_chips, _foreign_scheduler, _missing_vnpu, _mixed_features, _idle_elastic):
+    for check in (_unknown_server, _too_many_chips, _foreign_scheduler, _missing_vnpu, _mixed_features, _idle_elastic):
         if text := check(use, names):
             yield text
 
@@ -29,6 +33,24 @@ def _product(use: PodUse, names: KnownNames) -> Product | None:
     if use.policy:
         return next((product for product in offers if use.policy in product.spec.schedule_policies), None)
     return next((product for product in offers if use.accelerator in product.spec.accelerator_types), None)
+
+
+def _unknown_server(use: PodUse, names: KnownNames) -> str:
+    """Whole Ascend910 chips are placed by accelerator-type where the job names no policy."""
+    wanted = use.accelerator
+    if use.policy or use.resource != _BY_ACCELERATOR or wanted in ("", *_PLACED_WITHOUT_PRODUCT) or "card" in wanted:
+        return ""
+    if any(kind == "Product" for kind, _ in names.broken):
+        return ""  # it may have this one
+
+    known = sorted({kind for product in names.products.values() for kind in product.spec.accelerator_types})
+    if wanted in known:
+        return ""
+    close = get_close_matches(wanted, known, n=1)
+    meant = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return (
+        f"nodeSelector accelerator-type: {wanted} is the kind of no server that is known, so no pod is placed: {meant}"
+    )
 
 
 def _too_many_chips(use: PodUse, names: KnownNames) -> str:
