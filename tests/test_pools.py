@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from engine.cli import coming
 from engine.documents import Desired
+from engine.load import load
 from engine.model.actions import PartitionChip, ResetChips
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic
@@ -278,3 +280,65 @@ def test_pools_with_a_warm_cache_are_the_same_plan() -> None:
     none_left = msgspec.structs.replace(seen, nodes={"n0": node("n0", labels=A2_LABELS | RACK_B)})
     warm = plan(declared_pools, none_left, NOW, cache=cache)
     assert {one.object for one in warnings(warm)} == {"NodePool/training", "FaultPolicy/slow-faults"}
+
+
+# values that cannot be met
+
+
+def queue_of_jobs(capability: dict[str, Any], *, manifest: bool = False) -> Desired:
+    if not manifest:
+        return desired(
+            document("SchedulingSettings", "settings", queues=[{"name": "research", "capability": capability}])
+        )
+    body = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": "research"},
+        "spec": {"capability": capability},
+    }
+    loaded = load({"desired/queue.yaml": json.dumps(body).encode()}, revision="r1")
+    return loaded.desired
+
+
+@pytest.mark.parametrize("manifest", [False, True], ids=["settings", "Queue"])
+def test_a_queue_below_its_use_is_a_warning(manifest: bool) -> None:
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+        "metadata": {"name": "g", "namespace": "train", "uid": "u-g"}, "spec": {"minMember": 1, "queue": "research"},
+    }  # fmt: skip
+    live = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "research"},
+        "spec": {"capability": {"huawei.com/Ascend910": 64}}, "status": {"state": "Open"},
+    }  # fmt: skip
+    member = {"scheduling.k8s.io/group-name": "g"}
+    pods = [pod(f"p{i}", node=f"n{i}", chips=range(8), annotations=member) for i in range(2)]
+    seen = msgspec.structs.replace(racks(), pods={p.key: p for p in pods})
+    objects = observed(objects=[group, live]).objects
+    seen = msgspec.structs.replace(seen, objects=objects)
+
+    low = plan(queue_of_jobs({"huawei.com/Ascend910": 4}, manifest=manifest), seen, NOW)
+    (found,) = [one for one in warnings(low) if "queue research" in one.message]
+    assert (
+        "may use 4 huawei.com/Ascend910, but its jobs use 16" in found.message
+        and "until 12 are given back" in found.message
+    )
+    assert found.file and found.field.endswith("capability")
+
+    enough = plan(queue_of_jobs({"huawei.com/Ascend910": 16}, manifest=manifest), seen, NOW)
+    assert [one for one in warnings(enough) if "queue research" in one.message] == []
+
+
+def test_limits_of_zero_are_warnings_at_push() -> None:
+    limits = [
+        {"actions": ["EvictPod"], "per": "cluster", "max": 0, "window": "1h"},
+        {"actions": ["ResetChips"], "per": "pool", "max": [0, "0%"], "window": "1h"},
+        {"actions": ["IsolateNode"], "per": "cluster", "max": [0, "1%"], "window": "1h"},
+        {"actions": ["DeleteObject"], "per": "cluster", "max": 1, "window": "1h"},
+    ]
+    body = json.dumps(document("SafetyBudget", "freeze", limits=limits), indent=1).encode()
+    found = load({"policies/budget.yaml": body}, revision="r1").diagnostics
+    assert [(one.severity, one.object, one.field) for one in found] == [
+        ("warning", "SafetyBudget/freeze", "spec.limits[0].max"),
+        ("warning", "SafetyBudget/freeze", "spec.limits[1].max"),
+    ]  # fmt: skip
+    assert "pods on faulty chips and nodes are never rescheduled" in found[0].message and found[0].line > 1

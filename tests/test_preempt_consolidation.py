@@ -39,7 +39,7 @@ metadata: {{name: settings}}
 spec: {{queues: [{{name: default, movable: {movable}}}]}}
 """
     found = load({"desired/a.yaml": text.encode(), "desired/b.yaml": extra.encode()}, revision="r")
-    assert not found.diagnostics, found.diagnostics
+    assert not [one for one in found.diagnostics if one.severity == "error"], found.diagnostics
     return found.desired
 
 

@@ -96,9 +96,15 @@ class Desired:
 
     @cached_property
     def settings(self) -> SchedulingSettingsSpec:
-        """The scheduling settings in force: the repository's first document by name, else the shipped one."""
+        """The scheduling settings in force."""
+        found = self.settings_in_force
+        return found.document.spec if found is not None else SchedulingSettingsSpec()
+
+    @cached_property
+    def settings_in_force(self) -> Declared[SchedulingSettings] | None:
+        """The document of the settings in force: the repository's first one by name, else the shipped one."""
         ranked = sorted(self.scheduling, key=lambda item: (item.origin.file.startswith(SHIPPED), item.document.name))
-        return ranked[0].document.spec if ranked else SchedulingSettingsSpec()
+        return ranked[0] if ranked else None
 
     @cached_property
     def origins(self) -> tuple[Origin, ...]:

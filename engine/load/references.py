@@ -13,10 +13,12 @@ from engine.documents import (
     KVLink,
     NodePool,
     Product,
+    SafetyBudget,
     VNPULayout,
     VNPUTemplates,
 )
 from engine.documents.problems import Path, Problem
+from engine.load.limits import check_limits
 from engine.load.links import check_links
 from engine.model.vnpu import cores, unfit
 
@@ -68,6 +70,8 @@ def check_references(document: BelayDocument, names: KnownNames) -> Iterator[Pro
             yield from _check_layout(document, names)
         case FaultPolicy():
             yield from _check_policy(document, names)
+        case SafetyBudget():
+            yield from check_limits(document)
         case KVLink():
             yield from check_links(document)
         case _:

@@ -18,6 +18,7 @@ from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, NoOps
 from engine.plan import roles
 from engine.plan.grouping import shard_of
+from engine.plan.queue import quotas
 from engine.plan.queue.order import JobRank, in_order, rank, turns
 from engine.plan.queue.queues import Queues
 from engine.plan.queue.waiting_pods import WaitingPods, pending_entry
@@ -34,6 +35,7 @@ def run(scope: Scope) -> None:
     if not roles.plays(scope, "schedule") or scope.observed.ledger_broken:
         return
     queues, waiting_pods, placed = Queues(scope), WaitingPods(scope), scope.cache[_PLACED]
+    scope.diagnostics += quotas.findings(scope.desired, queues)
     entries: list[tuple[int, JobRank]] = []
     for gang in scope.gangs.values():
         members = (scope.members[gang.key],)

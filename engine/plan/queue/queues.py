@@ -166,6 +166,18 @@ class Queues:
                     )
         return None
 
+    def used(self, queue: str) -> Mapping[str, int]:
+        """What the running pods of the queue's jobs request now, those of queues below it included."""
+        if queue in self._limits:
+            return self.by_name[queue].used
+
+        amounts: Amounts = {}
+        for key, gang_key in self._scope.gang_of.items():
+            pod = self._scope.observed.pods[key]
+            if pod.node and not pod.finished and queue in self._with_parents(self._scope.gangs[gang_key].queue):
+                add(amounts, pod.requests)
+        return amounts
+
     def room(self, queue: str, pods: Sequence[Pod]) -> int:
         """How many of the pods, in this order, the queue still has room for."""
         if not self._limits or self.shortage(queue, pods) is None:
@@ -237,7 +249,7 @@ def queues_of(desired: Desired, observed: Observed) -> dict[str, QueueState]:
     queues: dict[str, QueueState] = {}
     for key, raw in observed.objects.items():
         if key.kind == "Queue" and key.api_version in QUEUE_APIS:
-            queues[key.name] = _of_object(key.name, raw)
+            queues[key.name] = read_queue(key.name, raw)
     for queue in desired.settings.queues:
         queue_state = queues[queue.name] = QueueState(
             queue.name,
@@ -253,7 +265,8 @@ def queues_of(desired: Desired, observed: Observed) -> dict[str, QueueState]:
     return queues
 
 
-def _of_object(name: str, raw: Mapping[str, Any]) -> QueueState:
+def read_queue(name: str, raw: Mapping[str, Any]) -> QueueState:
+    """A queue as a Queue object says it."""
     spec, status = nested_map(raw, "spec"), nested_map(raw, "status")
     queue_state = QueueState(
         name, state=str(status.get("state") or spec.get("state") or OPEN), parent=str(spec.get("parent") or "")
