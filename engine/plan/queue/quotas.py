@@ -52,8 +52,8 @@ def _declared(desired: Desired, queues: Queues) -> Iterator[_Quota]:
 def _finding(quota: _Quota, resource: str, most: int, beyond: int) -> Diagnostic:
     text = (
         f"queue {quota.queue} may use {most} {resource}, but its jobs use {most + beyond}: running pods stay, and "
-        f"until {beyond} are given back no pod that asks for them is placed, nor one that restarts; raise the capability or "
-        "let jobs end"
+        f"until {beyond} are given back no pod that asks for them is placed, nor one that restarts; raise the "
+        "capability or let jobs end"
     )
     origin = quota.origin
     return Diagnostic("warning", quota.object, origin.file, origin.line, origin.column, quota.field, text)
