@@ -37,6 +37,12 @@ def deployment(
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": body}
 
 
+def kubernetes_job(**labels: str) -> Document:
+    template = deployment(**labels)["spec"]["template"]
+    template["spec"]["restartPolicy"] = "Never"
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
+
+
 def own(kind: str, **spec: Any) -> Document:
     return {"apiVersion": "belay.dev/v1alpha1", "kind": kind, "metadata": {"name": "own"}, "spec": spec}
 
@@ -68,6 +74,10 @@ ALONE: dict[str, tuple[list[Document], tuple[str, ...]]] = {
         [volcano(**{"process-recover-enable": "on"})], ("process-recover-enable is for training", "npu-core"),
     ),
     "elastic where nothing is": ([deployment(**{"elastic-scheduling": "on"})], ("has no effect on Deployment",)),
+    "elastic on a Job of Kubernetes": (
+        [kubernetes_job(**{"elastic-scheduling": "on"})],
+        ("has no effect on Job of batch/v1", "Job of batch.volcano.sh/v1alpha1"),
+    ),
     "templates that do not fit": (
         [own("NodePool", selector={"matchLabels": {"a": "b"}}, product="atlas-300i-pro"),
          own("VNPULayout", pool="own", mode="static", chips=[{"chips": [0], "templates": ["vir04", "vir04"]}])],

@@ -24,6 +24,7 @@ class PodUse(NamedTuple):
     ``shared``: the number is a share of a chip in percent.
     """
 
+    api_version: str
     kind: str
     resource: str
     chips: int
@@ -46,6 +47,7 @@ def pod_uses(body: Mapping[str, Any]) -> Iterator[tuple[Path, PodUse]]:
         marks = {**labels, **_part(metadata, "labels")}
         for where, resource, count in _amounts(spec):
             use = PodUse(
+                api_version=str(body.get("apiVersion")),
                 kind=str(body.get("kind")),
                 resource=resource,
                 chips=count,

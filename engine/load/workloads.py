@@ -16,7 +16,7 @@ _CORES = "huawei.com/npu-core"
 _BY_ACCELERATOR = "huawei.com/Ascend910"
 #: The kind of servers with two rings of four chips, which needs no product.
 _PLACED_WITHOUT_PRODUCT = ("module",)
-_KINDS_OF_ELASTIC = "Job of batch.volcano.sh/v1alpha1"
+_ELASTIC_KIND = ("batch.volcano.sh/v1alpha1", "Job")
 
 
 def check_use(use: PodUse, names: KnownNames) -> Iterator[str]:
@@ -104,6 +104,9 @@ def _mixed_features(use: PodUse, names: KnownNames) -> str:
 
 
 def _idle_elastic(use: PodUse, names: KnownNames) -> str:
-    if not use.elastic or use.kind == "Job":
+    if not use.elastic or (use.api_version, use.kind) == _ELASTIC_KIND:
         return ""
-    return f"label elastic-scheduling has no effect on {use.kind}: it is read on {_KINDS_OF_ELASTIC} only"
+    what = f"{use.kind} of {use.api_version}"
+    return (
+        f"label elastic-scheduling has no effect on {what}: it is read on {' of '.join(reversed(_ELASTIC_KIND))} only"
+    )
