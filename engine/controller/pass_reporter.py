@@ -112,7 +112,7 @@ class PassReporter:
         data: dict[str, Any] = (live or {}).get("data") or {}
         try:
             rows = json.loads(str(data.get("conditions.json") or "[]"))
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         since = f" since {self._seen}" if self._seen else ""
         text = f"no pass{since}: {problem}"[:1024]

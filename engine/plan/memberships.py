@@ -223,7 +223,7 @@ def _edit_findings(scope: Scope) -> Iterator[Diagnostic]:
 def _read_pools(text: str) -> list[NodePool]:
     try:
         return [NodePool.model_validate(row) for row in json.loads(text)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return []
 
 

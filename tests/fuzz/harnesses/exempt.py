@@ -26,6 +26,7 @@ REASONS: Final = {
     "engine/model/recovery/summary.py": "the history in belay-job-*: the harness status reads it",
     "engine/status/statistics.py": "reads Belay's own current-job-statistic back; an unreadable text is none",
     "engine/act/orders.py": "orders that parse_orders accepted are decoded again; see orders",
+    "engine/controller/pass_reporter.py": "conditions of Belay's own belay-sync: the harness sync reads them",
     "engine/controller/shard.py": "objects that the harness redis reads are decoded again",
     "engine/kube/reader.py": "lines of a watch from the API server: orjson, with every error named; see watch-events",
     "engine/kube/transport.py": "bodies from the API server: orjson, with every error named; tests/test_kube.py",
