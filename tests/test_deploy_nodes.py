@@ -201,10 +201,10 @@ def test_the_timer_starts_the_service_that_is_there() -> None:
 
 ALLOWED = [
     ("get", "nodes", ""),
-    ("patch", "nodes", ""),
+    ("patch", "nodes/status", ""),
     ("list", "pods", ""),
     ("watch", "pods", ""),
-    ("patch", "pods", "default"),
+    ("patch", "pods/status", "default"),
     ("watch", "configmaps", "belay-system"),
     ("patch", "configmaps", "belay-nodes"),
     ("create", "configmaps", "belay-nodes"),
@@ -218,6 +218,8 @@ ALLOWED = [
     ("watch", "configmaps", "cluster-system"),
 ]
 DENIED = [
+    ("patch", "nodes", ""),
+    ("patch", "pods", "default"),
     ("delete", "pods", "default"),
     ("create", "pods", "default"),
     ("list", "nodes", ""),
@@ -243,6 +245,8 @@ OTHERS_DENIED = [
     ("belay-engine", "create", "serviceaccounts/token", "kube-system"),
     ("belay-engine", "delete", "nodes", ""),
     ("belay-server", "create", "pods", "default"),
+    ("belay-server", "patch", "pods", "default"),
+    ("belay-server", "patch", "nodes", ""),
     ("belay-server", "delete", "pods", "default"),
     ("belay-server", "create", "pods/exec", "default"),
     ("belay-server", "create", "pods/eviction", "default"),
