@@ -36,6 +36,7 @@ from engine.model.diagnostics import Origin
 from engine.model.faults import code_key
 from engine.model.history import HoldKind, NodeMemory
 from engine.model.jobs import Gang
+from engine.model.levels import MANUALLY_SEPARATE
 from engine.model.reasons import ActionReason
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
@@ -118,7 +119,7 @@ def _of_chip(scope: Scope, view: NodeView, chip: int) -> Cause:
     origin = scope.fault_rules.origin(rule) if scope.fault_rules is not None else None
     if origin is not None:
         return _document(scope, document, origin, ", ".join(codes), rule=part)
-    if document.startswith("ConfigMap/") or part == "ManuallySeparateNPU":
+    if document.startswith("ConfigMap/") or part == MANUALLY_SEPARATE:
         subject = document if part == "Total" else f"ConfigMap/{_device_report(name)}"
         return Cause(kind=CauseKind.ANNOTATION, subject=subject, rule=part, detail=view.chip(chip))
     cause = _report(_device_report(name), codes)

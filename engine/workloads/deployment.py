@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, Write, create, delete, patch, patch_status, status
+from engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status, status
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -27,10 +27,10 @@ _PRIVATE = frozenset(
 )
 
 
-def reconcile(deployment: Json, replica_sets: Sequence[Json], pods: Sequence[Json], now: float) -> Step:
+def reconcile(deployment: Json, replica_sets: Sequence[Json], pods: Sequence[Json], now: float) -> Reconciled:
     """One step for ``deployment``; ``replica_sets`` are those it controls, ``pods`` those that they control."""
     if o.deleting(deployment):
-        return Step()
+        return Reconciled()
     newest = _newest(deployment, replica_sets)
     old = [rs for rs in replica_sets if rs is not newest]
     paused = bool(deployment["spec"].get("paused"))
@@ -50,7 +50,7 @@ def reconcile(deployment: Json, replica_sets: Sequence[Json], pods: Sequence[Jso
         writes += _forget_history(deployment, old)
     if write := status(deployment, "Deployment", body):
         writes.append(write)
-    return Step(tuple(writes), again)
+    return Reconciled(tuple(writes), again)
 
 
 def limits(deployment: Json) -> tuple[int, int]:
@@ -89,7 +89,7 @@ def _newest(deployment: Json, replica_sets: Sequence[Json]) -> Json | None:
     )
 
 
-def _first_step(deployment: Json, old: Sequence[Json]) -> Step:
+def _first_step(deployment: Json, old: Sequence[Json]) -> Reconciled:
     """Create the ReplicaSet of a new template; the next step sees it and scales."""
     status_now = deployment.get("status") or {}
     digest = o.template_hash(_template(deployment), int(status_now.get("collisionCount") or 0))
@@ -119,7 +119,7 @@ def _first_step(deployment: Json, old: Sequence[Json]) -> Step:
             "template": template,
         },
     }
-    return Step((create(body),))
+    return Reconciled((create(body),))
 
 
 def collided(deployment: Json) -> Write:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, Write, create, delete, status
+from engine.workloads.writes import Json, Reconciled, Write, create, delete, status
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FIRST_BACKOFF_S = 10.0
@@ -17,10 +17,10 @@ MAX_BACKOFF_S = 360.0
 BURST = 500
 
 
-def reconcile(job: Json, pods: Sequence[Json], now: float, scale: float = 1.0) -> Step:
+def reconcile(job: Json, pods: Sequence[Json], now: float, scale: float = 1.0) -> Reconciled:
     """One step; ``pods`` are those that it controls, ``scale`` multiplies back-off, deadline and time to live."""
     if o.deleting(job):
-        return Step()
+        return Reconciled()
     if over(job):
         return _expire(job, now, scale)
     live = [pod for pod in pods if o.active(pod)]
@@ -36,7 +36,7 @@ def reconcile(job: Json, pods: Sequence[Json], now: float, scale: float = 1.0) -
     if write := status(job, "Job", body):
         writes.append(write)
     deadline = _deadline(job, now, scale)
-    return Step(tuple(writes), min((wait for wait in (again, deadline) if wait is not None), default=None))
+    return Reconciled(tuple(writes), min((wait for wait in (again, deadline) if wait is not None), default=None))
 
 
 def over(job: Json) -> bool:
@@ -195,7 +195,7 @@ def _suspended(job: Json, now: float) -> list[Json]:
 
 def _end(
     job: Json, pods: Sequence[Json], live: Sequence[Json], kind: str, reason: str, message: str, now: float
-) -> Step:
+) -> Reconciled:
     """Record the end; running pods of a failed job are deleted."""
     body = _body(job, pods, live, now) | {
         "conditions": o.set_condition(job, kind, "True", reason, message, now, updated=False)
@@ -206,21 +206,21 @@ def _end(
     writes = [delete(pod, "Pod") for pod in live]
     if write := status(job, "Job", body):
         writes.append(write)
-    return Step(tuple(writes))
+    return Reconciled(tuple(writes))
 
 
-def _expire(job: Json, now: float, scale: float) -> Step:
+def _expire(job: Json, now: float, scale: float) -> Reconciled:
     """Delete an ended job after ``ttlSecondsAfterFinished``."""
     limit = job["spec"].get("ttlSecondsAfterFinished")
     if limit is None:
-        return Step()
+        return Reconciled()
     ended = max(
         o.time_of(c.get("lastTransitionTime"))
         for c in job["status"]["conditions"]
         if c["type"] in ("Complete", "Failed")
     )
     left = ended + float(limit) * scale - now
-    return Step(again_in=left) if left > 0 else Step((delete(job, "Job"),))
+    return Reconciled(again_in=left) if left > 0 else Reconciled((delete(job, "Job"),))
 
 
 def _format_indexes(indexes: Sequence[int]) -> str:

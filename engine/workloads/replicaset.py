@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, Write, create, delete, status
+from engine.workloads.writes import Json, Reconciled, Write, create, delete, status
 
 BURST = 500
 """Most pods created or deleted in one reconcile, as in kube-controller-manager."""
 
 
-def reconcile(replica_set: Json, pods: Sequence[Json], now: float) -> Step:
+def reconcile(replica_set: Json, pods: Sequence[Json], now: float) -> Reconciled:
     """One step for ``replica_set``; ``pods`` are those that it controls."""
     wanted = o.replicas_of(replica_set)
     live = [pod for pod in pods if o.active(pod)]
@@ -25,7 +25,7 @@ def reconcile(replica_set: Json, pods: Sequence[Json], now: float) -> Step:
     observed, again = _status(replica_set, live, now)
     if write := status(replica_set, "ReplicaSet", observed):
         writes.append(write)
-    return Step(tuple(writes), again)
+    return Reconciled(tuple(writes), again)
 
 
 def _pod(replica_set: Json) -> Json:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from copy import deepcopy
 
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, Write, create, delete, status
+from engine.workloads.writes import Json, Reconciled, Write, create, delete, status
 
 REVISION_LABEL = "controller-revision-hash"
 POD_NAME = "statefulset.kubernetes.io/pod-name"
@@ -18,16 +18,16 @@ POD_INDEX = "apps.kubernetes.io/pod-index"
 
 def reconcile(
     stateful_set: Json, pods: Sequence[Json], revisions: Sequence[Json], now: float, claims: Collection[str] = ()
-) -> Step:
+) -> Reconciled:
     """One step; ``pods`` and ``revisions`` (ControllerRevisions) are those that it controls, ``claims`` the names of
     the namespace's PersistentVolumeClaims.
     """
     if o.deleting(stateful_set):
-        return Step()
+        return Reconciled()
     name = revision_name(stateful_set)
     writes: list[Write] = []
     if all(revision["metadata"]["name"] != name for revision in revisions):
-        return Step((create(_revision(stateful_set, name, revisions)),))
+        return Reconciled((create(_revision(stateful_set, name, revisions)),))
     status_now = stateful_set.get("status") or {}
     current = str(status_now.get("currentRevision") or name)
     line = {ordinal(stateful_set, pod): pod for pod in pods}
@@ -40,7 +40,7 @@ def reconcile(
     body, again = _status(stateful_set, line, current, name, now)
     if write := status(stateful_set, "StatefulSet", body):
         writes.append(write)
-    return Step(tuple(writes), again)
+    return Reconciled(tuple(writes), again)
 
 
 def ordinal(stateful_set: Json, pod: Json) -> int:

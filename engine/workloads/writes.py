@@ -45,7 +45,7 @@ class Write(msgspec.Struct, frozen=True):
         return API_VERSIONS[self.kind]
 
 
-class Step(msgspec.Struct, frozen=True):
+class Reconciled(msgspec.Struct, frozen=True):
     """One reconcile: the writes, in order, and when to reconcile again without a change (seconds from now, None:
     not needed)."""
 
