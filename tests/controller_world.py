@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.model.times import rfc3339
 from engine.workloads import deployment, job, objects, replicaset, statefulset
-from engine.workloads.writes import Json, Step, Write
+from engine.workloads.writes import Json, Reconciled, Write
 
 NOW = 1788249600.0
 
@@ -52,7 +52,7 @@ class World:
     def pods(self) -> list[Json]:
         return self.of("Pod")
 
-    def perform(self, step: Step) -> None:
+    def perform(self, step: Reconciled) -> None:
         for write in step.writes:
             self.narrative.append(
                 f"{write.verb} {write.kind} {write.name or write.body['metadata'].get('generateName', '')}"
@@ -100,7 +100,7 @@ class World:
                     "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": stamp}],
                 }
 
-    def reconcile(self, kind: str, thing: Json) -> Step:
+    def reconcile(self, kind: str, thing: Json) -> Reconciled:
         uid = thing["metadata"]["uid"]
 
         def owned(of: str) -> list[Json]:

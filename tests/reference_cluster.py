@@ -40,7 +40,7 @@ from engine.status import forgotten, memory_bodies
 from engine.store import PassRecord
 from engine.wire import names, orders, sync
 from engine.workloads import deployment, job, objects, replicaset, statefulset
-from engine.workloads.writes import Step, Write
+from engine.workloads.writes import Reconciled, Write
 from tests.sim.cluster import Api
 
 Json = dict[str, Any]
@@ -306,7 +306,7 @@ class ReferenceCluster:
                 self._write(write)
         return written
 
-    def _step(self, kind: str, thing: Json) -> Step:
+    def _step(self, kind: str, thing: Json) -> Reconciled:
         pods = objects.children(thing, self.api.objects("pods"))
         if kind == "ReplicaSet":
             return replicaset.reconcile(thing, pods, self.now)

@@ -16,7 +16,7 @@ from agents.node.state import NodeState
 from engine.sandbox.controllers import resource_claim
 from engine.wire.dra import FINALIZER
 from engine.wire.policy import NodePolicy
-from engine.workloads.writes import Json, Step
+from engine.workloads.writes import Json, Reconciled
 from tests.agent_world import RULES
 from tests.test_dra_driver import ResourceApi
 
@@ -54,9 +54,9 @@ def test_a_claim_is_made_from_its_template_and_named_in_the_pods_status() -> Non
     assert (write.verb, write.body["status"]) == ("status", {"resourceClaimStatuses": named})
     settled = pod()
     settled["status"]["resourceClaimStatuses"] = named
-    assert resource_claim.of_pod(settled, {"four": TEMPLATE}, [body]) == Step()
-    assert resource_claim.of_pod(pod(), {}, []) == Step(), "a template that is missing is waited for"
-    assert resource_claim.of_pod(pod("Succeeded"), {"four": TEMPLATE}, []) == Step()
+    assert resource_claim.of_pod(settled, {"four": TEMPLATE}, [body]) == Reconciled()
+    assert resource_claim.of_pod(pod(), {}, []) == Reconciled(), "a template that is missing is waited for"
+    assert resource_claim.of_pod(pod("Succeeded"), {"four": TEMPLATE}, []) == Reconciled()
 
 
 def test_devices_are_given_back_after_the_last_user() -> None:
@@ -65,7 +65,7 @@ def test_devices_are_given_back_after_the_last_user() -> None:
     users = [{"resource": "pods", "name": n, "uid": f"u-{n}"} for n in ("pod", "second")]
     claim["status"] = {"allocation": {"devices": {}}, "reservedFor": users}
     both = {"u-pod": pod("Running"), "u-second": pod("Running")}
-    assert resource_claim.of_claim(claim, both) == Step()
+    assert resource_claim.of_claim(claim, both) == Reconciled()
     (write,) = resource_claim.of_claim(claim, both | {"u-second": pod("Failed")}).writes
     assert write.body["status"] == {"reservedFor": users[:1]}
     assert write.body["metadata"]["resourceVersion"] == "5", "a user that was added meanwhile is not overwritten"
@@ -78,7 +78,7 @@ def test_devices_are_given_back_after_the_last_user() -> None:
 def test_a_claim_that_waits_keeps_the_finalizer_that_its_allocator_has_written() -> None:
     claim = made()
     claim["metadata"]["finalizers"] = [FINALIZER]
-    assert resource_claim.of_claim(claim, {"u-pod": pod()}) == Step()
+    assert resource_claim.of_claim(claim, {"u-pod": pod()}) == Reconciled()
     claim["metadata"]["deletionTimestamp"] = "2026-09-01T08:00:00Z"
     (write,) = resource_claim.of_claim(claim, {}).writes
     assert write.body["metadata"]["finalizers"] is None, "nothing protects it any more"

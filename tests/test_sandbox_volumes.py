@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.sandbox.controllers import volume
-from engine.workloads.writes import Step
+from engine.workloads.writes import Reconciled
 
 Json = dict[str, Any]
 BY_HAND = "kubernetes.io/no-provisioner"
@@ -89,6 +89,6 @@ def test_a_claim_that_binds_at_once_takes_the_smallest_volume_that_suits(wrong: 
 def test_a_volume_whose_claim_is_gone_is_released_or_deleted(policy: str, verb: str) -> None:
     held = disk("a", claimRef={"namespace": "default", "name": "data"}, persistentVolumeReclaimPolicy=policy)
     held["status"] = {"phase": "Bound"}
-    assert volume.offer(held, {("default", "data")}) == Step()
+    assert volume.offer(held, {("default", "data")}) == Reconciled()
     (write,) = volume.offer(held, set()).writes
     assert (write.verb, write.body.get("status")) == (verb, {"phase": "Released"} if verb == "status" else None)

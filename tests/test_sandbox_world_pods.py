@@ -15,7 +15,7 @@ from engine.sandbox.nodes_pods import PodHost, PodTimes
 from engine.sandbox.nodes_shape import Shape
 from engine.sandbox.settings import SandboxSettings
 from engine.workloads import objects as o
-from engine.workloads.writes import Step
+from engine.workloads.writes import Reconciled
 from tests.controller_world import NOW, merge
 
 Json = dict[str, Any]
@@ -38,7 +38,7 @@ def pod(name: str, chips: str = "", *, count: int = 0, resource: str = A2.resour
     return out
 
 
-def perform(target: Json, step: Step) -> Json:
+def perform(target: Json, step: Reconciled) -> Json:
     for write in step.writes:
         if write.verb in ("patch", "status"):
             merge(target, write.body)

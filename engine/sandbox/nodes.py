@@ -31,7 +31,7 @@ from engine.wire import deviceinfo, names, orders
 from engine.wire.errors import WireError
 from engine.wire.podannotations import chip_names
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, patch_status
+from engine.workloads.writes import Json, Reconciled, patch_status
 
 _log = get("sandbox.nodes")
 LEASES: Final = "kube-node-lease"
@@ -273,7 +273,7 @@ class Kubelets:
 
         return sorted(self._cache["Pod"].on_node(name), key=rank)
 
-    def _step(self, name: str, node: Json, pod: Json, devices: Devices, control: Control, now: float) -> Step:
+    def _step(self, name: str, node: Json, pod: Json, devices: Devices, control: Control, now: float) -> Reconciled:
         member = self.members[name]
         key = (str(pod["metadata"].get("namespace")), str(pod["metadata"]["name"]))
         pod = self._cache["Pod"].objects.get(key) or pod
@@ -287,7 +287,7 @@ class Kubelets:
             held = chip_names(pod["metadata"].get("annotations") or {}, resource)
             return nodes_pods.advance(pod, host, times, self._pod_ip(member, pod, host), held, now)
         if not control.ready:
-            return Step()
+            return Reconciled()
         others = [p for p in self._cache["Pod"].on_node(name) if uid_of(p) != uid_of(pod)]
         running = [p for p in others if (p.get("status") or {}).get("startTime") and not o.finished(p)]
         waiting = [p for p in others if p not in running and o.active(p)]
@@ -305,7 +305,7 @@ class Kubelets:
             return self._refuse(name, pod, given)
         return nodes_pods.admit(pod, given, host, times, now)
 
-    def _refuse(self, name: str, pod: Json, refusal: PodRejection) -> Step:
+    def _refuse(self, name: str, pod: Json, refusal: PodRejection) -> Reconciled:
         _log.info(
             "pod refused", node=name, pod=pod["metadata"]["name"], reason=refusal.reason, message_=refusal.message
         )

@@ -17,7 +17,7 @@ import msgspec
 from engine.sandbox.nodes_devices import PodRejection
 from engine.sandbox.settings import SandboxSettings
 from engine.workloads import objects as o
-from engine.workloads.writes import Step, Write, delete, patch, patch_status
+from engine.workloads.writes import Reconciled, Write, delete, patch, patch_status
 
 Json = dict[str, Any]
 
@@ -73,13 +73,13 @@ def duration(text: str | None) -> float | None:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def refuse(pod: Json, refusal: PodRejection) -> Step:
+def refuse(pod: Json, refusal: PodRejection) -> Reconciled:
     """Fail a pod that the node rejects; its owner has to create another."""
     body = {"phase": "Failed", "reason": refusal.reason, "message": refusal.message}
-    return Step((_status(pod, body),))
+    return Reconciled((_status(pod, body),))
 
 
-def admit(pod: Json, annotations: dict[str, str], host: PodHost, times: PodTimes, now: float) -> Step:
+def admit(pod: Json, annotations: dict[str, str], host: PodHost, times: PodTimes, now: float) -> Reconciled:
     """Admit the pod: write its devices before its status, so that no chip is used before it is recorded."""
     times.admitted = now
     writes = []
@@ -95,29 +95,29 @@ def admit(pod: Json, annotations: dict[str, str], host: PodHost, times: PodTimes
             _container(c, {"waiting": {"reason": "ContainerCreating"}}, 0) for c in containers_of(pod)
         ],
     }
-    return Step((*writes, _status(pod, body)), _start_delay(pod, host))
+    return Reconciled((*writes, _status(pod, body)), _start_delay(pod, host))
 
 
-def advance(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, held: Collection[str], now: float) -> Step:
+def advance(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, held: Collection[str], now: float) -> Reconciled:
     """One step for an admitted pod; ``held`` are its device names."""
     if o.deleting(pod):
         return _terminate(pod, host, times, now)
     if o.finished(pod):
-        return Step()
+        return Reconciled()
     if (left := _time_left(pod, host, now)) is not None and left <= 0:
         body = {
             "phase": "Failed",
             "reason": "DeadlineExceeded",
             "message": "Pod was active on the node longer than the specified deadline",
         }
-        return Step((_status(pod, body | _ended(pod, 137, now)),))
+        return Reconciled((_status(pod, body | _ended(pod, 137, now)),))
     if not host.runtime_up:
-        return Step(again_in=left)
+        return Reconciled(again_in=left)
     step = _run(pod, host, times, pod_ip, held, now)
-    return Step(step.writes, min((w for w in (step.again_in, left) if w is not None), default=None))
+    return Reconciled(step.writes, min((w for w in (step.again_in, left) if w is not None), default=None))
 
 
-def _run(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, held: Collection[str], now: float) -> Step:
+def _run(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, held: Collection[str], now: float) -> Reconciled:
     state = state_of(pod)
     if state == "running":
         return _while_running(pod, host, times, held, now)
@@ -128,10 +128,10 @@ def _run(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, held: Collectio
     else:
         since = times.admitted or o.time_of((pod.get("status") or {}).get("startTime"))
         left = since + _start_delay(pod, host) - now
-    return Step(again_in=left) if left > 0 else _start(pod, host, times, pod_ip, now)
+    return Reconciled(again_in=left) if left > 0 else _start(pod, host, times, pod_ip, now)
 
 
-def _start(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, now: float) -> Step:
+def _start(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, now: float) -> Reconciled:
     times.running, times.crashed = now, 0.0
     wait = duration(_annotation(pod, READY_AFTER))
     ready = not wait
@@ -146,10 +146,10 @@ def _start(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, now: float) -
     line = f"{o.stamp(now)} started on {host.name}"
     log = (_annotation(pod, LOG) + "\n" + line).strip()[-4000:] + "\n"
     first = patch(pod, "Pod", {"metadata": {"annotations": {LOG: log}}})
-    return Step((_status(pod, body), first), 0.0 if wait or _annotation(pod, EXIT_AFTER) else None)
+    return Reconciled((_status(pod, body), first), 0.0 if wait or _annotation(pod, EXIT_AFTER) else None)
 
 
-def _while_running(pod: Json, host: PodHost, times: PodTimes, held: Collection[str], now: float) -> Step:
+def _while_running(pod: Json, host: PodHost, times: PodTimes, held: Collection[str], now: float) -> Reconciled:
     if not times.running:
         times.running = _started(pod) or now
     code = _exit(pod, host, times, held, now)
@@ -165,7 +165,7 @@ def _while_running(pod: Json, host: PodHost, times: PodTimes, held: Collection[s
             waits.append(left)
         else:
             writes.append(_status(pod, _ready_again(pod, now)))
-    return Step(tuple(writes), min(waits, default=None))
+    return Reconciled(tuple(writes), min(waits, default=None))
 
 
 def _exit(pod: Json, host: PodHost, times: PodTimes, held: Collection[str], now: float) -> int | None:
@@ -184,7 +184,7 @@ def _exit(pod: Json, host: PodHost, times: PodTimes, held: Collection[str], now:
     return None
 
 
-def _end(pod: Json, host: PodHost, times: PodTimes, code: int, now: float) -> Step:
+def _end(pod: Json, host: PodHost, times: PodTimes, code: int, now: float) -> Reconciled:
     """Containers ended with ``code``: restart them or end the pod."""
     writes: list[Write] = []
     if _annotation(pod, EXIT_NOW):
@@ -204,12 +204,12 @@ def _end(pod: Json, host: PodHost, times: PodTimes, code: int, now: float) -> St
             ),
         }
         writes.append(_status(pod, body))
-        return Step(tuple(writes), _crash_pause(restarts, host))
+        return Reconciled(tuple(writes), _crash_pause(restarts, host))
     writes.append(_status(pod, {"phase": "Failed" if code else "Succeeded"} | _ended(pod, code, now)))
-    return Step(tuple(writes))
+    return Reconciled(tuple(writes))
 
 
-def _terminate(pod: Json, host: PodHost, times: PodTimes, now: float) -> Step:
+def _terminate(pod: Json, host: PodHost, times: PodTimes, now: float) -> Reconciled:
     """Terminate the pod: it keeps its chips for its (scaled) grace period."""
     if not times.end_requested:
         times.end_requested = now
@@ -219,13 +219,13 @@ def _terminate(pod: Json, host: PodHost, times: PodTimes, now: float) -> Step:
     if host.ran is not None and not host.ran.alive:
         left = 0.0
     if left > 0 and not o.finished(pod) and state_of(pod) != "waiting":
-        return Step(again_in=left)
+        return Reconciled(again_in=left)
     writes = [delete(pod, "Pod", 0)]
     if pod["metadata"].get("finalizers"):
         if o.finished(pod):
-            return Step()  # the node is done with the pod; the object stays for its finalizers
+            return Reconciled()  # the node is done with the pod; the object stays for its finalizers
         writes = [_status(pod, {"phase": "Failed"} | _ended(pod, 137, now)), *writes]
-    return Step(tuple(writes))
+    return Reconciled(tuple(writes))
 
 
 def _time_left(pod: Json, host: PodHost, now: float) -> float | None:

@@ -13,7 +13,7 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.patches import merge_patch
 from engine.workloads import defaults, deployment, job, replicaset, statefulset
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, Write
+from engine.workloads.writes import Json, Reconciled, Write
 
 ROLLED: Final = "RolledOut"
 SCALED: Final = "ScaledDown"
@@ -207,7 +207,7 @@ def _parts_by_owner(objects: Mapping[ObjectKey, Json]) -> dict[str, list[Json]]:
     return found
 
 
-def _step(world: Played, key: ObjectKey, workload: Json, mine: list[Json], pods_below: list[Json]) -> Step:
+def _step(world: Played, key: ObjectKey, workload: Json, mine: list[Json], pods_below: list[Json]) -> Reconciled:
     def of(kind: str) -> list[Json]:
         return [one for one in mine if one["kind"] == kind]
 

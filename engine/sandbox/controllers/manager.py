@@ -13,7 +13,7 @@ from engine.sandbox.controllers.executor import WriteExecutor
 from engine.sandbox.controllers.queue import WorkQueue
 from engine.sandbox.settings import SandboxSettings
 from engine.workloads import deployment, job, objects, replicaset, statefulset
-from engine.workloads.writes import Json, Step, Write
+from engine.workloads.writes import Json, Reconciled, Write
 
 _log = get("sandbox.controllers")
 _ORPHAN_QUARANTINE_S = 40.0
@@ -35,7 +35,7 @@ class Controllers:
         self._lease_moved: dict[str, tuple[str, float]] = {}
         self._missing: dict[str, float] = {}
         self._has_claims = False
-        self._reconcilers: dict[str, Callable[[Key], Awaitable[Step] | Step]] = {
+        self._reconcilers: dict[str, Callable[[Key], Awaitable[Reconciled] | Reconciled]] = {
             "ReplicaSet": self._replica_set,
             "Deployment": self._deployment,
             "StatefulSet": self._stateful_set,
@@ -113,7 +113,7 @@ class Controllers:
             key = await queue.get()
             try:
                 step = reconcile(key)
-                if not isinstance(step, Step):
+                if not isinstance(step, Reconciled):
                     step = await step
                 failed = await self._executor.execute(step.writes)
             except KubeError as error:
@@ -130,7 +130,7 @@ class Controllers:
                 continue
             await self._settle(name, key, step, failed)
 
-    async def _settle(self, name: str, key: Key, step: Step, failed: list[tuple[Write, KubeError]]) -> None:
+    async def _settle(self, name: str, key: Key, step: Reconciled, failed: list[tuple[Write, KubeError]]) -> None:
         queue = self._queues[name]
         if failed:
             write, error = failed[0]
@@ -161,22 +161,26 @@ class Controllers:
             return False
         return not await self._executor.execute((deployment.collided(owner),))
 
-    def _replica_set(self, key: Key) -> Step:
+    def _replica_set(self, key: Key) -> Reconciled:
         thing = self._cache["ReplicaSet"].objects.get(key)
-        return replicaset.reconcile(thing, self._cache["Pod"].owned(uid_of(thing)), self._clock()) if thing else Step()
+        return (
+            replicaset.reconcile(thing, self._cache["Pod"].owned(uid_of(thing)), self._clock())
+            if thing
+            else Reconciled()
+        )
 
-    def _deployment(self, key: Key) -> Step:
+    def _deployment(self, key: Key) -> Reconciled:
         thing = self._cache["Deployment"].objects.get(key)
         if thing is None:
-            return Step()
+            return Reconciled()
         sets = self._cache["ReplicaSet"].owned(uid_of(thing))
         pods = [pod for rs in sets for pod in self._cache["Pod"].owned(uid_of(rs))]
         return deployment.reconcile(thing, sets, pods, self._clock())
 
-    def _stateful_set(self, key: Key) -> Step:
+    def _stateful_set(self, key: Key) -> Reconciled:
         thing = self._cache["StatefulSet"].objects.get(key)
         if thing is None:
-            return Step()
+            return Reconciled()
         uid = uid_of(thing)
         return statefulset.reconcile(
             thing,
@@ -186,31 +190,31 @@ class Controllers:
             {name for namespace, name in self._cache["PersistentVolumeClaim"].objects if namespace == key[0]},
         )
 
-    def _claim(self, key: Key) -> Step:
+    def _claim(self, key: Key) -> Reconciled:
         claim = self._cache["PersistentVolumeClaim"].objects.get(key)
         if claim is None:
-            return Step()
+            return Reconciled()
         storage = self._cache["StorageClass"].objects.get(("", volume.class_of(claim)))
         volumes = self._cache["PersistentVolume"].objects
         return volume.reconcile(claim, storage, [volumes[name] for name in sorted(volumes)])
 
-    def _volume(self, key: Key) -> Step:
+    def _volume(self, key: Key) -> Reconciled:
         thing = self._cache["PersistentVolume"].objects.get(key)
-        return volume.offer(thing, self._cache["PersistentVolumeClaim"].objects) if thing else Step()
+        return volume.offer(thing, self._cache["PersistentVolumeClaim"].objects) if thing else Reconciled()
 
-    def _job(self, key: Key) -> Step:
+    def _job(self, key: Key) -> Reconciled:
         thing = self._cache["Job"].objects.get(key)
         if thing is None:
-            return Step()
+            return Reconciled()
         return job.reconcile(thing, self._cache["Pod"].owned(uid_of(thing)), self._clock(), self._settings.time_scale)
 
-    def _node(self, key: Key) -> Step:
+    def _node(self, key: Key) -> Reconciled:
         name = key[1]
         node = self._cache["Node"].objects.get(key)
         if node is None:
             self._lease_moved.pop(name, None)
             self._missing.setdefault(name, self._clock())
-            return Step()
+            return Reconciled()
         self._missing.pop(name, None)
         # a node that never had a Lease is given the same grace from now on
         moved = self._lease_moved.setdefault(name, ("", self._clock()))[1]
@@ -223,7 +227,7 @@ class Controllers:
             self._settings.time_scale,
         )
 
-    def _pod_gc(self, _: Key) -> Step:
+    def _pod_gc(self, _: Key) -> Reconciled:
         now = self._clock()
         pods = list(self._cache["Pod"].objects.values())
         nodes = {name for _, name in self._cache["Node"].objects}
@@ -232,19 +236,19 @@ class Controllers:
             if name and name not in nodes:
                 self._missing.setdefault(name, now)
         step = pod_gc.reconcile(pods, nodes, self._missing, now, self._settings.scaled(_ORPHAN_QUARANTINE_S, least=1.0))
-        return Step(step.writes, min(step.again_in if step.again_in is not None else _SWEEP_S, _SWEEP_S))
+        return Reconciled(step.writes, min(step.again_in if step.again_in is not None else _SWEEP_S, _SWEEP_S))
 
-    async def _resource_claims(self, _: Key) -> Step:
+    async def _resource_claims(self, _: Key) -> Reconciled:
         """Claims are listed while pods name some, since older API servers do not serve them."""
         pods = {uid_of(pod): pod for pod in self._cache["Pod"].objects.values()}
         named = [pod for pod in pods.values() if resource_claim.wanted(pod)]
         if not named and not self._has_claims:
-            return Step((), _CLAIM_SWEEP_S)
+            return Reconciled((), _CLAIM_SWEEP_S)
         try:
             claims = (await self._cache.kube.list(RESOURCE_CLAIM)).items
             templates = (await self._cache.kube.list(RESOURCE_CLAIM_TEMPLATE)).items
         except NotFound:
-            return Step((), _SWEEP_S)
+            return Reconciled((), _SWEEP_S)
         self._has_claims = bool(claims)
         writes: list[Write] = []
         for pod in named:
@@ -254,9 +258,9 @@ class Controllers:
             writes += resource_claim.of_pod(pod, there, own).writes
         for claim in claims:
             writes += resource_claim.of_claim(claim, pods).writes
-        return Step(tuple(writes), _CLAIM_SWEEP_S)
+        return Reconciled(tuple(writes), _CLAIM_SWEEP_S)
 
-    async def _owner_gc(self, _: Key) -> Step:
+    async def _owner_gc(self, _: Key) -> Reconciled:
         kube = self._cache.kube
         candidates = [
             thing
@@ -275,7 +279,7 @@ class Controllers:
                 continue
             if found is None or uid_of(found) != owner.uid:
                 dead.add(owner.uid)
-        return Step(owner_gc.reconcile(candidates, dead).writes, _OWNER_SWEEP_S)
+        return Reconciled(owner_gc.reconcile(candidates, dead).writes, _OWNER_SWEEP_S)
 
 
 def _unplaced_and_deleting(pod: Json | None) -> bool:

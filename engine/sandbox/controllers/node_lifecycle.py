@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, Write, delete, patch, status
+from engine.workloads.writes import Json, Reconciled, Write, delete, patch, status
 
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 NOT_READY: Final = "node.kubernetes.io/not-ready"
@@ -21,7 +21,7 @@ DefaultTolerationSeconds)."""
 
 def reconcile(
     node: Json, lease_moved: float | None, pods: Sequence[Json], now: float, grace: float, toleration_scale: float = 1.0
-) -> Step:
+) -> Reconciled:
     """One step for ``node``.
 
     Args:
@@ -44,7 +44,7 @@ def reconcile(
         evictions, wait = _evict(node, state, ready, pods, now, toleration_scale)
         writes += evictions
         again = min((w for w in (again, wait) if w is not None), default=None)
-    return Step(tuple(writes), again)
+    return Reconciled(tuple(writes), again)
 
 
 def _ready_condition(node: Json) -> Json:

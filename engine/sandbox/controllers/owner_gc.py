@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from engine.workloads.writes import Json, Step, Write
+from engine.workloads.writes import Json, Reconciled, Write
 
 
 class OwnerKey(msgspec.Struct, frozen=True, order=True):
@@ -37,7 +37,7 @@ def owners(candidates: Iterable[Json]) -> list[OwnerKey]:
     return sorted(found)
 
 
-def reconcile(candidates: Iterable[Json], dead: Collection[str]) -> Step:
+def reconcile(candidates: Iterable[Json], dead: Collection[str]) -> Reconciled:
     """Delete the candidates of which every owner's uid is in ``dead``."""
     writes = []
     for candidate in candidates:
@@ -55,4 +55,4 @@ def reconcile(candidates: Iterable[Json], dead: Collection[str]) -> Step:
                     str(meta["uid"]),
                 )
             )
-    return Step(tuple(writes))
+    return Reconciled(tuple(writes))

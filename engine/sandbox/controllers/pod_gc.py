@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, Write, delete, status
+from engine.workloads.writes import Json, Reconciled, Write, delete, status
 
 MAX_FINISHED: Final = 12_500
 """Ended pods kept at most (--terminated-pod-gc-threshold)."""
@@ -19,7 +19,7 @@ BATCH: Final = 200
 
 def reconcile(
     pods: Sequence[Json], nodes: Collection[str], missing_since: Mapping[str, float], now: float, quarantine: float
-) -> Step:
+) -> Reconciled:
     """One sweep.
 
     Args:
@@ -42,7 +42,7 @@ def reconcile(
                 writes += _orphan(pod, now)
     ended = sorted((p for p in pods if o.finished(p)), key=lambda p: o.time_of(p["metadata"].get("creationTimestamp")))
     writes += [delete(pod, "Pod", 0) for pod in ended[: max(0, len(ended) - MAX_FINISHED)]]
-    return Step(tuple(writes[: 2 * BATCH]), 1.0 if len(writes) > 2 * BATCH else min(waits, default=None))
+    return Reconciled(tuple(writes[: 2 * BATCH]), 1.0 if len(writes) > 2 * BATCH else min(waits, default=None))
 
 
 def _orphan(pod: Json, now: float) -> list[Write]:

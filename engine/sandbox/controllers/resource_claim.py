@@ -10,21 +10,21 @@ from typing import Any, Final
 
 from engine.wire.dra import FINALIZER
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, Write, create, delete, patch, patch_status
+from engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status
 
 KIND: Final = "ResourceClaim"
 #: The annotation of a claim that says which of its pod's claims it is.
 POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 
 
-def of_pod(pod: Json, templates: Mapping[str, Json], claims: Sequence[Json]) -> Step:
+def of_pod(pod: Json, templates: Mapping[str, Json], claims: Sequence[Json]) -> Reconciled:
     """Create the claims that a pod gets from templates, and name them in its status once they are there.
 
     ``templates`` and ``claims`` are those of its namespace; a template that is missing is waited for.
     """
     rows = [row for row in wanted(pod) if row.get("resourceClaimTemplateName")]
     if not rows or not o.active(pod):
-        return Step()
+        return Reconciled()
     own = {
         (one["metadata"].get("annotations") or {}).get(POD_CLAIM): one["metadata"]["name"]
         for one in claims
@@ -32,15 +32,15 @@ def of_pod(pod: Json, templates: Mapping[str, Json], claims: Sequence[Json]) -> 
     }
     missing = [row for row in rows if row["name"] not in own and row["resourceClaimTemplateName"] in templates]
     if missing:
-        return Step(
+        return Reconciled(
             tuple(create(_claim(pod, row["name"], templates[row["resourceClaimTemplateName"]])) for row in missing)
         )
     named = [{"name": row["name"], "resourceClaimName": own[row["name"]]} for row in rows if row["name"] in own]
     known = (pod.get("status") or {}).get("resourceClaimStatuses") or []
-    return Step((patch_status(pod, "Pod", {"resourceClaimStatuses": named}),)) if named != known else Step()
+    return Reconciled((patch_status(pod, "Pod", {"resourceClaimStatuses": named}),)) if named != known else Reconciled()
 
 
-def of_claim(claim: Json, pods: Mapping[str, Json]) -> Step:
+def of_claim(claim: Json, pods: Mapping[str, Json]) -> Reconciled:
     """Take ended pods from a claim's users, give its devices back after the last, delete it with the pod of its making.
 
     ``pods``: all pods by UID.
@@ -60,7 +60,7 @@ def of_claim(claim: Json, pods: Mapping[str, Json]) -> Step:
     made_for_pod = POD_CLAIM in (meta.get("annotations") or {})
     if made_for_pod and owner and not _lives(pods.get(owner)) and not o.deleting(claim):
         writes.append(delete(claim, KIND))
-    return Step(tuple(writes))
+    return Reconciled(tuple(writes))
 
 
 def wanted(pod: Json) -> list[Json]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from engine.model import quantities
 from engine.workloads import objects as o
-from engine.workloads.writes import Json, Step, Write, create, delete, patch, patch_status
+from engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 _COMPLETED: Final = "pv.kubernetes.io/bind-completed"
@@ -20,49 +20,49 @@ _CLASS: Final = "volume.beta.kubernetes.io/storage-class"
 _BY_HAND: Final = "kubernetes.io/no-provisioner"
 
 
-def reconcile(claim: Json, storage: Json | None, volumes: Sequence[Json]) -> Step:
+def reconcile(claim: Json, storage: Json | None, volumes: Sequence[Json]) -> Reconciled:
     """One step of a claim, ``storage`` being the object of its class."""
     spec, notes = claim.get("spec") or {}, claim["metadata"].get("annotations") or {}
     if o.deleting(claim) or notes.get(_COMPLETED) == "yes":
-        return Step()
+        return Reconciled()
     volume = next((one for one in volumes if _names(one, claim)), None)
     if volume is None and spec.get("volumeName"):
         volume = next((one for one in volumes if one["metadata"]["name"] == spec["volumeName"]), None)
-        return Step() if volume is None or not _free(volume) else Step((_reserved(volume, claim),))
+        return Reconciled() if volume is None or not _free(volume) else Reconciled((_reserved(volume, claim),))
     kind = storage or {}
     waits = kind.get("volumeBindingMode") == "WaitForFirstConsumer"
     if volume is None and not waits and (suits := _suitable(claim, volumes)) is not None:
-        return Step((_reserved(suits, claim),))
+        return Reconciled((_reserved(suits, claim),))
     if volume is None:
         made = kind.get("provisioner") != _BY_HAND and not (waits and not notes.get(SELECTED_NODE))
-        return Step((create(_volume(claim)),) if made else ())
+        return Reconciled((create(_volume(claim)),) if made else ())
     name = volume["metadata"]["name"]
     bound = {"metadata": {"annotations": {_COMPLETED: "yes"}}, "spec": {"volumeName": name}}
     status = {"phase": "Bound", "capacity": (volume.get("spec") or {}).get("capacity") or {}}
-    return Step((
+    return Reconciled((
         patch_status(volume, "PersistentVolume", {"phase": "Bound"}),
         patch_status(claim, "PersistentVolumeClaim", status | {"accessModes": spec.get("accessModes") or []}),
         patch(claim, "PersistentVolumeClaim", bound),
     ))  # fmt: skip
 
 
-def offer(volume: Json, claims: Container[tuple[str, str]]) -> Step:
+def offer(volume: Json, claims: Container[tuple[str, str]]) -> Reconciled:
     """One step of a volume: available while it is free, released once its claim is gone.
 
     ``claims``: namespaces and names of the claims that there are.
     """
     status, spec = volume.get("status") or {}, volume.get("spec") or {}
     if o.deleting(volume):
-        return Step()
+        return Reconciled()
     if _free(volume):
-        return Step() if status.get("phase") == "Available" else Step((_phase(volume, "Available"),))
+        return Reconciled() if status.get("phase") == "Available" else Reconciled((_phase(volume, "Available"),))
     reference = spec["claimRef"]
     gone = (str(reference.get("namespace")), str(reference.get("name"))) not in claims
     if status.get("phase") != "Bound" or not gone:
-        return Step()
+        return Reconciled()
     if spec.get("persistentVolumeReclaimPolicy") == "Delete":
-        return Step((delete(volume, "PersistentVolume"),))
-    return Step((_phase(volume, "Released"),))
+        return Reconciled((delete(volume, "PersistentVolume"),))
+    return Reconciled((_phase(volume, "Released"),))
 
 
 def class_of(claim: Json) -> str:
