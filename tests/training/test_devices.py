@@ -179,8 +179,9 @@ def test_cpu_has_no_file_and_a_missing_torch_npu_is_named(monkeypatch: pytest.Mo
 
 
 def test_what_a_stopped_device_raises_is_explained_by_the_fault() -> None:
-    assert _is_link_failure(RuntimeError("FORCE STOP, error code is 107019"))
-    assert not _is_link_failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    groups: Any = None  # neither is asked for its group
+    assert _is_link_failure(RuntimeError("FORCE STOP, error code is 107019"), groups, 0)
+    assert not _is_link_failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), groups, 0)
 
 
 def test_state_does_not_change_when_the_generation_ends_while_its_collectives_are_awaited() -> None:

@@ -9,7 +9,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -341,13 +341,18 @@ class _Session:
         raise error
 
 
+DEVICE_STOPPED: Final = "error code is 107019"
+"""What any operator raises on an Ascend device whose work was stopped (CANN, ACL_ERROR_RT_DEVICE_TASK_ABORT): a code
+that CANN puts into the text, not a word of it."""
+
+
 def _is_link_failure(error: BaseException, groups: Groups, generation: int) -> bool:
     """Whether a failed collective caused the error, and not the script: by its class, and by where it comes from.
 
     Gloo's errors are plain ``RuntimeError`` of C++, like those of any operator; then the sockets of its groups are
     closed or shut down.
     """
-    if isinstance(error, dist.DistError):
+    if isinstance(error, dist.DistError) or DEVICE_STOPPED in str(error):
         return True
     if type(error) is not RuntimeError or (place := _raised_by_a_library(error)) is None:
         return False
