@@ -176,7 +176,8 @@ class Sandbox:
             if child is None:
                 self.restart_ended()
             if child is not None and not child.running:
-                words = child.log_end()
+                # an error about an option lists what there is, such as every product
+                words = child.log_end(1000)
                 _, refused, why = words.rpartition("belay: ")  # the child's own error about an option
                 raise BelayError(why if refused else f"{child.name} ended while waiting for {what}: {words}")
             if time.monotonic() > ends:
