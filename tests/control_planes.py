@@ -1,7 +1,7 @@
 """Real control planes, old and new: their version, the flags that differ, and which tests run on each.
 
 `make test` runs everything on the control plane in $KUBEBUILDER_ASSETS; `make test-kubernetes` runs the tests that
-touch one, and nothing else, so that a second version costs minutes. `.ci/run` does both.
+touch one, and nothing else, so that a second version costs minutes.
 """
 
 from __future__ import annotations
