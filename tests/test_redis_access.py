@@ -203,4 +203,5 @@ def test_only_engine_processes_see_the_keys() -> None:
         "belay-controller",
         "belay-worker",
     }
+    assert found.pop("belay-admission") == set(), "what guards the accounts sees no secret"
     assert all("belay-redis" in names for names in found.values())
