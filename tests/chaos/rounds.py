@@ -55,7 +55,9 @@ def policies() -> dict[str, bytes]:
     shipped = (ROOT / "policies" / "faults" / "default-policy.yaml").read_text()
     endless, changed = _ATTEMPTS.subn(r"\1: {max: 100000, window: 6h}", shipped)
     assert changed == 2
-    return {"policies/budget.yaml": BUDGET, "policies/faults.yaml": endless.encode()}
+    # a layer that declared something and declares nothing is refused: the last job may go
+    kept = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept, namespace: default}\ndata: {a: b}\n"
+    return {"policies/budget.yaml": BUDGET, "policies/faults.yaml": endless.encode(), "desired/kept.yaml": kept}
 
 
 def jobs(chance: random.Random, files: dict[str, bytes]) -> dict[str, bytes]:
