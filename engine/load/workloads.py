@@ -47,7 +47,7 @@ def _unknown_server(use: PodUse, names: KnownNames) -> str:
     if wanted in known:
         return ""
     close = get_close_matches(wanted, known, n=1)
-    meant = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    meant = f"did you mean {close[0]}?" if close else f"the known ones are {', '.join(known)}"
     return (
         f"nodeSelector accelerator-type: {wanted} is the kind of no server that is known, so no pod is placed: {meant}"
     )

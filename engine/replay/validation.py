@@ -41,7 +41,7 @@ def undeclared_queues(desired: Desired, existing: Iterable[str] | None) -> Itera
         if not queue or queue in known:
             continue
         close = difflib.get_close_matches(queue, sorted(known), n=1, cutoff=0.7)
-        meant = f"did you mean {close[0]}?" if close else f"known are {_listed(known)}"
+        meant = f"did you mean {close[0]}?" if close else f"the known ones are {_listed(known)}"
         where = "neither Git nor the cluster has" if existing is not None else "Git declares no"
         text = f"{where} queue {queue!r:.80}, and a job there waits for ever: {meant}"
         origin = manifest.origin
