@@ -162,6 +162,11 @@ class Chain:
         """The revision in force."""
         return self.reader.config_map(names.SYSTEM, names.SYNC).get(sync.APPLIED, "")
 
+    def held_prune(self) -> dict[str, Any] | None:
+        """The deletions that wait for a person, if any do."""
+        written = self.reader.config_map(names.SYSTEM, names.SYNC).get(sync.HELD_PRUNE)
+        return json.loads(written) if written else None
+
     def push(self, files: dict[str, str | bytes | None], message: str) -> str:
         """Commit and `git push`; None removes a file."""
         for name in [name for name, content in files.items() if content is None]:

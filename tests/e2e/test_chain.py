@@ -237,8 +237,12 @@ def test_from_a_push_to_chips_through_a_fault_and_back(training: Chain) -> None:
     # all eight chips of this server reset together: nothing is reset while anybody uses one
     assert [world.machine.chip(n).resets for n in range(8)] == [0] * 8
 
-    # both jobs end in Git: their pods go, the idle server is reset, the chip is back in service
+    # both jobs end in Git: two running jobs at once wait for a person, and nothing has gone before
     world.push({"desired/jobs/train.yaml": None, "desired/jobs/steady.yaml": None}, "Trained")
+    release = str(world.until("the deletions wait", world.held_prune)["release"])
+    assert {pod["metadata"]["uid"] for pod in world.pods()} == {pod["metadata"]["uid"] for pod in (second, steady)}
+    # confirmed: their pods go, the idle server is reset, the chip is back in service
+    world.push({}, f"Both are trained\n\n{release}")
     world.until("the pods are gone", lambda: not world.pods())
     world.until("8 chips again", lambda: world.allocatable(RESOURCE) == ("8", "8"))
     assert world.machine.chip(bad).resets == 1

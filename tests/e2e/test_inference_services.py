@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from engine.kube import POD, KubeError, Object, Resource, resource_for
+from engine.kube import POD, Object, Resource, resource_for
 from tests.control_planes import closed_ports
 from tests.inference import API, left_by_operator, role, service_set
 from tests.kube_server import define, real_cluster, stores_custom_objects
@@ -104,8 +104,9 @@ class Services:
     def scaler(self) -> Resource:
         """Autoscalers in the newest version that the API server serves: autoscaling/v2 came with 1.23."""
         for version in ("v2", "v2beta2"):
-            with contextlib.suppress(KubeError):
-                return self.cluster.run(self.cluster.kube.resource(f"autoscaling/{version}", "HorizontalPodAutoscaler"))
+            found = Resource(f"autoscaling/{version}", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True)
+            if self.cluster.run(self.cluster.kube.served(found)):
+                return found
         raise AssertionError("the API server serves no autoscalers that take external metrics")
 
 

@@ -80,7 +80,7 @@ def test_the_page_leads_from_nothing_to_a_bound_pod(tmp_path: Path) -> None:
         )
         assert "BEGIN OPENSSH PRIVATE KEY" not in held
         assert "Forbidden" not in held and "forbidden" not in held, "the accounts may do what they do"
-        everything = {"belay-controller", "belay-worker", "belay-server"}
+        everything = {"belay-admission", "belay-controller", "belay-worker", "belay-server"}
         until(lambda: set(pods.children) == everything or pods.problems, 60, what="the start of every process")
         assert not pods.problems
         log, served = tmp_path / "kube" / "audit.log", Right("create", "coordination.k8s.io", "leases", "belay-system")
