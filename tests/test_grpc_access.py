@@ -251,6 +251,36 @@ def test_the_address_of_a_relayed_call_is_believed_from_servers_only(tmp_path: P
     run(tmp_path, story)
 
 
+def test_a_server_relays_only_what_it_would_admit_itself(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        first, second = await two_jobs(world)
+        async with (
+            world.server(callers="any") as serving_one,
+            world.server("server-1", callers="known") as stands_by,
+        ):
+            await until(lambda: len(serving_one.cluster.jobs) == len(stands_by.cluster.jobs) == 2, "both jobs are seen")
+            assert await Calls(serving_one.port).init(first) == 0, "the serving server admits everybody"
+            stranger = Calls(stands_by.port)
+            assert await stranger.fault(first) == "UNAUTHENTICATED"
+            assert await stranger.cluster_faults() == "UNAUTHENTICATED"
+            assert await stranger("/Recover/HealthCheck", pb.ClientInfo()) == 0
+
+            pod = Calls(stands_by.port, await token(world, NS, pod="second-worker-0"))
+            assert await pod.fault(first) == "PERMISSION_DENIED"
+            assert await pod.init(second) == 0
+
+            request = fault_pb2.ClientInfo(jobId="", role="r")
+            method = stranger.channel.unary_stream(
+                "/fault.Fault/SubscribeFaultMsgSignal",
+                request_serializer=fault_pb2.ClientInfo.SerializeToString,
+                response_deserializer=fault_pb2.FaultMsgSignal.FromString,
+            )
+            with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
+                await method(request, timeout=60).read()
+
+    run(tmp_path, story)
+
+
 def test_a_pod_that_names_another_jobs_uid_does_not_become_that_job(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job("first", pods=1)

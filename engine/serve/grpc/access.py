@@ -24,6 +24,8 @@ from engine.serve.grpc.observed_cluster import ObservedCluster
 from engine.serve.grpc.streams import Context
 
 _log = get("grpc.access")
+#: Seconds for which a call that is to be relayed waits for the first list of the cluster.
+SYNC_SECONDS: Final = 5.0
 _MAX_NAME: Final = 120
 _QUIET_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 1_024
@@ -173,6 +175,23 @@ class Access:
             known = found.proof is not Proof.NONE
             status = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
             await context.abort(status, f"{method}: {why}")
+
+    async def admit_to_relay(self, method: str, request: Any, context: Context) -> None:
+        """Return when the caller may make this call by this server's own setting; the serving server judges again, by
+        its own. Aborts the call otherwise.
+        """
+        if self.callers.mode == "any":
+            return
+        rule = METHODS.get(method)
+        if rule is not None and rule.scope is MethodScope.OPEN:
+            return
+
+        # a pod can only be known once the pods are listed
+        if not await self._cluster.wait_synced(SYNC_SECONDS):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the cluster is not listed yet; try again")
+        if not self._cluster.whole:
+            self._cluster.refresh()
+        await self.admit(method, request, context)
 
     def _refusal(self, rule: MethodRule, request: Any, found: Caller) -> str:
         """Why the caller may not; empty when it may."""

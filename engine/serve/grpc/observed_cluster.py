@@ -70,6 +70,8 @@ class ObservedCluster:
         self.observed = Observed()
         self.jobs: dict[str, JobView] = {}
         self.version = 0
+        #: Whether the newest snapshot was made after every kind was listed.
+        self.whole = False
         self.cache = PlanCache()
         self._observer = Observer()
         self._grading = GradedReports(load({}).desired)
@@ -123,6 +125,7 @@ class ObservedCluster:
     def refresh(self) -> None:
         """Make the next snapshot now and call the listeners."""
         self._dirty.clear()
+        self.whole = self.synced
         self.observed = self._grading.of(self._observer.observed())
         self.jobs = views(self.observed, self.cache)
         self._job_faults.clear()

@@ -95,7 +95,7 @@ def handlers(
     service: ServiceDescriptor, implementation: object, relay: Relay, access: Access
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """The handlers of one service; ``implementation`` has a method named as each RPC. ``access`` admits the calls that
-    this server serves itself.
+    this server serves, and those that it relays: the serving server may run with a setting that admits more.
     """
     table = {method.name: _handler(service, method, implementation, relay, access) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, table)
@@ -109,8 +109,14 @@ def _handler(
     serve = getattr(implementation, method.name)
     path = f"/{service.full_name}/{method.name}"
 
+    async def channel_for(message: Any, context: Context) -> RelayChannel | None:
+        await relay.leader.known()
+        if not relay.leader.leads:
+            await access.admit_to_relay(path, message, context)
+        return await relay.channel_for(context)
+
     async def unary(message: Any, context: Context) -> Any:
-        while (relayed := await relay.channel_for(context)) is not None:
+        while (relayed := await channel_for(message, context)) is not None:
             call = relayed.channel.unary_unary(
                 path, request_serializer=request.SerializeToString, response_deserializer=response.FromString
             )
@@ -126,7 +132,7 @@ def _handler(
         return await serve(message, context)
 
     async def stream(message: Any, context: Context) -> None:
-        while (relayed := await relay.channel_for(context)) is not None:
+        while (relayed := await channel_for(message, context)) is not None:
             call = relayed.channel.unary_stream(
                 path, request_serializer=request.SerializeToString, response_deserializer=response.FromString
             )
