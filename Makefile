@@ -12,7 +12,7 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels job-images nfs
+.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-recoveries soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels job-images nfs
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -103,6 +103,9 @@ fuzz: venv fuzz-packages ## mutated inputs for every parser, in Python and C; SE
 
 chaos-training: venv-training test-packages ## EVENTS= (1000) from SEED= on 2 x 4 training ranks in network namespaces, as root; with FOLDER= in slices of MINUTES=
 	@$(BIN)/python -m tests.training.soak $${EVENTS:-1000} $${SEED:-1} $${FOLDER:+"$$FOLDER" $${MINUTES:-12}}
+
+soak-recoveries: venv-training ## COUNT= (10000) recoveries of one training job, counting what its processes hold; with FOLDER= in slices of MINUTES=
+	@$(BIN)/python -m tests.training.recoveries $${COUNT:-10000} $${FOLDER:+"$$FOLDER" $${MINUTES:-12}}
 
 soak-scripts: venv-training ## users' training scripts, hurt at KILLS= (5) random points in ROUNDS= (1) runs each, from SEED= (1); NAMES= of them
 	@$(BIN)/python -m tests.training.user_scripts --kills $${KILLS:-5} --rounds $${ROUNDS:-1} --seed $${SEED:-1} $${NAMES:-}

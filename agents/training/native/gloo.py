@@ -98,20 +98,12 @@ class Sockets:
         for descriptor, (inode, number) in list(self._of_groups.items()):
             if number >= generation:
                 continue
-            try:
-                # one of its own: the number may belong to another socket as soon as gloo closes this one, and a
-                # listening socket that is shut down ends the process
-                with socket.socket(fileno=os.dup(descriptor)) as sock:
-                    if os.fstat(sock.fileno()).st_ino != inode:
-                        # closed by the group itself
-                        self._of_groups.pop(descriptor, None)
-                        continue
-                    self._shut[descriptor] = inode
-                    sock.shutdown(socket.SHUT_RDWR)
-                count += 1
-            except OSError:
-                # closed by the group itself, or its peer is gone
+            if _inode(descriptor) != inode:
+                # closed by the group itself; the number may belong to anything now
+                self._of_groups.pop(descriptor, None)
                 continue
+            self._shut[descriptor] = inode
+            count += _shut_down(descriptor, inode)
         return count
 
     def quiet(self) -> int:
@@ -147,6 +139,26 @@ def _modify(epoll: int, descriptor: int, events: int, data: int) -> bool:
     """epoll_ctl(2) that keeps the data of an entry, which Python's does not. False when there is no such entry now."""
     event = _Event(events, data)
     return bool(ctypes.CDLL(None).epoll_ctl(epoll, EPOLL_CTL_MOD, descriptor, ctypes.byref(event)) == 0)
+
+
+def _shut_down(descriptor: int, inode: int) -> bool:
+    """Shut a socket down, if this is still the one; False when it is closed, or its peer is gone."""
+    try:
+        # one of its own: the number may belong to another socket as soon as gloo closes this one, and a listening
+        # socket that is shut down ends the process
+        own = os.dup(descriptor)
+    except OSError:
+        return False
+    try:
+        if _inode(own) != inode:
+            return False
+        with _borrowed(own) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(own)
 
 
 def _inode(descriptor: int) -> int:

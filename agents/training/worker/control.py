@@ -68,6 +68,7 @@ class Control:
         this rank has not left the former one."""
         self.left: list[Callable[[], object]] = []
         """Called in a thread of its own once this rank has left the groups of an ended generation."""
+        self._timers: list[threading.Timer] = []
         self.called: list[Callable[[int], object]] = []
         """Called in the listening thread when a generation begins."""
 
@@ -245,8 +246,11 @@ class Control:
                 free(generation)
             for call in self.called:
                 call(self.generation)
-            for delay in FREE_AGAIN:
-                timer = threading.Timer(delay, self._free_again, (generation,))
+            # those of this generation do what those of an earlier one would
+            for timer in self._timers:
+                timer.cancel()
+            self._timers = [threading.Timer(delay, self._free_again, (generation,)) for delay in FREE_AGAIN]
+            for timer in self._timers:
                 timer.daemon = True
                 timer.start()
             return

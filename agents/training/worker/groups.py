@@ -108,7 +108,8 @@ class Groups:
             table.clear()
         c10d._unregister_all_process_groups()
         world.group_count = 0
-        if len(self._retired) > KEPT:
+        # of each generation its groups, and what formed the first of them
+        while len(self._retired) > 2 * KEPT:
             oldest = self._retired.popleft()
             threading.Thread(target=oldest.clear, name="belay-retire", daemon=True).start()
             del oldest

@@ -1,0 +1,191 @@
+"""Thousands of recoveries of one job: ``python -m tests.training.recoveries [COUNT] [FOLDER MINUTES]``.
+
+Ranks 1 and 2 of three are killed again and again; rank 0, the node agent and the supervisor live through all of it. No
+step may be lost, every step must have the weights of an undisturbed run, and none of the three may grow: memory, file
+descriptors, threads and shared memory are counted. Exit code 1 otherwise.
+
+With a folder a run ends when its minutes are over, and the same command goes on with it, from the job's checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tests.training.launched import Job, Step, agent_of
+
+RANKS, PAUSE, WIDTH, EVERY = 3, 0.002, 16, 100
+STEPS = 1_000_000
+"""More than any run reaches: the schedule of the script depends on it."""
+LIMIT = 5.0
+"""Seconds that the worst recovery may take on a quiet machine."""
+SETTLED = 300
+"""Recoveries after which allocators have what they need; growth is counted from there on."""
+GROWTH = 32 << 10
+"""KiB that the resident memory of a process may grow after that."""
+DESCRIPTORS, THREADS = 24, 12
+"""The same for file descriptors and threads: those of generations that are being retired come and go."""
+
+
+@dataclass
+class Use:
+    """What a process holds. Memory in KiB."""
+
+    memory: int = 0
+    descriptors: int = 0
+    threads: int = 0
+
+    @classmethod
+    def of(cls, pid: int) -> Use:
+        """Of a process that runs."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        found = dict(line.split(":", 1) for line in status.splitlines())
+        memory, threads = int(found["VmRSS"].split()[0]), int(found["Threads"])
+        return cls(memory, len(os.listdir(f"/proc/{pid}/fd")), threads)
+
+
+@dataclass
+class Account:
+    """What a run, or several slices of one, has seen."""
+
+    recoveries: int = 0
+    worst: float = 0.0
+    total: float = 0.0
+    steps: int = 0
+    first: dict[str, Use] = field(default_factory=dict)
+    last: dict[str, Use] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def grown(self) -> Iterator[str]:
+        """What has grown since memory was settled."""
+        for name, first in self.first.items():
+            last = self.last[name]
+            limits = {"memory": GROWTH, "descriptors": DESCRIPTORS, "threads": THREADS}
+            for kind, limit in limits.items():
+                before, after = getattr(first, kind), getattr(last, kind)
+                if after - before > limit:
+                    yield f"{name}: {kind} grew from {before} to {after}"
+
+    def line(self) -> str:
+        """As JSON."""
+        held = {name: asdict(use) for name, use in self.last.items()}
+        began = {name: asdict(use) for name, use in self.first.items()}
+        mean = self.total / max(1, self.recoveries)
+        return json.dumps(
+            {
+                "recoveries": self.recoveries,
+                "mean_ms": round(mean * 1000, 1),
+                "worst_s": round(self.worst, 3),
+                "steps": self.steps,
+                "settled": began,
+                "last": held,
+                "wrong": self.wrong,
+            }
+        )
+
+
+def start(folder: Path) -> Job:
+    """The job of a run, or of its next slice."""
+    return Job(folder, "ddp.py", STEPS, PAUSE, WIDTH, EVERY, options=("--nproc", str(RANKS), "--spares", "2"))
+
+
+def hurt(folder: Path, account: Account, count: int, seconds: float, settled: int = SETTLED, look: int = 50) -> None:
+    """Kill until there were ``count`` recoveries, or for ``seconds``; what is held is read after each ``look`` ones."""
+    dice = random.Random(account.recoveries)
+    memory = set(os.listdir("/dev/shm"))
+    job = start(folder)
+    try:
+        begun = max((step.step for step in job.steps(0)[-1:]), default=-1)
+        job.reached(begun + 2, RANKS)
+        rank0, turns, end = job.pid(0), 0, time.monotonic() + seconds
+        account.first = {}
+        while account.recoveries < count and time.monotonic() < end and not account.wrong:
+            time.sleep(dice.random() * 0.01)
+            victims = dice.choice([(1,), (2,), (1,), (2,), (1, 2)])
+            at = job.kill(*victims)
+            took = job.next_step_of_all(at, RANKS, 60)
+            account.worst, account.total = max(account.worst, took), account.total + took
+            account.recoveries, turns = account.recoveries + 1, turns + 1
+            if job.pid(0) != rank0:
+                account.wrong.append(f"rank 0 was replaced after {account.recoveries} recoveries")
+            if turns % look == 0:
+                held = {"rank 0": rank0, "agent": agent_of(job), "supervisor": job.process.pid}
+                account.last = {name: Use.of(pid) for name, pid in held.items()}
+                if turns >= settled and not account.first:
+                    account.first = account.last
+                sys.stdout.write(account.line() + "\n")
+                sys.stdout.flush()
+        account.wrong += account.grown()
+        account.steps = min(job.steps(rank)[-1].step for rank in range(RANKS)) + 1
+    except (AssertionError, OSError) as error:
+        account.wrong.append(str(error))
+    finally:
+        job.close()
+    left = {name for name in set(os.listdir("/dev/shm")) - memory if "belay" in name or "torch" in name}
+    if left:
+        account.wrong.append(f"shared memory was left: {', '.join(sorted(left)[:5])}")
+
+
+def different(folder: Path, steps: int, undisturbed: Path) -> list[str]:
+    """Steps that a rank has not done, or not as in a run that nothing disturbs."""
+    job = start(undisturbed)
+    try:
+        job.reached(steps, RANKS, 120 + steps / 20)
+        expected = [_last(job.steps(rank)) for rank in range(RANKS)]
+    finally:
+        job.close()
+    hurt_job = Job.reader(folder)
+    found = []
+    for rank in range(RANKS):
+        seen = _last(hurt_job.steps(rank))
+        wrong = [step for step, value in seen.items() if step < steps and value != expected[rank][step]]
+        if wrong:
+            found.append(f"rank {rank} differs from step {min(wrong)} on ({len(wrong)} steps)")
+        # one that is interrupted between its update and its line has done the step, unseen; later weights show it
+        if steps - 1 not in seen:
+            found.append(f"rank {rank} has not reached step {steps - 1}")
+    return found
+
+
+def _last(steps: list[Step]) -> dict[int, tuple[str, str]]:
+    """Step → loss and weights of the last time that it was done."""
+    return {one.step: (one.loss, one.digest) for one in steps}
+
+
+def load(file: Path) -> Account:
+    """The account of earlier slices."""
+    if not file.exists():
+        return Account()
+    found = json.loads(file.read_text())
+    return Account(found["recoveries"], found["worst_s"], found["mean_ms"] / 1000 * found["recoveries"])
+
+
+def main(arguments: list[str]) -> int:
+    """Hurt a job; 1 when something is wrong."""
+    count = int(arguments[0]) if arguments else 10_000
+    kept = Path(arguments[1]) if len(arguments) > 1 else None
+    minutes = float(arguments[2]) if len(arguments) > 2 else 1e6
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = kept or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        account = load(folder / "account")
+        hurt(folder / "hurt", account, count, minutes * 60)
+        over = account.recoveries >= count
+        if over and not account.wrong:
+            account.wrong += different(folder / "hurt", account.steps, folder / "undisturbed")
+        (folder / "account").write_text(account.line())
+    if account.worst > LIMIT:
+        sys.stdout.write(f"the worst recovery took {account.worst:.1f} s; {LIMIT:g} s are wanted on a quiet machine\n")
+    sys.stdout.write(account.line() + ("\n" if over or account.wrong else "\ngo on with the same command\n"))
+    return bool(account.wrong)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
