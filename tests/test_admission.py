@@ -187,6 +187,7 @@ def test_a_server_writes_records_of_recovery_and_no_orders() -> None:
         ("belay-system", "belay-public-faults"),
         ("belay-system", "belay-slow-nodes"),
         ("belay-system", "belay-slow-networks"),
+        ("belay-system", "belay-fault-subscribers"),
         ("cluster-system", "fault-job-info"),
         ("cluster-system", "super-pod-7"),
         ("team-a", "reset-config-job"),

@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 
 from engine.kube import CONFIGMAP, NODE, POD, Reflector, WatchChange
+from engine.model.fault_subscriptions import FaultSubscriptions
 from engine.observe.watch_events import WatchEvents, essence, own_output, slimmed, wanted
+from engine.wire import faultsubscriptions, names
 
 
 def config_map(name: str, ns: str = "belay-system", *, manager: str = "", rv: str = "1", **data: str) -> dict[str, Any]:
@@ -42,6 +44,11 @@ def test_field_owners_are_cut_to_their_names() -> None:
     assert slim["metadata"]["managedFields"] == [{"manager": "belay"}]
 
 
+def subscribers(time: int, services: list[str]) -> str:
+    record = FaultSubscriptions(frozenset(services), time, 1, "server-0")
+    return str(faultsubscriptions.build(record)["data"][faultsubscriptions.KEY])
+
+
 def test_heartbeats_alone_wake_no_pass() -> None:
     one, two, three = (
         config_map("belay-report-n", "belay-nodes", rv=str(n), **{"report.json": report(n, processes)})
@@ -51,6 +58,11 @@ def test_heartbeats_alone_wake_no_pass() -> None:
     one, two, three = (
         config_map("mindx-dl-deviceinfo-n", "kube-system", DeviceInfoCfg=device_info(time, bad))
         for time, bad in ((1, ""), (2, ""), (3, "Ascend910-3"))
+    )
+    assert essence(one) == essence(two) != essence(three)
+    one, two, three = (
+        config_map(names.FAULT_SUBSCRIBERS, names.SYSTEM, **{faultsubscriptions.KEY: subscribers(time, services)})
+        for time, services in ((1, []), (2, []), (3, ["chat"]))
     )
     assert essence(one) == essence(two) != essence(three)
 

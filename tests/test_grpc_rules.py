@@ -13,19 +13,22 @@ import pytest
 
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, POD
+from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
 from engine.model.recovery import FaultyRank
+from engine.observe.observed import observe
 from engine.serve.grpc.jobs import MAX_NPUS, signal
 from engine.serve.grpc.limits import Connections, Rates, TokenBucket
 from engine.serve.grpc.publishers import Publisher, Publishers
 from engine.serve.grpc.recovery.service import _ranks
 from engine.serve.grpc.server import where
 from engine.serve.grpc.streams import MessageQueue
+from engine.serve.grpc.subscribers import SubscribersRecord
 from engine.settings import Settings
 from engine.status.summaries import JobSummary
-from engine.wire import publicinfo
+from engine.wire import names, publicinfo
 from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2
 from engine.wire.clusterd import recover_pb2 as pb
-from tests.grpc_world import NS, POD_GROUP, Client, World, play, until
+from tests.grpc_world import NS, POD_GROUP, Client, Time, World, play, until
 
 NOW_MS = 1_788_249_600_000
 
@@ -372,7 +375,66 @@ def test_an_inference_service_gets_the_faults_of_all_its_jobs(tmp_path: Path) ->
             assert (second.signalType, [node.nodeName for node in second.nodeFaultInfo]) == ("fault", ["n1"])
             answer = await client.call("GetFaultMsgSignal", info, fault_pb2.FaultQueryResult, "fault.Fault")
             assert (answer.code, answer.info) == (200, "all info returned")
+
+            # passes learn who hears of faults, and from which server
+            while not (record := await recorded_subscribers(world)).services:
+                await asyncio.sleep(0.1)
+            assert (record.services, record.server) == (frozenset({"mindie-ms-1"}), "server-0")
+            assert record.epoch == server.registry.epoch
             await client.close()
+
+    play(tmp_path, story)
+
+
+async def recorded_subscribers(world: World) -> FaultSubscriptions:
+    """The record as a pass reads it."""
+    found = await world.kube.get(CONFIGMAP, names.FAULT_SUBSCRIBERS, names.SYSTEM)
+    return observe([found] if found is not None else []).fault_subscriptions
+
+
+def test_subscribers_are_recorded_by_the_serving_server_alone(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        clock = Time()
+        connected: dict[str, set[str]] = {"server-0": set(), "server-1": set()}
+        epochs: dict[str, int | None] = {"server-0": 3, "server-1": None}
+        first, second = (
+            SubscribersRecord(
+                world.kube, name, lambda name=name: connected[name], lambda name=name: epochs[name],  # type: ignore[misc]
+                asyncio.Event(), clock=clock, monotonic=lambda: clock.now / 1000,
+            )
+            for name in connected
+        )  # fmt: skip
+
+        async def both() -> FaultSubscriptions:
+            await first.step()
+            await second.step()
+            return await recorded_subscribers(world)
+
+        assert await both() == NO_SUBSCRIPTIONS, "nothing to record"
+        connected["server-0"] = {"chat", "vision"}
+        began = await both()
+        assert began == FaultSubscriptions(frozenset({"chat", "vision"}), clock.now, 3, "server-0")
+        clock.pass_by(59)
+        assert await both() == began, "it is not written again before a minute"
+        clock.pass_by(1)
+        assert (await both()).time_ms == clock.now
+
+        # the other server takes over: controllers have half a minute to connect to it
+        epochs["server-1"] = 4
+        connected["server-1"] = {"chat"}
+        assert (await both()) == FaultSubscriptions(began.services, clock.now, 4, "server-1")
+        clock.pass_by(61)
+        connected["server-0"] = {"other"}
+        assert (await both()).services == {"chat"}, "a server that has not noticed does not write over it"
+
+        # no server serves: the record grows old, and is not taken for the truth by the next server
+        epochs.update({"server-0": None, "server-1": None})
+        clock.pass_by(149)
+        assert (await both()).covers("chat", clock.now)
+        clock.pass_by(1)
+        assert not (await both()).covers("chat", clock.now)
+        epochs["server-0"], connected["server-0"] = 5, set()
+        assert (await both()).services == set()
 
     play(tmp_path, story)
 

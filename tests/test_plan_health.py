@@ -9,6 +9,7 @@ import pytest
 
 from engine.model.actions import IsolateChip, IsolateNode, ReleaseChip, ReleaseNode
 from engine.model.cluster import Upgrade
+from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
 from engine.model.history import ChipMemory, CodeMemory, History, Hold, NodeMemory
 from engine.model.levels import CHIP_LEVELS
 from engine.plan.scope import Scope
@@ -39,7 +40,8 @@ def chip(scope: Scope, name: str = "n0", index: int = 3) -> tuple[str, str]:
 
 def one(*faults: Any, pods: Any = (), now: float = NOW, policies: Any = (), **more: Any) -> Scope:
     """One faulty node beside three healthy ones."""
-    extra = {k: more.pop(k) for k in list(more) if k in ("history", "standing", "agents", "node_reports", "problems")}
+    of_snapshot = ("history", "standing", "agents", "node_reports", "problems", "fault_subscriptions")
+    extra = {k: more.pop(k) for k in list(more) if k in of_snapshot}
     nodes = [node("n0"), node("n1"), node("n2"), node("n3")]
     reports = [report("n0", faults=faults, **more), report("n1"), report("n2"), report("n3")]
     return decide(observed(nodes, reports, pods, **extra), desired(*policies), now=now)
@@ -349,17 +351,36 @@ def test_upgrades_of_the_device_plugin_count() -> None:
     assert chip(scope) == ("isolated", "PreSeparateNPU")
 
 
-def filtered(age: float, **labels: str) -> Scope:
+def filtered(age: float, subscriptions: FaultSubscriptions = NO_SUBSCRIPTIONS, **labels: str) -> Scope:
     notes = {"huawei.com/schedule.filter.faultLevel": "RestartRequest"} if not labels else {}
     all_labels = {"fault-scheduling": "force"} | labels
     busy = pod("a", node="n0", chips=[3], owner=("AscendJob", "a"), labels=all_labels, annotations=notes)
-    return one(fault(3, "80C98000", "RestartRequest", at=NOW - age), pods=[busy])
+    raised = fault(3, "80C98000", "RestartRequest", at=NOW - age)
+    return one(raised, pods=[busy], fault_subscriptions=subscriptions)
 
 
 def test_a_filtered_fault_is_suspect_until_its_time_is_over() -> None:
     assert chip(filtered(60)) == ("suspect", "RestartRequest") and filtered(60).evicting == set()
     assert chip(filtered(61)) == ("isolated", "RestartRequest") and filtered(61).evicting == {"train/a"}
-    assert chip(filtered(30, app="mindie-ms-server"))[0] == "suspect"
+
+
+def test_a_mindie_server_stays_for_a_minute_only_where_its_controller_hears_of_faults() -> None:
+    def server(age: float, record: FaultSubscriptions, service: str = "chat") -> Scope:
+        return filtered(age, record, app="mindie-ms-server", jobID=service)
+
+    now_ms = round(NOW * 1000)
+    heard = FaultSubscriptions(frozenset({"chat"}), now_ms - 60_000, 7, "server-0")
+    kept = server(30, heard)
+    assert chip(kept) == ("suspect", "RestartRequest") and kept.evicting == set() and kept.diagnostics == []
+    late, deaf, other = server(61, heard), server(30, NO_SUBSCRIPTIONS), server(30, heard, "vision")
+    old = server(30, msgspec.structs.replace(heard, time_ms=now_ms - 150_000))
+    for scope in (late, deaf, other, old):
+        assert chip(scope) == ("isolated", "RestartRequest") and scope.evicting == {"train/a"}
+    assert deaf.diagnostics == other.diagnostics == []
+
+    (finding,) = old.diagnostics
+    assert (finding.severity, finding.object) == ("info", "ConfigMap/belay-system/belay-fault-subscribers")
+    assert "written 150 s ago" in finding.message and "by server server-0, epoch 7" in finding.message
 
 
 def test_bus_errors_wait_for_the_uncorrectable_error() -> None:

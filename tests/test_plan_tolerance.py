@@ -9,6 +9,7 @@ import pytest
 
 from engine.model.actions import EvictPod
 from engine.model.cluster import Observed, SwitchFault
+from engine.model.fault_subscriptions import FaultSubscriptions
 from engine.model.recovery import Conversation, FaultyRank, State, steps
 from engine.model.recovery.conversation import Operation, StepRecord
 from engine.model.recovery.progress import ABANDONED_MS, progress_of
@@ -240,14 +241,19 @@ def behind_switch(
     labels = {"fault-scheduling": "force"}
     notes = {"huawei.com/schedule.filter.faultCode": codes, "huawei.com/schedule.filter.faultLevel": levels}
     other = {"huawei.com/schedule.filter.faultCode": neighbours}
-    own = labels | ({"app": app} if app else {})
+    own = labels | ({"app": app, "jobID": "chat"} if app else {})
+    heard = FaultSubscriptions(frozenset({"chat"}), NOW_MS, 1, "server-0")
     pods = [
         pod("j-0", node="n0", chips=range(4), owner=("AscendJob", "j"), labels=own, annotations=notes, rank=0),
         pod("k-0", node="n0", chips=range(4, 8), owner=("AscendJob", "k"), labels=labels, annotations=other, rank=0),
     ]
     worst = "Separate" if any(one.level == "Separate" for one in faults) else faults[0].level
     reported = msgspec.structs.replace(switch(worst, codes={one.code for one in faults}), faults=tuple(faults))
-    scope = decide(observed([node("n0"), node("n1")], [report("n0", switch=reported), report("n1")], pods))
+    scope = decide(
+        observed(
+            [node("n0"), node("n1")], [report("n0", switch=reported), report("n1")], pods, fault_subscriptions=heard
+        )
+    )
     view = scope.nodes["n0"]
     assert set(view.codes) == {one.code for one in faults}, "codes are shown while they are hidden from the job"
     told = explain.document(scope).switches

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
 from engine.model.history import History
 from engine.model.log_evidence import PodEvidence
 from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
@@ -355,7 +356,8 @@ class Observed(msgspec.Struct, frozen=True):
     faults by ``namespace/name``. ``reserved`` is what shards reserved of the budgets, by limit and scope: time
     (Unix ms), unit, count, shard; while it cannot be read (``reserved_broken``) no disruptive action may run.
     ``recoveries`` are the open process recoveries, by UID of the job. ``evidence`` is what the logs of failed pods say,
-    by node. ``refusals`` is what the API server refused when it was tried last.
+    by node. ``refusals`` is what the API server refused when it was tried last. ``fault_subscriptions`` says which
+    inference services hear of faults.
     """
 
     nodes: dict[str, Node] = {}
@@ -380,6 +382,7 @@ class Observed(msgspec.Struct, frozen=True):
     recoveries: dict[str, RecoveryProgress] = {}
     evidence: dict[str, tuple[PodEvidence, ...]] = {}
     refusals: dict[RefusalKey, ServerRefusal] = {}
+    fault_subscriptions: FaultSubscriptions = NO_SUBSCRIPTIONS
 
 
 def mask_of(ids: tuple[int, ...] | list[int]) -> int:

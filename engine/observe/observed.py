@@ -16,6 +16,7 @@ import msgspec
 from engine.model import stress
 from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod, PublicReport
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS
 from engine.model.history import History, JobMemory, NodeMemory
 from engine.model.log_evidence import PodEvidence
 from engine.model.recovery.progress import RecoveryProgress, progress_of
@@ -24,6 +25,7 @@ from engine.observe.report_checks import ReportsInForce, device_jump, epoch_jump
 from engine.wire import (
     deviceinfo,
     evidence,
+    faultsubscriptions,
     history,
     ledger,
     names,
@@ -93,6 +95,7 @@ class Observer:
         self._public: dict[ObjectKey, PublicReport] = {}
         self._recoveries: dict[str, RecoveryProgress] = {}
         self._evidence: dict[str, tuple[PodEvidence, ...]] = {}
+        self._subscriptions = NO_SUBSCRIPTIONS
         self._tests: dict[str, stress.StressTest] = {}
         self._masked: dict[str, tuple[DeviceReport, DeviceReport]] = {}
         self._devices = ReportsInForce[DeviceReport](
@@ -181,6 +184,7 @@ class Observer:
             },
             recoveries={one.job: one for _, one in sorted(self._recoveries.items())},
             evidence=dict(sorted(self._evidence.items())),
+            fault_subscriptions=self._subscriptions,
         )
 
     def orders(self, node: str) -> Orders | None:
@@ -288,6 +292,10 @@ class Observer:
     def _take_refusals(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         self._refusals[key.name] = refusals.parse(obj)
 
+    def _take_subscriptions(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        self._subscriptions = NO_SUBSCRIPTIONS
+        self._subscriptions = faultsubscriptions.parse(obj)
+
     def _take_evidence(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         node, pods = evidence.parse(obj)
         self._evidence[node] = pods
@@ -315,6 +323,7 @@ class Observer:
         (names.SYSTEM, names.LEDGER_PREFIX, _take_ledger),
         (names.SYSTEM, names.BUDGET, _take_reservations),
         (names.SYSTEM, names.REFUSALS, _take_refusals),
+        (names.SYSTEM, names.FAULT_SUBSCRIBERS, _take_subscriptions),
         (names.SYSTEM, recoveryrecord.PREFIX, _take_recovery),
         (names.SYSTEM, names.SYNC, _take_sync),
         (names.SCHEDULER_NAMESPACE, names.SCHEDULER_CONFIGMAP, _take_scheduler),
@@ -353,6 +362,8 @@ class Observer:
             self._tests.pop(name, None)
         elif name.startswith(names.REFUSALS):
             self._refusals.pop(name, None)
+        elif name == names.FAULT_SUBSCRIBERS:
+            self._subscriptions = NO_SUBSCRIPTIONS
         elif name == names.BUDGET:
             self._reserved, self._reserved_broken = {}, False
         elif name == names.SYNC:
@@ -409,17 +420,8 @@ class Observer:
             (names.DEVICE_NAMESPACE, names.DEVICE_PREFIX + n) for n in self._reports if n not in self._nodes
         ] + [(names.NODES, names.REPORT_PREFIX + n) for n in self._agents if n not in self._nodes]
         for namespace, name in strangers:
-            found.append(
-                Diagnostic(
-                    "warning",
-                    f"ConfigMap/{namespace}/{name}",
-                    "",
-                    0,
-                    0,
-                    "metadata.name",
-                    "reports a node that does not exist; it is ignored until the node registers",
-                )
-            )
+            text = "reports a node that does not exist; it is ignored until the node registers"
+            found.append(Diagnostic("warning", f"ConfigMap/{namespace}/{name}", "", 0, 0, "metadata.name", text))
         return tuple(sorted(found))
 
     def _refuse(self, key: ObjectKey, error: WireError) -> None:

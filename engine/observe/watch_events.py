@@ -29,7 +29,7 @@ _WRITTEN_ELSEWHERE = (
 _UNREAD = frozenset({names.COMMIT, names.PASS})
 _SCALING_RULE = "elastic_scaling.json"
 """Key in a ConfigMap with the scaling rule of inference groups; the ConfigMap may have any name."""
-_REPORTS = (names.DEVICE_PREFIX, names.NODE_PREFIX, names.REPORT_PREFIX)
+_REPORTS = (names.DEVICE_PREFIX, names.NODE_PREFIX, names.REPORT_PREFIX, names.FAULT_SUBSCRIBERS)
 _GROUP = "belay.dev"
 _QUIET_KEYS = frozenset({"UpdateTime", "CheckCode", "seq", "time"})
 

@@ -43,6 +43,8 @@ CORDONED: Final = "belay.dev/cordoned"
 SYNC: Final = "belay-sync"
 #: Servers that cannot serve gRPC, and why.
 SERVER: Final = "belay-server"
+#: Inference services whose controllers are subscribed to faults.
+FAULT_SUBSCRIBERS: Final = "belay-fault-subscribers"
 #: The repository that the controller follows; workers read it here and need no setting of their own.
 SOURCE: Final = "belay-source"
 #: Accepted revisions, a log that only grows.

@@ -21,6 +21,7 @@ from engine.gangs.forming import declared_rank
 from engine.model.cluster import ChipFault, Pod, SwitchFault, SwitchReport
 from engine.model.costs import CHOICE_KEY, narrowed
 from engine.model.diagnostics import Diagnostic
+from engine.model.fault_subscriptions import SERVICE_LABEL
 from engine.model.faults import (
     NETWORK,
     TOLERANCE_MS,
@@ -51,12 +52,14 @@ from engine.plan.node_view import NodeView
 from engine.plan.rules.fault_rules import FaultRules, use_of
 from engine.plan.scope import Scope
 from engine.plan.views import chip_ids
+from engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
 
 FILTER_CODE_KEY: Final = "huawei.com/schedule.filter.faultCode"
 FILTER_LEVEL_KEY: Final = "huawei.com/schedule.filter.faultLevel"
 STRATEGY_KEY: Final = "recover-strategy"
 ENABLE_KEY: Final = "process-recover-enable"
-#: MindIE servers subscribe to faults and tolerate a RestartRequest for 60 s (component/clusterd).
+#: MindIE servers whose controller is subscribed to faults tolerate a RestartRequest for 60 s (component/clusterd,
+#: custom_filter_fault_processor.go).
 MINDIE_SERVER: Final = "mindie-ms-server"
 IN_PLACE_MS: Final = 60_000
 RETRY_MS: Final = 10_000
@@ -132,9 +135,12 @@ class Tolerance:
         return (gang.annotations if gang else {}) | pod.annotations
 
     def _asked(self, pod: Pod, annotations: Mapping[str, str]) -> FaultFilters:
-        """The filters that a job asks for, and those of a MindIE server, whatever its recovery strategy."""
+        """The filters that a job asks for, and those of a MindIE server that hears of faults, whatever its recovery
+        strategy.
+        """
         parsed = parse_filters(annotations.get(FILTER_CODE_KEY, ""), annotations.get(FILTER_LEVEL_KEY, ""))
-        if pod.labels.get("app") != MINDIE_SERVER:
+        service = _mindie_service(pod)
+        if not service or not self._scope.observed.fault_subscriptions.covers(service, self._scope.now_ms):
             return parsed
         return FaultFilters(parsed.codes, {RESTART_REQUEST: TOLERANCE_MS} | parsed.levels)
 
@@ -189,6 +195,7 @@ def in_place_restart(scope: Scope, gang: Gang, pod: Pod) -> RecoveryProgress | N
 
 def diagnose(scope: Scope) -> None:
     """Report the pods that stay on faulty chips because their processes are being restarted in place."""
+    _diagnose_subscriptions(scope)
     now = scope.now_ms
     under_way = {uid: one for uid, one in scope.observed.recoveries.items() if one.in_place_open(now)}
     for gang in [one for one in scope.gangs.values() if one.uid in under_way] if under_way else ():
@@ -205,6 +212,27 @@ def diagnose(scope: Scope) -> None:
                     f"after {rfc3339(found.until / 1000)}"
                 )
                 scope.diagnostics.append(Diagnostic("info", f"Pod/{pod.key}", "", 0, 0, "", text))
+
+
+def _diagnose_subscriptions(scope: Scope) -> None:
+    """Report an old record of subscribers, where MindIE servers lose their minute by it."""
+    record = scope.observed.fault_subscriptions
+    if not record.services or not record.is_old(scope.now_ms):
+        return
+    lost = {_mindie_service(pod) for pod in scope.observed.pods.values()} & record.services
+    if lost:
+        text = (
+            f"{record.age_sentence(scope.now_ms)}, which serves no more: the MindIE servers of {len(lost)} inference "
+            "services are rescheduled at once by a RestartRequest, as if their controllers were not subscribed, until "
+            "a belay server serves gRPC again and the controllers connect to it"
+        )
+        where = f"ConfigMap/{SYSTEM}/{FAULT_SUBSCRIBERS}"
+        scope.diagnostics.append(Diagnostic("info", where, "", 0, 0, "data", text))
+
+
+def _mindie_service(pod: Pod) -> str:
+    """The inference service of a MindIE server; empty for other pods."""
+    return pod.labels.get(SERVICE_LABEL, "") if pod.labels.get("app") == MINDIE_SERVER else ""
 
 
 def _withheld(view: NodeView, chip: int) -> bool:

@@ -30,6 +30,7 @@ from engine.wire.names import (
     DEVICE_NAMESPACE,
     DEVICE_PREFIX,
     DPU_PREFIX,
+    FAULT_SUBSCRIBERS,
     NODE_NAMESPACE,
     NODE_PREFIX,
     NODES,
@@ -59,7 +60,7 @@ JOB_PREFIXES: Final = (resetinfo.PREFIX, resetinfo.LEGACY_PREFIX, "data-trace-")
 SERVER_RECORDS: Final = frozenset(
     {
         (publicinfo.MESSAGES_NAMESPACE, publicinfo.MESSAGES), (SYSTEM, SLOW_NODES), (SYSTEM, SLOW_NETWORKS),
-        (SYSTEM, SERVER_PROBLEMS), (faultjob.NAMESPACE, faultjob.NAME),
+        (SYSTEM, SERVER_PROBLEMS), (SYSTEM, FAULT_SUBSCRIBERS), (faultjob.NAMESPACE, faultjob.NAME),
     }
 )  # fmt: skip
 SERVER_PREFIXES: Final = ((SYSTEM, recoveryrecord.PREFIX), (superpods.NAMESPACE, superpods.PREFIX))

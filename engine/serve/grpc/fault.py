@@ -13,6 +13,7 @@ from typing import Final
 
 import grpc
 
+from engine.model.fault_subscriptions import SERVICE_LABEL
 from engine.model.recovery import Code
 from engine.serve.grpc import fault_view
 from engine.serve.grpc.fault_view import CLUSTER
@@ -23,8 +24,8 @@ from engine.serve.grpc.recovery.registry import Registry
 from engine.serve.grpc.streams import Context
 from engine.wire.clusterd import fault_pb2 as pb
 
-#: The label by which the jobs of an inference service (prefill, decode, controller) name it.
-SERVICE_LABEL: Final = "jobID"
+#: The role of an inference service's controller, which works around faults that it hears of.
+CONTROLLER: Final = "controller"
 RATE: Final = 10.0
 BURST: Final = 10
 WAITING: Final = 50
@@ -45,6 +46,8 @@ class FaultService:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        #: Set when a controller begins or ends to be subscribed.
+        self.controllers_changed = asyncio.Event()
         self._registry = registry
         self._cluster = registry.cluster
         self._clock, self._sleep = clock, sleep
@@ -69,7 +72,15 @@ class FaultService:
         """Stream the current faults, then every change."""
         job = request.jobId or CLUSTER
         publisher = await self._publishers.find(job, request.role, context)
-        await publisher.serve(context, self._message(job))
+        if request.role != CONTROLLER:
+            await publisher.serve(context, self._message(job))
+            return
+
+        self.controllers_changed.set()
+        try:
+            await publisher.serve(context, self._message(job))
+        finally:
+            self.controllers_changed.set()
 
     async def GetFaultMsgSignal(self, request: pb.ClientInfo, context: Context) -> pb.FaultQueryResult:
         """Answer with the current faults."""
@@ -103,6 +114,10 @@ class FaultService:
                 if self._clock() > forget:
                     forget = self._clock() + _FORGET_SECONDS
                     self._publishers.forget(lambda job: job == CLUSTER or bool(self._jobs_of(job)))
+
+    def services_heard(self) -> list[str]:
+        """The inference services whose controllers are subscribed now."""
+        return [job for job in self._publishers.jobs_of(CONTROLLER) if job != CLUSTER]
 
     def close(self) -> None:
         """End every stream."""

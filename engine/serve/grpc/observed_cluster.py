@@ -41,6 +41,7 @@ WATCHED: Final[tuple[Watched, ...]] = (
 _OWN_OUTPUT: Final = (
     names.JOB_PREFIX, names.POOL_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET,
     recoveryrecord.PREFIX, names.ORDERS_PREFIX, names.POLICY_PREFIX, names.SLOW_NODES, names.SLOW_NETWORKS,
+    names.FAULT_SUBSCRIBERS,
 )  # fmt: skip
 _DATA_TRACE: Final = "/user/cluster-info/datatrace-config"
 _MINDIO_WAIT: Final = "MINDIO_WAIT_MINDX_TIME"

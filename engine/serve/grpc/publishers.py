@@ -107,6 +107,10 @@ class Publishers(Generic[Message]):
         """Whether the job has subscribers in any role."""
         return any(each.has_subscribers for each in self._found.values() if each.job == job)
 
+    def jobs_of(self, role: str) -> list[str]:
+        """The jobs with subscribers in that role."""
+        return [each.job for each in self._found.values() if each.role == role and each.has_subscribers]
+
     def publish_to(self, job: str, message: Message) -> None:
         """Send a message to every subscriber of the job."""
         for publisher in self._found.values():

@@ -36,6 +36,7 @@ from engine.serve.grpc.recovery.training import TrainingService
 from engine.serve.grpc.relay import Relay, handlers
 from engine.serve.grpc.slow_networks import SlowNetworks
 from engine.serve.grpc.slow_nodes import SlowNodes
+from engine.serve.grpc.subscribers import SubscribersRecord
 from engine.serve.grpc.super_pods import SuperPods
 from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of, is_loopback
 from engine.serve.grpc.token_reviews import TokenReviews
@@ -101,6 +102,9 @@ class GrpcServer:
         self._guard = LimitInterceptor(rates or Rates(), connections or Connections())
         self._server = grpc.aio.server(interceptors=(self._guard,), options=OPTIONS)
         self.fault = FaultService(self.registry)
+        self.subscribers = SubscribersRecord(
+            kube, identity, self.fault.services_heard, self._serving_epoch, self.fault.controllers_changed
+        )
         self.config = ConfigService(self.cluster)
         self.jobs = JobService(self.cluster)
         self.tracing = TrainingDataTraceService(kube, self.cluster)
@@ -174,6 +178,7 @@ class GrpcServer:
         works: tuple[Awaitable[None], ...] = (
             self.cluster.run(), self.registry.run(), leader.run(), self.fault.run(), self.config.run(), self.jobs.run(),
             self.public.run(), self.slow_nodes.run(), self.slow_networks.run(), self.super_pods.run(),
+            self.subscribers.run(),
         )  # fmt: skip
         self._tasks = [asyncio.ensure_future(work) for work in works]
         _log.info("serving gRPC", address=reached, tls=self._certificates is not None, callers=self._callers.mode)
@@ -218,6 +223,9 @@ class GrpcServer:
 
     def _leading(self) -> bool:
         return self.leader is not None and self.leader.leads
+
+    def _serving_epoch(self) -> int | None:
+        return self.registry.epoch if self._leading() else None
 
     async def _begin(self, epoch: int) -> None:
         if not await self.cluster.wait_synced(SYNC_SECONDS):
