@@ -9,13 +9,16 @@ from typing import Any
 
 import aiohttp
 import grpc
+import msgspec
 import pytest
 
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, POD
+from engine.model.cluster import ChipFault, NodeDevice, NodeReport
 from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
 from engine.model.recovery import FaultyRank
 from engine.observe.observed import observe
+from engine.serve.grpc import fault_view
 from engine.serve.grpc.jobs import MAX_NPUS, signal
 from engine.serve.grpc.limits import Connections, Rates, TokenBucket
 from engine.serve.grpc.publishers import Publisher, Publishers
@@ -28,7 +31,9 @@ from engine.status.summaries import JobSummary
 from engine.wire import names, publicinfo
 from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2
 from engine.wire.clusterd import recover_pb2 as pb
+from engine.wire.deviceinfo import parse
 from tests.grpc_world import NS, POD_GROUP, Client, Time, World, play, until
+from tests.worlds import device_report
 
 NOW_MS = 1_788_249_600_000
 
@@ -321,25 +326,33 @@ def test_faults_reach_subscribers_and_queries(tmp_path: Path) -> None:
                 info = fault_pb2.ClientInfo(jobId=name, role="r")
                 return await client.call("GetFaultMsgSignal", info, fault_pb2.FaultQueryResult, "fault.Fault")
 
-            for name, code in (("absent-there", 402), (job, 0), ("", 0)):
-                info = fault_pb2.ClientInfo(jobId=name, role="r")
-                assert (await client.call("Register", info, fault_pb2.Status, "fault.Fault")).code == code
+            def register(name: str, role: str = "r") -> Any:
+                info = fault_pb2.ClientInfo(jobId=name, role=role)
+                return client.call("Register", info, fault_pb2.Status, "fault.Fault")
+
+            for name in (job, ""):
+                assert (await register(name)).info == "register success"
+            unknown = "jobId=absent-there not exist and is not multi-instance"
+            assert await refused(register("absent-there")) == (grpc.StatusCode.UNKNOWN, unknown)
+            assert (await refused(register(job, "")))[1] == "request is nil or role is empty"
             answer = await query(job)
-            assert (answer.code, answer.info) == (200, f"job with jobId: {job} not found fault info")
+            assert (answer.code, answer.info, answer.faultSignal.signalType) == (200, "all info returned", "normal")
+            answer = await query("absent-there")
+            assert (answer.code, answer.info) == (200, "job with jobId: absent-there not found fault info")
             assert not answer.HasField("faultSignal")
             assert (await query("")).info == "Succeed"
-            assert (await refused(query("short")))[1].endswith("job with jobId: short is invalid")
+            assert (await refused(query("short")))[1] == "job with jobId: short is invalid"
             assert "is invalid" in (await refused(query("任务编号任务编号任务")))[1]
             info = fault_pb2.ClientInfo(jobId=job, role="r")
             call = client.stream("SubscribeFaultMsgSignal", info, fault_pb2.FaultMsgSignal, "fault.Fault")
-            first = await call.read()
-            assert (first.signalType, len(first.nodeFaultInfo)) == ("normal", 0)
+            await call.initial_metadata()
             await world.report("n1", bad={3: ("80C98001", "RestartNPU"), 4: ("81078603", "NotHandleFault")}, at=NOW_MS)
-            second = await call.read()
-            (node,) = second.nodeFaultInfo
-            assert (second.signalType, node.nodeName, node.nodeIP, node.nodeSN) == ("fault", "n1", "10.0.0.1", "sn-n1")
-            (device,) = node.faultDevice  # what needs no handling is left out
-            assert (device.deviceId, device.deviceType, device.faultLevel) == ("3", "NPU", "UnHealthy")
+            first = await call.read()  # nothing is said before there is something to say
+            (node,) = first.nodeFaultInfo
+            assert (first.signalType, node.nodeName, node.nodeIP, node.nodeSN) == ("fault", "n1", "10.0.0.1", "sn-n1")
+            shown = [(one.deviceId, one.deviceType, one.faultLevel, list(one.faultType)) for one in node.faultDevice]
+            assert shown == [("3", "NPU", "UnHealthy", []), ("4", "NPU", "Healthy", [])]
+            device = node.faultDevice[0]
             assert (list(device.faultCodes), list(device.faultLevels)) == (["80C98001"], ["RestartNPU"])
             answer = await query(job)
             assert (answer.info, answer.faultSignal.nodeFaultInfo[0].nodeName) == ("all info returned", "n1")
@@ -354,6 +367,57 @@ def test_faults_reach_subscribers_and_queries(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_a_subscriber_to_the_cluster_gets_a_signal_for_each_job(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        first = await world.job("first", pods=1)
+        other = await world.job("other", pods=1, nodes=False)
+        await world.node("n1")
+        await world.node("n2")
+        await world.pod("other", 1, node="n1")
+        async with world.server() as server:
+            client = Client(server.port, "")
+            info = fault_pb2.ClientInfo(role="r")
+            await client.call("Register", info, fault_pb2.Status, "fault.Fault")
+            call = client.stream("SubscribeFaultMsgSignal", info, fault_pb2.FaultMsgSignal, "fault.Fault")
+            await call.initial_metadata()
+
+            async def heard(count: int) -> list[tuple[str, str, int]]:
+                signals = [await call.read() for _ in range(count)]
+                return sorted((one.jobId, one.signalType, len(one.nodeFaultInfo)) for one in signals)
+
+            bad = {3: ("80C98001", "RestartNPU")}
+            await world.report("n2", bad=bad, at=NOW_MS)  # no job works there
+            await world.report("n1", bad=bad, at=NOW_MS)
+            assert await heard(1) == [(other, "fault", 1)]
+            await world.report("n0", bad=bad, at=NOW_MS)
+            assert await heard(2) == sorted([(first, "fault", 1), (other, "fault", 2)])
+            late = client.stream("SubscribeFaultMsgSignal", info, fault_pb2.FaultMsgSignal, "fault.Fault")
+            assert {(await late.read()).jobId, (await late.read()).jobId} == {first, other}
+            await world.report("n0")
+            assert await heard(2) == sorted([(first, "normal", 0), (other, "fault", 1)])
+            await client.close()
+
+    play(tmp_path, story)
+
+
+def test_a_chip_that_is_reset_once_it_is_free_is_no_fault_of_its_job() -> None:
+    """Whether it concerns the job is what the device plugin says: it lists the chip as unhealthy, or does not."""
+    fault = ChipFault("CardUnhealthy", 3, "80F38008", "FreeRestartNPU", NOW_MS)
+    rows = []
+    for unhealthy in (0, 1 << 3):
+        report = msgspec.structs.replace(
+            parse(device_report("n0", 8, {}, NOW_MS // 1000)), faults=(fault,), unhealthy=unhealthy
+        )
+        rows.append([(one.deviceId, one.faultLevel) for one in fault_view._chips(report, {3})])
+    assert rows == [[], [("3", "UnHealthy")]]
+
+
+def test_devices_of_a_node_keep_their_numbers() -> None:
+    report = NodeReport("n0", (NodeDevice("CPU", 2, ("00000011",), "NotHandleFault"),), "Healthy")
+    (device,) = fault_view._hardware(report, in_job=True)
+    assert (device.deviceId, device.deviceType, device.faultLevel) == ("2", "CPU", "Healthy")
+
+
 def test_an_inference_service_gets_the_faults_of_all_its_jobs(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         service = {"jobID": "mindie-ms-1", "process-recover-enable": ""}
@@ -365,14 +429,15 @@ def test_an_inference_service_gets_the_faults_of_all_its_jobs(tmp_path: Path) ->
             client = Client(server.port, "")
             info = fault_pb2.ClientInfo(jobId="mindie-ms-1", role="controller")
             absent = fault_pb2.ClientInfo(jobId="mindie-ms-9", role="controller")
-            for who, code in ((info, 0), (absent, 402)):
-                assert (await client.call("Register", who, fault_pb2.Status, "fault.Fault")).code == code
+            assert (await client.call("Register", info, fault_pb2.Status, "fault.Fault")).code == 0
+            text = (await refused(client.call("Register", absent, fault_pb2.Status, "fault.Fault")))[1]
+            assert text == "jobId=mindie-ms-9 not exist and is not multi-instance"
             call = client.stream("SubscribeFaultMsgSignal", info, fault_pb2.FaultMsgSignal, "fault.Fault")
-            first = await call.read()
-            assert (first.jobId, first.signalType) == ("mindie-ms-1", "normal")
+            await call.initial_metadata()
             await world.report("n1", bad={3: ("80C98001", "RestartNPU")}, at=NOW_MS)
-            second = await call.read()
-            assert (second.signalType, [node.nodeName for node in second.nodeFaultInfo]) == ("fault", ["n1"])
+            first = await call.read()
+            assert (first.jobId, first.signalType) == ("mindie-ms-1", "fault")
+            assert [node.nodeName for node in first.nodeFaultInfo] == ["n1"]
             answer = await client.call("GetFaultMsgSignal", info, fault_pb2.FaultQueryResult, "fault.Fault")
             assert (answer.code, answer.info) == (200, "all info returned")
 
@@ -454,7 +519,8 @@ def test_queries_beyond_the_rate_wait_and_then_are_refused(tmp_path: Path) -> No
             refusals = [call.exception() for call in done if call.exception() is not None]
             assert (len(done) - len(refusals), len(waiting), len(refusals)) == (10, 50, 1)
             (error,) = refusals
-            assert isinstance(error, grpc.aio.AioRpcError) and "429" in (error.details() or "")
+            text = "rate limited, there is too many requests, please retry later"
+            assert isinstance(error, grpc.aio.AioRpcError) and error.details() == text
             for call in waiting:
                 call.cancel()
             await client.close()
@@ -476,7 +542,7 @@ def test_summaries_are_sent_to_known_roles(tmp_path: Path) -> None:
                 return await client.call("Register", job_pb2.ClientInfo(role=role), job_pb2.Status, "job.Job")
 
             status, text = await refused(name("Stranger"))
-            assert (status, "400" in text) == (grpc.StatusCode.UNKNOWN, True)
+            assert (status, text) == (grpc.StatusCode.UNKNOWN, "role:Stranger is not in whitelist")
             answer = await name("CCAgent")
             assert (answer.code, answer.info) == (200, "registration successful")
             unknown = job_pb2.ClientInfo(role="CCAgent", clientId="absent")
@@ -489,6 +555,7 @@ def test_summaries_are_sent_to_known_roles(tmp_path: Path) -> None:
             page = await call.read()
             (row,) = page.jobSummarySignals
             assert (page.JobTotalNum, row.jobId, row.jobName, row.namespace) == (1, job, "pretrain", NS)
+            assert len(page.ReportTime) == len(str(NOW_MS))  # milliseconds
             assert (row.operator, row.frameWork, row.cmIndex, row.sid) == ("add", "pytorch", "0", job)
             other = job_pb2.ClientInfo(role="FdAgent", clientId=(await name("FdAgent")).clientId)
             single = client.stream("SubscribeJobSummarySignal", other, job_pb2.JobSummarySignal, "job.Job")
@@ -497,6 +564,36 @@ def test_summaries_are_sent_to_known_roles(tmp_path: Path) -> None:
             changed = await single.read()
             assert (changed.jobStatus, bool(changed.deleteTime)) == ("failed", True)
             assert (await call.read()).jobSummarySignals[0].jobStatus == "failed"
+            again = client.stream("SubscribeJobSummarySignal", info, job_pb2.JobSummarySignal, "job.Job")
+            await again.initial_metadata()
+            assert await call.read() is grpc.aio.EOF  # a client has one stream: the newest
+            wrong = job_pb2.ClientInfo(role="CCAgent", clientId=other.clientId)
+            text = (
+                await refused(client.stream("SubscribeJobSummarySignal", wrong, job_pb2.JobSummarySignal, "job.Job"))
+            )[1]
+            assert text == "invalid role: CCAgent, please check role first"
+            await world.job("second", pods=1, nodes=False)
+            news = await again.read()
+            assert news.jobName == "second"
+            await client.close()
+
+    play(tmp_path, story)
+
+
+def test_a_change_of_a_job_counts_one_job_in_a_list(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.job("first", pods=1)
+        await world.job("second", pods=1, nodes=False)
+        async with world.server() as server:
+            client = Client(server.port, "")
+            named = await client.call("Register", job_pb2.ClientInfo(role="CCAgent"), job_pb2.Status, "job.Job")
+            info = job_pb2.ClientInfo(role="CCAgent", clientId=named.clientId)
+            call = client.stream("SubscribeJobSummarySignalList", info, job_pb2.JobSummarySignalList, "job.Job")
+            page = await call.read()
+            assert (page.JobTotalNum, len(page.jobSummarySignals)) == (2, 2)
+            await world.phase("first-worker-0", "Failed")
+            page = await call.read()
+            assert (page.JobTotalNum, len(page.jobSummarySignals)) == (1, 1)
             await client.close()
 
     play(tmp_path, story)
@@ -522,7 +619,8 @@ def test_a_role_has_twenty_subscriptions(tmp_path: Path) -> None:
                     await call.initial_metadata()
                     calls.append(call)
                 else:
-                    assert "20 subscriptions" in (await refused(call))[1]
+                    text = "role CCAgent exceeded max subscription limit: current 20, max 20"
+                    assert (await refused(call))[1] == text
             for call in calls:
                 call.cancel()
             await client.close()
@@ -717,9 +815,9 @@ def test_a_subscriber_that_joins_after_a_change_leaves_it_to_the_others() -> Non
     async def story() -> None:
         publisher: Publisher[str] = Publisher("job", "role")
         first, second = Written(), Written()
-        calls = [asyncio.ensure_future(publisher.serve(first, "old"))]  # type: ignore[arg-type]
+        calls = [asyncio.ensure_future(publisher.serve(first, {"job": "old"}))]  # type: ignore[arg-type]
         await until(lambda: first.told == ["old"], "it has what there is")
-        calls.append(asyncio.ensure_future(publisher.serve(second, "new")))  # type: ignore[arg-type]
+        calls.append(asyncio.ensure_future(publisher.serve(second, {"job": "new"})))  # type: ignore[arg-type]
         await until(lambda: second.told == ["new"], "it has what there is now")
         publisher.publish("new")
         publisher.stop()
@@ -737,7 +835,7 @@ def test_unused_registrations_make_room_where_they_may() -> None:
         assert refusing.register("c", "r") is None
         used = yielding.register("a", "r")
         assert used is not None
-        call = asyncio.ensure_future(used.serve(Written(), None))  # type: ignore[arg-type]
+        call = asyncio.ensure_future(used.serve(Written(), {}))  # type: ignore[arg-type]
         await until(lambda: used.has_subscribers, "a client listens")
         assert yielding.register("c", "r") is not None
         assert sorted(yielding._jobs) == ["a", "c"]

@@ -5,7 +5,7 @@ Source: component/clusterd/pkg/application/config, docs/zh/scheduling/06_api/04_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from engine.log import get
@@ -44,7 +44,7 @@ class ConfigService:
     async def SubscribeRankTable(self, request: pb.ClientInfo, context: Context) -> None:
         """Stream the table, if it is complete, and every later one."""
         publisher = await self._publishers.find(request.jobId, _ANY_ROLE, context, shown_role=request.role)
-        await publisher.serve(context, self.table(request.jobId))
+        await publisher.serve(context, self._newest(request.jobId))
 
     async def run(self) -> None:
         """Push what changed, until cancelled."""
@@ -52,11 +52,15 @@ class ConfigService:
             while True:
                 await refreshed.wait()
                 refreshed.clear()
-                self._publishers.publish(self.table)
+                self._publishers.publish(self._newest)
 
     def close(self) -> None:
         """End every stream."""
         self._publishers.close()
+
+    def _newest(self, service: str, _: Collection[str] = ()) -> dict[str, pb.RankTableStream]:
+        table = self.table(service)
+        return {} if table is None else {service: table}
 
     def table(self, service: str) -> pb.RankTableStream | None:
         """The newest complete table of a service; None while there is none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 import grpc
@@ -32,6 +32,7 @@ WAITING: Final = 50
 CACHE_SECONDS: Final = 3.0
 _SHORTEST, _LONGEST = 8, 128
 _FORGET_SECONDS: Final = 60.0
+_TOO_MANY: Final = "rate limited, there is too many requests, please retry later"
 #: Chinese, Japanese and Korean characters.
 _CJK: Final = (("\u4e00", "\u9fff"), ("\u3040", "\u30ff"), ("\uac00", "\ud7a3"))
 
@@ -51,34 +52,34 @@ class FaultService:
         self._registry = registry
         self._cluster = registry.cluster
         self._clock, self._sleep = clock, sleep
-        self._publishers: Publishers[pb.FaultMsgSignal] = Publishers()
+        self._publishers: Publishers[pb.FaultMsgSignal] = Publishers(opens=_has_faults)
         self._bucket = TokenBucket(RATE, BURST, clock)
         self._waiting = 0
         self._cached: tuple[float, list[pb.NodeFaultInfo]] | None = None
         self._services: tuple[int, dict[str, list[JobView]]] = (-1, {})
 
     async def Register(self, request: pb.ClientInfo, context: Context) -> pb.Status:
-        """Register a role for a job; an empty job stands for the whole cluster."""
-        job = request.jobId or CLUSTER
-        if not request.role:
-            return pb.Status(code=int(Code.BAD_PARAMETER), info="role is empty")
+        """Register a role for a job; an empty job stands for the whole cluster. A refusal is an error of the call."""
+        job = await self._asked(request, context)
         if job != CLUSTER and not self._jobs_of(job):
-            return pb.Status(code=int(Code.JOB_NOT_EXIST), info=f"jobId={job} not exist")
+            await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job} not exist and is not multi-instance")
         if self._publishers.register(job, request.role) is None:
-            return pb.Status(code=int(Code.TOO_MANY_JOBS), info="out of max serve jobs")
+            await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job} out of max serve jobs")
         return pb.Status(code=int(Code.OK), info="register success")
 
     async def SubscribeFaultMsgSignal(self, request: pb.ClientInfo, context: Context) -> None:
-        """Stream the current faults, then every change."""
-        job = request.jobId or CLUSTER
+        """Stream the faults there are, then every change; for the whole cluster, a message about each job."""
+        job = await self._asked(request, context)
         publisher = await self._publishers.find(job, request.role, context)
+        newest = self._newest(job, publisher.subjects)
+        current = {about: message for about, message in newest.items() if message is not None}
         if request.role != CONTROLLER:
-            await publisher.serve(context, self._message(job))
+            await publisher.serve(context, current)
             return
 
         self.controllers_changed.set()
         try:
-            await publisher.serve(context, self._message(job))
+            await publisher.serve(context, current)
         finally:
             self.controllers_changed.set()
 
@@ -86,20 +87,17 @@ class FaultService:
         """Answer with the current faults."""
         job = request.jobId or CLUSTER
         if not await self._admitted():
-            await context.abort(
-                grpc.StatusCode.UNKNOWN, f"code={int(Code.RATE_LIMITED)}, rate limited, there are too many requests"
-            )
+            await context.abort(grpc.StatusCode.UNKNOWN, _TOO_MANY)
         if job != CLUSTER and not valid(job):
-            await context.abort(
-                grpc.StatusCode.UNKNOWN, f"code={int(Code.BAD_PARAMETER)}, job with jobId: {job[:256]} is invalid"
-            )
+            await context.abort(grpc.StatusCode.UNKNOWN, f"job with jobId: {job[:256]} is invalid")
         if job == CLUSTER:
             signal = fault_view.signal(CLUSTER, self._whole(), self._registry.uuid())
             return pb.FaultQueryResult(code=int(Code.SUCCESS), info="Succeed", faultSignal=signal)
-        nodes = fault_view.of_jobs(self._jobs_of(job), self._cluster.observed)
-        if not nodes:
+        views = self._jobs_of(job)
+        if not views:
             text = f"job with jobId: {job} not found fault info"
             return pb.FaultQueryResult(code=int(Code.SUCCESS), info=text)
+        nodes = fault_view.of_jobs(views, self._cluster.observed)
         signal = fault_view.signal(job, nodes, self._registry.uuid())
         return pb.FaultQueryResult(code=int(Code.SUCCESS), info="all info returned", faultSignal=signal)
 
@@ -110,7 +108,7 @@ class FaultService:
             while True:
                 await refreshed.wait()
                 refreshed.clear()
-                self._publishers.publish(self._message)
+                self._publishers.publish(self._newest)
                 if self._clock() > forget:
                     forget = self._clock() + _FORGET_SECONDS
                     self._publishers.forget(lambda job: job == CLUSTER or bool(self._jobs_of(job)))
@@ -123,12 +121,27 @@ class FaultService:
         """End every stream."""
         self._publishers.close()
 
-    def _message(self, job: str) -> pb.FaultMsgSignal | None:
-        """The job's faults; None for one that is gone."""
-        if job == CLUSTER:
-            return _named(fault_view.signal(CLUSTER, fault_view.of_cluster(self._cluster.observed)))
-        views = self._jobs_of(job)
-        return _named(fault_view.signal(job, fault_view.of_jobs(views, self._cluster.observed))) if views else None
+    async def _asked(self, request: pb.ClientInfo, context: Context) -> str:
+        """The job that a client asks for. Aborts the call of one without a role."""
+        if not request.role:
+            await context.abort(grpc.StatusCode.UNKNOWN, "request is nil or role is empty")
+        return request.jobId or CLUSTER
+
+    def _newest(self, job: str, known: Collection[str]) -> dict[str, pb.FaultMsgSignal | None]:
+        """The newest message by job; None for a job that is gone. ``known`` are jobs of which subscribers know faults:
+        they learn that these have ended.
+        """
+        observed, jobs = self._cluster.observed, self._cluster.jobs
+        if job != CLUSTER:
+            views = self._jobs_of(job)
+            return {job: _named(fault_view.signal(job, fault_view.of_jobs(views, observed))) if views else None}
+
+        hit = fault_view.of_each_job(jobs, observed)
+        ended = [one for one in known if one not in hit]
+        return {
+            **{one: _named(fault_view.signal(one, nodes)) for one, nodes in hit.items()},
+            **{one: _named(fault_view.signal(one, [])) if one in jobs else None for one in ended},
+        }
 
     def _jobs_of(self, name: str) -> list[JobView]:
         """The job of that id, or the jobs of the inference service of that name."""
@@ -171,6 +184,10 @@ def valid(job: str) -> bool:
     if not _SHORTEST <= len(job) <= _LONGEST:
         return False
     return not any(first <= char <= last for char in job for first, last in _CJK)
+
+
+def _has_faults(message: pb.FaultMsgSignal) -> bool:
+    return bool(message.signalType == fault_view.FAULT)
 
 
 def _named(message: pb.FaultMsgSignal) -> pb.FaultMsgSignal:

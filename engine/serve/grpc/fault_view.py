@@ -1,6 +1,7 @@
 """Faults of nodes and jobs as subscribers of the service `Fault` read them. Pure.
 
-Source: component/clusterd/pkg/application/fault (faultnotify), docs/zh/scheduling/06_api/04_clusterd.
+Sources: component/clusterd/pkg/application/fault and faultmanager (faultrank, faultclusterprocess),
+docs/zh/scheduling/06_api/04_clusterd.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final, assert_never
 from engine.model.attribution import HEALTHY, SUB_HEALTHY, UNHEALTHY
 from engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Observed, SwitchReport
 from engine.model.levels import (
+    FREE_RESTART,
     MANUALLY_SEPARATE,
     NOT_HANDLE,
     SUB_HEALTH,
@@ -86,6 +88,16 @@ def of_jobs(views: Iterable[JobView], observed: Observed) -> list[pb.NodeFaultIn
     return _ordered([_node(observed, name, chips[name]) for name in sorted(chips)])
 
 
+def of_each_job(views: Mapping[str, JobView], observed: Observed) -> dict[str, list[pb.NodeFaultInfo]]:
+    """The faults of every job that has any, by job."""
+    loud = {node.nodeName for node in of_cluster(observed)}
+    nodes_of = {job: {pod.node for pod in view.pods if pod.node} for job, view in views.items()}
+    hit = sorted(job for job, nodes in nodes_of.items() if nodes & loud or not nodes <= observed.nodes.keys())
+
+    found = {job: of_jobs([views[job]], observed) for job in hit}
+    return {job: faults for job, faults in found.items() if faults}
+
+
 def signal(job: str, nodes: list[pb.NodeFaultInfo], uuid: str = "") -> pb.FaultMsgSignal:
     """The message; its signal type says whether there are faults."""
     return pb.FaultMsgSignal(uuid=uuid, jobId=job, signalType=FAULT if nodes else NORMAL, nodeFaultInfo=nodes)
@@ -129,12 +141,12 @@ def _serial(node: Node | None) -> str:
 def _chips(report: DeviceReport, chips: set[int] | None) -> list[pb.DeviceFaultInfo]:
     by_chip: dict[int, list[ChipFault]] = {}
     for fault in report.faults:
-        mine = chips is None or (fault.chip in chips and fault.level not in _NOT_HANDLE)
-        if fault.chip >= 0 and mine:
+        if fault.chip >= 0 and (chips is None or (fault.chip in chips and _hits_its_job(fault, report))):
             by_chip.setdefault(fault.chip, []).append(fault)
     for chip in range(report.manual.bit_length()):
         if report.manual >> chip & 1 and chip not in by_chip and (chips is None or chip in chips):
             by_chip[chip] = [ChipFault("CardUnhealthy", chip, "", MANUALLY_SEPARATE, 0)]
+
     state = state_in_cluster if chips is None else state_in_job
     return [
         _device(
@@ -142,29 +154,30 @@ def _chips(report: DeviceReport, chips: set[int] | None) -> list[pb.DeviceFaultI
             "NPU",
             {fault.code: fault.level for fault in faults if fault.code},
             _worst(state(fault.level) for fault in faults),
-            sorted({fault.kind for fault in faults}),
         )
         for chip, faults in sorted(by_chip.items())
     ]
+
+
+def _hits_its_job(fault: ChipFault, report: DeviceReport) -> bool:
+    """Whether the fault concerns the job on the chip: a chip to be reset once it is free works on for its job."""
+    unhealthy = report.unhealthy | (report.network_unhealthy or 0)
+    return fault.level != FREE_RESTART or bool(unhealthy >> fault.chip & 1)
 
 
 def _hardware(report: NodeReport, in_job: bool) -> list[pb.DeviceFaultInfo]:
     state = state_in_job if in_job else state_in_cluster
     return [
         _device(
-            _WHOLE,
-            device.device_type,
-            dict.fromkeys(device.codes, device.level),
-            state(device.level),
-            ["NodeUnhealthy"],
+            str(device.device_id), device.device_type, dict.fromkeys(device.codes, device.level), state(device.level)
         )
         for device in report.devices
-        if not (in_job and device.level in _NOT_HANDLE)
+        if device.codes or not in_job
     ]
 
 
 def _switch(report: SwitchReport, in_job: bool) -> list[pb.DeviceFaultInfo]:
-    if not report.codes or (in_job and report.level in _NOT_HANDLE):
+    if not report.codes:
         return []
     body = _body(report.text)
     times = body.get("FaultTimeAndLevelMap")
@@ -184,7 +197,7 @@ def _switch(report: SwitchReport, in_job: bool) -> list[pb.DeviceFaultInfo]:
             )
         )
     state = (state_in_job if in_job else state_in_cluster)(report.level)
-    device = _device(_WHOLE, "Switch", levels, state, ["SwitchUnhealthy"])
+    device = _device(_WHOLE, "Switch", levels, state)
     device.switchFaultInfos.extend(infos)
     return [device]
 
@@ -210,14 +223,14 @@ def _entries(body: Mapping[str, Any]) -> list[tuple[str, str, str, int]]:
     return found
 
 
-def _device(number: str, kind: str, levels: Mapping[str, str], state: str, types: list[str]) -> pb.DeviceFaultInfo:
+def _device(number: str, kind: str, levels: Mapping[str, str], state: str) -> pb.DeviceFaultInfo:
+    """A device; ``faultType`` and ``faultReason``, which the interface reserves, stay empty."""
     codes = sorted(levels)
     return pb.DeviceFaultInfo(
         deviceId=number,
         deviceType=kind,
         faultCodes=codes,
         faultLevel=state,
-        faultType=types,
         faultLevels=[levels[code] for code in codes],
     )
 
@@ -226,4 +239,4 @@ def _worst(states: Iterable[str]) -> str:
     return max(states, key=_STATES.index, default=HEALTHY)
 
 
-__all__ = ["CLUSTER", "of_cluster", "of_jobs", "signal", "state_in_cluster", "state_in_job"]
+__all__ = ["CLUSTER", "FAULT", "of_cluster", "of_each_job", "of_jobs", "signal", "state_in_cluster", "state_in_job"]

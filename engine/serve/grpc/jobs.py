@@ -43,17 +43,18 @@ class JobService:
         self._active: dict[str, int] = {}
         self._rate = TokenBucket(SUBSCRIBE_RATE, SUBSCRIBE_RATE, clock)
         self._sent: dict[str, JobSummary] = {}
+        self._streams: dict[str, MessageQueue[Any]] = {}
         self._single: set[MessageQueue[pb.JobSummarySignal]] = set()
         self._lists: set[MessageQueue[pb.JobSummarySignalList]] = set()
 
     async def Register(self, request: pb.ClientInfo, context: Context) -> pb.Status:
         """Give a client of a known role its id."""
         if request.role not in ROLES:
-            text = f"code={int(Code.UNREGISTERED)}, role {request.role[:64]!r} is not in the whitelist"
-            await context.abort(grpc.StatusCode.UNKNOWN, text)
+            await context.abort(grpc.StatusCode.UNKNOWN, f"role:{request.role[:64]} is not in whitelist")
         self._forget_idle()
         if len(self._clients) >= MAX_CLIENTS:
-            return pb.Status(code=int(Code.RATE_LIMITED), info="too many registered clients")
+            text = f"client num limit, max client num is {MAX_CLIENTS}"
+            return pb.Status(code=int(Code.RATE_LIMITED), info=text)
         name = str(uuid.uuid4())
         self._clients[name] = (request.role, self._clock())
         return pb.Status(code=int(Code.SUCCESS), info="registration successful", clientId=name)
@@ -61,12 +62,12 @@ class JobService:
     async def SubscribeJobSummarySignal(self, request: pb.ClientInfo, context: Context) -> None:
         """Stream every change of a job."""
         self._send_changes()  # earlier changes are not for this client
-        await self._serve(request.clientId, self._single, (), context)
+        await self._serve(request, self._single, (), context)
 
     async def SubscribeJobSummarySignalList(self, request: pb.ClientInfo, context: Context) -> None:
         """Stream all jobs page by page, then every change."""
         self._send_changes()
-        await self._serve(request.clientId, self._lists, list(self._pages()), context)
+        await self._serve(request, self._lists, list(self._pages()), context)
 
     async def run(self) -> None:
         """Send changes until cancelled."""
@@ -85,31 +86,47 @@ class JobService:
         self._clients.clear()
 
     async def _serve(
-        self, client: str, queues: set[MessageQueue[Any]], first: Sequence[object], context: Context
+        self, request: pb.ClientInfo, queues: set[MessageQueue[Any]], first: Sequence[object], context: Context
     ) -> None:
-        role = self._clients.get(client, ("", 0.0))[0]
-        if not role:
-            text = f"invalid clientId: {client[:128]}, please register first"
-            await context.abort(grpc.StatusCode.UNKNOWN, text)
-        if not self._rate.take():
-            text = f"code={int(Code.RATE_LIMITED)}, too many subscriptions a second"
-            await context.abort(grpc.StatusCode.UNKNOWN, text)
-        if self._active.get(role, 0) >= PER_ROLE:
-            text = f"code={int(Code.RATE_LIMITED)}, role {role} has {PER_ROLE} subscriptions already"
-            await context.abort(grpc.StatusCode.UNKNOWN, text)
-        self._active[role] = self._active.get(role, 0) + 1
-        self._clients[client] = (role, math.inf)  # kept while it subscribes
+        client, role = request.clientId, self._clients.get(request.clientId, ("", 0.0))[0]
+        refusal = self._refusal(request, role)
+        if refusal:
+            await context.abort(grpc.StatusCode.UNKNOWN, refusal)
+
+        # a client has one stream: the newest
+        earlier = self._streams.get(client)
+        if earlier is not None:
+            earlier.close()
         queue: MessageQueue[Any] = MessageQueue(len(first) + BUFFERED)
         for message in first:
             queue.put(message)
+        self._streams[client] = queue
+        self._active[role] = self._active.get(role, 0) + 1
+        self._clients[client] = (role, math.inf)  # kept while it subscribes
         queues.add(queue)
+
         try:
             await context.send_initial_metadata(())
             await queue.pump(context)
         finally:
             queues.discard(queue)
             self._active[role] -= 1
-            self._clients.pop(client, None)
+            if self._streams.get(client) is queue:
+                del self._streams[client]
+                self._clients.pop(client, None)
+
+    def _refusal(self, request: pb.ClientInfo, role: str) -> str:
+        """Why a client that registered with ``role`` may not subscribe; empty when it may."""
+        if not role:
+            return f"invalid clientId: {request.clientId[:128]}, please register first"
+        if request.role != role:
+            return f"invalid role: {request.role[:64]}, please check role first"
+        active = self._active.get(role, 0)
+        if active >= PER_ROLE and request.clientId not in self._streams:
+            return f"role {role} exceeded max subscription limit: current {active}, max {PER_ROLE}"
+        if not self._rate.take():
+            return "rate limited, there is too many requests, please retry later"
+        return ""
 
     def _send_changes(self) -> None:
         """Send every change to the subscribers."""
@@ -117,7 +134,7 @@ class JobService:
             message = signal(job, str(uuid.uuid4()))
             for queue in self._single:
                 queue.put(message)
-            page = self._page((job,))
+            page = self._page((job,), total=1)
             for each in self._lists:
                 each.put(page)
 
@@ -148,17 +165,18 @@ class JobService:
         npus = 0
         for _, job in sorted(self._sent.items()):
             if page and npus + job.cards > MAX_NPUS:
-                yield self._page(page)
+                yield self._page(page, total=len(self._sent))
                 page, npus = [], 0
             page.append(job)
             npus += job.cards
-        yield self._page(page)
+        if page:
+            yield self._page(page, total=len(self._sent))
 
-    def _page(self, jobs: Sequence[JobSummary]) -> pb.JobSummarySignalList:
+    def _page(self, jobs: Sequence[JobSummary], *, total: int) -> pb.JobSummarySignalList:
         return pb.JobSummarySignalList(
             jobSummarySignals=[signal(job, str(uuid.uuid4())) for job in jobs],
-            ReportTime=str(int(time.time())),
-            JobTotalNum=len(self._sent),
+            ReportTime=str(int(time.time() * 1000)),
+            JobTotalNum=total,
         )
 
     def _forget_idle(self) -> None:

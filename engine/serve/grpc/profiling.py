@@ -106,7 +106,7 @@ class TrainingDataTraceService:
             raise AssertionError("abort raises")
         # a change during the read was sent before this subscription: the newest switches count
         switches = self._switches.get(job, stored)
-        await publisher.serve(context, _message(switches) if switches is not None else None)
+        await publisher.serve(context, {job: _message(switches)} if switches is not None else {})
 
     def close(self) -> None:
         """End every stream."""

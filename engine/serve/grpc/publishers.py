@@ -1,12 +1,13 @@
 """Registrations for a job's state and their streams, one registration per job and role.
 
-Used by the services Config, Fault and TrainingDataTrace. A message equal to the last one is not sent.
+Used by the services Config, Fault and TrainingDataTrace. Each message has a subject: the job of the registration, or
+one of many jobs. A message equal to the last one about its subject is not sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Generic, TypeVar
 
 import grpc
 
@@ -17,36 +18,67 @@ MAX_JOBS = 10_000
 _QUEUED = 4
 
 
-class Publisher(Generic[Message]):
-    """One registration. Each subscriber gets the current state, then every new one."""
+def _any(_: object) -> bool:
+    return True
 
-    def __init__(self, job: str, role: str) -> None:
+
+class Publisher(Generic[Message]):
+    """One registration. Each subscriber gets the current state, then every new one.
+
+    ``opens`` says of a message whether it may be the first about its subject: "no fault" need not be said of what never
+    had one.
+    """
+
+    def __init__(self, job: str, role: str, opens: Callable[[Message], bool] = _any) -> None:
         self.job, self.role = job, role
         self.stopped = False
+        self._opens = opens
         self._queues: set[MessageQueue[Message]] = set()
-        self._last: Message | None = None
+        self._last: dict[str, Message] = {}
 
     @property
     def has_subscribers(self) -> bool:
         """Whether it has subscribers."""
         return bool(self._queues)
 
-    def publish(self, message: Message) -> bool:
+    @property
+    def subjects(self) -> Collection[str]:
+        """What the last messages were about, without those after which nothing was left to say."""
+        return self._last.keys()
+
+    def publish(self, message: Message, subject: str = "") -> bool:
         """Send a message unless it equals the last one; returns whether it was sent."""
-        if message == self._last:
+        about = subject or self.job
+        before = self._last.get(about)
+        if message == before or (before is None and not self._opens(message)):
             return False
-        self._last = message
+
+        if self._opens(message):
+            self._last[about] = message
+        else:
+            del self._last[about]
         for queue in self._queues:
             queue.put(message)
         return True
 
-    async def serve(self, context: Context, current: Message | None) -> None:
-        """Stream to one subscriber until either side ends it."""
-        queue: MessageQueue[Message] = MessageQueue(_QUEUED)
-        if current is not None:
-            self.publish(current)  # it may be newer than the last message to the others
-            queue.put(current)
+    def publish_all(self, messages: Mapping[str, Message | None]) -> None:
+        """Send messages by subject; None forgets what was said about a subject that is gone."""
+        for subject, message in messages.items():
+            if message is None:
+                self._last.pop(subject, None)
+            else:
+                self.publish(message, subject)
+
+    async def serve(self, context: Context, current: Mapping[str, Message]) -> None:
+        """Stream to one subscriber until either side ends it; ``current`` is the newest message by subject."""
+        openings = [message for message in current.values() if self._opens(message)]
+        queue: MessageQueue[Message] = MessageQueue(len(openings) + _QUEUED)
+
+        self.publish_all(current)  # it may be newer than the last messages to the others
+        for message in openings:
+            queue.put(message)
         self._queues.add(queue)
+
         try:
             await context.send_initial_metadata(())
             await queue.pump(context)
@@ -62,11 +94,11 @@ class Publisher(Generic[Message]):
 
 class Publishers(Generic[Message]):
     """The registrations of one service, for at most ``most`` jobs. With ``yields``, registrations without subscribers
-    make room for new ones, oldest first.
+    make room for new ones, oldest first. ``opens``: see `Publisher`.
     """
 
-    def __init__(self, most: int = MAX_JOBS, *, yields: bool = False) -> None:
-        self._most, self._yields = most, yields
+    def __init__(self, most: int = MAX_JOBS, *, yields: bool = False, opens: Callable[[Message], bool] = _any) -> None:
+        self._most, self._yields, self._opens = most, yields, opens
         self._found: dict[tuple[str, str], Publisher[Message]] = {}
         self._jobs: dict[str, int] = {}
 
@@ -79,7 +111,7 @@ class Publishers(Generic[Message]):
             return None
         else:
             self._jobs[job] = self._jobs.get(job, 0) + 1
-        publisher: Publisher[Message] = Publisher(job, role)
+        publisher: Publisher[Message] = Publisher(job, role, self._opens)
         self._found[(job, role)] = publisher
         return publisher
 
@@ -92,16 +124,18 @@ class Publishers(Generic[Message]):
             raise AssertionError("abort raises")
         return found
 
-    def publish(self, message_of: Callable[[str], Message | None]) -> None:
-        """Send every subscriber the newest state of its job."""
-        known: dict[str, Any] = {}
-        for publisher in list(self._found.values()):
-            if publisher.has_subscribers:
-                job = publisher.job
-                if job not in known:
-                    known[job] = message_of(job)
-                if known[job] is not None:
-                    publisher.publish(known[job])
+    def publish(self, messages_of: Callable[[str, Collection[str]], Mapping[str, Message | None]]) -> None:
+        """Send every subscriber the newest state of its job. ``messages_of`` gets a job and the subjects about which
+        its subscribers know something.
+        """
+        listening = [publisher for publisher in self._found.values() if publisher.has_subscribers]
+        subjects: dict[str, set[str]] = {}
+        for publisher in listening:
+            subjects.setdefault(publisher.job, set()).update(publisher.subjects)
+
+        newest = {job: messages_of(job, known) for job, known in subjects.items()}
+        for publisher in listening:
+            publisher.publish_all(newest[publisher.job])
 
     def has_subscribers(self, job: str) -> bool:
         """Whether the job has subscribers in any role."""
