@@ -28,6 +28,7 @@ import belay_training as bt
 import torch
 
 from agents.training.frames import FrameDecoder, FrameError, pack
+from agents.training.home import Home
 from agents.training.tolerance.donors import shard_text
 from agents.training.tolerance.rendezvous import Rendezvous
 from agents.training.values import join, split
@@ -437,8 +438,9 @@ def test_orders_that_a_predecessor_left_are_left_with_the_next_agent_too() -> No
                 while len(found) < 2:
                     found.extend(decoder.feed(line.recv(1 << 16)))
 
-        control = Control(stack.enter_context(socket.socket()), os.open("/dev/null", os.O_RDONLY))
-        control._take({"t": "assign", "rank": 1, "inc": 2, "gen": 3, "return": name, "supervisor": os.getpid()}, b"")
+        page = os.open("/dev/null", os.O_RDONLY)
+        control = Control(stack.enter_context(socket.socket()), page, Home(name, os.getpid()))
+        control._take({"t": "assign", "rank": 1, "inc": 2, "gen": 3}, b"")
         control._take({"t": "orders"}, b"[[1, 0]]")
         thread = threading.Thread(target=take_over)
         thread.start()

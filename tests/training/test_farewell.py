@@ -20,6 +20,7 @@ from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
 from agents.training.agent.node import NodeAgent
 from agents.training.agent.node_ranks import NodeSettings
 from agents.training.frames import Message
+from agents.training.home import Home
 from agents.training.tolerance.members import Limits
 from tests.ports import free_port
 
@@ -114,7 +115,7 @@ class NoRanks:
 def settings(nodes: int, *, leaving: bool) -> NodeSettings:
     name = f"belay-test-{os.getpid()}-{secrets.token_hex(4)}"
     local = {nodes - 1: 0}
-    return NodeSettings(nodes - 1, nodes, local, nodes, "job", "", {}, name, os.getpid(), False, leaving=leaving)
+    return NodeSettings(nodes - 1, nodes, local, nodes, "job", "", {}, Home(name, os.getpid()), False, leaving=leaving)
 
 
 def test_a_node_whose_ranks_have_left_ends_with_0_although_its_coordinator_is_gone(

@@ -144,17 +144,24 @@ def test_a_stopped_rank_whose_agent_is_killed_does_not_outlive_the_job(
     equal(job, undisturbed)
 
 
-def test_another_node_agent_takes_over_the_ranks_of_a_killed_one(
+def test_another_node_agent_takes_over_ranks_spare_and_warm_processes_of_a_killed_one(
     launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
 ) -> None:
     job = launch("ddp.py", STEPS, 0.1, 32, options=FOUR)
     job.reached(3, RANKS)
     pids = [job.pid(rank) for rank in range(RANKS)]
+    # spare, warm process and standby; a new one would take seconds to import PyTorch
+    job.until(lambda: len(descendants(job.process.pid)) == RANKS + 4)
+    helpers = set(descendants(job.process.pid)) - {agent_of(job), *pids}
     os.kill(agent_of(job), signal.SIGKILL)
     job.until(lambda: "taken over all ranks" in job.errors())
     assert [job.pid(rank) for rank in range(RANKS)] == pids
     job.next_step_of_all(job.kill(2), RANKS)
+    assert job.pid(2) in helpers
+    # the spare is a rank now, the two others are at work still
+    assert helpers <= set(descendants(job.process.pid))
     assert job.end() == 0, job.errors()
+    gone(helpers)
     equal(job, undisturbed)
 
 

@@ -22,6 +22,7 @@ from agents.training.agent.proof import VARIABLE, read_secret
 from agents.training.agent.ranks import Ranks
 from agents.training.agent.supervisor import LEAVING, RESTARTS, RETURN_SOCKET, WORKED, supervise
 from agents.training.agent.work import LOOK
+from agents.training.home import Home
 from agents.training.notices import say
 from agents.training.reporting import Reporter, of_environment
 from agents.training.tolerance.election import CANDIDATES, Election
@@ -196,7 +197,7 @@ def _problem(options: argparse.Namespace) -> str:
 
 def _agent(options: argparse.Namespace) -> int:
     """Run one node agent, as a child of its supervisor."""
-    return_socket, restarts = os.environ.pop(RETURN_SOCKET), int(os.environ.pop(RESTARTS))
+    home, restarts = Home(os.environ.pop(RETURN_SOCKET), os.getppid()), int(os.environ.pop(RESTARTS))
     worked = int(os.environ.pop(WORKED))
     os.set_inheritable(worked, False)
     # ranks whose warm process is gone become children of this one
@@ -212,8 +213,7 @@ def _agent(options: argparse.Namespace) -> int:
         job=os.environ.get("MINDX_TASK_ID", ""),
         address=_own_address(options, env),
         env=env,
-        return_socket=return_socket,
-        supervisor=os.getppid(),
+        home=home,
         returning=restarts > 0,
         worked=worked,
         leaving=os.environ.pop(LEAVING, "") == "1",
@@ -254,7 +254,8 @@ def _agent(options: argparse.Namespace) -> int:
         coordinator = lead()
     else:
         link = CoordinatorLink(env["MASTER_ADDR"], options.master_port, key)
-    ranks = Ranks(options.python, options.script, options.arguments, {**os.environ, **env}, options.spares)
+    script = [options.script, *options.arguments]
+    ranks = Ranks(options.python, script, {**os.environ, **env}, options.spares, home, settings.returning)
     try:
         return NodeAgent(settings, ranks, coordinator, listener, link, candidacy).run()
     finally:

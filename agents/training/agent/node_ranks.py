@@ -13,6 +13,7 @@ from agents.training.agent.ranks import ProcessLost, RankMessage, RankProcess, R
 from agents.training.agent.supervisor import ALL_FINISHED, WORKED_ON
 from agents.training.agent.work import LOOK, STALE, Work
 from agents.training.frames import Message
+from agents.training.home import Home
 from agents.training.tolerance.coordinator_commands import EndJob
 
 RETURN = 1.0
@@ -27,11 +28,10 @@ SIGTERM_GRACE = 10.0
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """The job as a node sees it. ``local``: rank → local rank of this node's ranks; ``return_socket``: name of the
-    abstract Unix socket at which ranks connect to a new agent; ``supervisor``: pid of the process that starts agents;
-    ``returning``: whether ranks of a former agent may connect; ``worked``: a descriptor by which the supervisor
-    learns how far the ranks are; ``look``: seconds between looks at whether ranks work; ``leaving``: a former agent
-    knew that all ranks of the job have finished."""
+    """The job as a node sees it. ``local``: rank → local rank of this node's ranks; ``home``: where processes of a lost
+    agent look for this one; ``returning``: whether there are such processes; ``worked``: a descriptor by which the
+    supervisor learns how far the ranks are; ``look``: seconds between looks at whether ranks work; ``leaving``: a
+    former agent knew that all ranks of the job have finished."""
 
     node: int
     nodes: int
@@ -40,8 +40,7 @@ class NodeSettings:
     job: str
     address: str
     env: dict[str, str]
-    return_socket: str
-    supervisor: int
+    home: Home
     returning: bool
     worked: int = -1
     look: float = LOOK
@@ -77,7 +76,7 @@ class NodeRanks:
         self._states: dict[int, Message] = {}
         """Rank → its state, sent when this node joins (again)."""
         self._return_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._return_socket.bind("\0" + settings.return_socket)
+        self._return_socket.bind("\0" + settings.home.name)
         self._return_socket.listen(64)
         self._return_socket.setblocking(False)
         self._joins_at = time.monotonic() + (RETURN if settings.returning else 0)
@@ -87,17 +86,14 @@ class NodeRanks:
         raise NotImplementedError
 
     def _adopt_ranks(self, ready: set[int]) -> None:
-        """Take over ranks of a former agent, until this node has joined."""
+        """Take over processes of a former agent; ranks until this node has joined."""
         if self._return_socket.fileno() not in ready:
             return
         try:
             sock, _ = self._return_socket.accept()
         except OSError:
             return
-        if self._joined:
-            sock.close()
-            return
-        state = self.ranks.adopt(sock)
+        state = self.ranks.adopt(sock, with_rank=not self._joined)
         if state is not None:
             self.adopted(state)
 
@@ -220,8 +216,6 @@ class NodeRanks:
             "world": self.settings.world,
             "inc": incarnation,
             "gen": generation,
-            "return": self.settings.return_socket,
-            "supervisor": self.settings.supervisor,
             "address": self.address,
             "env": env,
         }

@@ -11,21 +11,20 @@ import os
 import signal
 import socket
 import struct
-import subprocess
 import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from agents.training.agent.warm_processes import RETURNING, STOPPED, WarmProcesses, state
 from agents.training.frames import Connection, FrameError, Message
+from agents.training.home import AGENT_GONE, TAKEN, Home
 from agents.training.notices import say
 from agents.training.page import Page
 
 CLOSING = 2.0
 """Seconds to wait for killed processes at the end."""
-STOPPED = 0.4
-"""Seconds in the state stopped (SIGSTOP) after which a process counts as lost."""
 
 
 @dataclass
@@ -80,26 +79,21 @@ Event = RankMessage | ProcessLost | StartFailed
 
 
 class Ranks:
-    """Starts, stops and messages single ranks; replaces the warm process when it is lost."""
+    """Starts, stops and messages single ranks."""
 
-    def __init__(self, python: str, script: str, arguments: list[str], env: dict[str, str], spares: int) -> None:
-        self._command = [python, "-m", "agents.training.agent.warm"]
-        self._script, self._arguments, self._env = script, arguments, env
+    def __init__(
+        self, python: str, script: list[str], env: dict[str, str], spares: int, home: Home, returning: bool
+    ) -> None:
+        """``script`` with its arguments; ``returning``: processes of a former agent may come (`adopt`)."""
+        command = [python, "-m", "agents.training.agent.warm", home.name, str(home.supervisor), *script]
         self.spares = spares
         self.processes: dict[int, RankProcess] = {}
         self._slots = itertools.count(1)
-        self._warm: socket.socket | None = None
-        self._standby: socket.socket | None = None
-        """A fork of the warm process that replaces it at once; it shares its pages, so it costs almost nothing."""
-        self._warm_process: subprocess.Popen[bytes] | None = None
-        self._warm_pid = self._standby_pid = 0
-        self._helpers_stopped: dict[int, float] = {}
-        """Process → since when the warm process or its replacement is stopped."""
-        self._ready = False
         self._forks: deque[tuple[RankProcess, list[int]]] = deque()
-        self._warm_deaths = 0
         self._unexplained: dict[int, bool] = {}
-        self._warm_up()
+        now = time.monotonic()
+        self._warm = WarmProcesses(command, env, now + RETURNING if returning else now)
+        self._warm.watch(now)
 
     def of(self, rank: int) -> RankProcess | None:
         """The current process of a rank."""
@@ -135,16 +129,15 @@ class Ranks:
 
     def keep_spares(self) -> None:
         """Start spares up to the configured number."""
-        if not self._ready or self._forks:
+        if not self._warm.ready or self._forks:
             return
-        if self._standby is None and self._warm is not None:
-            self._fork_standby(self._warm)
+        self._warm.keep_standby()
         for _ in range(self.spares - sum(1 for one in self.processes.values() if one.rank is None)):
             self._fork()
 
     def descriptors(self) -> list[tuple[int, bool]]:
         """Descriptors to poll: (descriptor, also for writing)."""
-        found = [(one.fileno(), False) for one in (self._warm, self._standby) if one is not None]
+        found = [(descriptor, False) for descriptor in self._warm.descriptors()]
         for process in self.processes.values():
             if not process.silent:
                 found.append((process.line.fileno(), process.line.waiting))
@@ -155,11 +148,7 @@ class Ranks:
     def handle(self, ready: Iterable[int]) -> list[Event]:
         """Events of the descriptors that are ready."""
         descriptors = set(ready)
-        events: list[Event] = []
-        if self._warm and self._warm.fileno() in descriptors:
-            events += self._receive_from_warm()
-        if self._standby and self._standby.fileno() in descriptors:
-            self._receive_from_standby()
+        events = self._receive_from_warm(descriptors)
         for process in list(self.processes.values()):
             if process.pidfd in descriptors:
                 # its last messages first: it may have reported that it leaves
@@ -184,29 +173,18 @@ class Ranks:
                 process.stopped_at = now
             elif now - process.stopped_at >= STOPPED:
                 self.stop(process, f"was stopped (SIGSTOP) for {now - process.stopped_at:.1f} s and was ended")
-        for pid in (self._warm_pid, self._standby_pid):
-            if not pid or state(pid) != "T":
-                self._helpers_stopped.pop(pid, None)
-            elif now - self._helpers_stopped.setdefault(pid, now) >= STOPPED:
-                # its connection reports its end
-                os.kill(pid, signal.SIGKILL)
+        self._warm.watch(now)
 
     def close(self) -> None:
         """End every process of this node and wait for them."""
         for process in list(self.processes.values()):
             self.stop(process, "the job ends")
-        for sock in (self._warm, self._standby):
-            if sock is not None:
-                sock.close()
-        self._warm = self._standby = None
+        self._warm.close()
         for process in self.processes.values():
             process.line.close()
             if process.pidfd >= 0:
                 os.close(process.pidfd)
         self.processes.clear()
-        if self._warm_process:
-            self._warm_process.kill()
-            self._warm_process.wait()
         # the ranks are children of this process now; reap them all
         end = time.monotonic() + CLOSING
         while time.monotonic() < end:
@@ -215,16 +193,6 @@ class Ranks:
                     time.sleep(0.005)
             except ChildProcessError:
                 return
-
-    def _warm_up(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        command = [*self._command, str(theirs.fileno()), self._script, *self._arguments]
-        self._warm_process = subprocess.Popen(
-            command, env=self._env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0
-        )
-        theirs.close()
-        self._warm, self._ready, self._warm_pid = ours, False, self._warm_process.pid
 
     def _fork(self) -> RankProcess:
         ours, theirs = socket.socketpair()
@@ -236,50 +204,44 @@ class Ranks:
         return process
 
     def _send_forks(self) -> None:
-        while self._ready and self._warm and self._forks:
+        while self._forks:
             process, descriptors = self._forks[0]
-            try:
-                socket.send_fds(self._warm, [json.dumps({"slot": process.slot}).encode()], descriptors)
-            except BlockingIOError:
-                return
-            except OSError:
+            if not self._warm.fork(process.slot, descriptors):
                 return
             self._forks.popleft()
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _receive_from_warm(self) -> list[Event]:
+    def _receive_from_warm(self, ready: set[int]) -> list[Event]:
         events: list[Event] = []
-        while self._warm is not None:
-            try:
-                data, descriptors, _, _ = socket.recv_fds(self._warm, 1 << 16, 4)
-            except BlockingIOError:
-                break
-            except OSError:
-                data, descriptors = b"", []
-            if not data:
-                events += self._warm_lost()
-                break
-            message: dict[str, Any] = json.loads(data)
+        for came in self._warm.handle(ready):
+            message = came.message
             match message["t"]:
                 case "unable":
-                    self._warm_deaths = 99
-                    return [StartFailed(message["text"])]
-                case "warm":
-                    self._ready = True
-                    self._warm_deaths = 0
+                    return [*events, StartFailed(message["text"])]
+                case "lost":
+                    events += self._never_started()
                 case "forked":
-                    process = self.processes.get(message["slot"])
-                    if process is None:
-                        os.close(descriptors[0])
-                        continue
-                    process.pid, process.pidfd = message["pid"], descriptors[0]
-                    if process.ending:
-                        self.stop(process, process.ending)
+                    self._forked(message["slot"], message["pid"], came.descriptors[0])
                 case "ended":
                     self._explain(message["pid"], message["status"])
         self._send_forks()
         return events
+
+    def _forked(self, slot: int, pid: int, pidfd: int) -> None:
+        process = self.processes.get(slot)
+        if process is None:
+            os.close(pidfd)
+            return
+        process.pid, process.pidfd = pid, pidfd
+        if process.ending:
+            self.stop(process, process.ending)
+
+    def _never_started(self) -> list[Event]:
+        """Forks that the lost warm process was asked for and had not confirmed."""
+        waiting = {process.slot for process, _ in self._forks}
+        unborn = [one for one in self.processes.values() if not one.pid and one.slot not in waiting]
+        return [self._ended(one, "its process was never started") for one in unborn]
 
     def _explain(self, pid: int, status: int) -> None:
         """Record the exit status of a process, which its parent reports; usually its pidfd was faster."""
@@ -291,85 +253,66 @@ class Ranks:
             number = os.WTERMSIG(status)
             if number != signal.SIGKILL:
                 say(f"process {pid} was ended by {signal.Signals(number).name}")
-        elif os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        elif os.WIFEXITED(status) and os.WEXITSTATUS(status) not in (0, AGENT_GONE):
             say(f"process {pid} had ended with {os.WEXITSTATUS(status)}")
 
-    def _warm_lost(self) -> list[Event]:
-        assert self._warm is not None and self._warm_process is not None
-        self._warm.close()
-        self._warm_deaths += 1
-        self._warm_pid = 0
-        # forks that it was asked for and had not confirmed will not come
-        waiting = {process.slot for process, _ in self._forks}
-        unborn = [one for one in self.processes.values() if not one.pid and one.slot not in waiting]
-        events: list[Event] = [self._ended(one, "its process was never started") for one in unborn]
-        if self._standby is not None:
-            self._warm, self._standby, self._ready = self._standby, None, True
-            self._warm_pid, self._standby_pid = self._standby_pid, 0
-            self._send_forks()
-            return events
-        self._warm_process.kill()
-        code = self._warm_process.wait()
-        if self._warm_deaths > 5:
-            return [
-                *events,
-                StartFailed(f"{self._command[0]} ended with {code} while importing, {self._warm_deaths} times"),
-            ]
-        say("the warm process was lost; a new one is started")
-        self._warm_up()
-        return events
-
-    def _fork_standby(self, warm: socket.socket) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            socket.send_fds(warm, [b'{"standby": true}'], [theirs.fileno()])
-        except OSError:
-            # the warm process is lost; its connection reports that
-            ours.close()
-        else:
-            ours.setblocking(False)
-            self._standby = ours
-        theirs.close()
-
-    def _receive_from_standby(self) -> None:
-        assert self._standby is not None
-        try:
-            data = self._standby.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            self._standby_pid = int(json.loads(data)["pid"])
-        else:
-            self._standby.close()
-            self._standby, self._standby_pid = None, 0
-
-    def adopt(self, sock: socket.socket) -> dict[str, Any] | None:
-        """Take over a rank that a former node agent had started, by its first message on ``sock``: its state; None when
-        the message cannot be used."""
+    def adopt(self, sock: socket.socket, with_rank: bool) -> dict[str, Any] | None:
+        """Take over a process that a former node agent had started, by its first message on ``sock``: the state of a
+        rank; None for a spare, a warm process, and one that is not needed or whose message cannot be used.
+        ``with_rank``: ranks may still come."""
         sock.settimeout(1)
+        page: list[int] = []
         try:
-            data, descriptors, _, _ = socket.recv_fds(sock, 1 << 20, 1)
+            data, page, _, _ = socket.recv_fds(sock, 1 << 20, 1)
             pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             body = json.loads(data)
-            if uid != os.getuid() or not descriptors or self.of(int(body["rank"])) is not None:
-                raise ValueError("not a rank of ours")
-            process = RankProcess(next(self._slots), Connection(sock), Page(descriptors[0]), pid, os.pidfd_open(pid))
-            process.rank, process.incarnation = int(body["rank"]), int(body["inc"])
-            shards = {int(rank): str(shard) for rank, shard in body["shards"].items()}
+            if uid != os.getuid() or not page:
+                raise ValueError("not a process of ours")
+            if body.get("t") == "warm":
+                self._adopt_warm(sock, pid, page[0])
+                return None
+            process, state = self._adopted(sock, pid, page[0], body, with_rank)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             sock.close()
             return None
-        os.close(descriptors[0])
+        finally:
+            for descriptor in page:
+                os.close(descriptor)
+
         try:
-            sock.send(b"+")
+            sock.send(TAKEN)
         except OSError:
             # its end follows
             pass
         self.processes[process.slot] = process
+        return state
+
+    def _adopt_warm(self, sock: socket.socket, pid: int, descriptor: int) -> None:
+        with sock:
+            if self._warm.adopt(pid, descriptor):
+                sock.send(TAKEN)
+        self._send_forks()
+
+    def _adopted(
+        self, sock: socket.socket, pid: int, page: int, body: dict[str, Any], with_rank: bool
+    ) -> tuple[RankProcess, dict[str, Any] | None]:
+        """The process behind a message of a rank or a spare, and the rank's state. Raises what bad messages raise, and
+        ``ValueError`` when it is not needed."""
+        rank = body["rank"]
+        if rank is None:
+            if sum(1 for one in self.processes.values() if one.rank is None) >= self.spares:
+                raise ValueError("one spare too many")
+        elif not with_rank or self.of(int(rank)) is not None:
+            raise ValueError("the rank is not needed")
+        incarnation = int(body["inc"])
+        shards = {int(number): str(shard) for number, shard in body["shards"].items()}
         state = {name: body[name] for name in ("rank", "inc", "gen", "entered", "finished", "leaving", "done")}
-        return {**state, "shards": shards}
+
+        process = RankProcess(next(self._slots), Connection(sock), Page(page), pid, os.pidfd_open(pid))
+        if rank is None:
+            return process, None
+        process.rank, process.incarnation = int(rank), incarnation
+        return process, {**state, "shards": shards}
 
     def _receive(self, process: RankProcess) -> list[Event]:
         found: list[Event] = []
@@ -422,12 +365,3 @@ def _why(process: RankProcess) -> str:
     if os.WIFSIGNALED(process.status):
         return f"was killed by {signal.Signals(os.WTERMSIG(process.status)).name} (process {process.pid})"
     return f"ended with {os.waitstatus_to_exitcode(process.status)} (process {process.pid})"
-
-
-def state(pid: int) -> str:
-    """The state of a process, as a letter of /proc; "T": it is stopped. Empty when there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return chr(file.read().rpartition(b") ")[2][0])
-    except (OSError, IndexError):
-        return ""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.training.agent.ranks import STOPPED, state
+from agents.training.agent.warm_processes import STOPPED, state
 from agents.training.notices import say
 
 PR_SET_PDEATHSIG = 1

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import socket
 import threading
@@ -15,13 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from agents.training.frames import FrameDecoder, FrameError, Message, pack
+from agents.training.home import AGENT_GONE, Home
 from agents.training.worker import waiting
 from agents.training.worker.interruption import Interrupted
 
-AGENT_GONE = 86
-"""Exit code of a rank whose node agent is gone; its node counts as lost."""
-COMING_BACK = 20.0
-"""Seconds within which a new node agent must accept this rank."""
 FREE_AGAIN = (0.05, 0.15, 0.4, 1.0, 3.0, 10.0)
 """Seconds after which a rank that is still blocked is freed again: a socket may have been opened meanwhile."""
 
@@ -29,8 +25,10 @@ FREE_AGAIN = (0.05, 0.15, 0.4, 1.0, 3.0, 10.0)
 class Control:
     """Orders of the coordinator to this rank, for the threads that wait for them."""
 
-    def __init__(self, sock: socket.socket, page: int = -1) -> None:
+    def __init__(self, sock: socket.socket, page: int = -1, home: Home | None = None) -> None:
+        """``home``: where another agent is found when this one is lost."""
         sock.setblocking(True)
+        self.home = home
         self._page = page
         self._sock = sock
         self._sending = threading.Lock()
@@ -180,50 +178,35 @@ class Control:
 
     def _come_back(self) -> None:
         """Connect to the agent that replaces a lost one; training continues meanwhile. Exits when there is none."""
-        assignment = self.assignment
-        if assignment is None or not assignment.get("return"):
+        sock = self.home.come_back(self._state, self._page) if self.home is not None else None
+        if sock is None:
             os._exit(AGENT_GONE)
-        end = time.monotonic() + COMING_BACK
-        while time.monotonic() < end:
-            # without the supervisor the whole job has been ended
-            if not _alive(int(assignment["supervisor"])):
-                os._exit(AGENT_GONE)
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                sock.connect("\0" + assignment["return"])
-                sock.settimeout(5)
-                body = {
-                    "rank": assignment["rank"],
-                    "inc": assignment["inc"],
-                    "gen": self.generation,
-                    "entered": self.entered == self.generation,
-                    "finished": self.finished,
-                    "leaving": self.all_finished,
-                    "done": self.done,
-                    "shards": self.shards,
-                }
-                socket.send_fds(sock, [json.dumps(body).encode()], [self._page])
-                if sock.recv(1) != b"+":
-                    os._exit(AGENT_GONE)
-                sock.settimeout(None)
-            except OSError:
-                sock.close()
-                time.sleep(0.02)
-                continue
-            with self._sending:
-                self._sock.close()
-                self._sock = sock
-                with contextlib.suppress(OSError):
-                    if self.orders:
-                        sock.sendall(pack({"t": "orders"}, self.orders))
-            with self._changed:
-                # requests to the former agent will not be answered
-                for number, answer in self._answers.items():
-                    if answer is None:
-                        self._answers[number] = ({"t": "answer", "error": "the coordinator was lost"}, b"")
-                self._changed.notify_all()
-            return
-        os._exit(AGENT_GONE)
+        with self._sending:
+            self._sock.close()
+            self._sock = sock
+            with contextlib.suppress(OSError):
+                if self.orders:
+                    sock.sendall(pack({"t": "orders"}, self.orders))
+        with self._changed:
+            # requests to the former agent will not be answered
+            for number, answer in self._answers.items():
+                if answer is None:
+                    self._answers[number] = ({"t": "answer", "error": "the coordinator was lost"}, b"")
+            self._changed.notify_all()
+
+    def _state(self) -> Message:
+        """What another agent must know of this process; a spare has no rank."""
+        assignment = self.assignment or {}
+        return {
+            "rank": assignment.get("rank"),
+            "inc": assignment.get("inc", 0),
+            "gen": self.generation,
+            "entered": self.entered == self.generation,
+            "finished": self.finished,
+            "leaving": self.all_finished,
+            "done": self.done,
+            "shards": self.shards,
+        }
 
     def _take(self, message: Message, payload: bytes) -> None:
         kind = message["t"]
@@ -276,12 +259,3 @@ class Control:
         elif generation == self.generation:
             for call in self.left:
                 call()
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that its parent has not looked at yet does not."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] not in (b"Z", b"X")
-    except OSError:
-        return False

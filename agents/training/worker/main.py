@@ -12,6 +12,7 @@ import traceback
 import types
 from types import CodeType
 
+from agents.training.home import Home
 from agents.training.worker.interruption import TrainingError
 from agents.training.worker.process import CurrentRank, become
 
@@ -19,10 +20,10 @@ LEAVING = 1.5
 """Seconds for exit handlers (``atexit``), after which a finished rank exits anyway."""
 
 
-def run(sock: socket.socket, page: int, code: CodeType, path: str, arguments: list[str]) -> None:
+def run(sock: socket.socket, page: int, home: Home, code: CodeType, path: str, arguments: list[str]) -> None:
     """Run the script as ``__main__``; does not return."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    member = CurrentRank(sock, page)
+    member = CurrentRank(sock, page, home)
     become(member)
     member.control.start()
     module = types.ModuleType("__main__")

@@ -6,6 +6,7 @@ import os
 import socket
 from typing import Any
 
+from agents.training.home import Home
 from agents.training.page import Page
 from agents.training.worker.control import Control
 
@@ -16,8 +17,8 @@ BLOCKING = frozenset({"RANK", "LOCAL_RANK"})
 class CurrentRank:
     """A rank, or a spare that may become any rank."""
 
-    def __init__(self, sock: socket.socket, page: int) -> None:
-        self.control = Control(sock, page)
+    def __init__(self, sock: socket.socket, page: int, home: Home) -> None:
+        self.control = Control(sock, page, home)
         self.rank = self.local_rank = -1
         self.world = 0
         self.address = "127.0.0.1"

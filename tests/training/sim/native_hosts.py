@@ -13,6 +13,7 @@ from agents.training.agent.node_ranks import NodeSettings
 from agents.training.agent.ranks import ProcessLost, RankMessage
 from agents.training.agent.supervisor import ALL_FINISHED
 from agents.training.frames import Message
+from agents.training.home import Home
 from agents.training.tolerance.members import Limits
 
 if TYPE_CHECKING:
@@ -277,8 +278,8 @@ class Host:
             return
         local = {self.number * world.nproc + index: index for index in range(world.nproc)}
         settings = NodeSettings(
-            self.number, world.nodes, local, world.ranks, "job", "", {}, world.name(), 1, self.agents > 0, worked=-1,
-            leaving=self.leaving,
+            self.number, world.nodes, local, world.ranks, "job", "", {}, Home(world.name(), 1), self.agents > 0,
+            worked=-1, leaving=self.leaving,
         )  # fmt: skip
         coordinator = listener = link = None
         if self.number == 0:
