@@ -197,15 +197,18 @@ sys.exit(3 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
 """
 
 
-@pytest.mark.parametrize(("restarts", "code", "lives"), [("0", 1, 1), ("2", 0, 2)])
+@pytest.mark.parametrize(("announced", "restarts", "code", "lives"), [("on", "0", 1, 1), ("off", "2", 0, 2)])
 def test_without_a_job_and_a_manager_torch_restarts_as_configured(
-    restarts: str, code: int, lives: int, tmp_path: Path
+    announced: str, restarts: str, code: int, lives: int, tmp_path: Path
 ) -> None:
     job = Job(tmp_path, 1, nproc=1, controller=False)
     del job.environ["MINDX_TASK_ID"]
+    job.environ["TASKD_PROCESS_ENABLE"] = announced
     try:
         torchrun = job.torchrun(FAILS_ONCE, restarts=restarts)
         assert torchrun.wait(100) == code, job.output()
         assert len(job.lives(0)) == lives
+        # a manager that nothing announces is not waited for
+        assert ("the bus was not joined" in job.output()) == (announced == "on")
     finally:
         job.close()

@@ -1,8 +1,8 @@
 """The changes of `import taskd.python.adaptor.patch` to torch's elastic agent: it obeys the job's manager.
 
 The import is in `torch/distributed/run.py`; the changes are those of component/taskd/taskd/python/adaptor/patch.
-Without a MindCluster job (MINDX_TASK_ID is not set) and without a manager within 5 s, torch's own loop runs. A script
-that imports ``belay_training`` runs under Belay's node agent.
+Without a MindCluster job (MINDX_TASK_ID is not set) and without a manager, torch's own agent runs at once, unchanged. A
+script that imports ``belay_training`` runs under Belay's node agent.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ import importlib
 import logging
 import os
 import signal
+import socket
 from typing import Any, Final
 
 from agents.training import logs
+from agents.training.manager import constants
 
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS: Final = 32767
 LONE_JOIN_SECONDS: Final = 5.0
+"""Seconds to join a manager where no job is named."""
+ANSWER_SECONDS: Final = 0.3
+"""Seconds for a manager's port to accept a connection."""
 _MARK: Final = "_listens_to_manager"
 _restarts_asked: int | None = None
 _launched: Any = None
@@ -39,17 +44,26 @@ def apply() -> None:
         local.LocalElasticAgent._shutdown,
         launcher.launch_agent,
     )
-    own_restart = api.SimpleElasticAgent._restart_workers
+    own = {
+        name: getattr(local.LocalElasticAgent, name)
+        for name in ("_restart_workers", "_start_workers", "_stop_workers", "_monitor_workers")
+    }
+    own_signal = processes._get_default_signal
+
+    def unless_alone(name: str, function: Any) -> Any:
+        # without a manager torch's own agent starts, watches and restarts, with a new rendezvous for the whole pod
+        def chosen(self: Any, *given: Any, **named: Any) -> Any:
+            found = own[name] if getattr(self, "_lone", False) else function
+            return found(self, *given, **named)
+
+        return chosen
 
     def invoke_run(self: Any, role: str = "default") -> Any:
-        return listen(self, lambda: own_loop(self, role))
+        def alone() -> Any:
+            processes._get_default_signal = own_signal
+            return own_loop(self, role)
 
-    def restart(self: Any, worker_group: Any) -> None:
-        # without a manager torch's own loop restarts the whole pod with a new rendezvous
-        if getattr(self, "_lone", False):
-            own_restart(self, worker_group)
-        else:
-            ranks.restart_workers(self, worker_group)
+        return listen(self, alone)
 
     def shutdown(self: Any, death_sig: signal.Signals = signal.SIGTERM, *more: Any, **named: Any) -> None:
         found = ranks.contexts(self)
@@ -66,10 +80,8 @@ def apply() -> None:
 
     setattr(api.SimpleElasticAgent, _MARK, True)
     api.SimpleElasticAgent._invoke_run = invoke_run
-    api.SimpleElasticAgent._restart_workers = restart
-    local.LocalElasticAgent._start_workers = lambda self, group: ranks.start_workers(self, group)
-    local.LocalElasticAgent._stop_workers = lambda self, group: ranks.stop_workers(self, group)
-    local.LocalElasticAgent._monitor_workers = lambda self, group: ranks.monitor_workers(self, group)
+    for name in own:
+        setattr(local.LocalElasticAgent, name, unless_alone(name, getattr(ranks, name.removeprefix("_"))))
     local.LocalElasticAgent._shutdown = shutdown
     # the context of a rank is closed after the rank has ended: there is nothing to wait for
     processes._get_default_signal = lambda: signal.SIGKILL
@@ -93,14 +105,17 @@ def protected(agent: Any) -> Any:
 
 
 def listen(agent: Any, alone: Any) -> Any:
-    """Serve the pod's proxy, join the bus as its agent, run until the end."""
+    """Serve the pod's proxy, join the bus as its agent, run until the end; ``alone`` runs torch's own agent."""
+    if (result := protected(agent)) is not None:
+        return result
+    job = os.environ.get("MINDX_TASK_ID", "")
+    if not job and not manager_answers():
+        return leave_to_torch(agent, alone)
+
     from agents.training.taskd import bus_proxy
     from agents.training.taskd.bus_agent import JOIN_SECONDS, BusAgent, NoManager
     from agents.training.taskd.torch_ranks import TorchProcesses
 
-    if (result := protected(agent)) is not None:
-        return result
-    job = os.environ.get("MINDX_TASK_ID", "")
     rank = os.environ.get("RANK") or str(getattr(agent._worker_group.spec, "node_rank", None) or node_rank(agent))
     logs.to_file(f"agent-{rank}.log")
     proxy = start_proxy(rank, job)
@@ -113,14 +128,31 @@ def listen(agent: Any, alone: Any) -> Any:
         if job:
             raise
         log.warning("%s; MINDX_TASK_ID is not set, so torch's own agent continues", error)
-        agent._lone = True
-        if _restarts_asked is not None:
-            # the large number of restarts is for the manager; torch's own loop uses the requested number
-            agent._worker_group.spec.max_restarts = agent._remaining_restarts = _restarts_asked
-        return alone()
+        return leave_to_torch(agent, alone)
     finally:
         if proxy is not None:
             proxy.close()
+
+
+def manager_answers() -> bool:
+    """Whether a manager may be there for a launch that names no job: it is announced, or its port accepts."""
+    if os.environ.get("TASKD_PROCESS_ENABLE") == "on":
+        return True
+    port = int(constants.own_port(os.environ, "TASKD_MANAGER_PORT", constants.PORT))
+    try:
+        with socket.create_connection((manager_host(), port), ANSWER_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def leave_to_torch(agent: Any, alone: Any) -> Any:
+    """Run torch's own agent."""
+    agent._lone = True
+    if _restarts_asked is not None:
+        # the large number of restarts is for the manager; torch's own loop uses the requested number
+        agent._worker_group.spec.max_restarts = agent._remaining_restarts = _restarts_asked
+    return alone()
 
 
 def node_rank(agent: Any) -> int:
@@ -129,16 +161,20 @@ def node_rank(agent: Any) -> int:
     return int(getattr(handler, "rank", 0) or 0)
 
 
+def manager_host() -> str:
+    """Where the job's manager listens."""
+    local = os.environ.get("LOCAL_PROXY_ENABLE") == "on"
+    return "127.0.0.1" if local else os.environ.get("MASTER_ADDR") or "127.0.0.1"
+
+
 def start_proxy(rank: str, job: str) -> Any:
     """Start the pod's proxy; None when it is shared or cannot start, with the reason in the log."""
     from agents.training.taskd import bus_proxy
 
-    local = os.environ.get("LOCAL_PROXY_ENABLE") == "on"
-    host = "127.0.0.1" if local else os.environ.get("MASTER_ADDR") or "127.0.0.1"
     try:
         return bus_proxy.start(
             bus_proxy.address(bus_proxy.HOST, bus_proxy.port(os.environ)),
-            bus_proxy.address(host, bus_proxy.manager_port(os.environ)), rank, job,
+            bus_proxy.address(manager_host(), bus_proxy.manager_port(os.environ)), rank, job,
         )  # fmt: skip
     except OSError as error:
         log.error("no proxy: %s", error)
