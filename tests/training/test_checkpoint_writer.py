@@ -157,6 +157,29 @@ def test_saves_of_a_killed_rank_are_still_written(tmp_path: Path, client: Writer
     world.until(lambda: client.ask({"do": "status"})[0]["filling"] == 0)
 
 
+JOB = """
+import os, sys
+from pathlib import Path
+from agents.training.checkpoint.client import WriterClient
+from agents.training.checkpoint.settings import WriterSettings
+WriterClient(Path(sys.argv[1]), WriterSettings(capacity_gb=1), job=os.getpid()).connect()
+print("there", flush=True)
+input()
+"""
+
+
+def test_the_writing_process_ends_with_the_jobs_that_it_serves(tmp_path: Path):
+    command = [sys.executable, "-c", JOB, str(tmp_path)]
+    jobs = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [job.stdout and job.stdout.readline() for job in jobs] == ["there\n"] * 2
+    writer = world.pid_of(tmp_path)
+    assert writer is not None
+    jobs[0].communicate("\n")
+    assert world.alive(writer)
+    jobs[1].communicate("\n")
+    world.until(lambda: not world.alive(writer))
+
+
 def test_the_pool_stays_bounded_and_reports_that_it_is_full(tmp_path: Path, client: WriterClient):
     saver, paths = Saver(client), [tmp_path / f"{n}.pt" for n in range(3)]
     with ExitStack() as others:

@@ -61,10 +61,12 @@ def test_a_shard_of_fsdp_is_taken_from_its_copy(launch: Launch) -> None:
 @pytest.mark.xdist_group("training")
 @pytest.mark.timeout(300)
 def test_a_shard_without_a_copy_and_a_job_that_begins_again_come_from_checkpoints(
-    launch: Launch, tmp_path: Path
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calm = launch("sharded.py", STEPS, 0, 4, "fsdp", options=FOUR)
     assert calm.end(120) == 0, calm.errors()
+    work = tmp_path / "work"
+    monkeypatch.setenv("MINDIO_ACP_LOG_PATH", str(work))
     place = tmp_path / "checkpoints"
     options = (*FOUR, "--checkpoints", str(place), "--checkpoint-every", "5", "--checkpoint-keep", "0")
     job = launch("sharded.py", STEPS, 0.02, 4, "fsdp", options=options)
@@ -88,6 +90,10 @@ def test_a_shard_without_a_copy_and_a_job_that_begins_again_come_from_checkpoint
     assert again.end(120) == 0, again.errors()
     assert f"step-{newest.step:09d}" in again.errors()
     assert different(again, calm) == set()
+    # the contract that no process is left has no exception
+    writer = world.pid_of(work)
+    assert writer is not None
+    world.until(lambda: not world.alive(writer))
     resumed = [one.step for one in again.steps(0)]
     assert any(after <= before for before, after in itertools.pairwise(resumed)), "it began again"
     assert resumed.count(0) == 1, "and not at step 0"

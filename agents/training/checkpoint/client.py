@@ -79,7 +79,9 @@ class Resident:
 class WriterClient:
     """One connection of this process to the writing process of ``work``; safe for threads."""
 
-    def __init__(self, work: Path, settings: WriterSettings | None = None, owner: str = "") -> None:
+    def __init__(self, work: Path, settings: WriterSettings | None = None, owner: str = "", job: int = 0) -> None:
+        """``job``: the process with which this client's job ends (0: unknown)."""
+        self.job = job
         self.work, self.settings = work.absolute(), settings or WriterSettings()
         self.owner = owner or f"pid-{os.getpid()}"
         self._guard = threading.RLock()
@@ -119,7 +121,7 @@ class WriterClient:
     def _connected(self) -> socket.socket:
         end = wire.connect(self.work, REQUEST_WAIT_S)
         try:
-            wire.send(end, {"do": "hello"})
+            wire.send(end, {"do": "hello", "job": self.job})
             answer, _ = wire.receive(end)
         except (EOFError, ValueError) as error:
             end.close()

@@ -17,8 +17,9 @@ GIB = 1 << 30
 class WriterSettings:
     """``capacity_gb`` of the pool (GiB), ``threads`` that copy in a rank, ``slice_mb`` that a thread copies at a time,
     ``writers`` saves that are written at once, ``forever``: failed saves are tried for ever, ``idle_s``: seconds
-    without clients and work after which the writing process exits. ``peer_listen`` (host:port) takes copies of another
-    host, ``peer`` gets copies of ours; ``peer_secret`` is a file that both know.
+    without clients and work after which the writing process exits; it exits at once when all its clients named their
+    jobs and these have ended. ``peer_listen`` (host:port) takes copies of another host, ``peer`` gets copies of ours;
+    ``peer_secret`` is a file that both know.
     """
 
     capacity_gb: int = 128

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.training.checkpoint import blocks, durable, peers, sources, sums, wire
+from agents.training.checkpoint.client_jobs import ClientJobs
 from agents.training.checkpoint.errors import CheckpointError, Damaged
 from agents.training.checkpoint.jobs import WriteJob, WriteQueue
 from agents.training.checkpoint.peers import SentContent
@@ -59,16 +60,19 @@ class Writer:
         self.clients: dict[int, socket.socket] = {}
         self._numbers = itertools.count(1)
         self._last = time.monotonic()
+        self._jobs = ClientJobs()
         self._probe = 0.0
         self.stopping = False
 
     def serve(self) -> None:
-        """Accept clients until nothing has happened for ``idle_s`` seconds, or until :meth:`stop`."""
-        self.listener.settimeout(1.0)
+        """Accept clients until their jobs have ended, nothing has happened for ``idle_s`` seconds, or until
+        :meth:`stop`."""
+        self.listener.settimeout(0)
         while not self.stopping:
+            self._jobs.wait(self.listener, 1.0)
             try:
                 end, _ = self.listener.accept()
-            except TimeoutError:
+            except BlockingIOError:
                 if self._idle():
                     break
                 continue
@@ -97,6 +101,10 @@ class Writer:
             status = self.jobs.status()
             if self.clients or status["waiting"] or status["running"]:
                 self._last = time.monotonic()
+                return False
+            # copies of another host outlive the job of this one
+            if self._jobs.ended() and not self.settings.peer_listen:
+                return True
             return time.monotonic() - self._last > self.settings.idle_s
 
     def _serve_client(self, number: int, end: socket.socket) -> None:
@@ -130,6 +138,7 @@ class Writer:
         return answer if isinstance(answer, tuple) else (answer, None)
 
     def _do_hello(self, client: int, request: dict[str, Any]) -> dict[str, Any]:
+        self._jobs.came(request.get("job"))
         return {"version": wire.VERSION, "pid": os.getpid(), "capacity": self.pool.limit}
 
     def _do_allocate(self, client: int, request: dict[str, Any]) -> dict[str, Any] | tuple[dict[str, Any], int]:

@@ -24,6 +24,7 @@ from agents.training.tolerance.donors import LAYOUT_MARK
 from agents.training.worker.buckets import Buckets
 from agents.training.worker.interruption import TrainingError
 from agents.training.worker.loaders import Loaders
+from agents.training.worker.process import current
 from agents.training.worker.protected import Protected
 
 log = logging.getLogger("belay.checkpoint")
@@ -200,7 +201,9 @@ class PeriodicCheckpoints:
 
     def _of(self, index: int, count: int) -> Files:
         if self._saver is None:
-            self._saver = Saver(WriterClient(work_folder(), self._settings, f"shard-{index}"))
+            member = current()
+            job = member.control.home.supervisor if member is not None and member.control.home is not None else 0
+            self._saver = Saver(WriterClient(work_folder(), self._settings, f"shard-{index}", job))
         return Files(
             self.folder, index, count, shared=self._shared, keep=self.keep, through=self._saver,
             objects=self._objects, peer=bool(self._settings.peer),
