@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.controller.pass_monitor import PassMonitor
+from engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
 from engine.controller.pass_reporter import PassReporter
 from engine.kube import CONFIGMAP, LEASE, Kube, Object
 from engine.kube.lease import CEILING_SECONDS, shard_lease
@@ -17,7 +17,7 @@ from engine.model.freshness import Hindrance, LastPass, missing_pass, missing_si
 from engine.serve.engine_client import EngineClient
 from engine.status.status_reader import read_status
 from engine.store import StoreUnavailable
-from engine.wire import names, passinfo
+from engine.wire import names, passinfo, sync
 from tests.loop_world import Cluster, cluster  # noqa: F401
 
 NOW = 1_800_000_000.0
@@ -177,6 +177,36 @@ def test_the_controller_says_why_no_pass_comes(
 
     world.cluster.run(world.worker.completed("main-2-cd", "abc"))
     assert world.last().problem == "" and world.last().identifier == "main-2-cd"
+
+
+def test_the_main_shards_controller_watches_the_other_shards(cluster: Cluster) -> None:  # noqa: F811
+    world = World(cluster)
+    beats: Any = world.beats
+
+    def monitor_of(shard: str) -> PassMonitor:
+        watching = PassReporter(cluster.kube, shard, "ctl", EVERY, clock=world.time.clock, wall=world.time.wall)
+        return PassMonitor(cluster.kube, shard, watching, beats, lambda: 0, clock=world.time.clock)
+
+    rows = [{"type": kind, "status": "True", "reason": "R", "message": "m"} for kind in ("Applied", "Ready")]
+    part = {
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "belay-sync.far", "namespace": names.SYSTEM, "labels": {names.ABOUT_LABEL: sync.PART}},
+        "data": {sync.SHARD: "far", sync.CONDITIONS: json.dumps(rows)},
+    }  # fmt: skip
+    cluster.run(cluster.kube.create(CONFIGMAP, part))
+    far = PassReporter(cluster.kube, "far", "worker-9", EVERY, clock=world.time.clock, wall=world.time.wall)
+    cluster.run(far.completed("far-1-ab", "abc"))
+    stopped(world)
+    others = OtherShardsMonitor(cluster.kube, monitor_of)
+    for _ in range(12):
+        world.time.seconds += 5
+        cluster.run(others.look())
+
+    said = sync.parse_part(cluster.get(CONFIGMAP, "belay-sync.far", names.SYSTEM) or {})
+    assert {row["type"]: (row["status"], row["reason"]) for row in said.conditions} == {
+        "Applied": ("Unknown", "NoPass"), "Ready": ("Unknown", "NoPass"),
+    }  # fmt: skip
+    assert world.ready()["status"] == "True", "the main shard's own passes are its own monitor's"
 
 
 def test_a_hindered_worker_says_so_once_it_has_lasted(cluster: Cluster) -> None:  # noqa: F811

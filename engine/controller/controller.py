@@ -17,7 +17,7 @@ import redis.asyncio
 
 from engine import hot_loops, log
 from engine.controller.broker import RECONCILE, waiting
-from engine.controller.pass_monitor import PassMonitor
+from engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
 from engine.controller.pass_reporter import PassReporter
 from engine.controller.revision_feed import RevisionFeed
 from engine.controller.snapshot_feed import RETRY_SECONDS, SnapshotFeed, wait
@@ -41,6 +41,7 @@ from engine.store import (
     connect_async,
 )
 from engine.wire import leases
+from engine.wire.names import MAIN_SHARD
 
 _log = log.get("controller")
 TICK_SECONDS = 0.25
@@ -74,6 +75,7 @@ class Controller:
     ) -> None:
         self._settings = settings
         self._shard = settings.shard
+        self._kube = kube
         self._send = send
         self._clock = clock
         self._asynchronous: redis.asyncio.Redis = connect_async(settings.redis_url)
@@ -102,13 +104,9 @@ class Controller:
             duration=settings.lease,
             ended=self.liveness.is_dead,
         )
-        self._monitor = PassMonitor(
-            kube,
-            settings.shard,
-            PassReporter(kube, settings.shard, settings.identity, settings.resync),
-            self._passes,
-            functools.partial(waiting, client, ("plan",)),
-        )
+        self._queued = functools.partial(waiting, client, ("plan",))
+        self._monitor = self._monitor_of(settings.shard)
+        self._other_shards = OtherShardsMonitor(kube, self._monitor_of)
         self._renewing = asyncio.Lock()
         self._stop = asyncio.Event()
 
@@ -146,6 +144,10 @@ class Controller:
     def stop(self) -> None:
         """End ``run`` soon, releasing the Lease."""
         self._stop.set()
+
+    def _monitor_of(self, shard: str) -> PassMonitor:
+        reporter = PassReporter(self._kube, shard, self._settings.identity, self._settings.resync)
+        return PassMonitor(self._kube, shard, reporter, self._passes, self._queued)
 
     def watched_holders(self) -> list[str]:
         """The identities whose death lets this controller lead: the holder of the Lease."""
@@ -191,6 +193,8 @@ class Controller:
         parts = [reflector.run() for reflector in self._snapshot.reflectors]
         parts += [self._renew_lease(), self._snapshot.run(), self._dispatch(), self._stop_requested()]
         parts.append(self._monitor.run())
+        if self._shard == MAIN_SHARD:
+            parts.append(self._other_shards.run())
         if not reported:
             parts.append(self._report_source_again())
         if self._revision.following:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Final
 
 from engine.controller.pass_reporter import PassReporter
-from engine.kube import LEASE, Kube, KubeError
+from engine.kube import CONFIGMAP, LEASE, Kube, KubeError
 from engine.kube.lease import CEILING_SECONDS, NAMESPACE, shard_lease_name
 from engine.model.freshness import Hindrance
 from engine.store import PassStore, StoreUnavailable
+from engine.wire import names, sync
 
 LOOK_SECONDS: Final = 5.0
 SAY_SECONDS: Final = 30.0
@@ -92,3 +93,31 @@ class PassMonitor:
         except KubeError:
             return ""
         return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
+
+
+class OtherShardsMonitor:
+    """What the main shard's controller does for the other shards, whose own controllers may be gone: it watches their
+    passes too. ``monitor_of`` makes the monitor of a shard.
+    """
+
+    def __init__(self, kube: Kube, monitor_of: Callable[[str], PassMonitor]) -> None:
+        self._kube, self._monitor_of = kube, monitor_of
+        self._monitors: dict[str, PassMonitor] = {}
+
+    async def run(self) -> None:
+        """Look every few seconds until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look at every shard that has published its part of ``belay-sync``."""
+        try:
+            listing = await self._kube.list(CONFIGMAP, names.SYSTEM, f"{names.ABOUT_LABEL}={sync.PART}")
+        except KubeError:
+            return
+        shards = sorted({str((part.get("data") or {}).get(sync.SHARD) or "") for part in listing.items} - {""})
+        known = self._monitors
+        self._monitors = {shard: known.get(shard) or self._monitor_of(shard) for shard in shards}
+        for monitor in self._monitors.values():
+            await monitor.look()

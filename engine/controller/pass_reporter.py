@@ -94,8 +94,7 @@ class PassReporter:
                 await self._kube.patch(CONFIGMAP, patch["metadata"]["name"], patch, names.SYSTEM)
             except NotFound:
                 await self._kube.create(CONFIGMAP, patch)
-            if self._shard == names.MAIN_SHARD:
-                await self._doubt(problem)
+            await self._doubt(problem)
         except Conflict:
             return  # another process was faster
         except KubeError as error:
@@ -107,8 +106,9 @@ class PassReporter:
         return allowed_seconds(self._every)
 
     async def _doubt(self, problem: str) -> None:
-        """``Ready`` and ``Applied`` of ``belay-sync`` become Unknown; the next pass writes them again."""
-        live = await self._kube.get(CONFIGMAP, names.SYNC, names.SYSTEM)
+        """``Ready`` and ``Applied`` of the shard's ``belay-sync`` become Unknown; the next pass writes them again."""
+        name = names.sync_config_map(self._shard)
+        live = await self._kube.get(CONFIGMAP, name, names.SYSTEM)
         data: dict[str, Any] = (live or {}).get("data") or {}
         try:
             rows = json.loads(str(data.get("conditions.json") or "[]"))
@@ -125,7 +125,7 @@ class PassReporter:
         }  # fmt: skip
         version = live["metadata"].get("resourceVersion")
         await self._kube.patch(
-            CONFIGMAP, names.SYNC, {"metadata": {"resourceVersion": version}, "data": changed}, names.SYSTEM
+            CONFIGMAP, name, {"metadata": {"resourceVersion": version}, "data": changed}, names.SYSTEM
         )
         _log.warning("no pass", shard=self._shard, since=self._seen, reason=problem)
 

@@ -42,7 +42,15 @@ from engine.plan import resolve_roles
 from engine.replay import recording
 from engine.replay.summary import write_digest
 from engine.settings import Settings
-from engine.status import PublishedPools, forgotten, memory_bodies, status_bodies, surplus, sync_body
+from engine.status import (
+    PublishedPools,
+    forgotten,
+    memory_bodies,
+    outdated_parts,
+    status_bodies,
+    surplus,
+    sync_bodies,
+)
 from engine.status.conditions import INFO, StatusCondition
 from engine.status.waiting_pods import waiting
 from engine.store import (
@@ -54,6 +62,7 @@ from engine.store import (
     StoredRevisions,
     StoredSnapshots,
 )
+from engine.wire.names import MAIN_SHARD
 
 _log = get("reconcile")
 RECORDED_BYTES = 64 * 1024 * 1024
@@ -217,8 +226,9 @@ class Shard:
             raise
         bodies = memory_bodies(plan, observed, self.name, desired, self.cache)
         state = self.revision.state(observed, self.cache)
-        if set(state.inventory or ()) - set(observed.inventory or ()):
-            bodies.append(sync_body(state, plan, observed))  # objects must be in the inventory before they are created
+        if self.name == MAIN_SHARD and set(state.inventory or ()) - set(observed.inventory or ()):
+            # objects must be in the inventory before they are created
+            bodies += sync_bodies(state, plan, observed, desired, self.name)
         writes = await self.status.write_memories(bodies)
         await self.status.delete_memories(forgotten(plan, observed, self.cache))
         return writes if spent is None else [spent, *writes]
@@ -285,6 +295,7 @@ class Shard:
         await self.status.write_held_events(plan)
         await self.status.write_release_events(observed, plan)
         await self.status.delete_status(self._pools.outdated(self.name, bodies, desired))
+        await self.status.delete_status(outdated_parts(observed, desired, self.name))
         await self.status.delete_status(
             surplus(observed, bodies, jobs=roles["aggregate"] == "on", links=desired.has_git)
         )

@@ -36,10 +36,9 @@ class FaultSubscriptions(msgspec.Struct, frozen=True):
         """Whether the service's controller is subscribed."""
         return service in self.services and not self.is_old(now_ms)
 
-    def age_sentence(self, now_ms: int) -> str:
-        """Who wrote it when."""
-        seconds = (now_ms - self.time_ms) // 1000
-        return f"written {seconds} s ago ({rfc3339(self.time_ms / 1000)}) by server {self.server}, epoch {self.epoch}"
+    def source_sentence(self) -> str:
+        """Who wrote it when. It names no age, with which the status would change in every pass."""
+        return f"was last written at {rfc3339(self.time_ms / 1000)} by server {self.server}, epoch {self.epoch}"
 
 
 NO_SUBSCRIPTIONS: Final = FaultSubscriptions()

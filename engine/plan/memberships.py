@@ -22,7 +22,7 @@ from engine.model.times import rfc3339
 from engine.plan.products import Products
 from engine.plan.rules.in_force import previous_pools
 from engine.plan.scope import Scope
-from engine.wire.names import DEFAULT_POOL
+from engine.wire.names import DEFAULT_POOL, MAIN_SHARD
 
 #: For how long an edit of pools is reported (24 h).
 SHOWN_MS: Final = 86_400_000
@@ -76,8 +76,10 @@ _PLACES: Final = CacheKey("pools and products of nodes", Slot[_Places])
 
 
 def run(scope: Scope) -> None:
-    """Report what selects or covers nothing, and nodes that the last edits took from their pools."""
-    if not scope.observed.nodes:
+    """Report what selects or covers nothing, and nodes that the last edits took from their pools; one shard does it for
+    all.
+    """
+    if not scope.observed.nodes or scope.shard != MAIN_SHARD:
         return
     scope.diagnostics += idle_declarations(scope.desired, scope.observed.nodes, scope.cache)
     _remember_edit(scope)

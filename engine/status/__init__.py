@@ -24,10 +24,11 @@ from engine.status.pools import PublishedPools
 from engine.status.queues import queue_body
 from engine.status.readers import NOTHING
 from engine.status.rescheduling import scheduler_bodies
+from engine.status.shards import outdated_parts
 from engine.status.statistics import statistic
 from engine.status.summaries import job_summaries, published_summaries
 from engine.status.switches import share_bodies
-from engine.status.sync_status import SyncState, manual_bodies, pool_bodies, sync_body
+from engine.status.sync_status import SyncState, manual_bodies, pool_bodies, sync_bodies, sync_body
 from engine.status.writer import WriteTracker, is_foreign
 from engine.wire.names import MAIN_SHARD
 
@@ -41,8 +42,10 @@ __all__ = [
     "forgotten",
     "is_foreign",
     "memory_bodies",
+    "outdated_parts",
     "status_bodies",
     "surplus",
+    "sync_bodies",
     "sync_body",
 ]
 
@@ -61,7 +64,8 @@ def status_bodies(
     The NPU scheduler's ConfigMaps are included unless a live Volcano holds that role (``state.roles``). ``desired``
     holds the products that policies may name; ``cache`` is the one that the pass used.
     """
-    bodies = [sync_body(state, plan, observed), *pool_bodies(plan), *manual_bodies(plan, observed)]
+    bodies = sync_bodies(state, plan, observed, desired, shard)
+    bodies += [*pool_bodies(plan), *manual_bodies(plan, observed)]
     bodies += map_bodies(plan, observed, desired, shard, cache)
     bodies.append(queue_body(plan, observed, desired, shard, cache))
     bodies += share_bodies(plan, observed)

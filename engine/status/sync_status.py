@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from pydantic.alias_generators import to_camel
 
+from engine.documents import Desired
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
@@ -17,8 +18,11 @@ from engine.model.plan import REFUSED, Plan, PruneHold, ShadowChange
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.status.bodies import bounded_list, config_map, text
-from engine.status.conditions import READY, StatusCondition, condition_row, conditions, standing
+from engine.status.conditions import READY, Standing, StatusCondition, condition_row, conditions, standing
+from engine.status.readers import NOTHING
+from engine.status.shards import PublishedPart, declared_shards, of_all_shards, published_parts, rows_with_shard
 from engine.wire import manualinfo, names, sync
+from engine.wire.names import MAIN_SHARD
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY_NODE: Final = NodeHealth.HEALTHY
@@ -72,42 +76,58 @@ def manual_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     return [config_map(names.SYSTEM, names.MANUAL, manualinfo.build(shown), {names.ABOUT_LABEL: "manual"})]
 
 
-def sync_body(state: SyncState, plan: Plan, observed: Observed) -> dict[str, Any]:
-    """``belay-sync``."""
-    stands = standing(plan, observed, state.declared)
-    rows = conditions(state.conditions, state.in_force, plan, stands)
+def sync_bodies(
+    state: SyncState, plan: Plan, observed: Observed, desired: Desired = NOTHING, shard: str = MAIN_SHARD
+) -> list[dict[str, Any]]:
+    """``belay-sync`` of the main shard, which holds what every shard says; of another declared shard its part."""
+    if shard == MAIN_SHARD:
+        return [sync_body(state, plan, observed, published_parts(observed, desired))]
+    return [part_body(state, plan, shard)] if shard in declared_shards(desired) else []
+
+
+def part_body(state: SyncState, plan: Plan, shard: str) -> dict[str, Any]:
+    """``belay-sync.<shard>``: what this shard's passes add to ``belay-sync``."""
+    rows = conditions(state.conditions, state.in_force, plan, Standing())
     findings = sorted({*state.diagnostics, *plan.diagnostics})
-    shown, left_out = bounded_list([msgspec.to_builtins(d) for d in findings], _DIAGNOSTICS_BYTES)
-    deferred, more = bounded_list(
-        [
-            {"action": kind_of(d.action), "what": d.action.message, "budget": d.budget, "until": d.until}
-            | ({"confirm": d.confirm} if d.confirm else {})
-            for d in plan.deferred
-            if d.budget != REFUSED
-        ],
-        _LIST_BYTES,
-    )
+    data = {
+        sync.SHARD: shard,
+        sync.ATTEMPTED: state.attempted,
+        sync.APPLIED: state.applied,
+        sync.CONDITIONS: text([condition_row(row) for row in rows]),
+        **_readiness(rows),
+        **_lists(findings, _deferred_rows(plan), _refused_rows(plan), list(map(_shadow, plan.shadows))),
+    }
+    return config_map(names.SYSTEM, names.sync_config_map(shard), data, {names.ABOUT_LABEL: sync.PART})
+
+
+def sync_body(state: SyncState, plan: Plan, observed: Observed, parts: Sequence[PublishedPart] = ()) -> dict[str, Any]:
+    """``belay-sync``. ``parts`` are what the other shards published."""
+    stands = standing(plan, observed, state.declared)
+    own = conditions(state.conditions, state.in_force, plan, stands)
+    rows = of_all_shards(own, state.applied, parts)
+    findings = {*state.diagnostics, *plan.diagnostics}
+    deferred, refused = _deferred_rows(plan), _refused_rows(plan)
+    shadows = list(map(_shadow, plan.shadows))
+    for one in parts:
+        if one.part is not None:
+            findings.update(one.part.diagnostics)
+            deferred += rows_with_shard(one.shard, one.part.deferred)
+            refused += rows_with_shard(one.shard, one.part.refusals)
+            shadows += rows_with_shard(one.shard, one.part.shadows)
+
     data = {
         sync.ATTEMPTED: state.attempted,
         sync.APPLIED: state.applied,
-        "conditions.json": text([condition_row(row) for row in rows]),
+        sync.CONDITIONS: text([condition_row(row) for row in rows]),
         **_readiness(rows),
         sync.OBJECTS: text(stands.counts),
-        "diagnostics.json": text(shown),
-        "summary": _summary(findings),
-        "deferred.json": text(deferred),
         "roles.json": text({to_camel(role): state.roles[role] for role in sorted(state.roles)}),
         **sync.file_versions_data(state.remembered),
+        **_lists(sorted(findings), deferred, refused, shadows),
     }
-    if plan.refusals:
-        data[sync.REFUSALS] = text(bounded_list([row.document() for row in plan.refusals], _SMALL_BYTES)[0])
     if plan.ignored:
         ignored = bounded_list([msgspec.to_builtins(one) for one in plan.ignored], _SMALL_BYTES)[0]
         data[sync.IGNORED] = text(ignored)
-    if left_out or more:
-        data["leftOut"] = f"{left_out} diagnostics and {more} deferred actions are not shown"
-    if plan.shadows:
-        data["shadow.json"] = text(bounded_list([_shadow(change) for change in plan.shadows], _LIST_BYTES)[0])
     if plan.held_prune is not None:
         data[sync.HELD_PRUNE] = text(_held_prune(plan.held_prune))
     if plan.history.prunes:
@@ -115,6 +135,40 @@ def sync_body(state: SyncState, plan: Plan, observed: Observed) -> dict[str, Any
     if state.inventory is not None:
         data[sync.INVENTORY] = sync.inventory_text(state.inventory)
     return config_map(names.SYSTEM, names.SYNC, data, {names.ABOUT_LABEL: "sync"})
+
+
+def _deferred_rows(plan: Plan) -> list[dict[str, Any]]:
+    """What a budget or a window holds back."""
+    return [
+        {"action": kind_of(d.action), "what": d.action.message, "budget": d.budget, "until": d.until}
+        | ({"confirm": d.confirm} if d.confirm else {})
+        for d in plan.deferred
+        if d.budget != REFUSED
+    ]
+
+
+def _refused_rows(plan: Plan) -> list[dict[str, Any]]:
+    """What the API server refuses."""
+    return [row.document() for row in plan.refusals]
+
+
+def _lists(
+    findings: Sequence[Diagnostic],
+    deferred: list[dict[str, Any]],
+    refused: list[dict[str, Any]],
+    shadows: list[dict[str, Any]],
+) -> dict[str, str]:
+    """The lists that grow with the cluster, as much of each as fits."""
+    shown, left_out = bounded_list([msgspec.to_builtins(d) for d in findings], _DIAGNOSTICS_BYTES)
+    held, more = bounded_list(deferred, _LIST_BYTES)
+    data = {sync.DIAGNOSTICS: text(shown), "summary": _summary(findings), sync.DEFERRED: text(held)}
+    if refused:
+        data[sync.REFUSALS] = text(bounded_list(refused, _SMALL_BYTES)[0])
+    if shadows:
+        data[sync.SHADOW] = text(bounded_list(shadows, _LIST_BYTES)[0])
+    if left_out or more:
+        data["leftOut"] = f"{left_out} diagnostics and {more} deferred actions are not shown"
+    return data
 
 
 def _readiness(rows: Sequence[StatusCondition]) -> dict[str, str]:

@@ -96,6 +96,11 @@ def history_config_map(shard: str) -> str:
     return HISTORY if shard == MAIN_SHARD else bounded(f"{HISTORY}.{shard}")
 
 
+def sync_config_map(shard: str) -> str:
+    """``belay-sync`` of the main shard, ``belay-sync.<shard>`` of another shard."""
+    return SYNC if shard == MAIN_SHARD else bounded(f"{SYNC}.{shard}")
+
+
 def source_config_map(shard: str) -> str:
     """``belay-source`` of the main shard, ``belay-source.<shard>`` of another shard."""
     return SOURCE if shard == MAIN_SHARD else bounded(f"{SOURCE}.{shard}")

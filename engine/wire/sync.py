@@ -8,11 +8,11 @@ contents: the last valid ones, and those that stay in force while files are reje
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from engine.model.diagnostics import ObjectKey
+from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.wire import formats
 from engine.wire.errors import WireError
 from engine.wire.names import SYNC
@@ -20,32 +20,47 @@ from engine.wire.names import SYNC
 __all__ = [
     "APPLIED",
     "ATTEMPTED",
+    "CONDITIONS",
+    "DEFERRED",
+    "DIAGNOSTICS",
     "HELD_PRUNE",
     "IGNORED",
     "INVENTORY",
     "OBJECTS",
+    "PART",
     "PRUNE_BASE",
     "READY",
     "READY_MESSAGE",
     "READY_REASON",
     "REFUSALS",
+    "SHADOW",
+    "SHARD",
     "RetainedFiles",
+    "ShardPart",
     "FileVersions",
     "WireError",
     "inventory_text",
     "parse_ignored",
+    "parse_part",
     "parse_inventory",
     "parse_file_versions",
     "prune_base",
     "file_versions_data",
 ]
 
+PART: Final = "sync-part"
+"""Value of the label ``belay.dev/about`` on ``belay-sync.<shard>``."""
+SHARD: Final = "shard"
 ATTEMPTED = "attemptedRevision"
 APPLIED = "appliedRevision"
 INVENTORY = "inventory.json"
 IGNORED = "ignored.json"
 REFUSALS = "refusals.json"
 """What the API server refuses, with its answers."""
+CONDITIONS = "conditions.json"
+DIAGNOSTICS = "diagnostics.json"
+DEFERRED = "deferred.json"
+SHADOW = "shadow.json"
 OBJECTS = "objects.json"
 """How many declared objects are in force, waiting, held back, refused."""
 READY, READY_REASON, READY_MESSAGE = "ready", "readyReason", "readyMessage"
@@ -58,6 +73,8 @@ LAST_GOOD = "lastGood.json"
 REFUSED = "refused.json"
 MAX_REFUSED_BYTES: Final = 200 * 1024
 """Largest list of rejected files in bytes; a larger one is dropped and marked incomplete."""
+
+_Row = TypeVar("_Row")
 
 
 class RetainedFiles(msgspec.Struct, frozen=True):
@@ -85,6 +102,19 @@ class FileVersions(msgspec.Struct, frozen=True):
         named.update(blob for one in self.kept for _, blob in one.versions)
         named.update(self.refused.values())
         return frozenset(blob for blob in named if not blob.startswith("!"))
+
+
+class ShardPart(msgspec.Struct, frozen=True):
+    """What ``belay-sync.<shard>`` says: the shard's revision in force, its conditions and findings, and rows of what is
+    held back, refused and only in shadow, as they are published.
+    """
+
+    applied: str = ""
+    conditions: tuple[dict[str, str], ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    deferred: tuple[dict[str, Any], ...] = ()
+    refusals: tuple[dict[str, Any], ...] = ()
+    shadows: tuple[dict[str, Any], ...] = ()
 
 
 class _RefusedFiles(msgspec.Struct, frozen=True):
@@ -149,6 +179,29 @@ def parse_ignored(config_map: Mapping[str, Any]) -> frozenset[str]:
     except (msgspec.DecodeError, RecursionError, TypeError, UnicodeError):
         return frozenset()
     return frozenset(row.get("object", "") for row in rows)
+
+
+def parse_part(config_map: Mapping[str, Any]) -> ShardPart:
+    """The part of another shard; a key that cannot be read counts as empty."""
+    data = config_map.get("data")
+    texts = data if isinstance(data, Mapping) else {}
+    return ShardPart(
+        applied=str(texts.get(APPLIED) or ""),
+        conditions=_rows(texts.get(CONDITIONS), dict[str, str]),
+        diagnostics=_rows(texts.get(DIAGNOSTICS), Diagnostic),
+        deferred=_rows(texts.get(DEFERRED), dict[str, Any]),
+        refusals=_rows(texts.get(REFUSALS), dict[str, Any]),
+        shadows=_rows(texts.get(SHADOW), dict[str, Any]),
+    )
+
+
+def _rows(text: object, kind: type[_Row]) -> tuple[_Row, ...]:
+    if not isinstance(text, str):
+        return ()
+    try:
+        return msgspec.json.decode(text, type=tuple[kind, ...])  # type: ignore[valid-type]
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return ()
 
 
 def prune_base(config_map: Mapping[str, Any]) -> str:

@@ -222,7 +222,7 @@ def _diagnose_subscriptions(scope: Scope) -> None:
     lost = {_mindie_service(pod) for pod in scope.observed.pods.values()} & record.services
     if lost:
         text = (
-            f"{record.age_sentence(scope.now_ms)}, which serves no more: the MindIE servers of {len(lost)} inference "
+            f"{record.source_sentence()}, which serves no more: the MindIE servers of {len(lost)} inference "
             "services are rescheduled at once by a RestartRequest, as if their controllers were not subscribed, until "
             "a belay server serves gRPC again and the controllers connect to it"
         )

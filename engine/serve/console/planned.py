@@ -52,6 +52,7 @@ def document_of(
         *job_status(plan, observed, desired, cache),
     ]
     found = data_of(bodies)
+    found[names.SYNC] = found.get(names.sync_config_map(shard), {})
     for key, raw in observed.objects.items():
         if key.namespace == names.SYSTEM and key.kind == "ConfigMap" and key.name.startswith(names.REVISIONS):
             found |= data_of([raw])

@@ -101,6 +101,7 @@ def _sync(obj: Any) -> None:
     sync.parse_file_versions(obj)
     sync.parse_ignored(obj)
     sync.prune_base(obj)
+    sync.parse_part(obj)
     sync.parse_inventory(obj)
 
 
