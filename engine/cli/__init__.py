@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from engine.cli import artefacts, checkpoints, checks, diagnosing, hosts, keys, processes, questions, sandbox, views
+from engine.cli.acts import verbs as acts
 from engine.cli.invocation import fails_clearly
 from engine.cli.review import verb as reviewing
 
@@ -123,6 +124,19 @@ def completion(shell: str) -> None:
         click.echo(complete(main, {}, "belay", "_BELAY_COMPLETE").source())
 
 
-for _room in (questions, diagnosing, artefacts, reviewing, views, processes, hosts, checkpoints, checks, keys, sandbox):
+for _room in (
+    acts,
+    questions,
+    diagnosing,
+    artefacts,
+    reviewing,
+    views,
+    processes,
+    hosts,
+    checkpoints,
+    checks,
+    keys,
+    sandbox,
+):
     for _verb in _room.VERBS:
         main.add_command(_verb)

@@ -1,0 +1,186 @@
+"""The clone of a state repository that a person works in: changed files become one commit, and the commit is pushed.
+
+Git runs with the person's own settings, so author, signature and hooks are theirs. Nothing is forced, nothing that the
+person has changed is committed along, and a push that lost a race is made again on top of what came before it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from engine.errors import BelayError, InputError
+from engine.load import load_directory
+from engine.log import redact
+
+_SECONDS: Final = 120.0
+_TRIES: Final = 3
+_MOST: Final = 2000
+
+
+class Clone:
+    """A work tree; ``root`` is its top, ``folder`` the state repository within it (``desired/`` lies there).
+
+    Raises:
+        InputError: the folder is in no work tree of Git, or holds no state repository.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder).resolve()
+        if not self.folder.is_dir():
+            raise InputError(
+                "no such directory", where=folder, hint="Name the clone of your state repository: --repo DIR"
+            )
+        done = self._git("rev-parse", "--show-toplevel", check=False)
+        if done.returncode:
+            raise InputError("this is no clone of a Git repository", where=folder,
+                             hint="Go to the clone of your state repository, or name it: --repo DIR")  # fmt: skip
+        self.root = Path(done.stdout.strip())
+        while not any((self.folder / room).is_dir() for room in ("desired", "policies")):
+            if self.folder == self.root:
+                raise InputError("there is neither desired/ nor policies/", where=str(self.root),
+                                 hint="Name the clone of your state repository: --repo DIR")  # fmt: skip
+            self.folder = self.folder.parent
+
+    def files(self) -> Mapping[str, bytes]:
+        """The documents, by path below ``folder``."""
+        return load_directory(self.folder)
+
+    def check_clean(self, files: Mapping[str, bytes | None]) -> None:
+        """Raises InputError where one of the files has changes of the person's own, or the branch follows nothing."""
+        changed = self._git("status", "--porcelain", "--", *files).stdout
+        if changed:
+            raise InputError(f"{len(changed.splitlines())} of the files to edit have uncommitted changes",
+                             where=changed.splitlines()[0][3:], hint="Commit or stash them first")  # fmt: skip
+
+    def diff(self, files: Mapping[str, bytes | None]) -> str:
+        """What the changed files would change, as Git shows it. Nothing is written."""
+        import difflib
+
+        lines: list[str] = []
+        for path, data in sorted(files.items()):
+            place = self.folder / path
+            old = place.read_bytes().decode("utf-8", "replace").splitlines(keepends=True) if place.exists() else []
+            new = [] if data is None else data.decode("utf-8", "replace").splitlines(keepends=True)
+            names = (f"a/{path}" if old else "/dev/null", f"b/{path}" if data is not None else "/dev/null")
+            for line in difflib.unified_diff(old, new, *names):
+                lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+        return "".join(lines)
+
+    def commit(self, files: Mapping[str, bytes | None], message: str) -> str:
+        """Write and commit the files, and nothing else; the id of the commit. A commit that Git refuses leaves the
+        files as they were."""
+        before = {path: _content(self.folder / path) for path in files}
+        self._write(files)
+        try:
+            if files:
+                self._git("add", "--all", "--", *files)
+                self._git("commit", "--quiet", "--only", "--message", message, "--", *files)
+            else:
+                self._git("commit", "--quiet", "--allow-empty", "--only", "--message", message)
+        except BelayError:
+            self._write(before)
+            self._git("reset", "--quiet", "--", *files, check=False)
+            raise
+        return self._git("rev-parse", "HEAD").stdout.strip()
+
+    def push(self) -> str:
+        """Push the branch to where it follows; where others pushed first, put the commit on top and push again.
+
+        Returns the name of the remote branch. Never forced.
+
+        Raises:
+            BelayError: the remote refuses, or the commit does not apply on top of what others pushed.
+        """
+        branch = self._git("symbolic-ref", "--short", "HEAD", check=False).stdout.strip()
+        if not branch:
+            raise InputError("no branch is checked out", where=str(self.root), hint="git switch BRANCH")
+        remote = self._git("config", f"branch.{branch}.remote", check=False).stdout.strip() or "origin"
+        merge = self._git("config", f"branch.{branch}.merge", check=False).stdout.strip() or f"refs/heads/{branch}"
+        for _ in range(_TRIES):
+            done = self._git("push", "--quiet", remote, f"HEAD:{merge}", check=False)
+            if not done.returncode:
+                return f"{remote}/{merge.removeprefix('refs/heads/')}"
+            lost_race = "fetch first" in done.stderr or "non-fast-forward" in done.stderr
+            if not lost_race:
+                raise BelayError(
+                    f"the commit is made, but the push was refused: {_said(done)}",
+                    where=remote,
+                    hint="git push when it is mended, or git reset --hard @{upstream} to drop it",
+                )
+            self._rebase(remote, merge)
+        raise BelayError(f"others pushed first {_TRIES} times", where=remote, hint="Run git push")
+
+    def head(self) -> str:
+        """The commit that is checked out."""
+        return self._git("rev-parse", "HEAD").stdout.strip()
+
+    def before_last_change(self) -> str:
+        """The commit before the last one that changed a document."""
+        found = self._git("rev-list", "-1", "HEAD", "--", *self._rooms(), at_root=True).stdout.strip()
+        return self.resolve(f"{found or 'HEAD'}~1")
+
+    def resolve(self, revision: str) -> str:
+        """The full id of a commit. Raises InputError where there is none."""
+        done = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
+        if done.returncode:
+            raise InputError("there is no such commit here", where=revision, hint="git fetch, or git log --oneline")
+        return done.stdout.strip()
+
+    def at(self, commit: str) -> dict[str, bytes]:
+        """The files of desired/ and policies/ at a commit, by path below ``folder``."""
+        rooms = self._rooms()
+        listed = self._git("ls-tree", "-r", "-z", "--name-only", commit, "--", *rooms, at_root=True).stdout
+        found: dict[str, bytes] = {}
+        for name in filter(None, listed.split("\0")):
+            done = subprocess.run(
+                ["git", "cat-file", "blob", f"{commit}:{name}"], cwd=self.root, capture_output=True, timeout=_SECONDS,
+                check=True,
+            )  # fmt: skip
+            found[name.removeprefix(rooms[0].removesuffix("desired"))] = done.stdout
+        return found
+
+    def _rooms(self) -> list[str]:
+        """desired/ and policies/ as paths below ``root``."""
+        return [(self.folder / room).relative_to(self.root).as_posix() for room in ("desired", "policies")]
+
+    def _rebase(self, remote: str, merge: str) -> None:
+        self._git("fetch", "--quiet", remote, merge)
+        done = self._git("rebase", "--quiet", "--autostash", "FETCH_HEAD", check=False)
+        if done.returncode:
+            self._git("rebase", "--abort", check=False)
+            raise BelayError("others changed the same lines meanwhile, so the commit was not pushed", where=remote,
+                             hint="git reset --hard @{upstream}, and give the command again")  # fmt: skip
+
+    def _write(self, files: Mapping[str, bytes | None]) -> None:
+        for path, data in files.items():
+            place = self.folder / path
+            if data is None:
+                place.unlink(missing_ok=True)
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+
+    def _git(self, *args: str, check: bool = True, at_root: bool = False) -> subprocess.CompletedProcess[str]:
+        try:
+            done = subprocess.run(
+                ["git", "-c", "core.quotePath=false", *args], cwd=self.root if at_root else self.folder,
+                capture_output=True, text=True, timeout=_SECONDS, errors="replace",
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise BelayError("the git command is not on PATH", hint="Install git") from error
+        except subprocess.TimeoutExpired as error:
+            raise BelayError(f"git {args[0]} did not end within {_SECONDS:.0f} s") from error
+        if check and done.returncode:
+            raise BelayError(f"git {args[0]} failed: {_said(done)}", where=str(self.folder))
+        return done
+
+
+def _content(place: Path) -> bytes | None:
+    return place.read_bytes() if place.exists() else None
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return redact(" ".join(done.stderr.split()))[:_MOST] or f"exit {done.returncode}"

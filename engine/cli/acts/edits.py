@@ -1,0 +1,328 @@
+"""What each act changes in a state repository: files in, changed files out.
+
+An edit names the documents that it needs by kind and name, and refuses with the nearest names where there is none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.cli.acts import splices
+from engine.documents.scalars import parse_chips
+from engine.errors import InputError
+from engine.load import yaml12
+from engine.load.files import is_document
+from engine.model.times import rfc3339
+
+JOB_KINDS: Final[Mapping[str, Sequence[str]]] = {
+    "AscendJob": ("spec", "replicaSpecs", "Worker", "replicas"),
+    "Deployment": ("spec", "replicas"),
+    "StatefulSet": ("spec", "replicas"),
+    "ReplicaSet": ("spec", "replicas"),
+    "LeaderWorkerSet": ("spec", "replicas"),
+    "InstanceSet": ("spec", "replicas"),
+    "Job": ("spec", "parallelism"),
+}
+"""Kinds of jobs, and where the number of their pods stands."""
+_PRIORITY: Final[Mapping[str, Sequence[str]]] = {
+    "AscendJob": ("spec", "runPolicy", "schedulingPolicy", "priorityClass"),
+    "Deployment": ("spec", "template", "spec", "priorityClassName"),
+    "StatefulSet": ("spec", "template", "spec", "priorityClassName"),
+    "ReplicaSet": ("spec", "template", "spec", "priorityClassName"),
+    "Job": ("spec", "template", "spec", "priorityClassName"),
+}
+_VOLCANO: Final = "batch.volcano.sh/"
+_MINIMUM: Final = ("spec", "runPolicy", "schedulingPolicy", "minAvailable")
+_ISOLATIONS: Final = "desired/isolations"
+
+
+@dataclass(frozen=True)
+class PlacedDocument:
+    """A document of the repository: its file, its number within the file (from 0), and its value."""
+
+    file: str
+    number: int
+    body: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """The kind, such as ``AscendJob``."""
+        return str(self.body.get("kind"))
+
+    @property
+    def name(self) -> str:
+        """``NAMESPACE/NAME`` of a job, the name alone of a document of Belay's."""
+        metadata = self.body.get("metadata") or {}
+        name = str(metadata.get("name"))
+        return name if str(self.body.get("apiVersion")).startswith("belay.dev/") else f"{_namespace(metadata)}/{name}"
+
+    @property
+    def is_volcano(self) -> bool:
+        """Whether this is a job of Volcano's, whose pods stand in tasks."""
+        return str(self.body.get("apiVersion")).startswith(_VOLCANO)
+
+
+@dataclass(frozen=True)
+class RepositoryEdit:
+    """Changed files (None removes one), the subject of the commit, and the command that takes the act back."""
+
+    files: Mapping[str, bytes | None]
+    subject: str
+    undo: str
+
+
+@dataclass(frozen=True)
+class NodeOrChips:
+    """A node, or some chips of it."""
+
+    node: str
+    chips: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.node}/{','.join(map(str, self.chips))}" if self.chips else self.node
+
+
+def target(text: str) -> NodeOrChips:
+    """``NODE`` or ``NODE/CHIPS`` (``node-3/4``, ``node-3/4-5,7``, ``node-3/Ascend910-4``).
+
+    Raises:
+        InputError: the chips are no numbers.
+    """
+    node, slash, chips = text.partition("/")
+    named = chips.rpartition("-")[2] if chips.startswith("Ascend") else chips
+    try:
+        found = tuple(sorted(parse_chips(named))) if slash else ()
+    except ValueError as error:
+        raise InputError(f"{error}", where=text, hint="Write NODE, NODE/4 or NODE/4-5,7") from error
+    if not node:
+        raise InputError("there is no node name", where=text, hint="Write NODE or NODE/4")
+    return NodeOrChips(node, found)
+
+
+def isolate(
+    files: Mapping[str, bytes], targets: Sequence[NodeOrChips], reason: str, until: float | None
+) -> RepositoryEdit:
+    """One more Isolation. Raises InputError where one of the same name exists."""
+    name = "-".join(str(one).lower().replace("/", "-").replace(",", "-").replace(".", "-") for one in targets)[:63]
+    name = name.rstrip("-")
+    known = [one for one in documents(files, "Isolation") if one.name == name]
+    if known:
+        raise InputError("this is isolated already", where=f"{known[0].file}: Isolation/{name}")
+    body = _isolation(name, targets, reason, until)
+    kept = [one.file for one in documents(files, "Isolation")]
+    # an existing file of isolations is where a person would write the next; a file of comments only counts, too
+    file = f"{_ISOLATIONS}.yaml" if f"{_ISOLATIONS}.yaml" in files else f"{_ISOLATIONS}/{name}.yaml"
+    if f"{_ISOLATIONS}.yaml" not in files and kept and all(path == kept[0] for path in kept) and len(kept) > 1:
+        file = kept[0]
+    text = _text(files[file], file) if file in files else ""
+    what = ", ".join(map(str, targets))
+    end = f" until {rfc3339(until)}" if until is not None else ""
+    undo = "belay release " + " ".join(map(str, targets))
+    return RepositoryEdit({file: splices.with_document(text, body).encode()}, f"Isolate {what}{end}", undo)
+
+
+def release(files: Mapping[str, bytes], targets: Sequence[NodeOrChips]) -> RepositoryEdit:
+    """Take nodes or chips out of the Isolations that name them; an Isolation of nothing goes.
+
+    Raises:
+        InputError: no Isolation names one of them, or one names it together with other chips in one text.
+    """
+    changed: dict[str, bytes | None] = dict(files)
+    reasons: list[str] = []
+    for one in targets:
+        reasons += _release_one(changed, one)
+    done = {path: data for path, data in changed.items() if data != files.get(path)}
+    what = " ".join(map(str, targets))
+    undo = f"belay isolate {what} --reason {shlex.quote(reasons[0])}"
+    return RepositoryEdit(done, f"Release {', '.join(map(str, targets))}", undo)
+
+
+def scale(files: Mapping[str, bytes], name: str, replicas: int, task: str = "") -> RepositoryEdit:
+    """Change the number of a job's pods; ``task`` names the task of a job of Volcano's.
+
+    Of an AscendJob it is the number of workers; where all its pods had to start together, they still have to.
+    """
+    job = _job(files, name)
+    text, path = _text(files[job.file], job.file), _replicas_path(job, task)
+    old = _value(job.body, path, 1)
+    text = splices.with_value(text, job.number, path, replicas)
+    if job.kind == "AscendJob":
+        pods = _pods(job.body)
+        if _value(job.body, _MINIMUM, 0) == pods:
+            text = splices.with_value(text, job.number, _MINIMUM, pods - old + replicas)
+    tail = f" --task {task}" if task else ""
+    return RepositoryEdit(
+        {job.file: text.encode()},
+        f"Scale {job.kind} {job.name} from {old} to {replicas}",
+        f"belay scale {job.name} {old}{tail}",
+    )
+
+
+def prioritise(files: Mapping[str, bytes], name: str, priority: str) -> RepositoryEdit:
+    """Give a job another PriorityClass."""
+    job = _job(files, name)
+    path = ("spec", "priorityClassName") if job.is_volcano else _PRIORITY.get(job.kind)
+    if path is None:
+        raise InputError(f"{job.kind} has no priority of its own", where=f"{job.file}: {job.name}",
+                         hint="Its roles have: edit the document")  # fmt: skip
+    old = _value(job.body, path, "")
+    text = splices.with_value(_text(files[job.file], job.file), job.number, path, priority)
+    undo = f"belay priority {job.name} {old}" if old else "git revert HEAD"
+    return RepositoryEdit({job.file: text.encode()}, f"Set the priority of {job.kind} {job.name} to {priority}", undo)
+
+
+def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEdit:
+    """Suspend or resume a NodePool (no new pods) or a Job of Kubernetes (its pods end)."""
+    found = [one for one in documents(files) if one.kind in ("NodePool", "Job") and not one.is_volcano]
+    rows = [one for one in found if name in (one.name, one.name.rpartition("/")[2], f"{one.kind}/{one.name}")]
+    if len(rows) != 1:
+        raise _none_or_many("NodePool or Job of Kubernetes", name, rows, found)
+    one, path = rows[0], ("spec", "suspend")
+    if bool(_value(one.body, path, False)) == wanted:
+        raise InputError(f"it is {'suspended' if wanted else 'not suspended'} already", where=f"{one.file}: {one.name}")
+    text = splices.with_value(_text(files[one.file], one.file), one.number, path, wanted)
+    verb, back = ("Suspend", "resume") if wanted else ("Resume", "suspend")
+    return RepositoryEdit({one.file: text.encode()}, f"{verb} {one.kind} {one.name}", f"belay {back} {one.name}")
+
+
+def documents(files: Mapping[str, bytes], kind: str = "") -> Iterator[PlacedDocument]:
+    """The documents of a tree that can be read, of one kind or of all; those inside Lists are left out."""
+    for path in sorted(files):
+        if not is_document(path) or path.endswith(".json") or (kind and kind.encode() not in files[path]):
+            continue
+        try:
+            bodies = splices.bodies(_text(files[path], path))
+        except (InputError, yaml12.YAMLProblem):
+            continue  # a file that cannot be read declares nothing that an act could change
+        for number, body in enumerate(bodies):
+            if isinstance(body, dict) and (not kind or body.get("kind") == kind):
+                yield PlacedDocument(path, number, body)
+
+
+def _job(files: Mapping[str, bytes], name: str) -> PlacedDocument:
+    jobs = [one for one in documents(files) if one.kind in JOB_KINDS]
+    rows = [one for one in jobs if name in (one.name, one.name.rpartition("/")[2], f"{one.kind}/{one.name}")]
+    if len(rows) != 1:
+        raise _none_or_many("job", name, rows, jobs)
+    return rows[0]
+
+
+def _none_or_many(what: str, name: str, rows: Sequence[PlacedDocument], known: Sequence[PlacedDocument]) -> InputError:
+    if rows:
+        several = ", ".join(f"{one.kind}/{one.name} ({one.file})" for one in rows[:5])
+        return InputError(f"several documents have this name: {several}", where=name,
+                          hint="Write NAMESPACE/NAME or KIND/NAMESPACE/NAME")  # fmt: skip
+    names = [one.name for one in known]
+    near = difflib.get_close_matches(name, [*names, *(one.rpartition("/")[2] for one in names)], 1)
+    hint = f"Did you mean {near[0]}?" if near else "Name one that this repository declares"
+    return InputError(f"the repository declares no {what} of this name", where=name, hint=hint)
+
+
+def _replicas_path(job: PlacedDocument, task: str) -> Sequence[str | int]:
+    if not job.is_volcano:
+        if task:
+            raise InputError(
+                "only jobs of Volcano's have tasks", where=f"{job.file}: {job.name}", hint="Leave --task out"
+            )
+        path = JOB_KINDS[job.kind]
+        if job.kind == "AscendJob" and "Worker" not in _value(job.body, ("spec", "replicaSpecs"), {}):
+            raise InputError("this AscendJob has no workers to scale", where=f"{job.file}: {job.name}")
+        return path
+    tasks = [str(one.get("name")) for one in _value(job.body, ("spec", "tasks"), []) if isinstance(one, dict)]
+    if not task and len(tasks) == 1:
+        return ("spec", "tasks", 0, "replicas")
+    if task not in tasks:
+        raise InputError(f"its tasks are {', '.join(tasks) or 'none'}", where=f"{job.file}: {job.name}",
+                         hint="Name one: --task NAME")  # fmt: skip
+    return ("spec", "tasks", tasks.index(task), "replicas")
+
+
+def _pods(body: Mapping[str, Any]) -> int:
+    specs = _value(body, ("spec", "replicaSpecs"), {})
+    return sum(_value(spec, ("replicas",), 1) for spec in specs.values() if isinstance(spec, dict))
+
+
+def _release_one(files: dict[str, bytes | None], one: NodeOrChips) -> list[str]:
+    """Edits ``files``; the reasons of the Isolations that named the target."""
+    reasons: list[str] = []
+    present = {path: data for path, data in files.items() if data is not None}
+    for found in reversed(list(documents(present, "Isolation"))):
+        spec = found.body.get("spec") or {}
+        path = _part_of(spec, one)
+        if path is None:
+            continue
+        reasons.append(str(spec.get("reason", "")))
+        data = files[found.file]
+        assert data is not None
+        text = _text(data, found.file)
+        parts = len(spec.get("nodes") or ()) + len(spec.get("chips") or ())
+        if parts > 1:
+            siblings = spec.get(str(path[1])) or ()
+            edited = splices.without(text, found.number, path if len(siblings) > 1 else path[:2])
+        else:
+            edited = splices.without_document(text, found.number)
+        empty = not splices.bodies(edited)
+        files[found.file] = None if empty and "#" not in edited else edited.encode()
+    if not reasons:
+        raise InputError("no Isolation of this repository names it", where=str(one),
+                         hint="belay explain says what holds it")  # fmt: skip
+    return reasons
+
+
+def _part_of(spec: Mapping[str, Any], one: NodeOrChips) -> tuple[str | int, ...] | None:
+    """Where an Isolation names a node, or exactly these chips."""
+    if not one.chips:
+        nodes = list(spec.get("nodes") or ())
+        return ("spec", "nodes", nodes.index(one.node)) if one.node in nodes else None
+    for index, row in enumerate(spec.get("chips") or ()):
+        if row.get("node") != one.node:
+            continue
+        named = set(parse_chips(row.get("chips")))
+        if named == set(one.chips):
+            return ("spec", "chips", index)
+        if named & set(one.chips):
+            raise InputError(f"an Isolation names it together with others (chips {row.get('chips')})", where=str(one),
+                             hint=f"Release {one.node}/{row.get('chips')} and isolate the rest again")  # fmt: skip
+    return None
+
+
+def _isolation(name: str, targets: Sequence[NodeOrChips], reason: str, until: float | None) -> str:
+    nodes = [one.node for one in targets if not one.chips]
+    lines = ["apiVersion: belay.dev/v1alpha1", "kind: Isolation", "metadata:", f"  name: {name}", "spec:"]
+    if nodes:
+        lines.append(f"  nodes: [{', '.join(nodes)}]")
+    chips = [one for one in targets if one.chips]
+    if chips:
+        lines.append("  chips:")
+        for one in chips:
+            lines += [f"    - node: {one.node}", f'      chips: "{",".join(map(str, one.chips))}"']
+    lines.append(f"  reason: {splices.written(reason)}")
+    if until is not None:
+        lines.append(f"  until: {rfc3339(until)}")
+    return "\n".join(lines) + "\n"
+
+
+def _text(data: bytes, file: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError("this file is not UTF-8", where=file, hint="Save it as UTF-8") from error
+
+
+def _namespace(metadata: Mapping[str, Any]) -> str:
+    return str(metadata.get("namespace") or "default")
+
+
+def _value(body: Any, path: Sequence[str | int], default: Any) -> Any:
+    """The value at a path, or the default where the path ends early."""
+    for part in path:
+        inside = isinstance(body, Mapping) and part in body
+        listed = isinstance(body, list) and isinstance(part, int) and part < len(body)
+        if not inside and not listed:
+            return default
+        body = body[part]
+    return default if body is None else body

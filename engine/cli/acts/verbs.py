@@ -1,0 +1,252 @@
+"""The verbs: one command for each ordinary act, made as a commit of the state repository."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from engine.cli.invocation import fails_clearly
+
+if TYPE_CHECKING:
+    from engine.cli.acts.edits import RepositoryEdit
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """Where the clone is, whether to commit and push, and what the commit says."""
+    for option in (
+        click.option("--repo", metavar="DIR", default=".", help="The clone of the state repository. Default: here."),
+        click.option("--why", metavar="TEXT", help="The body of the commit's message."),
+        click.option("--dry-run", is_flag=True, help="Print the diff and what is found in it; commit nothing."),
+        click.option("--no-push", is_flag=True, help="Commit, and leave pushing to you."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(short_help="Take nodes or chips out of service, as a commit.")
+@click.argument("targets", nargs=-1, required=True, metavar="NODE[/CHIPS]...")
+@click.option("--reason", required=True, metavar="TEXT", help="Why; shown wherever the chips are shown.")
+@click.option("--until", metavar="RFC3339|DURATION", help="When it ends, such as 2026-12-24T18:00:00Z or 36h.")
+@_options
+@fails_clearly
+def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options: Any) -> None:
+    """Take nodes or chips out of service until they are released: an Isolation is added and pushed.
+
+    A whole node is cordoned and its gangs are moved whole (docs/running.md). Examples: belay isolate node-3 --reason
+    "fan, ticket 4711"; belay isolate node-3/4-5 --reason "ECC" --until 36h
+    """
+    from engine.cli.acts import edits
+
+    named = [edits.target(text) for text in targets]
+    _act(options, lambda files: edits.isolate(files, named, reason, _moment(until)))
+
+
+@click.command(short_help="Empty nodes for maintenance, as a commit.")
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@click.option("--reason", default="maintenance", show_default=True, metavar="TEXT", help="Why.")
+@click.option("--until", metavar="RFC3339|DURATION", help="When it ends, such as 2026-12-24T18:00:00Z or 36h.")
+@_options
+@fails_clearly
+def drain(nodes: tuple[str, ...], reason: str, until: str | None, **options: Any) -> None:
+    """Empty whole nodes: they are cordoned, and their gangs move whole to other nodes, within the safety budget.
+
+    `belay release NODE` gives them back. It is an Isolation, which `kubectl drain` is not: that strands half a gang.
+    """
+    from engine.cli.acts import edits
+    from engine.errors import InputError
+
+    named = [edits.target(text) for text in nodes]
+    for one in named:
+        if one.chips:
+            raise InputError("chips are isolated, nodes are drained", where=str(one), hint=f"belay isolate {one}")
+    _act(options, lambda files: edits.isolate(files, named, reason, _moment(until)))
+
+
+@click.command(short_help="Give isolated nodes or chips back, as a commit.")
+@click.argument("targets", nargs=-1, required=True, metavar="NODE[/CHIPS]...")
+@_options
+@fails_clearly
+def release(targets: tuple[str, ...], **options: Any) -> None:
+    """Take nodes or chips out of the Isolations that name them; an Isolation of nothing is removed.
+
+    Chips are released as they were isolated: node-3/4-5 together, if one Isolation names both.
+    """
+    from engine.cli.acts import edits
+
+    named = [edits.target(text) for text in targets]
+    _act(options, lambda files: edits.release(files, named))
+
+
+@click.command(short_help="Change how many pods a job has, as a commit.")
+@click.argument("job", metavar="JOB")
+@click.argument("replicas", type=click.IntRange(0, 100_000), metavar="N")
+@click.option("--task", default="", metavar="NAME", help="The task of a job of Volcano's that has several.")
+@_options
+@fails_clearly
+def scale(job: str, replicas: int, task: str, **options: Any) -> None:
+    """Change how many pods a job has: the workers of an AscendJob, the replicas of a Deployment, a task of Volcano's.
+
+    JOB is NAME, NAMESPACE/NAME or KIND/NAMESPACE/NAME of a document in the repository. An AscendJob whose pods had to
+    start together still has to.
+    """
+    from engine.cli.acts import edits
+
+    _act(options, lambda files: edits.scale(files, job, replicas, task))
+
+
+@click.command(short_help="Change the priority of a job, as a commit.")
+@click.argument("job", metavar="JOB")
+@click.argument("priority", metavar="CLASS")
+@_options
+@fails_clearly
+def priority(job: str, priority: str, **options: Any) -> None:
+    """Give a job another PriorityClass. Of a Deployment the template changes, so its pods are rolled."""
+    from engine.cli.acts import edits
+
+    _act(options, lambda files: edits.prioritise(files, job, priority))
+
+
+@click.command(short_help="Suspend a pool or a Job, as a commit.")
+@click.argument("name", metavar="NAME")
+@_options
+@fails_clearly
+def suspend(name: str, **options: Any) -> None:
+    """Suspend a NodePool (it takes no new pods) or a Job of Kubernetes (its pods end). Other kinds are scaled."""
+    from engine.cli.acts import edits
+
+    _act(options, lambda files: edits.suspend(files, name, True))
+
+
+@click.command(short_help="Resume a suspended pool or Job, as a commit.")
+@click.argument("name", metavar="NAME")
+@_options
+@fails_clearly
+def resume(name: str, **options: Any) -> None:
+    """Resume what is suspended: a NodePool or a Job of Kubernetes."""
+    from engine.cli.acts import edits
+
+    _act(options, lambda files: edits.suspend(files, name, False))
+
+
+@click.command(short_help="Go back to the documents of an earlier revision, as a commit.")
+@click.argument("revision", default="", metavar="[REV]")
+@_options
+@fails_clearly
+def rollback(revision: str, **options: Any) -> None:
+    """Make desired/ and policies/ what they were at REV, in a new commit.
+
+    Without REV it is the commit before the last one that changed them. History stays; other files are not touched.
+    """
+    from engine.cli.acts.clone import Clone
+    from engine.cli.acts.edits import RepositoryEdit
+
+    clone = Clone(options["repo"])
+    before = clone.head()
+    commit = clone.resolve(revision) if revision else clone.before_last_change()
+    wanted, present = clone.at(commit), clone.at("HEAD")
+    changed: dict[str, bytes | None] = {path: data for path, data in wanted.items() if present.get(path) != data}
+    changed |= {path: None for path in present if path not in wanted}
+    edit = RepositoryEdit(changed, f"Roll back to {commit[:12]}", f"belay rollback {before[:12]}")
+    _act(options, lambda _: edit)
+
+
+@click.command(short_help="Confirm deletions that wait for a person, as a commit.")
+@click.argument("digest", metavar="DIGEST")
+@_options
+@fails_clearly
+def confirm(digest: str, **options: Any) -> None:
+    """Confirm exactly the deletions that `belay status` shows with this DIGEST; the commit changes no file.
+
+    To keep the objects instead, restore their documents: belay rollback.
+    """
+    import re
+
+    from engine.cli.acts.edits import RepositoryEdit
+    from engine.errors import InputError
+
+    digest = digest.removeprefix("Belay-Confirm:").strip()
+    if not re.fullmatch(r"[0-9a-f]{32}", digest):
+        raise InputError(
+            "a digest has 32 digits and letters from a to f", where=digest[:80], hint="belay status shows it"
+        )
+    edit = RepositoryEdit(
+        {}, f"Confirm deletions {digest[:8]}", "belay rollback, as long as the deletions have not come about"
+    )
+    _act(options, lambda _: edit, trailer=f"Belay-Confirm: {digest}")
+
+
+VERBS = (isolate, drain, release, scale, priority, suspend, resume, rollback, confirm)
+
+
+def _act(
+    options: Mapping[str, Any], change: Callable[[Mapping[str, bytes]], RepositoryEdit], trailer: str = ""
+) -> None:
+    """RepositoryEdit, check, show, commit, push; every step says what it did."""
+    from engine.cli import output as show
+    from engine.cli.acts.clone import Clone
+    from engine.errors import BelayError, InputError
+
+    clone = Clone(options["repo"])
+    files = clone.files()
+    edit = change(files)
+    if not edit.files and not trailer:
+        raise InputError("nothing would change", where=edit.subject)
+    clone.check_clean(edit.files)
+    _check(files, edit.files)
+    for line in clone.diff(edit.files).splitlines():
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]) if show.coloured(sys.stdout) else None
+        click.secho(show.plain(line), fg=style)
+    if options["dry_run"]:
+        click.echo(f"not committed (--dry-run): {show.plain(edit.subject)}")
+        return
+    parts = [edit.subject, options["why"] or "", trailer]
+    commit = clone.commit(edit.files, "\n\n".join(part for part in parts if part))
+    click.echo(f"committed {commit[:12]}: {show.plain(edit.subject)}")
+    if options["no_push"]:
+        click.echo("not pushed (--no-push): git push brings it into force")
+    else:
+        try:
+            click.echo(f"pushed to {show.plain(clone.push())}; belay status says when it is in force")
+        except BelayError:
+            click.echo(f"take it back: {show.plain(edit.undo)}", err=True)
+            raise
+    click.echo(f"take it back: {show.plain(edit.undo)}")
+
+
+def _check(files: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
+    """Raises InputError where the changed repository has an error that it had not before; warnings are printed."""
+    from engine.cli import output as show
+    from engine.errors import InputError
+    from engine.load import load
+
+    merged = {path: data for path, data in {**files, **changed}.items() if data is not None}
+    before = {(found.object, found.field, found.message) for found in load(files).diagnostics}
+    for found in load(merged).diagnostics:
+        if (found.object, found.field, found.message) in before:
+            continue
+        if found.severity == "error":
+            raise InputError(found.message, where=f"{found.file}:{found.line}:{found.column}",
+                             hint="Nothing was written")  # fmt: skip
+        click.echo(show.plain(str(found)), err=True)
+
+
+def _moment(text: str | None) -> float | None:
+    """A time, or a duration from now. Raises InputError where it is neither, or has gone by."""
+    from engine.documents.scalars import parse_duration
+    from engine.errors import InputError
+    from engine.model.times import parse_rfc3339
+
+    if text is None:
+        return None
+    now = time.time()
+    try:
+        moment = parse_rfc3339(text) if "T" in text else now + parse_duration(text)
+    except ValueError as error:
+        raise InputError(f"{error}", where="--until", hint="Write 2026-12-24T18:00:00Z or 36h") from error
+    if moment <= now:
+        raise InputError("this time has gone by", where=f"--until {text}")
+    return float(round(moment))
