@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
+from engine.gangs.templates import pod_templates
 from engine.model.actions import PatchObject
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
@@ -64,7 +65,10 @@ def changed_templates(first: Plan, world: World) -> set[ObjectKey]:
             continue
         key = ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
         live = world.objects.get(key)
-        if live is not None and _templates(live.get("spec")) != _templates(applied(live, action.patch).get("spec")):
+        if live is None:
+            continue
+        after = applied(live, action.patch)
+        if pod_templates(live.get("spec")) != pod_templates(after.get("spec")):
             found.add(key)
     return found
 
@@ -128,19 +132,3 @@ def _all(gang: Gang | None, pods: Mapping[str, Pod]) -> Sequence[Pod]:
 
 def _running(gang: Gang, pods: Mapping[str, Pod]) -> Sequence[Pod]:
     return [pod for pod in _all(gang, pods) if pod.node and pod.deleting is None and not pod.finished]
-
-
-def _templates(value: Any) -> list[Any]:
-    """The pod templates in a spec, without how many pods are made of them."""
-    if isinstance(value, list):
-        return [template for item in value for template in _templates(item)]
-    if not isinstance(value, Mapping):
-        return []
-    found = []
-    for name in sorted(value):
-        inner = value[name]
-        if name == "template" and isinstance(inner, Mapping) and "spec" in inner:
-            found.append(inner)
-        else:
-            found += _templates(inner)
-    return found

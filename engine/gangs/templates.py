@@ -34,6 +34,22 @@ def template_of(pod: Pod) -> str:
     return ""
 
 
+def pod_templates(value: Any) -> list[Mapping[str, Any]]:
+    """The pod templates in a spec, without how many pods are made of them; in the order of their places."""
+    if isinstance(value, list):
+        return [template for item in value for template in pod_templates(item)]
+    if not isinstance(value, Mapping):
+        return []
+    found: list[Mapping[str, Any]] = []
+    for name in sorted(value):
+        inner = value[name]
+        if name == "template" and isinstance(inner, Mapping) and "spec" in inner:
+            found.append(inner)
+        else:
+            found += pod_templates(inner)
+    return found
+
+
 def by_template(owner: JobOwner, pods: Iterable[Pod], finder: OwnerIndex) -> list[tuple[str, list[Pod]]]:
     """The pods of each template, the newest template first.
 

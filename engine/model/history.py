@@ -229,7 +229,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     Volcano that was carried out last. ``switches`` holds the annotations of its pods under switch affinity by node,
     while their resource claims are being allocated there.
     ``asked`` holds evictions of its pods that were asked for and are not under way: by UID how often, and when last
-    (ms).
+    (ms). ``retemplated`` is when Git last changed its pod templates while it ran (ms, 0: no running pod is older).
     """
 
     uid: str = ""
@@ -269,6 +269,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     healing: Healing | None = None
     switches: dict[str, dict[str, str]] = {}
     asked: dict[str, tuple[int, int]] = {}
+    retemplated: int = 0
 
     @property
     def came_about(self) -> tuple[int, ...]:

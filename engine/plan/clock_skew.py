@@ -115,6 +115,8 @@ class _Clock:
         if any(last > self.latest for _, last in job.asked.values()):
             asked = {uid: (tries, self.at(last)) for uid, (tries, last) in job.asked.items()}
             job = msgspec.structs.replace(job, asked=asked)
+        if job.retemplated > self.latest:
+            job = msgspec.structs.replace(job, retemplated=self.at(job.retemplated))
         if any(fault.at > self.latest for fault in job.faults):
             faults = tuple(sorted({msgspec.structs.replace(fault, at=self.at(fault.at)) for fault in job.faults}))
             job = msgspec.structs.replace(job, faults=faults)
@@ -127,7 +129,7 @@ def _newest_of(job: JobMemory) -> int:
     times += (last for _, last in job.asked.values())
     if job.healing is not None:
         times += job.healing.since, job.healing.at
-    return max(times, default=0)
+    return max(*times, job.retemplated, 0)
 
 
 def _newest(row: ChipMemory) -> int:

@@ -25,12 +25,14 @@ from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map
 from engine.plan.scope import Scope
+from engine.plan.sync import template_changes
 from engine.plan.sync.drift import first_difference
 from engine.plan.sync.pruning import PRUNE, PRUNED, member_of
 from engine.plan.sync.served import normalized, without_unknown_fields
 from engine.wire.names import MAIN_SHARD
 
 RULE: Final = "sync"
+MANIFEST_CHANGED: Final = "ManifestChanged"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "belay"
 DIGEST: Final = "belay.dev/applied-digest"
@@ -79,6 +81,7 @@ def run(scope: Scope) -> None:
         _apply(scope, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
     _prune(scope, {manifest.key for manifest in wanted})
     _maintain_waiting(scope, schemas)
+    template_changes.report(scope)
 
 
 def declared_keys(desired: Desired, observed: Observed, cache: PlanCache | None = None) -> tuple[ObjectKey, ...]:
@@ -131,6 +134,8 @@ def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -
                 patch=applied_body(manifest, live),
             )
         )
+        if reason == MANIFEST_CHANGED:
+            template_changes.remember(scope, manifest, live)
 
 
 def applied_body(manifest: Manifest, live: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +163,7 @@ def _patch_reason(manifest: Manifest, live: Mapping[str, Any], schema: Mapping[s
     metadata = nested_map(live, "metadata")
     digest = nested_map(metadata, "annotations").get(DIGEST)
     if digest != manifest.digest:
-        return "ManifestChanged", "it was not applied yet" if digest is None else "its manifest has changed"
+        return MANIFEST_CHANGED, "it was not applied yet" if digest is None else "its manifest has changed"
     body = applied_body(manifest, live)
     path = first_difference(without_unknown_fields(body, schema) if schema else body, live)
     return ("Drifted", f"its field {path} is not as declared") if path else ("", "")
