@@ -13,8 +13,10 @@ from engine.cli import answers, coming, records
 from engine.cli.explanation import explain
 from engine.cli.narrative import narrate
 from engine.documents import Desired
+from engine.model.causes import Cause, CauseKind
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Container, Observed, Orders, ResetOrder
-from engine.model.history import ChipMemory, History, Hold, HoldKind, JobMemory, NodeMemory, Recovery
+from engine.model.history import History, Hold, HoldKind, JobMemory, Recovery
+from engine.model.holds import Held
 from engine.model.plan import ChipState, Plan, ServerChips
 from engine.model.states import ChipHealth
 from engine.serve.console import jobs as console_jobs
@@ -47,7 +49,8 @@ def ordered(**more: Any) -> Orders:
 def chip_says(state: ChipHealth, *holds: Hold, used: str | None = None, **observed: Any) -> str:
     plan = Plan(revision="r", now=NOW, servers={"n1": ServerChips("Ascend910-", 0xFF, True)})
     row = ChipState("n1", "Ascend910-3", state, "RestartNPU", ("80C98001",), (), used)
-    return "\n".join(coming.of_chip("n1", 3, row, holds, plan, Observed(**observed)))
+    held = [Held.of("n1", row.chip, hold, None) for hold in holds]
+    return "\n".join(coming.of_chip("n1", 3, row, held, plan, Observed(**observed)))
 
 
 def test_a_reset_says_for_what_it_waits_and_when_it_begins() -> None:
@@ -109,13 +112,22 @@ def test_the_list_of_chips_says_by_what_each_is_held() -> None:
     world, _, _ = started()
     plan, observed = world.plan(), world.observer.observed()
     assert "heldBy" not in answers.chips(plan, observed).columns
-    by_rule = ChipMemory(holds=(Hold(HoldKind.FREQUENCY, "ManuallySeparateNPU", 1, 0, "80C98001"),))
-    by_person = ChipMemory(holds=(Hold(HoldKind.MANUAL, "ManuallySeparateNPU", 1, 0, "Isolation/optics"),))
-    history = History(nodes={"node-1": NodeMemory(chips={3: by_rule, 4: by_person})})
-    found = answers.chips(msgspec.structs.replace(plan, history=history), observed)
+    policy = Cause(
+        kind=CauseKind.DOCUMENT, subject="FaultPolicy/strict", rule="frequency[0]", detail="80C98001",
+        file="policies/faults.yaml", line=4, commit="a" * 40, author="Ada <ada@example.org>",
+    )  # fmt: skip
+    by_rule = Hold(
+        HoldKind.FREQUENCY, "ManuallySeparateNPU", 1, 0, "80C98001", policy="FaultPolicy/strict#frequency[0]"
+    )
+    by_person = Hold(HoldKind.MANUAL, "ManuallySeparateNPU", 1, 0, "Isolation/optics")
+    holds = (Held.of("node-1", "Ascend910-3", by_rule, policy), Held.of("node-1", "Ascend910-4", by_person, None))
+    found = answers.chips(msgspec.structs.replace(plan, holds=holds), observed)
     held = {row["chip"]: row["heldBy"] for row in found.rows if row["heldBy"]}
     assert "heldBy" in found.columns and list(held) == ["Ascend910-3", "Ascend910-4"]
-    assert held["Ascend910-3"][0].startswith("held (frequency) by 80C98001: ")
+    assert held["Ascend910-3"][0].startswith(
+        "held (frequency) by 80C98001 of FaultPolicy/strict#frequency[0] "
+        "(policies/faults.yaml:4@aaaaaaaaaaaa by Ada <ada@example.org>): "
+    )
     assert held["Ascend910-4"] == [
         "held (manual) by Isolation/optics: it ends when Isolation/optics is deleted from Git"
     ]
@@ -140,7 +152,8 @@ def test_a_node_in_maintenance_says_why_until_when_and_what_is_left_on_it() -> N
     assert "still on it: default/pretrain-" in before
     world.until_quiet()
     text = said_of("node", first, world.plan(), world.observer.observed(), world.desired)
-    assert "Isolation/new-optics (optics are replaced; desired/maintenance.yaml:1)" in text
+    place = f"desired/maintenance.yaml:1@{world.revision}"
+    assert f"Isolation/new-optics (optics are replaced, {place})" in " ".join(text.split())
     assert "until the document is deleted from Git" in text
     assert "no pod of a job holds chips on it" in text and "uncordons it when the maintenance ends" in text
 

@@ -573,3 +573,62 @@ def test_a_one_file_commit_in_ten_thousand_names_that_file_alone(repo: Repo, tmp
     assert after is not None and after.changed == ("desired/d1/f1.yaml",) and len(after.files) == 10_000
     same = [path for path, blob in after.files.items() if before.files.get(path) == blob]
     assert len(same) == 9_999 and "desired/d1/f1.yaml" not in same
+
+
+# who changed a file last
+
+
+def ask_git(repo: Repo, path: str) -> tuple[str, str]:
+    """The commit that git itself names for a file, and its author."""
+    commit, _, author = git(repo.work, "log", "-1", "--format=%H %an <%ae>", "--", path).partition(" ")
+    return commit, author
+
+
+def as_said(result: FetchResult) -> dict[str, tuple[str, str]]:
+    assert result.revision is not None
+    return {path: (one.commit, one.author) for path, one in result.revision.last_changes.items()}
+
+
+def test_each_file_has_the_commit_that_last_changed_it_and_its_author(repo: Repo, tmp_path: Path) -> None:
+    repo.commit({"desired/a.yaml": "1", "desired/b.yaml": "1", "policies/c.yaml": "1", "desired/deep/d.yml": "1"})
+    s = source(repo, tmp_path)
+    first = s.fetch()
+    assert set(as_said(first)) == {"desired/a.yaml", "desired/b.yaml", "policies/c.yaml", "desired/deep/d.yml"}
+
+    # changed and changed back, within one fetch; a branch that a merge brings; a merge that itself resolves a conflict
+    repo.commit({"desired/a.yaml": "2"}, message="away", push=False)
+    repo.commit({"desired/a.yaml": "1"}, message="back", push=False)
+    git(repo.work, "checkout", "-q", "-b", "side")
+    repo.commit({"desired/b.yaml": "side", "policies/c.yaml": "side"}, message="side", push=False)
+    git(repo.work, "checkout", "-q", "main")
+    repo.commit({"policies/c.yaml": "main"}, message="main", push=False)
+    conflict = subprocess.run(["git", "merge", "-q", "side"], cwd=repo.work, capture_output=True, check=False)
+    assert conflict.returncode
+    repo.commit({"policies/c.yaml": "both"}, message="merge")
+
+    later = s.fetch(first.revision)
+    wanted = {path: ask_git(repo, path) for path in as_said(first)}
+    assert as_said(later) == wanted
+    assert wanted["policies/c.yaml"][0] == repo.head() != wanted["desired/b.yaml"][0]
+    # from scratch and step by step give the same
+    fresh = GitSource(SourceConfig(url=str(repo.bare)), tmp_path / "elsewhere").fetch()
+    assert as_said(fresh) == wanted
+
+
+def test_a_rewritten_branch_names_its_own_commits(repo: Repo, tmp_path: Path) -> None:
+    first = repo.commit({"desired/a.yaml": "1"})
+    s = source(repo, tmp_path)
+    before = s.fetch()
+    git(repo.work, "commit", "-q", "--amend", "--author", "Grace <grace@example.org>", "-m", "again")
+    repo.push("--force")
+    after = s.fetch(before.revision)
+    assert as_said(before)["desired/a.yaml"] == (first, "Ada <ada@example.org>")
+    assert as_said(after)["desired/a.yaml"] == (repo.head(), "Grace <grace@example.org>")
+
+
+def test_uncommitted_files_have_no_last_change(repo: Repo, tmp_path: Path) -> None:
+    repo.commit({"desired/a.yaml": "1", "desired/b.yaml": "1"})
+    repo.write({"desired/b.yaml": "2", "desired/new.yaml": "1"})
+    result = source(repo, tmp_path, url=repo.work).fetch()
+    assert result.revision is not None and result.revision.sha.startswith("worktree-")
+    assert set(as_said(result)) == {"desired/a.yaml"}

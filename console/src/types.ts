@@ -145,6 +145,16 @@ export interface Fault {
   action: string;
 }
 
+/** What holds a chip out of service, or with chip null a whole node. */
+export interface Holder {
+  node: string;
+  chip: number | null;
+  kind: string;
+  /** The code, list or document, with reason, place in Git and author. */
+  by: string;
+  until: string | null;
+}
+
 export interface Offender {
   node: string;
   chip: string;
@@ -236,6 +246,7 @@ export interface Sections {
   recoveries: readonly Recovery[];
   fleet: Fleet;
   faults: readonly Fault[];
+  holders: readonly Holder[];
   offenders: readonly Offender[];
   links: readonly Link[];
   boards: readonly Board[];

@@ -22,7 +22,6 @@ from engine.model.states import IN_SERVICE, ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.status.jobs import phase_of, shown_jobs, succeeded
 from engine.status.links import row_of
-from engine.wire.parts import chip_of
 
 #: States of chips that take new work, some of it at least.
 _LINK_KEYS: Final = ("state", "latencyMs", "error", "node", "decode", "prefill", "since", "tries")
@@ -39,6 +38,7 @@ class Answer(msgspec.Struct, frozen=True):
 def nodes(plan: Plan, observed: Observed) -> Answer:
     """Every node with its state, whether it is cordoned, its chips in use and out of service, the age of its report."""
     used, out = used_chips(plan), out_of_service(plan)
+    held = {one.node: [coming.how_held(one)] for one in plan.holds if not one.chip}
     rows = []
     for state in plan.nodes:
         report, known = observed.reports.get(state.node), observed.nodes.get(state.node)
@@ -54,10 +54,12 @@ def nodes(plan: Plan, observed: Observed) -> Answer:
                 "used": used[state.node],
                 "unhealthy": out[state.node] if report else None,
                 "codes": list(state.codes),
+                "heldBy": held.get(state.node, []),
                 "report": rfc3339(report.update_time) if report else observed.problems.get(state.node, "none"),
             }
         )
-    columns = ("node", "pool", "state", "cordoned", "level", "chips", "used", "unhealthy", "codes")
+    held_by = ("heldBy",) if held else ()
+    columns = ("node", "pool", "state", "cordoned", "level", "chips", "used", "unhealthy", "codes", *held_by)
     return Answer(columns, rows, ("report",))
 
 
@@ -67,6 +69,9 @@ def chips(plan: Plan, observed: Observed) -> Answer:
     cut: dict[tuple[str, str], list[str]] = {}
     for part in vnpus(plan, observed).rows:
         cut.setdefault((part["node"], part["chip"]), []).append(part["template"])
+    holds: dict[tuple[str, str], list[str]] = {}
+    for one in plan.holds:
+        holds.setdefault((one.node, one.chip), []).append(coming.how_held(one))
     named: dict[str, dict[str, ChipState]] = {}
     for chip in plan.chips:
         named.setdefault(chip.node, {})[chip.chip] = chip
@@ -77,19 +82,12 @@ def chips(plan: Plan, observed: Observed) -> Answer:
         for name in (*listed, *(name for name in known if name not in listed)):
             row = chip_row(state.node, name, known.get(name), server)
             parts = cut.get((state.node, name), [])
-            held = _held_by(plan, state.node, name)
+            # state manually-isolated is MindCluster's word for a policy's hold too
+            held = [*holds.get((state.node, name), ()), *holds.get((state.node, ""), ())]
             rows.append({**row, "vnpus": parts, "heldBy": held, "failures": failures.get((state.node, name), 0.0)})
     held_by = ("heldBy",) if any(row["heldBy"] for row in rows) else ()
     columns = ("node", "chip", "state", "level", "codes", "usedBy", "vnpus", *held_by)
     return Answer(columns, rows, ("faultType", "failures"))
-
-
-def _held_by(plan: Plan, node: str, name: str) -> list[str]:
-    """What holds a chip, and how that ends: state ``manually-isolated`` is MindCluster's word for a policy's hold
-    too."""
-    memory, index = plan.history.nodes.get(node), chip_of(name)
-    row = memory.chips.get(index) if memory is not None and index is not None else None
-    return [coming.how_held(hold, node) for hold in row.holds] if row is not None else []
 
 
 def jobs(plan: Plan, observed: Observed) -> Answer:

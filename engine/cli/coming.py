@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from engine.cli.phrases import ranges
-from engine.documents import CLUSTER, Declared, Desired, Isolation
 from engine.gangs.grouping import group
 from engine.model.actions import PartitionChip, ResetChips
 from engine.model.cluster import Node, Observed, Orders, Pod, ResetOrder
-from engine.model.history import HOLD_KINDS, Hold, HoldKind
+from engine.model.history import HOLD_KINDS, HoldKind
+from engine.model.holds import Held
 from engine.model.plan import CONTRADICTED, ChipState, NodeState, Plan
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
@@ -28,7 +28,7 @@ _MOST_LINES: Final = 5
 
 
 def of_chip(
-    node: str, chip: int, state: ChipState | None, holds: Sequence[Hold], plan: Plan, observed: Observed
+    node: str, chip: int, state: ChipState | None, holds: Sequence[Held], plan: Plan, observed: Observed
 ) -> list[str]:
     """What becomes of a chip."""
     if state is None:
@@ -41,10 +41,10 @@ def of_chip(
         case ChipHealth.SUSPECT:
             return [f"{', '.join(state.codes) or 'its fault'} is watched: it counts once a rule's time is over"]
         case ChipHealth.ISOLATED | ChipHealth.MANUALLY_ISOLATED:
-            held = [how_held(hold, node) for hold in holds] or [_isolated(state)]
+            held = [how_held(hold) for hold in holds] or [_isolated(state)]
             return _contradicted(state, plan) or held
         case ChipHealth.HEALTHY | ChipHealth.SUB_HEALTHY:
-            held = [how_held(hold, node) for hold in holds]
+            held = [how_held(hold) for hold in holds]
             return held or [f"{state.used_by} runs on it: {_NOTHING_DUE}" if state.used_by else _NOTHING_DUE]
         case _:
             return [_NOTHING_DUE]
@@ -108,17 +108,16 @@ def _reset(node: str, order: ResetOrder, orders: Orders, prefix: str, now: float
     return f"the reset of {which} (epoch {order.epoch}) has run since about {rfc3339(begins)}; they answer once booted"
 
 
-def how_held(hold: Hold, node: str) -> str:
-    """Until when a hold lasts, who ends it, and how."""
-    by = f" by {hold.rule}" if hold.rule else ""
-    head = f"held ({hold.kind}){by}"
+def how_held(hold: Held) -> str:
+    """By what a chip or node is held, who wrote that, until when, who ends it, and how."""
+    head = f"held ({hold.kind}){f' by {hold.by}' if hold.rule else ''}"
     if hold.until:
-        return f"{head} until {rfc3339(hold.until / 1000)}; {_ends_early(hold, node)}"
-    return f"{head}: {_ends_early(hold, node)}"
+        return f"{head} until {hold.until}; {_ends_early(hold)}"
+    return f"{head}: {_ends_early(hold)}"
 
 
-def _ends_early(hold: Hold, node: str) -> str:
-    kind = HOLD_KINDS.get(hold.kind)
+def _ends_early(hold: Held) -> str:
+    kind, node = HOLD_KINDS.get(hold.kind), hold.node
     match kind:
         case HoldKind.MANUAL if hold.rule.startswith(_ISOLATION):
             return f"it ends when {hold.rule} is deleted from Git"
@@ -145,13 +144,13 @@ def _ends_early(hold: Hold, node: str) -> str:
 # nodes
 
 
-def of_node(state: NodeState, plan: Plan, observed: Observed, desired: Desired | None) -> list[str]:
+def of_node(state: NodeState, plan: Plan, observed: Observed) -> list[str]:
     """What becomes of a node."""
     node = observed.nodes.get(state.node)
     jobs = sorted(pod.key for pod in observed.pods.values() if pod.node == state.node and pod.holds_chips)
-    isolation = _isolation_of(state.node, plan.now, desired)
-    if isolation is not None:
-        return [_maintenance(isolation), *_leaving(jobs), *_cordon(node)]
+    held = next((one for one in plan.holds if one.node == state.node and not one.chip), None)
+    if held is not None:
+        return [_maintenance(held), *_leaving(jobs), *_cordon(node)]
     if node is not None and node.maintenance:
         return [f"it is in maintenance while its condition {node.maintenance} is true", *_leaving(jobs)]
     found: list[str] = []
@@ -170,24 +169,9 @@ def of_node(state: NodeState, plan: Plan, observed: Observed, desired: Desired |
     return found or [f"{_pods(len(jobs))} of jobs on it: {_NOTHING_DUE}"]
 
 
-def _isolation_of(node: str, now: float, desired: Desired | None) -> Declared[Isolation] | None:
-    """The Isolation in force that names the whole node."""
-    for item in desired.isolations if desired is not None else ():
-        spec = item.document.spec
-        if node in spec.nodes and (spec.until is None or now < spec.until):
-            return item
-    return None
-
-
-def _maintenance(item: Declared[Isolation]) -> str:
-    spec, origin = item.document.spec, item.origin
-    # the copy in the cluster does not say where in Git it comes from
-    place = "" if origin.file.startswith(CLUSTER) else f"; {origin.file}:{origin.line}"
-    until = f"until {rfc3339(spec.until)}, or " if spec.until is not None else "until "
-    return (
-        f"in maintenance by Isolation/{item.document.name} ({spec.reason}{place}), "
-        f"{until}the document is deleted from Git"
-    )
+def _maintenance(held: Held) -> str:
+    until = f"until {held.until}, or " if held.until else "until "
+    return f"in maintenance by {held.by}, {until}the document is deleted from Git"
 
 
 def _leaving(jobs: Sequence[str]) -> list[str]:

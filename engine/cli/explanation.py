@@ -27,7 +27,9 @@ from engine.model.actions import kind_of
 from engine.model.attribution import HARMLESS, FaultRank
 from engine.model.cluster import Observed, Pod, ids_of
 from engine.model.diagnostics import ObjectKey
+from engine.model.holds import Held
 from engine.model.jobs import Gang
+from engine.model.last_changes import Place
 from engine.model.levels import SUB_HEALTH
 from engine.model.links import LINKED, count_states
 from engine.model.log_codes import BMC, CHIP, meaning_of
@@ -56,7 +58,7 @@ def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desir
     if kind == "job":
         return _job(name, plan, observed, load({}).desired if desired is None else desired)
     if kind == "node":
-        return _node(name, plan, observed, desired)
+        return _node(name, plan, observed)
     return {"pod": _pod, "chip": _chip, "link": _link}[kind](name, plan, observed)
 
 
@@ -234,16 +236,13 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         body["failures"] = {"rate": offender.failures, "threshold": offender.threshold, "avoided": offender.avoided}
     memory = plan.history.nodes.get(node)
     chip_memory = memory.chips.get(index) if memory else None
-    if chip_memory is not None:
-        body["holds"] = [
-            {"kind": h.kind, "level": h.level, "rule": h.rule, "until": rfc3339(h.until / 1000) if h.until else None}
-            for h in chip_memory.holds
-        ]
+    holds = [held for held in plan.holds if held.node == node and held.chip in (chip_name, "")]
+    if chip_memory is not None or holds:
+        body["holds"] = [_hold(held) for held in holds]
     body |= _recorded(node, index, plan, observed)
     body |= _ordered_and_done(node, index, observed)
     if parts := vnpus_of(node, index, observed):
         body["vnpus"] = parts
-    holds = chip_memory.holds if chip_memory is not None else ()
     body["coming"] = coming.of_chip(node, index, state, holds, plan, observed)
     body |= _slow_findings(observed, lambda row: index in row["nodes"].get(node, ()))
     body["next"] = _actions(
@@ -251,6 +250,19 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         lambda a: getattr(a, "node", None) == node and chip_name in (*getattr(a, "chips", ()), getattr(a, "chip", "")),
     )
     return body
+
+
+def _hold(held: Held) -> dict[str, Any]:
+    """A hold with the document behind it: its reason, and who wrote it where."""
+    cause = held.cause
+    row: dict[str, Any] = {
+        "kind": held.kind, "level": held.level, "rule": held.rule, "policy": held.policy or None,
+        "until": held.until or None,
+    }  # fmt: skip
+    if cause is None:
+        return row
+    place = Place(cause.file, cause.line, cause.commit).text
+    return row | {"reason": cause.detail or None, "author": cause.author or None, "place": place or None}
 
 
 def _recorded(node: str, chip: int, plan: Plan, observed: Observed) -> dict[str, Any]:
@@ -281,7 +293,7 @@ def _ordered_and_done(node: str, chip: int, observed: Observed) -> dict[str, Any
     return found
 
 
-def _node(name: str, plan: Plan, observed: Observed, desired: Desired | None) -> dict[str, Any]:
+def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     state = next((n for n in plan.nodes if n.node == name), None)
     if state is None:
         raise InputError(f"node {name!r} is unknown", hint=_suggestion(name, [n.node for n in plan.nodes], "nodes"))
@@ -301,7 +313,9 @@ def _node(name: str, plan: Plan, observed: Observed, desired: Desired | None) ->
     body |= _slow_findings(observed, lambda row: name in row["nodes"])
     body["orders"] = _open_orders(name, observed)
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
-    body["coming"] = coming.of_node(state, plan, observed, desired)
+    if held := [one for one in plan.holds if one.node == name and not one.chip]:
+        body["holds"] = [_hold(one) for one in held]
+    body["coming"] = coming.of_node(state, plan, observed)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
     return body
 

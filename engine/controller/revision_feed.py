@@ -17,8 +17,9 @@ from engine.kube import Backoff, Kube, KubeError, cancel_all
 from engine.settings import Settings
 from engine.source import FetchResult, GitSource, Revision, configuration
 from engine.source.pending_deletion import PendingDeletion
+from engine.source.worktree import blob_id
 from engine.store import RevisionWriter, StoreUnavailable, ValueTooLarge
-from engine.wire import sourceinfo
+from engine.wire import lastchanges, sourceinfo
 
 _log = log.get("controller")
 NO_SOURCE = "no repository is followed: give --source FILE or BELAY_SOURCE_URL; nothing is applied from Git"
@@ -172,14 +173,18 @@ class RevisionFeed:
             "confirmed": deletion.confirmed,
             "earlier": deletion.earlier,
         }
-        kept = self._kept.union(deletion.earlier.values())
+        table = lastchanges.encode(revision.last_changes)
+        changes = {blob_id(table): table} if table else {}
+        if changes:
+            meta[lastchanges.META] = next(iter(changes))
+        kept = self._kept.union(deletion.earlier.values(), changes)
         wanted = (revision.sha, orjson.dumps(meta).decode(), kept)
         if wanted == self._put:
             return await self._proofs.put(revision, source, self._accepted.before(revision.sha, source.config))
         if not await self._record(revision, source):
             return  # tried again with the next snapshot
         await self._proofs.put(revision, source, self._accepted.before(revision.sha, source.config))
-        blobs: dict[str, bytes] = {}
+        blobs: dict[str, bytes] = changes
         try:
             for _ in range(2):
                 missing = await self._revisions.put_revision(

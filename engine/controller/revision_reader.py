@@ -12,16 +12,17 @@ import msgspec
 from engine.controller.retained import before_of, helpful, identities, needed, refused_unread, remembered_after
 from engine.documents import Manifest
 from engine.load import UNKNOWN, LoadCache, Loaded, PriorState, load
-from engine.load.cluster import belay_objects, copies_from_git, foreign_documents
+from engine.load.cluster import belay_objects, copies_from_git, foreign_documents, places_of, with_places
 from engine.load.earlier_manifests import manifests_of_files, with_earlier
 from engine.log import get, redact
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.last_changes import LastChange
 from engine.model.plan_cache import PlanCache
 from engine.plan import declared_keys
 from engine.status import StatusCondition, SyncState
 from engine.store import RevisionRecord, StoredRevisions
-from engine.wire import sourceinfo
+from engine.wire import lastchanges, sourceinfo
 from engine.wire.names import SYNC, SYSTEM, source_config_map
 from engine.wire.sync import FileVersions, file_versions_data, parse_file_versions
 
@@ -126,6 +127,11 @@ class RevisionReader:
         """Whether the state in force came from a repository."""
         return self._in_force is not None and self._in_force.desired.has_git
 
+    @property
+    def last_changes(self) -> Mapping[str, LastChange]:
+        """Who last changed the files in force, for a recording."""
+        return self._in_force.desired.last_changes if self._in_force is not None else {}
+
     def contents(self) -> dict[str, bytes]:
         """Every file in force by path, for a recording; read again each time rather than kept in memory."""
         if not self.has_git:
@@ -151,6 +157,7 @@ class RevisionReader:
             declared=declared,
             in_force=_in_force(self._loaded, findings, applied if desired.has_git else ""),
             remembered=self._remembered,
+            places=places_of(desired),
         )
 
     def _lacks_source(self, observed: Observed, record: RevisionRecord | None) -> StatusCondition | None:
@@ -192,6 +199,9 @@ class RevisionReader:
         if self._in_force is None or self._in_force.desired.has_git or (known, others) != (self._copies, self._foreign):
             self._loaded = self._in_force = load(known, has_git=False, foreign=others)
             self._copies, self._foreign, self.before, self.refused_files = known, others, UNKNOWN, ()
+        placed = with_places(self._in_force.desired, objects)
+        if placed != self._in_force.desired:
+            self._loaded = self._in_force = replace(self._in_force, desired=placed)
         self._record, self._remembered, self._earlier = record, _remembered(observed), ()
 
     def _memory(self, observed: Observed) -> FileVersions:
@@ -222,6 +232,7 @@ class RevisionReader:
             cache=self._cache,
             foreign=others,
         )
+        loaded = replace(loaded, desired=replace(loaded.desired, last_changes=self._last_changes(record, loaded)))
         self._record, self._loaded = record, loaded
         if loaded.refused and self._in_force is not None:
             self._read = (record.sha, now, remembered, others)
@@ -231,6 +242,12 @@ class RevisionReader:
         self._earlier = (remembered, parse_file_versions({"data": file_versions_data(after)}))
         self._remembered = after
         self._read = (record.sha, now, after, others)
+
+    def _last_changes(self, record: RevisionRecord, loaded: Loaded) -> dict[str, LastChange]:
+        """Who last changed each file in force; not of files that count in an older version."""
+        name = str(record.meta.get(lastchanges.META) or "")
+        table = self._reader.blobs({name}).get(name, b"") if name else b""
+        return {path: one for path, one in lastchanges.decode(table).items() if path not in loaded.refused_files}
 
     def _waits_for(self, sha: str, lacking: frozenset[str]) -> bool:
         """Whether to wait until the controller has found older versions in Git, without which broken files would be

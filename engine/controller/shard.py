@@ -368,6 +368,7 @@ class Shard:
                 has_git=self.revision.has_git,
                 before=self.revision.before,
                 refused_files=self.revision.refused_files,
+                last_changes=self.revision.last_changes,
             )
             write_digest(file, plan)
         except OSError as error:

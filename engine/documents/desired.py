@@ -17,6 +17,7 @@ from engine.documents.products import Product
 from engine.documents.scheduling import SchedulingSettings, SchedulingSettingsSpec
 from engine.documents.vnpu import VNPUTemplates
 from engine.model.diagnostics import ObjectKey, Origin
+from engine.model.last_changes import LastChange, Place
 
 Document_co = TypeVar("Document_co", covariant=True)
 
@@ -60,6 +61,7 @@ class Desired:
     ``incomplete``: a file can neither be read nor replaced by an older version, so nothing may be pruned.
     ``confirmed``: digests of waiting deletions that commits confirm (``Belay-Confirm``).
     ``earlier``: manifests, as last declared, of objects whose deletion waits.
+    ``last_changes``: the commits that last changed the files, as far as known.
     ``every_role``: Belay takes every role regardless of settings and live components; only for plans without an engine.
     """
 
@@ -82,6 +84,7 @@ class Desired:
     incomplete: bool = False
     confirmed: tuple[str, ...] = ()
     earlier: tuple[Manifest, ...] = ()
+    last_changes: Mapping[str, LastChange] = field(default_factory=dict)
     every_role: bool = False
 
     @cached_property
@@ -115,6 +118,17 @@ class Desired:
         )  # fmt: skip
         declared = [item.origin for group in groups for item in group]
         return (*(manifest.origin for manifest in self.manifests), *declared)
+
+    def place_of(self, origin: Origin) -> Place:
+        """Where a document stands and who changed it last; the revision in force where that commit is not known."""
+        if origin.file.startswith(CLUSTER):
+            return Place(origin.file)
+        if origin.file.startswith(SHIPPED):
+            return Place(origin.file, origin.line)
+        change = self.last_changes.get(origin.file)
+        if change is None:
+            return Place(origin.file, origin.line, self.revision)
+        return Place(origin.file, origin.line, change.commit, change.author)
 
     def pools_of(self, labels: Mapping[str, str]) -> tuple[Declared[NodePool], ...]:
         """Every pool whose selector matches a node's labels; more than one is an error of the declaration."""

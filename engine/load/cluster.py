@@ -8,14 +8,16 @@ inventory by the label and digest that Belay puts on it. Every other object is f
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from engine.documents import CLUSTER, CLUSTER_KINDS
+from engine.documents import CLUSTER, CLUSTER_KINDS, SHIPPED, Declared, Desired
 from engine.documents.kinds import API_VERSION
 from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
+from engine.model.diagnostics import ObjectKey, Origin
+from engine.model.last_changes import LastChange, Place
 from engine.wire import names, sync
 
 _GROUP: Final = "belay.dev/"
@@ -23,6 +25,12 @@ _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _DIGEST: Final = "belay.dev/applied-digest"
 
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
+
+#: The fields of ``Desired`` that hold Belay's own documents.
+_FIELDS: Final = (
+    "isolations", "fault_policies", "pools", "layouts", "budgets", "scheduling", "links", "products", "fault_tables",
+    "templates", "diagnosis",
+)  # fmt: skip
 
 Objects = Iterable[Mapping[str, Any]]
 
@@ -111,3 +119,46 @@ def _body(obj: Mapping[str, Any]) -> bytes:
     if "spec" in obj:
         body["spec"] = obj["spec"]
     return json.dumps(body).encode()
+
+
+def places_of(desired: Desired) -> dict[str, Place]:
+    """Where Belay's own documents from Git stand, by ``Kind/name``; those first that hold chips and nodes."""
+    found = {
+        f"{item.document.kind}/{item.document.name}": desired.place_of(item.origin)
+        for group in _groups(desired)
+        for item in group
+    }
+    return {name: place for name, place in found.items() if place.commit}
+
+
+def with_places(desired: Desired, objects: Objects) -> Desired:
+    """The same intent, read from copies in the cluster, with the places in Git that ``belay-sync`` gives for them."""
+    status = next((obj for obj in objects if _is_sync(obj)), None)
+    places = sync.parse_places(status) if status is not None else {}
+    if not places:
+        return desired
+
+    moved: dict[str, Any] = {}
+    changes: dict[str, LastChange] = {}
+    for field in _FIELDS:
+        group = getattr(desired, field)
+        if isinstance(group, tuple):
+            moved[field] = tuple(_moved(item, places, changes) for item in group)
+        else:
+            moved[field] = {name: _moved(item, places, changes) for name, item in group.items()}
+    return replace(desired, last_changes=changes, **moved)
+
+
+def _groups(desired: Desired) -> Iterator[Iterable[Declared[Any]]]:
+    for field in _FIELDS:
+        group = getattr(desired, field)
+        yield group if isinstance(group, tuple) else group.values()
+
+
+def _moved(item: Declared[Any], places: Mapping[str, Place], changes: dict[str, LastChange]) -> Declared[Any]:
+    """A document at its place in Git, whose last change is noted; as it is where the place is not known."""
+    place = places.get(f"{item.document.kind}/{item.document.name}")
+    if place is None or item.origin.file.startswith((SHIPPED, CLUSTER)):
+        return item
+    changes[place.file] = LastChange(place.commit, place.author)
+    return Declared(item.document, Origin(place.file, place.line))

@@ -9,6 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
+from engine.model.last_changes import Place
+
 
 class CauseKind(StrEnum):
     """What kind of thing a cause is, and so what ends it.
@@ -30,7 +32,8 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_
     """One cause. ``subject`` is ``Kind/namespace/name`` or ``Kind/name`` of the object that is the cause.
 
     ``rule`` is the part of a document, or the rule in Belay, that made it one; ``detail`` what of the subject counts
-    (codes, a condition, a label). ``file``, ``line`` and ``commit`` say where a document stands in Git. ``also`` are
+    (codes, a condition, a label). ``file`` and ``line`` say where a document stands in Git, ``commit`` and ``author``
+    which commit changed that file last, and who; ``until`` when a document ends of itself (RFC 3339). ``also`` are
     further causes, each of which would have been enough.
     """
 
@@ -41,14 +44,17 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_
     file: str = ""
     line: int = 0
     commit: str = ""
+    author: str = ""
+    until: str = ""
     also: tuple[Cause, ...] = ()
 
     @property
     def text(self) -> str:
         """The cause for people, in one line."""
-        place = f"{self.file}:{self.line}" if self.file and self.line else self.file
-        at = f"at {place}" + (f"@{self.commit[:12]}" if self.commit else "") if place else ""
-        detail = f"({self.detail})" if self.detail else ""
+        place = Place(self.file, self.line, self.commit, self.author).text
+        at = f"at {place}" if place else ""
+        said = ", ".join(filter(None, (self.detail, f"until {self.until}" if self.until else "")))
+        detail = f"({said})" if said else ""
         one = " ".join(part for part in (self.subject, self.rule, detail, at) if part)
         return "; ".join((one, *(other.text for other in self.also)))
 

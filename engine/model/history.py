@@ -49,6 +49,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
     ``kind`` is a :class:`HoldKind`; unknown kinds, of other versions, are kept as they are.
     ``until`` is 0 when only a person ends it. ``told``: the ConfigMap in which a person ends it contains it.
+    ``policy`` is the rule of a FaultPolicy or table that made it, kept when the document goes.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     until: int = 0
     rule: str = ""
     told: bool = False
+    policy: str = ""
 
 
 class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -13,6 +13,7 @@ from engine.model.actions import AnyAction
 from engine.model.cluster import SwitchReport
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import History
+from engine.model.holds import Held
 from engine.model.links import LinkState
 from engine.model.pending_reasons import RejectedAt
 from engine.model.refusals import ServerRefusal
@@ -233,7 +234,8 @@ class Plan(msgspec.Struct, frozen=True):
     recently, ``links`` the states of the links that KVLinks declare. ``servers`` are all chips
     of each node, ``ignored`` the objects of Belay's kinds in the cluster that have no effect.
     ``held_prune`` is the deletion that waits for a person, ``budgets`` what was spent of limits, which is not part of
-    the document either. ``refusals`` are what the API server refuses of what this pass wants.
+    the document either. ``refusals`` are what the API server refuses of what this pass wants, ``holds`` what keeps
+    chips and nodes out of service.
     """
 
     revision: str
@@ -256,6 +258,7 @@ class Plan(msgspec.Struct, frozen=True):
     held_prune: PruneHold | None = None
     budgets: tuple[BudgetUse, ...] = ()
     refusals: tuple[ServerRefusal, ...] = ()
+    holds: tuple[Held, ...] = ()
 
     def document(self, *, explain: bool = False) -> dict[str, Any]:
         """The output of `belay plan`: plain JSON values, deterministic."""
@@ -276,6 +279,8 @@ class Plan(msgspec.Struct, frozen=True):
         }
         if self.held_prune is not None:
             body["heldPrune"] = self.held_prune.document()
+        if self.holds:
+            body["holds"] = msgspec.to_builtins(self.holds)
         if self.refusals:
             body["refused"] = [row.document() for row in self.refusals]
         return body

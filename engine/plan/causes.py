@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine.documents import CLUSTER, SHIPPED
+from engine.documents import Declared, Isolation
 from engine.model.actions import (
     AnyAction,
     BindPod,
@@ -33,17 +33,16 @@ from engine.model.actions import (
 )
 from engine.model.causes import Cause, CauseKind, joined
 from engine.model.diagnostics import Origin
-from engine.model.faults import code_key
-from engine.model.history import HoldKind, NodeMemory
+from engine.model.history import Hold, NodeMemory
 from engine.model.jobs import Gang
 from engine.model.levels import MANUALLY_SEPARATE
 from engine.model.reasons import ActionReason
+from engine.model.times import rfc3339
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 from engine.wire.orders import chip_number
 
 SYNC: Final = "sync"
-_HELD: Final = (HoldKind.FREQUENCY, HoldKind.DURATION)
 
 
 def run(scope: Scope) -> None:
@@ -68,9 +67,9 @@ def of_chips(scope: Scope, view: NodeView, chips: Iterable[int]) -> Cause | None
 def of_node(scope: Scope, view: NodeView) -> Cause:
     """Why a node takes no work, or its pods have to go."""
     name = view.node.name
-    for item in scope.desired.isolations:
-        if name in item.document.spec.nodes and (item.document.spec.until or scope.now + 1) > scope.now:
-            return _document(scope, f"Isolation/{item.document.name}", item.origin, item.document.spec.reason)
+    isolation = of_isolations(scope).get(name)
+    if isolation is not None:
+        return isolation
     if name in scope.observed.node_reports:
         return _report(f"mindx-dl/mindx-dl-nodeinfo-{name}", view.codes)
     if not view.node.ready:
@@ -78,6 +77,19 @@ def of_node(scope: Scope, view: NodeView) -> Cause:
     if view.report is not None and view.report.switch is not None:
         return _report(_device_report(name), view.codes)
     return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail=str(view.state))
+
+
+def of_isolations(scope: Scope) -> dict[str, Cause]:
+    """The Isolations in force that take whole nodes out, by node: the first one of each."""
+    found: dict[str, Cause] = {}
+    for item in scope.desired.isolations:
+        spec = item.document.spec
+        if spec.until is not None and scope.now >= spec.until:
+            continue
+        for node in spec.nodes:
+            if node in scope.nodes:
+                found.setdefault(node, of_document(scope, item))
+    return found
 
 
 def of_missing_node(name: str) -> Cause:
@@ -109,11 +121,21 @@ def of_codes(node: str, codes: tuple[str, ...]) -> Cause:
 
 
 def _of_chip(scope: Scope, view: NodeView, chip: int) -> Cause:
-    rule, name = _rule_of(scope, view, chip), view.node.name
-    codes = view.chip_codes.get(chip, ())
+    return _of_rule(scope, view, chip, _rule_of(scope, view, chip))
+
+
+def of_hold(scope: Scope, view: NodeView, chip: int, hold: Hold) -> Cause | None:
+    """The document that holds a chip; None where none does, or it is not there any more."""
+    rule = hold.policy or hold.rule
+    cause = _of_rule(scope, view, chip, rule) if rule.startswith(("FaultPolicy/", "Isolation/")) else None
+    return cause if cause is not None and cause.kind is CauseKind.DOCUMENT else None
+
+
+def _of_rule(scope: Scope, view: NodeView, chip: int, rule: str) -> Cause:
+    name, codes = view.node.name, view.chip_codes.get(chip, ())
     for item in scope.desired.isolations:
         if rule == f"Isolation/{item.document.name}":
-            return _document(scope, rule, item.origin, item.document.spec.reason)
+            return of_document(scope, item)
 
     document, _, part = rule.partition("#")
     origin = scope.fault_rules.origin(rule) if scope.fault_rules is not None else None
@@ -129,27 +151,29 @@ def _of_chip(scope: Scope, view: NodeView, chip: int) -> Cause:
 def _rule_of(scope: Scope, view: NodeView, chip: int) -> str:
     """The rule that decided about a chip; for a hold, the rule of the policy that holds it."""
     memory = scope.memory.nodes.get(view.node.name, NodeMemory()).chips.get(chip)
-    rules = scope.fault_rules.memory(view) if scope.fault_rules is not None else None
-    for hold in memory.holds if memory is not None and rules is not None else ():
-        if hold.kind in _HELD and rules is not None:
-            table = rules.frequency if hold.kind == HoldKind.FREQUENCY else rules.duration
-            found = table.get(code_key(hold.rule))
-            if found is not None:
-                return found.rule
-    return view.chip_rules.get(chip, "")
+    held = next((hold.policy for hold in memory.holds if hold.policy), "") if memory is not None else ""
+    return held or view.chip_rules.get(chip, "")
 
 
 def _document(scope: Scope, subject: str, origin: Origin, detail: str = "", *, rule: str = "") -> Cause:
-    shipped = origin.file.startswith((SHIPPED, CLUSTER))
+    place = scope.desired.place_of(origin)
     return Cause(
         kind=CauseKind.DOCUMENT,
         subject=subject,
         rule=rule,
         detail=detail,
-        file=origin.file,
-        line=0 if origin.file.startswith(CLUSTER) else origin.line,
-        commit="" if shipped else scope.desired.revision,
+        file=place.file,
+        line=place.line,
+        commit=place.commit,
+        author=place.author,
     )
+
+
+def of_document(scope: Scope, item: Declared[Isolation]) -> Cause:
+    """An Isolation with its reason, its author and its end."""
+    spec = item.document.spec
+    cause = _document(scope, f"Isolation/{item.document.name}", item.origin, spec.reason)
+    return msgspec.structs.replace(cause, until=rfc3339(spec.until) if spec.until is not None else "")
 
 
 def _report(name: str, codes: Iterable[str]) -> Cause:
@@ -229,5 +253,6 @@ def _subject(kind: str, namespace: str, name: str) -> str:
 
 
 __all__ = [
-    "caused", "of_chips", "of_claim", "of_codes", "of_mark", "of_missing_node", "of_node", "of_pod", "run",
+    "caused", "of_chips", "of_claim", "of_codes", "of_document", "of_hold", "of_isolations", "of_mark",
+    "of_missing_node", "of_node", "of_pod", "run",
 ]  # fmt: skip

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from engine.model.causes import CauseKind
+from engine.model.causes import Cause
 from engine.model.cluster import ids_of
 from engine.model.diagnostics import Diagnostic
-from engine.model.history import HOLD_KINDS, HoldKind
+from engine.model.history import HOLD_KINDS, Hold, HoldKind
+from engine.model.holds import Held
 from engine.model.plan import NodeState, Pending, Plan, ServerChips
 from engine.model.times import rfc3339
 from engine.plan import causes
-from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 
 
@@ -45,17 +45,21 @@ def _holds(scope: Scope) -> None:
             continue
         for chip, row in memory.chips.items():
             for hold in row.holds:
+                cause = causes.of_hold(scope, held, chip, hold)
+                scope.holds.append(Held.of(name, held.chip(chip), hold, cause))
                 end = f"until {rfc3339(hold.until / 1000)}" if hold.until else _end_of(HOLD_KINDS.get(hold.kind))
-                what = f"{held.chip(chip)} of node {name} is held: {hold.kind}"
-                policy = _policy(scope, held, chip) if hold.kind in (HoldKind.FREQUENCY, HoldKind.DURATION) else ""
-                message = f"{what}, by {hold.rule}{policy}, {end}" if hold.rule else f"{what}, {end}"
+                by = f", by {_holder(hold, cause)}" if hold.rule else ""
+                message = f"{held.chip(chip)} of node {name} is held: {hold.kind}{by}, {end}"
                 scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message))
+    for name, isolation in causes.of_isolations(scope).items():
+        scope.holds.append(Held(name, "", HoldKind.MANUAL, isolation.subject, until=isolation.until, cause=isolation))
 
 
-def _policy(scope: Scope, view: NodeView, chip: int) -> str:
-    """The FaultPolicy that holds a chip, with its place in Git; empty where a shipped table does."""
-    cause = causes.of_chips(scope, view, (chip,))
-    return f" of {cause.text}" if cause is not None and cause.kind is CauseKind.DOCUMENT and cause.commit else ""
+def _holder(hold: Hold, cause: Cause | None) -> str:
+    """What holds a chip: a rule or a code, and the document that says so."""
+    if cause is None or not cause.commit:
+        return f"{hold.rule} of {hold.policy}" if hold.policy else hold.rule
+    return cause.text if cause.subject == hold.rule else f"{hold.rule} of {cause.text}"
 
 
 def _end_of(kind: HoldKind | None) -> str:
@@ -104,6 +108,7 @@ def document(scope: Scope) -> Plan:
         held_prune=scope.held_prune,
         budgets=scope.budgets,
         refusals=tuple(sorted(scope.refusals, key=lambda row: row.key)),
+        holds=tuple(sorted(scope.holds, key=lambda row: (row.node, row.chip))),
     )
 
 

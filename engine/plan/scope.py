@@ -16,6 +16,7 @@ from engine.model.cluster import Observed, Pod, SwitchReport
 from engine.model.costs import Estimate, MeasuredTimes
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import HeldPrune, History, JobMemory, NodeMemory, PoolEdit
+from engine.model.holds import Held
 from engine.model.jobs import Gang
 from engine.model.links import LinkState
 from engine.model.plan import (
@@ -154,8 +155,8 @@ class Scope:
     all pods of each gang, finished ones included, in the order of their keys. ``undeclared`` are live objects that Git
     applied and no longer declares, ``held_prune`` those whose deletion waits for a person. ``claims`` are the claims of
     dynamic resource allocation; pods of ``observed`` have their chips. ``made_groups`` are namespace and name of the
-    PodGroups that this pass makes for workloads. ``refusals`` are what the API server refuses. ``cache`` holds results
-    that the shard keeps between passes.
+    PodGroups that this pass makes for workloads. ``refusals`` are what the API server refuses, ``holds`` what holds
+    nodes and chips. ``cache`` holds results that the shard keeps between passes.
     """
 
     desired: Desired
@@ -192,6 +193,7 @@ class Scope:
     ignored: list[IgnoredObject] = field(default_factory=list)
     undeclared: set[ObjectKey] = field(default_factory=set)
     held_prune: PruneHold | None = None
+    holds: list[Held] = field(default_factory=list)
     budgets: tuple[BudgetUse, ...] = ()
     refusals: list[ServerRefusal] = field(default_factory=list)
     claims: DeviceClaims = field(default_factory=_no_claims)

@@ -16,7 +16,7 @@ import orjson
 from engine.documents import Desired
 from engine.errors import InputError
 from engine.load import UNKNOWN, FileVersion, Loaded, PriorState, load, load_directory
-from engine.load.cluster import all_documents, copies_from_git, foreign_documents, has_engine
+from engine.load.cluster import all_documents, copies_from_git, foreign_documents, has_engine, with_places
 from engine.load.files import ROOTS
 from engine.load.locations import location_of
 from engine.model.cluster import Observed
@@ -62,8 +62,8 @@ def desired_from(
         return with_confirmations(loaded.desired, tree, cluster), loaded.diagnostics
     if live or has_engine(cluster):
         loaded = load(copies_from_git(cluster), overlays=extra, has_git=False, foreign=foreign_documents(cluster))
-    else:
-        loaded = load(all_documents(cluster), overlays=extra, has_git=False)
+        return with_places(loaded.desired, cluster), loaded.diagnostics
+    loaded = load(all_documents(cluster), overlays=extra, has_git=False)
     return loaded.desired, loaded.diagnostics
 
 

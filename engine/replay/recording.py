@@ -20,8 +20,9 @@ import msgspec
 from engine import versions
 from engine.errors import InputError
 from engine.load import UNKNOWN, Loaded, PriorState, load
-from engine.load.cluster import foreign_documents
+from engine.load.cluster import foreign_documents, with_places
 from engine.load.earlier_manifests import manifests_of_files, with_earlier
+from engine.model.last_changes import LastChange
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.replay.cluster_file import checked
@@ -35,6 +36,7 @@ LATEST: Final = 253370764800.0
 """9999-01-01: later times could not be written."""
 _HINT: Final = "`belay up --data DIR` keeps recordings in DIR/engine/passes."
 NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
+UNCHANGED: Final[Mapping[str, LastChange]] = MappingProxyType({})
 SUFFIX: Final = ".belay.json.gz"
 
 
@@ -42,7 +44,7 @@ class Recording(msgspec.Struct, frozen=True):
     """What one pass was made from. ``before`` and ``refused_files`` are what ``load`` was given of earlier contents;
     recordings of older versions have ``previous`` instead, older contents of broken files, newest first.
     ``confirmed`` are the digests of deletions that commits confirmed, ``earlier`` files as they were before one that
-    waits.
+    waits. ``last_changes`` are the commits that last changed the files; recordings of older versions have none.
     """
 
     format: str
@@ -59,6 +61,7 @@ class Recording(msgspec.Struct, frozen=True):
     before: PriorState | None = None
     refused_files: tuple[str, ...] = ()
     previous: dict[str, list[str]] = {}
+    last_changes: dict[str, LastChange] = {}
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -96,6 +99,7 @@ def write(
     earlier: Mapping[str, bytes] = NOTHING,
     before: PriorState = UNKNOWN,
     refused_files: Iterable[str] = (),
+    last_changes: Mapping[str, LastChange] = UNCHANGED,
 ) -> Path:
     """Write one recording atomically and keep the folder within its bounds; returns the file."""
     recording = Recording(
@@ -112,6 +116,7 @@ def write(
         earlier={path: data.decode("utf-8", "surrogateescape") for path, data in sorted(earlier.items())},
         before=before,
         refused_files=tuple(sorted(refused_files)),
+        last_changes=dict(sorted(last_changes.items())),
     )
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{shard}-{int(now * 1000):014d}-{digest[:12]}{SUFFIX}"
@@ -194,7 +199,10 @@ def declared(recording: Recording, overlays: Sequence[Mapping[str, bytes]] = ())
     )
     earlier = {path: text.encode("utf-8", "surrogateescape") for path, text in recording.earlier.items()}
     desired = with_earlier(loaded.desired, manifests_of_files(earlier))
-    return replace(loaded, desired=replace(desired, confirmed=recording.confirmed))
+    if not recording.has_git:
+        desired = with_places(desired, recording.objects)
+    changes = {**desired.last_changes, **recording.last_changes}
+    return replace(loaded, desired=replace(desired, confirmed=recording.confirmed, last_changes=changes))
 
 
 def _short(text: str) -> str:

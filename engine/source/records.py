@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from engine.errors import InputError, bounded
+from engine.model.last_changes import LastChange
 
 VerifyMode = Literal["none", "ssh", "gpg"]
 
@@ -160,6 +161,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     (relative to the source's `path`, below desired/ or policies/, YAML or JSON) to its blob id; do not change it.
     `changed` are the paths that differ from the previous revision, removed ones included. Times are unix seconds.
     `signer` and `commit` (the content of the commit object, for others to verify) are set where commits are verified.
+    `last_changes` are the commits that last changed the files, as far as the history was read.
     """
 
     sha: str
@@ -172,6 +174,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     signer: str | None = None
     commit: bytes = b""
+    last_changes: Mapping[str, LastChange] = {}
 
 
 class SourceCondition(msgspec.Struct, frozen=True, kw_only=True):

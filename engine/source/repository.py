@@ -18,6 +18,7 @@ from engine.source.conditions import report
 from engine.source.confirmations import confirmed
 from engine.source.emptied import EmptyTreeGuard
 from engine.source.git import GitFailed
+from engine.source.last_changes import LastChanges
 from engine.source.mirror import Mirror
 from engine.source.objects import ObjectStore
 from engine.source.records import FetchResult, Limits, RefusedFile, Revision, SourceConfig
@@ -74,6 +75,7 @@ class GitSource:
         self._acceptance = Acceptance(config)
         self._prover = CommitProver(config.prefix)
         self._emptied = EmptyTreeGuard(self.read)
+        self._changes = LastChanges(config.prefix)
         self._floor: str | None = None
         self._vouched: dict[str, bool] = {}
         self._tree = WorkTree(config.local, config.prefix, self._limits) if config.local else None
@@ -251,6 +253,7 @@ class GitSource:
         self._emptied.check(base.files if base else {}, files, tuple)
         subject = f"uncommitted changes on {head[:12]}" if head else "a folder without commits"
         changed = changed_paths(base.files if base else {}, files)
+        known = self._changes.of(objects, head, committed.files) if objects and head else {}
         return Revision(
             sha=name,
             files=files,
@@ -258,6 +261,7 @@ class GitSource:
             problems=capped(problems),
             committed=snapshot.newest,
             subject=subject,
+            last_changes={path: one for path, one in known.items() if files.get(path) == committed.files[path]},
         )
 
     def _accept(self, objects: ObjectStore, sha: str, base: Revision | None) -> Revision:
@@ -298,6 +302,7 @@ class GitSource:
             subject=about.subject,
             signer=signature.signer,
             commit=signature.raw,
+            last_changes=self._changes.of(objects, sha, files),
         )
 
     def _files_at(self, objects: ObjectStore, sha: str) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from engine.documents import Desired
 from engine.model.cluster import NodeReport, Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import HoldKind, NodeMemory
+from engine.model.holds import Held
 from engine.model.plan import ChipState, NodeState, Plan
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.states import OUT_OF_SERVICE, ChipHealth, NodeHealth
@@ -30,6 +31,7 @@ NODES_KEY: Final = "nodes.json"
 STATES_KEY: Final = "states.json"
 HOLDS_KEY: Final = "holds.json"
 CUTS_KEY: Final = "cuts.json"
+HELD_KEY: Final = "held.json"
 FAULTS_KEY: Final = "faults.json"
 BOARDS_KEY: Final = "boards.json"
 PARTS_KEY: Final = "parts"
@@ -68,12 +70,16 @@ def map_bodies(
         if chip.state is not _HEALTHY or chip.codes:  # a chip that is only in use stands with its job
             by_node.setdefault(chip.node, []).append(chip)
     states = {state.node: state for state in plan.nodes}
+    held: dict[str, list[dict[str, Any]]] = {}
+    for hold in plan.holds:
+        held.setdefault(hold.node, []).append(_holder(hold))
     bodies = []
     for number, part in enumerate(parts):
         body = cache[_PARTS].of(
             (shard, number), (part, len(parts)), partial(_map_part, shard, number, part, len(parts))
         )
-        bodies += [body, _chips_part(shard, number, part, len(parts), plan, observed, by_node, states)]
+        holders = [row for at in part for row in held.get(at[0], ())]
+        bodies += [body, _chips_part(shard, number, part, len(parts), plan, observed, by_node, states, holders)]
     return bodies
 
 
@@ -143,6 +149,7 @@ def _chips_part(
     observed: Observed,
     by_node: Mapping[str, Sequence[ChipState]],
     node_states: Mapping[str, NodeState],
+    holders: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     states, holds, cuts = {}, {}, {}
     faults: list[dict[str, Any]] = []
@@ -173,6 +180,7 @@ def _chips_part(
             )  # fmt: skip
     shown, left = bounded_list(faults, _LIST_BYTES)
     ill, more = bounded_list(boards, _LIST_BYTES)
+    held, unnamed = bounded_list(list(holders), _LIST_BYTES)
     data = {
         STATES_KEY: text(states), HOLDS_KEY: text(holds), FAULTS_KEY: text(shown), PARTS_KEY: str(parts),
     }  # fmt: skip
@@ -180,8 +188,10 @@ def _chips_part(
         data[CUTS_KEY] = text(cuts)
     if ill:
         data[BOARDS_KEY] = text(ill)
-    if left or more:
-        data["leftOut"] = text({"faults": left, "boards": more})
+    if held:
+        data[HELD_KEY] = text(held)
+    if left or more or unnamed:
+        data["leftOut"] = text({"faults": left, "boards": more, "holders": unnamed})
     name = names.bounded(f"{names.CHIPS_PREFIX}{shard}-{number}")
     return config_map(names.SYSTEM, name, data, {names.ABOUT_LABEL: "chips"})
 
@@ -229,6 +239,12 @@ def _fault(code: str, level: str, node: str, chip: int | None, since: int | None
         "code": code, "level": level, "node": node, "chip": chip, "since": rfc3339(since / 1000) if since else None,
         "count": 1, "policy": "", "action": str(state), "isolated": None,
     }  # fmt: skip
+
+
+def _holder(hold: Held) -> dict[str, Any]:
+    """What holds a chip, or with ``chip`` None a node, in words."""
+    chip = int(hold.chip.rpartition("-")[2]) if hold.chip else None
+    return {"node": hold.node, "chip": chip, "kind": hold.kind, "by": hold.by, "until": hold.until or None}
 
 
 def _boards(report: NodeReport | None) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.hardware_faults import PREFIX
 from engine.model.history import HoldKind
+from engine.model.last_changes import Place
 from engine.model.plan import REFUSED, Plan, PruneHold, ShadowChange
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
@@ -40,7 +41,8 @@ class SyncState(msgspec.Struct, frozen=True):
     ``attempted`` is the newest revision tried, ``applied`` the one in force; they differ while a revision is refused or
     held back. ``remembered`` holds the versions of files until now, ``inventory`` what Git applied and what survived a
     refused deletion, ``declared`` the objects that the revision in force declares. ``in_force`` is the condition
-    ``Applied`` as reading alone has it; None while nothing is applied from Git.
+    ``Applied`` as reading alone has it; None while nothing is applied from Git. ``places`` says where in Git Belay's
+    own documents stand, by ``Kind/name``, those first that hold chips or nodes.
     """
 
     attempted: str = ""
@@ -52,6 +54,7 @@ class SyncState(msgspec.Struct, frozen=True):
     roles: Mapping[str, str] = {}
     declared: tuple[ObjectKey, ...] = ()
     in_force: StatusCondition | None = None
+    places: Mapping[str, Place] = {}
 
 
 def manual_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
@@ -125,6 +128,8 @@ def sync_body(state: SyncState, plan: Plan, observed: Observed, parts: Sequence[
         **sync.file_versions_data(state.remembered),
         **_lists(sorted(findings), deferred, refused, shadows),
     }
+    if state.places:
+        data[sync.PLACES] = text(_places(state.places))
     if plan.ignored:
         ignored = bounded_list([msgspec.to_builtins(one) for one in plan.ignored], _SMALL_BYTES)[0]
         data[sync.IGNORED] = text(ignored)
@@ -169,6 +174,12 @@ def _lists(
     if left_out or more:
         data["leftOut"] = f"{left_out} diagnostics and {more} deferred actions are not shown"
     return data
+
+
+def _places(places: Mapping[str, Place]) -> dict[str, Any]:
+    """As many places as fit, in their order."""
+    rows, _ = bounded_list([[name, msgspec.to_builtins(place)] for name, place in places.items()], _SMALL_BYTES)
+    return dict(rows)
 
 
 def _readiness(rows: Sequence[StatusCondition]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.last_changes import Place
 from engine.wire import formats
 from engine.wire.errors import WireError
 from engine.wire.names import SYNC
@@ -28,6 +29,7 @@ __all__ = [
     "INVENTORY",
     "OBJECTS",
     "PART",
+    "PLACES",
     "PRUNE_BASE",
     "READY",
     "READY_MESSAGE",
@@ -43,6 +45,7 @@ __all__ = [
     "parse_ignored",
     "parse_part",
     "parse_inventory",
+    "parse_places",
     "parse_file_versions",
     "prune_base",
     "file_versions_data",
@@ -69,6 +72,8 @@ PRUNE_BASE = "pruneBase"
 """The revision after which a commit may confirm the pending deletion; absent without one."""
 HELD_PRUNE = "heldPrune.json"
 """The deletion that waits for confirmation, with its digest and a bounded list."""
+PLACES = "places.json"
+"""Where in Git the documents in force stand, and who changed them last."""
 LAST_GOOD = "lastGood.json"
 REFUSED = "refused.json"
 MAX_REFUSED_BYTES: Final = 200 * 1024
@@ -202,6 +207,14 @@ def _rows(text: object, kind: type[_Row]) -> tuple[_Row, ...]:
         return msgspec.json.decode(text, type=tuple[kind, ...])  # type: ignore[valid-type]
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return ()
+
+
+def parse_places(config_map: Mapping[str, Any]) -> dict[str, Place]:
+    """Where the documents in force stand in Git, by ``Kind/name``; empty if invalid, or of an older version."""
+    try:
+        return msgspec.json.decode((config_map.get("data") or {}).get(PLACES) or "{}", type=dict[str, Place])
+    except (msgspec.DecodeError, RecursionError, TypeError, UnicodeError):
+        return {}
 
 
 def prune_base(config_map: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import { chipName, findChip, findJob, indexOf, jobName } from "../store/cluster"
 import { useApi } from "../store/store";
 import type { Cluster, Explanation, Job } from "../types";
 import { partsOf } from "./explained";
+import { holding } from "./holders";
 import { Command } from "../shell/parts";
 
 /** Milliseconds that a pointer rests before the server is asked. */
@@ -22,7 +23,7 @@ export function describe(cluster: Cluster, chip: number): string {
   return [
     t("map.chip", { name: chipName(cluster, chip) }),
     cluster.states[chips.state[chip]!] ?? "unknown",
-    chips.hold[chip] ? t("map.heldBy", { hold: cluster.holds[chips.hold[chip]!] ?? "?" }) : "",
+    chips.hold[chip] ? t("map.heldBy", { hold: holding(cluster, chip) }) : "",
     job ? t("map.usedBy", { job: jobName(job) }) : t("map.free"),
     chips.cuts.get(chip)?.join(" + ") ?? "",
   ].filter(Boolean).join(", ");
@@ -31,7 +32,7 @@ export function describe(cluster: Cluster, chip: number): string {
 /** What the document says of a chip, node, job or pod, as a text: while that is the same, so is its explanation. */
 function factsOf(cluster: Cluster, { kind, name }: Selection): string {
   const { chips, nodes } = cluster;
-  const chipFacts = (chip: number): unknown => [chips.state[chip], cluster.holds[chips.hold[chip]!], jobFacts(chips.job[chip]!)];
+  const chipFacts = (chip: number): unknown => [chips.state[chip], holding(cluster, chip), jobFacts(chips.job[chip]!)];
   const jobFacts = (at: number): unknown => {
     const job = cluster.jobs[at];
     return job ? [jobName(job), job.phase, job.reason, job.message, job.pods] : null;
@@ -107,7 +108,7 @@ function ChipFacts({ cluster, chip }: { cluster: Cluster; chip: number }) {
     <>
       <p><strong>{chipName(cluster, chip)}</strong> <StateText state={cluster.states[chips.state[chip]!] ?? "unknown"} used={chips.job[chip]! >= 0} /></p>
       <p class="dim">{standing(cluster, node)} › {t("map.ring", { ring: chips.ring[chip]! })}</p>
-      <p>{job ? t("map.usedBy", { job: jobName(job) }) : <span class="dim">{t("map.free")}</span>}{chips.hold[chip] ? ` · ${t("map.heldBy", { hold: cluster.holds[chips.hold[chip]!] ?? "?" })}` : ""}</p>
+      <p>{job ? t("map.usedBy", { job: jobName(job) }) : <span class="dim">{t("map.free")}</span>}{chips.hold[chip] ? ` · ${t("map.heldBy", { hold: holding(cluster, chip) })}` : ""}</p>
       {chips.cuts.has(chip) ? <p>{t("map.cuts", { cuts: chips.cuts.get(chip)!.join(" + ") })}</p> : null}
     </>
   );
@@ -170,7 +171,7 @@ function ChipPanel({ cluster, name }: { cluster: Cluster; name: string }) {
     <>
       <dl class="facts">
         <dt>{t("map.fact.state")}</dt><dd><StateText state={cluster.states[chips.state[chip]!] ?? "unknown"} used={chips.job[chip]! >= 0} /></dd>
-        <dt>{t("map.fact.hold")}</dt><dd>{chips.hold[chip] ? cluster.holds[chips.hold[chip]!] : <span class="dim">{t("map.none")}</span>}</dd>
+        <dt>{t("map.fact.hold")}</dt><dd>{chips.hold[chip] ? holding(cluster, chip) : <span class="dim">{t("map.none")}</span>}</dd>
         <dt>{t("map.fact.job")}</dt><dd>{job ? <JobLink job={job} /> : <span class="dim">{t("map.none")}</span>}</dd>
         <dt>{t("map.fact.node")}</dt><dd><a href={hrefOf({ select: `node/${node}` })}>{node}</a> <span class="dim">{cluster.nodes.state[at]}</span></dd>
         <dt>{t("map.fact.place")}</dt><dd>{standing(cluster, at)} › {t("map.ring", { ring: chips.ring[chip]! })}</dd>

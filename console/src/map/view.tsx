@@ -8,6 +8,10 @@ import type { Cluster, Job } from "../types";
 import type { ViewProps } from "../views";
 import { MapCanvas } from "./canvas";
 import { Inspector, standing } from "./explain";
+import { holdersByText } from "./holders";
+
+/** Holders that the legend lists; the table has all chips. */
+const MOST_HOLDERS = 12;
 
 export function MapView({ cluster }: ViewProps) {
   const here = usePlace();
@@ -93,10 +97,22 @@ function Legend({ cluster, state }: { cluster: Cluster; state: string }) {
       {held ? <button type="button" aria-pressed={state === "held"} onClick={() => setParam("state", state === "held" ? "" : "held", "replace")}>
         <svg class="mark" width="11" height="11" viewBox="0 0 12 12" aria-hidden="true"><rect width="12" height="12" fill="none" stroke="currentColor" opacity=".4" /><path d="M5 0h7v7z" fill="currentColor" /></svg>
         {" "}{t("map.legend.held")}{" "}<span class="count">{number(held)}</span></button> : null}
+      {held && state === "held" ? <Holders cluster={cluster} /> : null}
       {ways ? <button type="button" aria-pressed={state === WAYS} title={t("map.legend.waysNote")} onClick={() => setParam("state", state === WAYS ? "" : WAYS, "replace")}>
         <svg class="mark way" width="11" height="11" viewBox="0 0 12 12" aria-hidden="true"><rect x="1" y="1" width="10" height="10" fill="none" stroke="currentColor" stroke-width="2" stroke-dasharray="4 2" /></svg>
         {" "}{t("map.legend.ways")}{" "}<span class="count">{t("queue.nodes", { count: ways })}</span></button> : null}
     </div>
+  );
+}
+
+/** What holds the chips that the legend counts: each code, list or document once, with what it holds. */
+function Holders({ cluster }: { cluster: Cluster }) {
+  const rows = useMemo(() => holdersByText(cluster), [cluster.holders]);
+  return (
+    <ul class="holders" aria-label={t("map.legend.holders")}>
+      {rows.slice(0, MOST_HOLDERS).map(([text, names]) => <li>{text} <span class="count">{names.slice(0, 3).join(", ")}{names.length > 3 ? ` ${t("map.legend.more", { count: names.length - 3 })}` : ""}</span></li>)}
+      {rows.length > MOST_HOLDERS ? <li class="dim">{t("map.legend.more", { count: rows.length - MOST_HOLDERS })}</li> : null}
+    </ul>
   );
 }
 

@@ -2,7 +2,7 @@
 import type { ChipColumns, ChipColumnsWire, Cluster, IndexedPatch, NodeColumns, Patch, StateWire } from "../types";
 
 const NODE_COLUMNS = { name: "", pool: "", product: "", superPod: -1, rack: "", switch: "", prefix: "", state: "", level: "", message: "", cordoned: 0 };
-const ROWS = new Set(["jobs", "queues", "recoveries", "faults", "offenders", "links", "boards", "problems"]);
+const ROWS = new Set(["jobs", "queues", "recoveries", "faults", "holders", "offenders", "links", "boards", "problems"]);
 
 /**
  * A document from the wire. What it has in common with `like`, a document read before, is the same object, so that layouts
@@ -39,7 +39,7 @@ function shared(chips: ChipColumns, like: ChipColumns | undefined): ChipColumns 
 }
 
 const EMPTY_SECTIONS = {
-  states: [], holds: [], nodeStates: [], jobs: [], queues: [], recoveries: [], faults: [], offenders: [], links: [], boards: [],
+  states: [], holds: [], nodeStates: [], jobs: [], queues: [], recoveries: [], faults: [], holders: [], offenders: [], links: [], boards: [],
   fleet: { perCause: [], mttr: null, effectiveTime: null },
   git: { attempted: "", applied: "", conditions: [], revisions: [], findings: [], held: [] },
   problems: [], leftOut: {},

@@ -15,7 +15,7 @@ function wire(): StateWire {
     },
     chips: { node: [0, 0, 1], chip: [1, 0, 0], ring: [0, 0, 0], state: [0, 0, 0], job: [0, -1, -1], hold: [0, 0, 0], cuts: [0, ["vir04"], 0] },
     jobs: [{ kind: "AscendJob", namespace: "t", name: "j" } as never], queues: [], recoveries: [],
-    fleet: { perCause: [], mttr: null, effectiveTime: null }, faults: [], offenders: [], links: [], boards: [],
+    fleet: { perCause: [], mttr: null, effectiveTime: null }, faults: [], holders: [], offenders: [], links: [], boards: [],
     git: { attempted: "", applied: "", conditions: [], revisions: [], findings: [], held: [] }, problems: [], leftOut: {},
   };
 }

@@ -189,7 +189,10 @@ class ChipContext:
         frequency = chip_rules.rules.frequency.get(key)
         if frequency is not None and too_often(past, frequency, now):
             until = now + frequency.release_ms if frequency.release_ms else 0
-            hold = Hold(kind=HoldKind.FREQUENCY, level=frequency.level, since=now, until=until, rule=fault.code)
+            hold = Hold(
+                kind=HoldKind.FREQUENCY, level=frequency.level, since=now, until=until, rule=fault.code,
+                policy=frequency.rule,
+            )  # fmt: skip
             kept = tuple(h for h in assessment.memory.holds if (h.kind, h.rule) != (HoldKind.FREQUENCY, fault.code))
             assessment.memory = msgspec.structs.replace(assessment.memory, holds=(*kept, hold))
             past = msgspec.structs.replace(past, occurrences=())  # the next upgrade needs the full count again
@@ -278,7 +281,7 @@ class ChipContext:
             return None
         until = max(hold.since, past.recovered) + rule.release_ms if past and not past.present else hold.until
         return msgspec.structs.replace(
-            hold, level=rule.level, until=until if rule.release_ms else 0, told=hold.told or listed
+            hold, level=rule.level, until=until if rule.release_ms else 0, told=hold.told or listed, policy=rule.rule
         )
 
     def _holds(self, chip: int, assessment: ChipAssessment, chip_rules: ChipRules, manual: list[Hold]) -> None:
@@ -307,7 +310,7 @@ class ChipContext:
             rule_for = rules.duration.get(code_key(code))
             if rule_for is not None and lingering(past, rule_for, now):
                 until = past.recovered + rule_for.recover_ms
-                kept.append(Hold(HoldKind.DURATION, rule_for.level, since=past.recovered, until=until, rule=code))
+                kept.append(Hold(HoldKind.DURATION, rule_for.level, past.recovered, until, code, policy=rule_for.rule))
         if self.progress.failed >> chip & 1:
             # its group was reset and the reset failed: the chip waits for a report written afterwards
             since = next((hold.since for hold in memory.holds if hold.kind == HoldKind.BAD_BOOT), now)

@@ -12,6 +12,7 @@ from engine.documents import Declared, Isolation
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import HoldKind
 from engine.model.times import rfc3339
+from engine.plan import causes
 from engine.plan.health.assessment import LIST_RULE, ManualHold
 from engine.plan.rules import fault_tables
 from engine.plan.scope import Scope
@@ -65,7 +66,7 @@ def _diagnose(scope: Scope, item: Declared[Isolation], rule: str, until_ms: int)
             text = f"names node {name}, which does not exist; it takes effect once the node registers"
             scope.diagnostics.append(Diagnostic("warning", rule, origin.file, origin.line, origin.column, "spec", text))
         elif name in spec.nodes and name in scope.nodes:
-            text = f"node {name} is held: manual, by {rule}, {end}"
+            text = f"node {name} is held: manual, by {causes.of_document(scope, item).text}, {end}"
             scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text))
 
 

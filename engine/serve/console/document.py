@@ -31,7 +31,7 @@ SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pool,job,map,chips,queues,link,
 MOST_JOBS: Final = 20_000
 """Jobs of a document: twice the nodes of the largest cluster. More are counted."""
 COLUMNAR: Final = ("nodes", "chips")
-LISTED: Final = ("jobs", "queues", "recoveries", "faults", "offenders", "links", "boards", "problems")
+LISTED: Final = ("jobs", "queues", "recoveries", "faults", "holders", "offenders", "links", "boards", "problems")
 NODE_STATES: Final = tuple(state.value for state in NodeHealth)
 _DIGITS: Final = frozenset("0123456789")
 
@@ -95,10 +95,11 @@ class Builder:
             left["jobs"] = len(listed) - MOST_JOBS
             listed = dict(islice(listed.items(), MOST_JOBS))
         jobs = self._jobs.read(listed, layout)
-        faults, boards = [], []
+        faults, boards, holders = [], [], []
         for data in map_parts(found, names.CHIPS_PREFIX).values():
             faults += [_fault(row) for row in rows(data.get(cluster_map.FAULTS_KEY))]
             boards += [_board(row) for row in rows(data.get(cluster_map.BOARDS_KEY))]
+            holders += [_holder(row) for row in rows(data.get(cluster_map.HELD_KEY))]
             for section, missing in numbers(decoded(data.get("leftOut"))).items():
                 left[section] = left.get(section, 0) + int(missing)
         faults.sort(key=lambda row: (row["since"] or "", row["node"], row["chip"] or 0, row["code"]), reverse=True)
@@ -112,6 +113,7 @@ class Builder:
             "recoveries": recoveries,
             "fleet": job_rows.fleet(recoveries, jobs, time),
             "faults": faults,
+            "holders": holders,
             "offenders": _offenders(found),
             "links": links,
             "boards": boards,
@@ -212,6 +214,17 @@ def _fault(row: Mapping[str, Any]) -> dict[str, Any]:
         "policy": line(row.get("policy")),
         "action": line(row.get("action"), 64),
         "isolated": line(row.get("isolated"), 40) or None,
+    }
+
+
+def _holder(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What holds a chip or a whole node (``chip`` None)."""
+    return {
+        "node": name(row.get("node")),
+        "chip": number(row.get("chip")),
+        "kind": line(row.get("kind"), 32),
+        "by": line(row.get("by"), 400),
+        "until": line(row.get("until"), 40) or None,
     }
 
 

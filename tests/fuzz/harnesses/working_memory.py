@@ -19,6 +19,7 @@ from engine.observe.observed import observe
 from engine.serve.engine_client import EngineClient
 from engine.store import PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect, heal, sentinel
 from engine.store.keyring import read_keys
+from engine.wire import lastchanges
 from tests.fuzz.harness import Form, Harness, scratch, text
 
 
@@ -201,5 +202,6 @@ HARNESSES: Final = (
         tries=0.4,
         prepare=_client,
     ),
+    Harness("last-changes", lastchanges.decode, ("engine/wire/lastchanges.py",)),
     Harness("batch-keys", _keys, ("engine/store/keyring.py",), (InputError,), Form.TEXT),
 )

@@ -1,0 +1,187 @@
+"""Who changed a document last: from the source to every place that says what holds a chip or a node."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.cli import answers
+from engine.cli.explanation import explain
+from engine.cli.narrative import narrate
+from engine.controller.revision_reader import RevisionReader
+from engine.documents import Desired
+from engine.load import load
+from engine.load.cluster import copies_from_git, places_of, with_places
+from engine.model.actions import IsolateChip, IsolateNode
+from engine.model.causes import Cause
+from engine.model.last_changes import LastChange, Place
+from engine.model.plan import Plan
+from engine.observe.observed import observe
+from engine.plan import plan
+from engine.replay import recording
+from engine.status import SyncState
+from engine.status.events import events
+from engine.status.sync_status import sync_body
+from engine.store import RevisionRecord
+from engine.wire import lastchanges, sync
+from tests.golden.test_maintenance import isolated, started
+
+ADA = LastChange("a" * 40, "Ada <ada@example.org>")
+GRACE = LastChange("b" * 40, "Grace <grace@example.org>")
+CHANGES = {"desired/maintenance.yaml": ADA, "policies/faults.yaml": GRACE}
+CHIP = b"""
+apiVersion: belay.dev/v1alpha1
+kind: Isolation
+metadata: {name: lasers}
+spec: {chips: [{node: infer-1, chips: [2]}], reason: lasers are weak, until: "2027-01-01T00:00:00Z"}
+"""
+POLICY = b"""
+apiVersion: belay.dev/v1alpha1
+kind: FaultPolicy
+metadata: {name: strict}
+spec: {frequency: [{codes: ["80E18402"], times: 2, window: 24h, level: ManuallySeparateNPU}]}
+"""
+
+
+def test_a_table_is_read_as_it_was_written_and_garbage_is_no_table() -> None:
+    assert lastchanges.decode(lastchanges.encode(CHANGES)) == CHANGES
+    assert lastchanges.encode({}) == b"" and lastchanges.decode(b"") == {}
+    for garbage in (b"[", b'{"commits": 1}', b"[" * 10_000, b'{"commits": [["a"]], "files": {"x": 0}}', b"\xff"):
+        assert lastchanges.decode(garbage) == {}
+    assert lastchanges.decode(b'{"commits": [["a", "b"]], "files": {"x": 0, "y": 1, "z": -1}}') == {
+        "x": LastChange("a", "b")
+    }
+    long = {f"desired/{number}/{'x' * 200}.yaml": ADA for number in range(12_000)}
+    assert lastchanges.encode(long) == b"", "a larger table is left out"
+
+
+def world() -> tuple[Plan, Any, Desired, Any]:
+    """A node and a chip isolated by two people."""
+    found, first, _ = started()
+    found.push(isolated(first) | {"desired/lasers.yaml": CHIP})
+    found.desired = dataclasses.replace(found.desired, last_changes={**CHANGES, "desired/lasers.yaml": GRACE})
+    return found.plan(), found.observer.observed(), found.desired, first
+
+
+def test_an_isolation_has_reason_author_and_end_wherever_it_is_shown() -> None:
+    result, observed, desired, node = world()
+    by_node = (
+        "Isolation/new-optics (optics are replaced) at desired/maintenance.yaml:1@aaaaaaaaaaaa by Ada <ada@example.org>"
+    )
+    by_chip = (
+        "Isolation/lasers (lasers are weak, until 2027-01-01T00:00:00Z) at desired/lasers.yaml:2@bbbbbbbbbbbb by "
+        "Grace <grace@example.org>"
+    )
+    taken = [one for one in result.actions if isinstance(one, IsolateChip | IsolateNode)]
+    causes = {type(one): one.evidence.cause for one in taken}
+    assert {kind: cause.text for kind, cause in causes.items() if isinstance(cause, Cause)} == {
+        IsolateNode: by_node, IsolateChip: by_chip,
+    }  # fmt: skip
+    assert {one.evidence.revision for one in taken} == {desired.revision}, "the revision in force stands apart"
+    assert all(any(text in event["message"] for text in (by_node, by_chip)) for event in events(taken, result.now))
+
+    held = {(one["node"], one.get("chip", "")): one["cause"] for one in result.document()["holds"]}
+    assert held[node, ""] | {"subject": ""} == {
+        "kind": "document", "subject": "", "detail": "optics are replaced", "file": "desired/maintenance.yaml",
+        "line": 1, "commit": ADA.commit, "author": ADA.author,
+    }  # fmt: skip
+    assert held["infer-1", "Ascend310P-2"]["until"] == "2027-01-01T00:00:00Z"
+
+    said = {
+        "get nodes": next(row["heldBy"] for row in answers.nodes(result, observed).rows if row["node"] == node)[0],
+        "get chips": next(row["heldBy"] for row in answers.chips(result, observed).rows if row["node"] == node)[0],
+        "explain node": narrated("node", node, result, observed),
+        "explain chip": narrated("chip", f"{node}/0", result, observed),
+    }
+    for where, text in said.items():
+        for part in ("optics are replaced", "Ada <ada@example.org>", "desired/maintenance.yaml:1@aaaaaaaaaaaa"):
+            assert part in text, (where, text)
+    chip = narrated("chip", "infer-1/2", result, observed)
+    assert "2027-01-01T00:00:00Z" in chip and "Grace <grace@example.org>" in chip and "lasers are weak" in chip
+
+
+def narrated(kind: str, name: str, result: Plan, observed: Any) -> str:
+    out = io.StringIO()
+    narrate(kind, explain(kind, name, result, observed), out, None)
+    return " ".join(out.getvalue().split())
+
+
+def test_a_command_that_reads_the_cluster_names_the_place_in_git_too() -> None:
+    """What stands in the cluster is a copy: ``belay-sync`` says where it comes from."""
+    result, observed, desired, _ = world()
+    status = sync_body(SyncState(inventory=tuple(desired_keys(desired)), places=places_of(desired)), result, observed)
+    objects = [status, *copies(desired)]
+    loaded = load(copies_from_git(objects), has_git=False).desired
+    assert places_of(loaded) == {}
+    placed = with_places(loaded, objects)
+    mine = {name: place for name, place in places_of(desired).items() if name.startswith("Isolation/")}
+    assert places_of(placed) == mine
+    assert places_of(desired)["Isolation/new-optics"] == Place("desired/maintenance.yaml", 1, ADA.commit, ADA.author)
+
+    older = {**status, "data": {key: text for key, text in status["data"].items() if key != sync.PLACES}}
+    assert with_places(loaded, [older, *objects[1:]]) is loaded
+    broken = {**status, "data": {**status["data"], sync.PLACES: "[" * 5000}}
+    assert with_places(loaded, [broken]) is loaded
+
+
+def desired_keys(desired: Desired) -> Iterable[Any]:
+    from engine.model.diagnostics import ObjectKey
+
+    for item in (*desired.isolations, *desired.pools, *desired.budgets, *desired.layouts):
+        yield ObjectKey("belay.dev/v1alpha1", item.document.kind, "", item.document.name)
+
+
+def copies(desired: Desired) -> list[dict[str, Any]]:
+    return [json.loads(item.document.model_dump_json(by_alias=True, exclude_none=True)) for item in desired.isolations]
+
+
+class _Stored:
+    """What the controller put into Redis."""
+
+    def __init__(self, files: Mapping[str, bytes], changes: Mapping[str, LastChange] | None) -> None:
+        self.contents = {f"blob-{path}": data for path, data in files.items()}
+        meta: dict[str, Any] = {"conditions": []}
+        if changes is not None:
+            self.contents["table"] = lastchanges.encode(changes)
+            meta[lastchanges.META] = "table"
+        self.record = RevisionRecord("c" * 40, {path: f"blob-{path}" for path in files}, meta)
+
+    def current(self, shard: str) -> RevisionRecord:
+        return self.record
+
+    def blobs(self, ids: Iterable[str]) -> dict[str, bytes]:
+        return {name: self.contents[name] for name in ids if name in self.contents}
+
+
+@pytest.mark.parametrize(
+    ("changes", "author"), [(CHANGES, GRACE.author), (None, "")], ids=["new", "of an older controller"]
+)
+def test_a_worker_takes_the_last_changes_with_the_revision(changes: Any, author: str) -> None:
+    reader = RevisionReader("main", _Stored({"policies/faults.yaml": POLICY}, changes))  # type: ignore[arg-type]
+    loaded = reader.load(observe([]))
+    assert loaded is not None
+    strict = next(item for item in loaded.desired.fault_policies if item.document.name == "strict")
+    place = loaded.desired.place_of(strict.origin)
+    assert (place.author, place.commit) == (author, GRACE.commit if changes else "c" * 40)
+    assert dict(reader.last_changes) == (CHANGES if changes else {})
+
+
+def test_a_recording_keeps_the_last_changes_and_older_ones_are_read(tmp_path: Path) -> None:
+    found, first, _ = started()
+    files, objects = isolated(first), list(found.objects.values())
+    digests = {}
+    for name, changes in (("old", {}), ("new", CHANGES)):
+        desired = dataclasses.replace(load(files, revision="r").desired, last_changes=changes)
+        digests[name] = plan(desired, observe(objects), found.now).digest()
+        file = recording.write(
+            tmp_path / name, version="1", shard="main", now=found.now, revision="r", files=files, objects=objects,
+            digest=digests[name], last_changes=changes,
+        )  # fmt: skip
+        assert recording.replay(file).same
+    assert digests["old"] != digests["new"], "the commit and its author are part of the plan"
