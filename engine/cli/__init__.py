@@ -10,7 +10,19 @@ from typing import Final
 
 import click
 
-from engine.cli import artefacts, checkpoints, checks, diagnosing, hosts, keys, processes, questions, sandbox, views
+from engine.cli import (
+    artefacts,
+    checkpoints,
+    checks,
+    diagnosing,
+    hosts,
+    keys,
+    processes,
+    questions,
+    sandbox,
+    views,
+    waiting,
+)  # fmt: skip
 from engine.cli.acts import verbs as acts
 from engine.cli.invocation import fails_clearly
 from engine.cli.review import verb as reviewing
@@ -131,6 +143,7 @@ for _room in (
     artefacts,
     reviewing,
     views,
+    waiting,
     processes,
     hosts,
     checkpoints,

@@ -129,6 +129,10 @@ class Clone:
             raise InputError("there is no such commit here", where=revision, hint="git fetch, or git log --oneline")
         return done.stdout.strip()
 
+    def contains(self, later: str, commit: str) -> bool:
+        """Whether ``later`` is known here and has ``commit`` in its history."""
+        return self._git("merge-base", "--is-ancestor", commit, later, check=False).returncode == 0
+
     def at(self, commit: str) -> dict[str, bytes]:
         """The files of desired/ and policies/ at a commit, by path below ``folder``."""
         rooms = self._rooms()
