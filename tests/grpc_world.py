@@ -252,6 +252,7 @@ class Client:
         self._listening: asyncio.Task[None] | None = None
         self._own = channel is None
         self.error: grpc.aio.AioRpcError | None = None
+        self.ended = False  # whether the server ended its last stream
 
     async def call(self, name: str, request: Any, reply: Any = pb.Status, service: str = "Recover") -> Any:
         method = self.channel.unary_unary(
@@ -284,6 +285,7 @@ class Client:
     async def listen(self) -> Client:
         call = self.stream("SubscribeProcessManageSignal", self.info)
         await call.initial_metadata()
+        self.ended = False
         self._listening = asyncio.ensure_future(self._listen(call))
         return self
 
@@ -293,6 +295,7 @@ class Client:
                 if signal.signalType != "keep-alive":
                     self.heard.append(signal)
                     self._news.set()
+            self.ended = True
         except grpc.aio.AioRpcError as error:
             self.error = error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from engine.kube import CONFIGMAP, POD
 from engine.model.recovery.conversation import MarkPods, Signal
-from engine.serve.grpc.recovery import operations
+from engine.serve.grpc.recovery import operations, subscribers
 from engine.serve.grpc.recovery.subscribers import Subscribers
 from engine.serve.grpc.streams import MessageQueue
 from tests.grpc_world import NS, Client, Time, World, play, until
@@ -382,5 +383,72 @@ def test_a_mark_for_a_pod_does_not_meet_the_one_that_replaced_it(tmp_path: Path)
             assert await server.registry.writer.mark_pods(view, marks, 8) is False
             pod = await world.kube.get(POD, "pretrain-worker-1", NS)
             assert pod is not None and "fault-type" not in pod["metadata"].get("labels", {})
+
+    play(tmp_path, story)
+
+
+def test_a_new_stream_replaces_that_of_its_role_and_address(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        left = {
+            "reset.json": '{"RankList":[{"RankId":9,"Status":"fault"}],"RetryTime":2}',
+            "restartType": "podReschedule",
+        }
+        await world.kube.patch(CONFIGMAP, "reset-config-pretrain", {"data": left}, NS)
+        async with world.server() as server:
+            first, agent = await Client(server.port, job).join(), await Client(server.port, job, "agent").listen()
+
+            async def cleared() -> bool:
+                found = await world.config_map("reset-config-pretrain")
+                data = (found or {})["data"]
+                return "restartType" not in data and json.loads(data["reset.json"])["RankList"] == []
+
+            await until(cleared, "faults from before its time concern no process")
+            assert (await world.reset_json("pretrain"))["RetryTime"] == 2
+            second = await Client(server.port, job).listen()
+            await until(lambda: first.ended, "the older stream ends")
+            assert not agent.ended
+            await second.broke(("9", "1"))
+            assert (await second.next()).uuid == (await agent.next()).uuid
+            assert first.heard == []
+            for client in (first, second, agent):
+                await client.close()
+
+    play(tmp_path, story)
+
+
+def test_the_next_fault_waits_for_clients_whose_streams_ended_with_a_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribers, "ENQUEUE", 0.01)
+
+    async def story(world: World) -> None:
+        job = await world.job(strategy="retry")
+        async with world.server() as server:
+            master, agent = await Client(server.port, job).join(), await Client(server.port, job, "agent").listen()
+            await master.broke(("9", "0"))
+            await master.next()
+            await master.stopped()
+            await master.next()
+            await master.offers("retry")
+            await master.next()
+            await master.done("retry")
+            await until(lambda: master.ended and agent.ended, "the streams end with their conversation")
+            agent.heard.clear()
+            session = server.registry.sessions[job]
+            assert session.subscribers.returning
+            await master.broke(("10", "1"))
+            await until(lambda: session.conversation.state == "NotifyStopTrainState", "training shall stop")
+            await asyncio.sleep(0.05)  # longer than a signal waits for a stream
+            await agent.listen()
+            await master.listen()
+            for client in (agent, master):
+                heard = await client.next()
+                while heard.signalType != "stopTrain":
+                    heard = await client.next()
+                assert [rank.rankId for rank in heard.faultRanks] == ["10"]
+            await until(lambda: not session.subscribers.returning, "all are back")
+            for client in (master, agent):
+                await client.close()
 
     play(tmp_path, story)

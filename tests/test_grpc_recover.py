@@ -41,7 +41,8 @@ def test_a_process_fault_is_recovered_with_new_pods(tmp_path: Path) -> None:
             assert short(stop) == "stopTrain stop_train ranks=9:1"
             assert (await world.reset_json("pretrain"))["FaultFlushing"] is True
             answer = await client.stopped()
-            assert (answer.code, answer.info) == (0, "receive ReportStopComplete")
+            about = f"jobId={job}, uuid={stop.uuid}"
+            assert (answer.code, answer.info) == (0, f"{about}, receive ReportStopComplete")
             heard = await client.next()
             assert short(heard) == f"globalFault on_global_rank+fault_nodes_exit nodes=1 ranks={WORKER}"
             assert heard.uuid == stop.uuid
@@ -55,8 +56,9 @@ def test_a_process_fault_is_recovered_with_new_pods(tmp_path: Path) -> None:
             assert short(await client.next()) == f"changeStrategy change_strategy recover nodes=1 ranks={WORKER}"
             await world.replace("pretrain", 1)
             await until(lambda: cleared(world), "the reset ConfigMap is cleared")
-            await client.done("recover")
+            assert (await client.done("recover")).info == f"{about}, receive ReportRecoverStatus"
             await until(lambda: annotated(world, "recover-success"), "the outcome is annotated")
+            await until(lambda: client.ended, "the stream ends with its conversation")
             await until(lambda: gone(world), "nothing is kept")
             await until(lambda: told(world), "an Event reports it")
             await client.close()
@@ -143,7 +145,7 @@ def test_a_broken_chip_gives_its_processes_time_to_speak_then_begins(tmp_path: P
         await until(lambda: at.server.registry.sessions[at.client.job].conversation.ranks, "the fault is known")
         assert (at.state, at.client.heard) == ("INIT", [])
         await at.after(10)
-        await at.hears("preExitProcess pre exit process nodes=1")
+        await at.hears("preExitProcess pre exit process nodes=1 ranks=11:1")
         await at.after(60)
         await at.hears("stopTrain stop_train ranks=11:1")
         await at.decided("dump", "exit")
@@ -178,7 +180,7 @@ def test_a_new_time_limit_wakes_the_loop_that_checks_limits(tmp_path: Path, monk
         await at.world.report("n1", bad={3: ("80C98001", "RestartNPU")}, at=at.time())
         await until(lambda: session.conversation.ranks, "the fault is known")
         await at.after(10)
-        await at.hears("preExitProcess pre exit process nodes=1")
+        await at.hears("preExitProcess pre exit process nodes=1 ranks=11:1")
         await at.after(60)
         await at.hears("stopTrain stop_train ranks=11:1")
         monkeypatch.setattr(at.server.registry, "wake", lambda: woken.append(session.due))

@@ -59,8 +59,8 @@ def test_a_job_is_created_placed_run_and_ended() -> None:
     assert [c["type"] for c in status["conditions"]] == ["Created", "Running", "Succeeded"]
     assert [c["status"] for c in status["conditions"]] == ["True", "False", "True"]
     assert status["replicaStatuses"] == {
-        "Master": {"active": 0, "failed": 0, "succeeded": 1},
-        "Worker": {"active": 0, "failed": 0, "succeeded": 1},
+        "Master": {"succeeded": 1},
+        "Worker": {"succeeded": 1},
     }
     assert world.message() == "JobRunning: Job<vision-train> successfully completed."
     assert status["startTime"] == "2026-09-01T08:00:10Z"

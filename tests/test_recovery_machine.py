@@ -477,6 +477,7 @@ def test_processes_of_faulty_chips_get_time_to_report() -> None:
     play.after(9)
     assert play.heard() == []
     play.after(1)
+    assert [one.ranks for one in play.said if isinstance(one, Signal)] == [(FaultyRank("9", "1"),)]
     assert play.heard() == ["preExitProcess pre exit process nodes=1"]
     play.tell(software(("9", "1")))
     assert play.state is State.WAIT_STOP

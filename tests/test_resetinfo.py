@@ -59,6 +59,16 @@ def test_each_signal_changes_what_it_means_and_nothing_else(word: str, changed: 
     assert data.get("restartType") == ("podReschedule" if word == "podReschedule" else None)
 
 
+def test_process_recovery_forgets_what_restarted_the_job_before() -> None:
+    once = config_map(**signal(config_map(), "podReschedule"))
+    assert once["data"]["restartType"] == "podReschedule"
+    kept = resetinfo.with_signal(once, "restart", (), 200)
+    dropped = resetinfo.with_signal(once, "restart", (), 200, keeps_type=False)
+    assert kept is not None and kept["restartType"] == "podReschedule"
+    assert dropped is not None and "restartType" not in dropped
+    assert resetinfo.with_signal(config_map(**dropped), "clear", (), 300, keeps_type=False) is None
+
+
 def test_an_unchanged_signal_writes_nothing() -> None:
     once = config_map(**signal(config_map(), "gracefulExit"))
     assert resetinfo.with_signal(once, "gracefulExit", (), 200) is None

@@ -38,9 +38,24 @@ _REASONS: Final = {
 }  # fmt: skip
 #: Reasons of a PodGroup's conditions while it is enqueued: the first that is present counts.
 _STEPS: Final = ("BatchOrderFailed", "NodePredicateFailed", "JobValidateFailed", "NotEnoughResources")
-_SCHEDULER: Final = "kubectl get pod -n volcano-system -l app=volcano-scheduler"
-_CONTROLLER: Final = "kubectl get pod -n volcano-system -l app=volcano-controller"
-_OPERATOR: Final = "kubectl get pod -n mindx-dl -l app=controller-manager"
+#: ClusterD's sentences to the letter, missing blanks included: people and pages search for them.
+_NO_SCHEDULER: Final = (
+    "pg phase is empty, volcano-scheduler maybe not running, you can check the status by"
+    "executing command: kubectl get pod -n volcano-system -l app=volcano-scheduler"
+)
+_NO_CONTROLLER: Final = (
+    "job condition is empty, volcano-controller maybe not running, you can check the status by executing command: "
+    "kubectl get pod -n volcano-system -l app=volcano-controller"
+)
+_NO_OPERATOR: Final = (
+    "job condition is empty, ascend-operator maybe not running, you can check the status by executing command: "
+    "kubectl get pod -n mindx-dl -l app=controller-manager"
+)
+_NO_RESOURCES: Final = (
+    "the resources such as cpu, memory is not enough in Queue, you can check them by executing command: "
+    "kubectl describe q {queue}, or view the log of volcano-scheduler"
+)
+_LOOK_AT_JOB: Final = "you can check the job status by executing command: kubectl describe vcjob {where}"
 
 
 class Trouble(NamedTuple):
@@ -74,7 +89,9 @@ def exceptions(
         key = f"{job.name}.{job.uid}"[:253]
         if job.trouble is None or not job.uid or key in rows:
             continue
-        conditions = job.trouble._replace(message=job.trouble.message[:MAX_MESSAGE])._asdict()
+        # as ClusterD has it, so that no page reads a text like idle<0> as HTML
+        message = job.trouble.message.replace("<", " ").replace(">", "")[:MAX_MESSAGE]
+        conditions = job.trouble._replace(message=message)._asdict()
         body = {"jobName": job.name, "jobType": job.kind, "nameSpace": job.namespace, "conditions": conditions}
         rows[key] = go_json(body)
         used += len(key) + len(rows[key])
@@ -130,8 +147,7 @@ def of_group(group: Mapping[str, Any] | None, pods: Iterable[Pod], now: float) -
     if group is not None and not phase:
         if young:
             return None
-        text = f"pg phase is empty, volcano-scheduler maybe not running, you can check it by: {_SCHEDULER}"
-        return Trouble("PodGroupCreated", "PgNotInitialized", text)
+        return Trouble("PodGroupCreated", "PgNotInitialized", _NO_SCHEDULER)
     if group is None or phase in (PodGroupPhase.UNKNOWN, PodGroupPhase.RUNNING):
         return _of_pods(f"PodGroup{phase or PodGroupPhase.UNKNOWN}", pods, now)
     said = {
@@ -141,7 +157,7 @@ def of_group(group: Mapping[str, Any] | None, pods: Iterable[Pod], now: float) -
     }
     if phase == PodGroupPhase.PENDING:
         queue = str(nested_map(group, "spec").get("queue") or "default")
-        usual = f"the resources such as cpu, memory are not enough in the queue: kubectl describe q {queue}"
+        usual = _NO_RESOURCES.format(queue=queue)
         if young and ENQUEUE_FAILED not in said:
             return None
         return Trouble("PodGroupPending", ENQUEUE_FAILED, said.get(ENQUEUE_FAILED, usual))
@@ -157,11 +173,14 @@ def of_group(group: Mapping[str, Any] | None, pods: Iterable[Pod], now: float) -
 def _of_pods(status: str, pods: Iterable[Pod], now: float) -> Trouble | None:
     ordered = sorted(pods, key=lambda pod: (pod.phase != "Failed", pod.name))
     for pod in ordered:
-        look = f"please check the pod status: kubectl describe pod -n {pod.namespace} {pod.name}"
+        look = f"kubectl describe pod -n {pod.namespace} {pod.name}"
         if pod.phase == "Failed":
-            return Trouble("PodGroupUnknown", "PodFailed", f"pod is failed, {look}")
+            text = f"pod is failed, please check the pod status using the following command: {look}"
+            return Trouble("PodGroupUnknown", "PodFailed", text)
         if pod.phase == "Pending" and now - (pod.started or pod.created) > SETTLES:
-            return Trouble(status, "PodPending", f"pod is pending, {look}")
+            unknown = status == f"PodGroup{PodGroupPhase.UNKNOWN}"
+            how = ", executing command" if unknown else " using the following command"
+            return Trouble(status, "PodPending", f"pod is pending, please check the pod status{how}: {look}")
     return None
 
 
@@ -184,8 +203,7 @@ def _created(metadata: Mapping[str, Any]) -> float:
 def _of_ascend_job(status: Mapping[str, Any]) -> Trouble | None:
     rows = [row for row in nested_list(status, "conditions") if row.get("status") != "False"]
     if not status.get("conditions"):
-        text = f"job condition is empty: does the operator run? {_OPERATOR}"
-        return Trouble("JobEmptyStatus", "JobNoInitialized", text)
+        return Trouble("JobEmptyStatus", "JobNoInitialized", _NO_OPERATOR)
     for kind, state in ((ENDED_BADLY, "JobFailed"), (CREATED, "JobInitialized")):
         row = next((row for row in rows if row.get("type") == kind), None)
         if row is not None and (kind == ENDED_BADLY or row is rows[-1]):
@@ -196,14 +214,12 @@ def _of_ascend_job(status: Mapping[str, Any]) -> Trouble | None:
 def _of_volcano_job(status: Mapping[str, Any], where: str) -> Trouble | None:
     phase = str(nested_map(status, "state").get("phase") or "")
     if not phase:
-        text = (
-            "job state is empty: does the controller run? kubectl get pod -n volcano-system -l app=volcano-controller"
-        )
-        return Trouble("JobEmptyStatus", "JobNoInitialized", text)
+        return Trouble("JobEmptyStatus", "JobNoInitialized", _NO_CONTROLLER)
+    look = _LOOK_AT_JOB.format(where=where)
     if phase == VolcanoJobPhase.PENDING:
-        return Trouble("JobInitialized", "JobPending", f"job is pending: kubectl describe vcjob {where}")
+        return Trouble("JobInitialized", "JobPending", f"job is pending, {look}")
     if phase == VolcanoJobPhase.FAILED:
-        return Trouble("JobFailed", "JobFailed", f"job is failed: kubectl describe vcjob {where}")
+        return Trouble("JobFailed", "JobFailed", f"job is failed, {look}")
     return None
 
 

@@ -59,7 +59,7 @@ def build(node: str, devices: Sequence[NodeDevice], status: str, now: float) -> 
         "metadata": {"name": NODE_PREFIX + node, "namespace": NODE_NAMESPACE, "labels": {CIM_LABEL: "true"}},
         "data": {
             "NodeInfo": go_json({"NodeInfo": inner, "CheckCode": check_code(inner)}),
-            "updateTime": rfc3339(now),
+            "updateTime": rfc3339(float(int(now))),
         },
     }
 

@@ -94,11 +94,13 @@ def with_signal(
     *,
     in_place: bool = True,
     rank_list: Sequence[Mapping[str, Any]] = (),
+    keeps_type: bool = True,
 ) -> dict[str, str] | None:
     """The ConfigMap's data after a signal; None if it already has it. ``now`` is Unix seconds.
 
     With ``in_place`` false, the agents of faulty ranks exit with their processes instead of restarting them.
-    ``rank_list`` has the elements that an in-place reset writes.
+    ``rank_list`` has the elements that an in-place reset writes. ``keeps_type`` is false in process recovery: what
+    restarted the job before, pods or chips, says nothing of its signals.
 
     Raises:
         WireError: the ConfigMap cannot be read, or the device plugin is resetting chips of the job itself.
@@ -118,8 +120,9 @@ def with_signal(
     if signal == "fault" and not in_place:
         after["RestartFaultProcess"] = False
     data = dict(config_map.get("data") or {})
-    kind = HOT_RESET if fresh else {"podReschedule": POD_RESCHEDULE}.get(signal, data.get(TYPE_KEY, ""))
-    if after == body and data.get(CODE_KEY) == check_code(body) and kind == data.get(TYPE_KEY, ""):
+    earlier = data.pop(TYPE_KEY, "")
+    kind = HOT_RESET if fresh else {"podReschedule": POD_RESCHEDULE}.get(signal, earlier if keeps_type else "")
+    if after == body and data.get(CODE_KEY) == check_code(body) and kind == earlier:
         return None
     after["UpdateTime"] = now
     data |= {RESET_KEY: go_json(after), CODE_KEY: check_code(after)}

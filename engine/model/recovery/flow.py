@@ -30,7 +30,9 @@ def idle(turn: Turn) -> RecoveryEvent | None:
         return None
     if conversation.phase == RecoveryPhase.PRE_EXIT:
         return RecoveryEvent.FAULT
-    turn.post(Signal(protocol.PRE_EXIT, ("pre exit process",), nodes=turn.node_ranks(conversation.ranks)))
+    # whatever broke, these processes are lost: none of them retries a step
+    lost = tuple(dict.fromkeys(FaultyRank(rank.rank, protocol.NORMAL) for rank in conversation.ranks))
+    turn.post(Signal(protocol.PRE_EXIT, ("pre exit process",), lost, nodes=turn.node_ranks(lost)))
     turn.remember(phase=RecoveryPhase.PRE_EXIT, pre_exit=turn.now + protocol.PRE_EXIT_ANSWER * 1000)
     return None
 

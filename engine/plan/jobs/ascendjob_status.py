@@ -40,6 +40,10 @@ class ReplicaCounts(NamedTuple):
     failed: int
     succeeded: int
 
+    def written(self) -> dict[str, int]:
+        """As a job's status has them: without those that are 0."""
+        return {name: count for name, count in self._asdict().items() if count}
+
 
 def condition_of(
     context: ExpansionContext,
@@ -102,7 +106,7 @@ def write(
         "conditions": conditions,
         "replicaStatuses": {
             **nested_map(old, "replicaStatuses"),
-            **{kind: msgspec.to_builtins(count._asdict()) for kind, count in counts.items()},
+            **{kind: count.written() for kind, count in counts.items()},
         },
         "startTime": old.get("startTime") or stamp,
     }

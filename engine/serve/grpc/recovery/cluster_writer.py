@@ -60,7 +60,12 @@ class ClusterWriter:
             if live is None:
                 return effect.operation == "clear"
             data = resetinfo.with_signal(
-                live, _SIGNALS[effect.operation], ranks, int(self._wall()), in_place=effect.restart_process
+                live,
+                _SIGNALS[effect.operation],
+                ranks,
+                int(self._wall()),
+                in_place=effect.restart_process,
+                keeps_type=False,
             )
             if data is not None:
                 await self._kube.replace(CONFIGMAP, {**live, "data": data})

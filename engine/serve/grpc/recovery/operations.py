@@ -55,14 +55,14 @@ def switch(request: pb.SwitchNics, view: JobView | None, registered: bool, obser
         BadParameter: the request cannot be carried out.
     """
     job = request.jobID
-    if not request.nicOps:
-        raise BadParameter("nics is nil")
     if view is None:
         raise BadParameter(f"job:{job} not exist")
     if not registered:
         raise BadParameter(f"job:{job} is not registered")
     if not view.running:
         raise BadParameter(f"job:{job} is not running")
+    if not request.nicOps:
+        raise BadParameter("nics is nil")
     ranks: list[tuple[int, bool]] = []
     for node in sorted(request.nicOps):
         devices = request.nicOps[node]
@@ -92,8 +92,6 @@ def stress(request: pb.StressTestParam, view: JobView | None, registered: bool, 
         BadParameter: the request cannot be carried out.
     """
     job = request.jobID
-    if not request.stressParam and not request.allNodesOps and not job:
-        raise BadParameter("param is nil")
     if view is None:
         raise BadParameter(f"job:{job} not exist")
     if not registered:

@@ -25,6 +25,8 @@ from engine.wire.clusterd import recover_pb2 as pb
 #: Longest list of faulty ranks, and longest text of one, that a client may send.
 _MAX_RANKS: Final = 100_000
 _MAX_TEXT: Final = 64
+#: ClusterD's text, spelling and the error that it never has included.
+_NOT_OPEN: Final = "job(uid={}) process-recover-enable and subhealthy hotswtich not open:<nil>"
 
 
 class RecoverService:
@@ -47,9 +49,9 @@ class RecoverService:
             return done
         view = registry.cluster.jobs.get(job)
         if view is None or not view.name or not view.namespace or (registry.cluster.pod_groups and not view.group):
-            return pb.Status(code=int(Code.POD_GROUP), info=f"job(uid={job}) has no PodGroup, job name or namespace")
+            return pb.Status(code=int(Code.POD_GROUP), info=f"job(uid={job}) one of jobName, pgName, ns is empty")
         if view.labels.get(ENABLE_KEY) != "on" and view.labels.get(SUB_HEALTH_KEY) != "hotSwitch":
-            return pb.Status(code=int(Code.ENABLE_OFF), info=f"job(uid={job}) label {ENABLE_KEY} is not on")
+            return pb.Status(code=int(Code.ENABLE_OFF), info=_NOT_OPEN.format(job))
         await registry.init(view)
         return done
 
@@ -63,11 +65,13 @@ class RecoverService:
             return pb.Status(code=int(Code.UNINITIALISED), info=f"jobId={job} not inited")
         view = registry.cluster.jobs.get(job)
         if view is None or (registry.cluster.pod_groups and not view.group):
-            return pb.Status(code=int(Code.JOB_NOT_EXIST), info=f"jobId={job} not exist")
+            return pb.Status(code=int(Code.JOB_NOT_EXIST), info=f"jobId={job} not exist, reuse registry")
         if registry.full:
-            return pb.Status(code=int(Code.TOO_MANY_JOBS), info="out of max serve jobs")
+            text = f"out of max serve jobs, reuse registry for jobId={job}"
+            return pb.Status(code=int(Code.TOO_MANY_JOBS), info=text)
         if not await registry.register(view):
-            return pb.Status(code=int(Code.POD_GROUP), info=f"jobId={job} change {ENABLE_KEY} label failed")
+            text = f"jobId={job} register err:label {ENABLE_KEY} of its PodGroup cannot be written"
+            return pb.Status(code=int(Code.POD_GROUP), info=text)
         return done
 
     async def SubscribeProcessManageSignal(self, request: pb.ClientInfo, context: Context) -> None:
@@ -116,7 +120,7 @@ class RecoverService:
 
     async def HealthCheck(self, request: pb.ClientInfo, context: Context) -> pb.Status:
         """Answer that the service is up."""
-        return pb.Status(code=int(Code.OK), info="")
+        return pb.Status(code=int(Code.OK), info=f"jobId={request.jobId}, receive HeathCheck")
 
     # operations
 
@@ -173,10 +177,9 @@ class RecoverService:
         session = self._registry.find(job)
         if session is None:
             return _unregistered(job)
+        about = f"jobId={job}, uuid={session.conversation.uuid}"
         code = await self._served(session.report(received), context)
-        if code:
-            return pb.Status(code=code, info=f"jobId={job}, {what} chan closed")
-        return pb.Status(code=int(Code.OK), info=f"receive {what}")
+        return pb.Status(code=code, info=f"{about}, chan closed" if code else f"{about}, receive {what}")
 
     async def _start(self, kind: str, job: str, check: Callable[[Any, bool], Any], context: Context) -> pb.Status:
         session = self._registry.find(job)

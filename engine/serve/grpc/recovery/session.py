@@ -76,6 +76,8 @@ class Session:
         self._running: set[asyncio.Task[Any]] = set()
         self._moved = asyncio.Event()
         self._effects: deque[tuple[Effect, int]] = deque()
+        #: the streams that end with the last effect of the conversation that is over
+        self._ending: set[MessageQueue[pb.ProcessManageSignal]] = set()
         self._token = 0
         self._worker: asyncio.Task[None] | None = None
         self._repeating: asyncio.Task[None] | None = None
@@ -182,14 +184,15 @@ class Session:
     # subscribers
 
     async def attach(self, queue: MessageQueue[pb.ProcessManageSignal]) -> None:
-        """Add a subscriber. As in ClusterD it restarts the conversation, unless it returns to one that a dead server
-        left, or joins other subscribers. Signals from before a restart are not for it.
+        """Add a subscriber, which replaces an earlier stream of its role and address. As in ClusterD it restarts the
+        conversation, unless it returns to one that a dead server left, or joins other subscribers. Signals from before
+        a restart are not for it.
         """
         await self._shielded(self._attach(queue))
 
     async def _attach(self, queue: MessageQueue[pb.ProcessManageSignal]) -> None:
         async with self._lock:
-            again = any(one.role == queue.role and one.host == queue.host for one in self.signals)
+            again = self.subscribers.replace_earlier(queue)
             if (again or not self.signals) and not self.subscribers.returning:
                 await self._restart(Code.CANCELLED, heard=True)
             if queue.closed:
@@ -289,6 +292,7 @@ class Session:
         if after.state is State.INIT and before.state is not State.INIT:
             self._store.record = msgspec.structs.replace(self.record, software=())
             self._context.ended(self.job, after)
+            self._ending |= self.signals
         owed = tuple(effect for effect in step.effects if effect is not after.pending)
         if owed:
             self._store.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *owed)[-_MAX_OWED:])
@@ -311,8 +315,10 @@ class Session:
         self.generation += 1
         self._token += 1
         self._effects.clear()
-        # agents that still wait for the faults to end would never stop waiting
-        last: tuple[Effect, ...] = (Reset("clear", answer=False),) if before.state is not State.INIT else ()
+        # agents that still wait for the faults to end would never stop waiting, nor would new ones that read of faults
+        # from before their time
+        waiting = before.state is not State.INIT or (heard and not facts.hot_reset)
+        last: tuple[Effect, ...] = (Reset("clear", answer=False),) if waiting else ()
         written = summary.summary_write(before, after, facts)
         last += (written,) if written is not None else ()
         last += (Release(clear=True, answer=False),) if before.released else ()
@@ -337,13 +343,18 @@ class Session:
     # effects
 
     def _start(self) -> None:
-        if self._effects and (self._worker is None or self._worker.done()) and not self.gone:
+        if (self._effects or self._ending) and (self._worker is None or self._worker.done()) and not self.gone:
             self._worker = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
-        while self._effects:
+        while (self._effects or self._ending) and not self.gone:
             await self._drain()
+            if self._context.closing:
+                return
             async with self._lock:
+                if not self._effects:
+                    self.subscribers.end_signals(self._ending)
+                    self._ending.clear()
                 if self.record.owed and not self._effects and not self.gone:
                     self._store.record = msgspec.structs.replace(self.record, owed=())
                     with contextlib.suppress(TakenOver):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from engine.log import get
@@ -47,10 +47,14 @@ class Subscribers:
         self._until: float | None = time.monotonic() + RETURN_SECONDS if returning else None
         self._arrived = asyncio.Event()
         self._back: float | None = None  # when the first of those who are expected back was there
+        #: how many clients whose streams ended with a conversation are expected back
+        self._expected = 0
 
     @property
     def returning(self) -> bool:
-        """Whether clients of a dead server may still return without restarting the conversation."""
+        """Whether clients of a dead server, or of a conversation that is over, may still return without restarting the
+        next one.
+        """
         return self._until is not None and time.monotonic() < self._until
 
     def join(self, queue: MessageQueue[pb.ProcessManageSignal]) -> None:
@@ -58,6 +62,29 @@ class Subscribers:
         if self._back is None:
             self._back = time.monotonic()
         self._join(self.signals, queue)
+        if self._expected and len(self.signals) >= self._expected:
+            self.end_return()
+
+    def replace_earlier(self, queue: MessageQueue[pb.ProcessManageSignal]) -> bool:
+        """End the earlier streams of the client that now subscribes; returns whether it had any."""
+        earlier = [one for one in self.signals if one.role == queue.role and one.host == queue.host]
+        for one in earlier:
+            self.signals.discard(one)
+            one.close()
+        return bool(earlier)
+
+    def end_signals(self, queues: Collection[MessageQueue[pb.ProcessManageSignal]]) -> None:
+        """End streams of training processes: their conversation is over, and they subscribe again. A signal of the next
+        conversation waits until they have.
+        """
+        ended = self.signals.intersection(queues)
+        if not ended:
+            return
+        self.signals -= ended
+        for queue in ended:
+            queue.close()
+        self._expected, self._back = len(self.signals) + len(ended), None
+        self._until = time.monotonic() + RETURN_SECONDS
 
     def join_executors(self, kind: str, queue: MessageQueue[Any]) -> None:
         """Add an executor of operations; it also gets the operation that is on its way to the others."""
@@ -73,8 +100,8 @@ class Subscribers:
             futures.append(queue.send(message))
 
     def end_return(self) -> None:
-        """Stop expecting clients to return: the last one left on its own."""
-        self._until = None
+        """Stop expecting clients to return: they are back, or the last one left on its own."""
+        self._until, self._expected = None, 0
 
     def message(self, signal: Signal, uuid: str = "") -> pb.ProcessManageSignal:
         """The signal as a message; ``uuid`` is used for a signal that belongs to no round."""
