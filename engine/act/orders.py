@@ -76,7 +76,10 @@ async def isolate_node(edge: Edge, action: IsolateNode) -> bool:
         # the cordon of others is left as it is, and not ours to take back
         mine = bool(action.cordon) and not cordoned
         fresh: dict[str, str | None] = {ISOLATED: action.level}
-        return _NodeChange(fresh | ({CORDONED: action.level} if mine else {}), True if mine else None)
+        # the document is named, so that the release can say what ended
+        return _NodeChange(
+            fresh | ({CORDONED: action.evidence.rule or action.level} if mine else {}), True if mine else None
+        )
 
     return await _change_node(edge, action.node, change)
 

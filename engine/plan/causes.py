@@ -40,9 +40,12 @@ from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
+from engine.wire.names import CORDONED
 from engine.wire.orders import chip_number
 
 SYNC: Final = "sync"
+GONE: Final = "no longer declared"
+_ISOLATION: Final = "Isolation/"
 
 
 def run(scope: Scope) -> None:
@@ -198,20 +201,62 @@ def _cause_of(scope: Scope, action: AnyAction) -> Cause:
     evidence = action.evidence
     if isinstance(action, DeleteObject) and action.reason == ActionReason.PRUNED:
         subject = _subject(action.object_kind, action.namespace, action.name)
-        return Cause(
-            kind=CauseKind.DOCUMENT, subject=subject, detail="no longer declared", commit=scope.desired.revision
-        )
-    if isinstance(action, ResetChips | IsolateChip | ReleaseChip):
+        return Cause(kind=CauseKind.DOCUMENT, subject=subject, detail=GONE, commit=scope.desired.revision)
+    if isinstance(action, ReleaseChip | ReleaseNode):
+        return _of_release(scope, action)
+    if isinstance(action, ResetChips | IsolateChip):
         view = scope.nodes.get(action.node)
         found = of_chips(scope, view, [chip_number(one) for one in action.chips]) if view is not None else None
-        clean = isinstance(action, ReleaseChip)
-        return _report(_device_report(action.node), ("clean",)) if clean or found is None else found
-    if isinstance(action, IsolateNode | ReleaseNode):
+        return _report(_device_report(action.node), ("clean",)) if found is None else found
+    if isinstance(action, IsolateNode):
         view = scope.nodes.get(action.node)
         return of_missing_node(action.node) if view is None else of_node(scope, view)
+    if isinstance(action, PartitionChip):
+        return _of_partition(scope, action)
     if evidence.file:
         return _declared(scope, action, evidence)
     return Cause(kind=CauseKind.OBJECT, subject=_object_of(action), rule=evidence.rule)
+
+
+def _of_release(scope: Scope, action: ReleaseChip | ReleaseNode) -> Cause:
+    """What ended: the Isolations that held before, else the faults in the reports."""
+    ended = joined(tuple(_ended(scope, rule) for rule in _isolated_by(scope, action)))
+    if ended is not None:
+        return ended
+    device = _report(_device_report(action.node), ("clean",))
+    if isinstance(action, ReleaseChip):
+        return device
+    node = _report(f"mindx-dl/mindx-dl-nodeinfo-{action.node}", ("clean",))
+    return msgspec.structs.replace(node, also=(device,))
+
+
+def _isolated_by(scope: Scope, action: ReleaseChip | ReleaseNode) -> tuple[str, ...]:
+    """The Isolations that held what is released, as the last pass remembers its chips, and the cordon its node."""
+    if isinstance(action, ReleaseNode):
+        node = scope.observed.nodes.get(action.node)
+        rule = node.annotations.get(CORDONED, "") if node is not None else ""
+        return (rule,) if rule.startswith(_ISOLATION) else ()
+    before = scope.observed.history.nodes.get(action.node, NodeMemory()).chips
+    chips = [before[chip] for chip in map(chip_number, action.chips) if chip in before]
+    rules = [hold.rule for row in chips for hold in row.holds]
+    return tuple(dict.fromkeys(rule for rule in rules if rule.startswith(_ISOLATION)))
+
+
+def _ended(scope: Scope, rule: str) -> Cause:
+    """An Isolation that holds no more: its time is over, or Git no longer declares it so."""
+    for item in scope.desired.isolations:
+        if rule == f"{_ISOLATION}{item.document.name}":
+            return of_document(scope, item)
+    return Cause(kind=CauseKind.DOCUMENT, subject=rule, detail=GONE, commit=scope.desired.revision)
+
+
+def _of_partition(scope: Scope, action: PartitionChip) -> Cause:
+    """The layout that asks for vNPUs; or that none does any more."""
+    evidence = action.evidence
+    if evidence.file:
+        return _document(scope, evidence.rule, Origin(evidence.file, evidence.line), action.chip)
+    detail = f"{action.chip} of node {action.node}: {GONE}"
+    return Cause(kind=CauseKind.DOCUMENT, subject="VNPULayout", detail=detail, commit=scope.desired.revision)
 
 
 def _declared(scope: Scope, action: AnyAction, evidence: Evidence) -> Cause:
@@ -228,8 +273,6 @@ def _object_of(action: AnyAction) -> str:
         return _subject(action.owner.kind, action.namespace, action.owner.name)
     if isinstance(action, BindPod | EvictPod):
         return f"Pod/{action.namespace}/{action.pod}"
-    if isinstance(action, PartitionChip):
-        return f"Node/{action.node}"
     if isinstance(action, CreateObject | PatchObject | DeleteObject):
         owner = _owner_of(action)
         return owner or _subject(action.object_kind, action.namespace, action.name)

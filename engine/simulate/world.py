@@ -168,7 +168,7 @@ class World(Agents):
             case act.WriteRankTable():
                 self._rank_table(action)
             case act.IsolateNode():
-                self._cordon(action.node, True if action.cordon else None)
+                self._cordon(action.node, True if action.cordon else None, action.evidence.rule)
             case act.ReleaseNode():
                 self._cordon(action.node, False if action.uncordon else None)
             case act.ScaleJob():
@@ -187,13 +187,13 @@ class World(Agents):
 
     # actions
 
-    def _cordon(self, name: str, cordon: bool | None) -> None:
-        """Cordon a node, or take Belay's own cordon back; None: it is isolated in the history only."""
+    def _cordon(self, name: str, cordon: bool | None, rule: str = "") -> None:
+        """Cordon a node for a document, or take Belay's own cordon back; None: it is isolated in the history only."""
         live = self.objects.get(ObjectKey("v1", "Node", "", name))
         if live is None or cordon is None:
             return
         if cordon or names.CORDONED in (live["metadata"].get("annotations") or {}):
-            note = "cordoned" if cordon else None
+            note = (rule or "cordoned") if cordon else None
             change = {"metadata": {"annotations": {names.CORDONED: note}}, "spec": {"unschedulable": cordon or None}}
             self.put(merged(live, change))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,6 +21,9 @@ from engine.observe.observed import observe
 from engine.plan import plan
 from engine.simulate import SimulatedServer
 from tests import forecast_cases as cases
+from tests import test_preempt as preempting
+from tests import test_vnpu_layout as layouts
+from tests import worlds
 from tests.reference_cluster import ReferenceCluster
 from tests.simworld import A2, START
 
@@ -37,8 +40,16 @@ JUDGED = (
 )
 
 
-def world_with_trouble(chance: random.Random, seed: int) -> tuple[list[Json], dict[str, bytes], float]:
-    """The objects of a cluster at rest, on which something has just happened."""
+class Moment(NamedTuple):
+    """The objects of a cluster, the files of its repository, and the time."""
+
+    items: list[Json]
+    files: dict[str, bytes]
+    now: float
+
+
+def world_with_trouble(chance: random.Random, seed: int, troubles: Sequence[Trouble] = ()) -> tuple[Moment, Moment]:
+    """A cluster at rest, on which something has just happened: before that, and now."""
     servers = [SimulatedServer(f"node-{number}", labels=A2) for number in range(3)]
     cluster = ReferenceCluster(servers, now=START, seed=seed)
     try:
@@ -52,11 +63,15 @@ def world_with_trouble(chance: random.Random, seed: int) -> tuple[list[Json], di
         cluster.now += 61.0
         for server in servers:
             cluster.report(server)
-        chance.choice(TROUBLES)(chance, cluster, tree)
+        before = chance.choice(troubles or TROUBLES)(chance, cluster, tree) or at_rest(cluster, tree)
         cluster.now += 61.0 if chance.random() < 0.5 else 0.0
-        return copy.deepcopy(cluster.items()), cases.files_of(tree), cluster.now
+        return before, at_rest(cluster, tree)
     finally:
         cluster.close()
+
+
+def at_rest(cluster: ReferenceCluster, tree: cases.Tree) -> Moment:
+    return Moment(copy.deepcopy(cluster.items()), cases.files_of(tree), cluster.now)
 
 
 def fault(chance: random.Random, cluster: ReferenceCluster, tree: cases.Tree) -> None:
@@ -85,9 +100,32 @@ def commit(chance: random.Random, cluster: ReferenceCluster, tree: cases.Tree) -
     chance.choice((cases.add_job, cases.other_image, cases.relabel))(chance, tree)
 
 
-TROUBLES: tuple[Callable[[random.Random, ReferenceCluster, cases.Tree], None], ...] = (
-    fault, fault, policy, silence, isolate, commit,
-)  # fmt: skip
+def heal(chance: random.Random, cluster: ReferenceCluster, tree: cases.Tree) -> Moment:
+    """A fault that no reset mends, on a chip or as the node's, and then its end."""
+    server = cluster.servers[f"node-{chance.randrange(3)}"]
+    chip = chance.randrange(8)
+    server.faults[chip] = {"80C98003": (int(cluster.now * 1000), "ManuallySeparateNPU")}
+    cluster.report(server)
+    cluster.until_quiet()
+    before = at_rest(cluster, tree)
+    server.faults.pop(chip)
+    cluster.report(server)
+    return before
+
+
+def give_back(chance: random.Random, cluster: ReferenceCluster, tree: cases.Tree) -> Moment:
+    """An Isolation of a node or of chips, until all is quiet, and then its end."""
+    isolate(chance, cluster, tree)
+    cluster.push(cases.files_of(tree))
+    cluster.until_quiet()
+    before = at_rest(cluster, tree)
+    del tree["policies/isolation.yaml"]
+    return before
+
+
+Trouble = Callable[[random.Random, ReferenceCluster, cases.Tree], Moment | None]
+TROUBLES: tuple[Trouble, ...] = (fault, fault, policy, silence, isolate, commit)
+ENDS: tuple[Trouble, ...] = (heal, give_back)
 
 
 def planned(items: list[Json], files: dict[str, bytes], now: float, without: str = "") -> Plan:
@@ -151,10 +189,43 @@ def same(one: AnyAction, other: AnyAction) -> bool:
     return kind_of(one) == kind_of(other) and all(getattr(one, f, None) == getattr(other, f, None) for f in fields)
 
 
+def put_back(now: Moment, before: Moment, cause: Cause) -> Moment:
+    """The world with what a release says has ended: the document, or the reports as they were."""
+    if cause.kind is CauseKind.DOCUMENT:
+        return now._replace(files=before.files)
+    old = {(item["kind"], item["metadata"]["name"]): item for item in before.items}
+    items = [
+        old.get((item["kind"], item["metadata"]["name"]), item)
+        if _names(cause.subject, item["kind"], str(item["metadata"].get("namespace") or ""), item["metadata"]["name"])
+        else item
+        for item in now.items
+    ]
+    return now._replace(items=items)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_cause_of_a_release_put_back_takes_it_out_of_the_plan(seed: int) -> None:
+    before, now = world_with_trouble(random.Random(f"ends/{seed}"), seed, ENDS[seed % 2 :][:1])
+    released = [
+        action
+        for action in planned(now.items, now.files, now.now).actions
+        if isinstance(action, act.ReleaseChip | act.ReleaseNode)
+    ]
+    assert released
+    for action in released:
+        cause = action.evidence.cause
+        assert isinstance(cause, Cause)
+        again = now
+        for one in (cause, *cause.also):
+            again = put_back(again, before, one)
+        after = planned(again.items, again.files, again.now)
+        assert not any(same(action, other) for other in after.actions), f"{cause.text}: {action}"
+
+
 @pytest.mark.parametrize("seed", range(18))
 def test_a_cause_taken_out_of_the_world_takes_its_action_out_of_the_plan(seed: int) -> None:
     chance = random.Random(f"causes/{seed}")
-    items, files, now = world_with_trouble(chance, seed)
+    _, (items, files, now) = world_with_trouble(chance, seed)
     first = planned(items, files, now)
     judged = [action for action in first.actions if isinstance(action, JUDGED)]
     for action in judged:
@@ -172,7 +243,49 @@ def test_a_cause_taken_out_of_the_world_takes_its_action_out_of_the_plan(seed: i
 
 def test_every_action_has_a_cause() -> None:
     for seed in range(6):
-        items, files, now = world_with_trouble(random.Random(seed), seed)
+        _, (items, files, now) = world_with_trouble(random.Random(seed), seed)
         result = planned(items, files, now)
         for action in (*result.actions, *(row.action for row in result.deferred)):
             assert isinstance(action.evidence.cause, Cause) and action.evidence.cause.subject, action
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_without_the_job_that_goes_first_nothing_is_preempted(seed: int) -> None:
+    chance = random.Random(f"preempted/{seed}")
+    lower = [
+        preempting.running(f"low{number}", [(f"n{number}", range(chance.choice((4, 8))))], priorityClassName="low")
+        for number in range(2)
+    ]
+    wanting = preempting.wanting(count=chance.choice((1, 2)))
+
+    def evictions(*gangs: Any) -> list[act.EvictPod]:
+        objects = [group for _, group in gangs]
+        pods = [pod for rows, _ in gangs for pod in rows]
+        world = worlds.world(2, pods=pods, objects=[*objects, *preempting.CLASSES])
+        found = plan(preempting.allowing(), world, worlds.NOW).actions
+        return [action for action in found if isinstance(action, act.EvictPod)]
+
+    evicted = evictions(*lower, wanting)
+    assert evicted
+    for action in evicted:
+        cause = action.evidence.cause
+        assert isinstance(cause, Cause) and cause.kind is CauseKind.DECISION
+        assert cause.subject == "PodGroup/train/want"
+    assert not evictions(*lower), "the job of the cause is taken out"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_without_its_layout_or_with_the_lost_one_no_chip_is_cut(seed: int) -> None:
+    chance = random.Random(f"cut/{seed}")
+    templates = chance.choice(("[vir04, vir02_1c]", "[vir01]", "[vir02, vir02, vir02]"))
+    standing = [(100 + n, name, "") for n, name in enumerate(chance.sample(("vir01", "vir02", "vir04"), 2))]
+    cluster = layouts.cluster(*standing, done=1, orders=layouts.standing(templates=tuple(t for _, t, _ in standing)))
+    declared, gone = layouts.declared(templates), load({}, revision="c1").desired
+
+    for wanted, without in ((declared, gone), (gone, declared)):
+        (cut,) = layouts.cuts(plan(wanted, cluster, worlds.NOW))
+        cause = cut.evidence.cause
+        assert isinstance(cause, Cause) and cause.kind is CauseKind.DOCUMENT
+        assert cause.subject == ("VNPULayout/a" if wanted is declared else "VNPULayout")
+        after = layouts.cuts(plan(without, cluster, worlds.NOW))
+        assert not any(one.templates == cut.templates for one in after), "the layout is taken out, or put back"
