@@ -59,6 +59,8 @@ class Account:
     worst: float = 0.0
     total: float = 0.0
     steps: int = 0
+    replaced: int = 0
+    """How often rank 0 was ended and replaced."""
     first: dict[str, Use] = field(default_factory=dict)
     last: dict[str, Use] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -84,11 +86,17 @@ class Account:
                 "mean_ms": round(mean * 1000, 1),
                 "worst_s": round(self.worst, 3),
                 "steps": self.steps,
+                "rank_0_replaced": self.replaced,
                 "settled": began,
                 "last": held,
                 "wrong": self.wrong,
             }
         )
+
+
+def shared_memory() -> set[str]:
+    """The files that torch, gloo or checkpoints leave in shared memory."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch", "gloo", "belay-checkpoint"))}
 
 
 def start(folder: Path) -> Job:
@@ -99,7 +107,7 @@ def start(folder: Path) -> Job:
 def hurt(folder: Path, account: Account, count: int, seconds: float, settled: int = SETTLED, look: int = 50) -> None:
     """Kill until there were ``count`` recoveries, or for ``seconds``; what is held is read after each ``look`` ones."""
     dice = random.Random(account.recoveries)
-    memory = set(os.listdir("/dev/shm"))
+    memory = shared_memory()
     job = start(folder)
     try:
         begun = max((step.step for step in job.steps(0)[-1:]), default=-1)
@@ -114,8 +122,10 @@ def hurt(folder: Path, account: Account, count: int, seconds: float, settled: in
             account.worst, account.total = max(account.worst, took), account.total + took
             account.recoveries, turns = account.recoveries + 1, turns + 1
             if job.pid(0) != rank0:
-                account.wrong.append(f"rank 0 was replaced after {account.recoveries} recoveries")
-            if turns % look == 0:
+                # a busy machine: it was not freed in time, and what is held is counted from here on
+                account.wrong += account.grown()
+                account.replaced, rank0, turns, account.first = account.replaced + 1, job.pid(0), 0, {}
+            if turns and turns % look == 0:
                 held = {"rank 0": rank0, "agent": agent_of(job), "supervisor": job.process.pid}
                 account.last = {name: Use.of(pid) for name, pid in held.items()}
                 if turns >= settled and not account.first:
@@ -128,9 +138,7 @@ def hurt(folder: Path, account: Account, count: int, seconds: float, settled: in
         account.wrong.append(str(error))
     finally:
         job.close()
-    left = {name for name in set(os.listdir("/dev/shm")) - memory if "belay" in name or "torch" in name}
-    if left:
-        account.wrong.append(f"shared memory was left: {', '.join(sorted(left)[:5])}")
+    account.wrong += [f"shared memory was left: {name}" for name in shared_memory() - memory]
 
 
 def different(folder: Path, steps: int, undisturbed: Path) -> list[str]:
@@ -164,7 +172,8 @@ def load(file: Path) -> Account:
     if not file.exists():
         return Account()
     found = json.loads(file.read_text())
-    return Account(found["recoveries"], found["worst_s"], found["mean_ms"] / 1000 * found["recoveries"])
+    total = found["mean_ms"] / 1000 * found["recoveries"]
+    return Account(found["recoveries"], found["worst_s"], total, 0, found["rank_0_replaced"])
 
 
 def main(arguments: list[str]) -> int:

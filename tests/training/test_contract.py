@@ -395,7 +395,7 @@ def test_a_rank_that_lacks_the_order_of_buckets_holds_no_state(monkeypatch: pyte
         raise bt.Interrupted(f"generation 2 is over before {key} is there")
 
     session = _Session.__new__(_Session)
-    session.member = types.SimpleNamespace(rank=1, world=2)  # type: ignore[assignment]
+    session.rank, session.world = 1, 2
     store = types.SimpleNamespace(get=interrupted)
     session.groups = types.SimpleNamespace(form=lambda generation: types.SimpleNamespace(store=store))  # type: ignore[assignment]
     session.buckets = types.SimpleNamespace(orders=[])  # type: ignore[assignment]

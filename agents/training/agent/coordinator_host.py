@@ -71,13 +71,16 @@ class CoordinatorHost:
                     bool(one["finished"]),
                     int(one["done"]),
                     bool(one.get("leaving")),
+                    tuple(int(rank) for rank in one.get("active") or ()),
+                    one.get("divides"),
                 )
                 for one in living
                 if self.coordinator.places.get(int(one["rank"])) == node
             ]
             for rank, shard in (shards or {}).items():
-                if self.coordinator.places.get(int(rank)) == node:
-                    self.coordinator.members[int(rank)].shard = str(shard)
+                member = self.coordinator.members.get(int(rank)) or self.coordinator.away.get(int(rank))
+                if member is not None and member.node == node:
+                    member.shard = str(shard)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"node {node} sent a list of ranks that cannot be read: {error!r}") from None
         return self._carry_out(self.coordinator.node_joined(node, now, found))
@@ -89,6 +92,14 @@ class CoordinatorHost:
     def node_lost(self, node: int, why: str, now: float) -> list[Outgoing]:
         """A node was lost."""
         return self._carry_out(self.coordinator.node_lost(node, why, now))
+
+    def shrink(self, nodes: list[int], why: str, now: float) -> list[Outgoing]:
+        """An order to go on without these nodes."""
+        return self._carry_out(self.coordinator.shrink(nodes, why, now))
+
+    def grow(self, now: float) -> list[Outgoing]:
+        """An order to go on with all nodes that are there again."""
+        return self._carry_out(self.coordinator.grow(now))
 
     def tick(self, now: float) -> list[Outgoing]:
         """Check the time limits."""
@@ -135,7 +146,8 @@ class CoordinatorHost:
             case "sample":
                 sums = {str(name)[:200]: int(value) for name, value in message["sums"].items()}
                 done, shard = int(message["done"]), str(message["shard"])
-                return self._carry_out(coordinator.sampled(rank, incarnation, generation, done, shard, sums))
+                divides = message.get("divides")
+                return self._carry_out(coordinator.sampled(rank, incarnation, generation, done, shard, sums, divides))
             case "shard":
                 coordinator.named(rank, incarnation, str(message["shard"]))
             case "offered":
@@ -214,20 +226,24 @@ class CoordinatorHost:
             self.rendezvous.begin(self._generation)
         for command in commands:
             match command:
-                case StartRank(node, rank, incarnation, generation):
+                case StartRank(node, rank, incarnation, generation, active):
                     start: dict[str, Any] = {"t": "start", "rank": rank, "inc": incarnation, "gen": generation}
-                    out.append((node, start, b""))
+                    out.append((node, start | ({"active": active} if active else {}), b""))
                 case EndRank(node, rank, incarnation, why):
                     out.append((node, {"t": "end", "rank": rank, "inc": incarnation, "why": why}, b""))
-                case JoinGeneration(generation, ranks, explained):
+                case JoinGeneration(generation, ranks, explained, active):
                     order: Message = {"t": "recover", "gen": generation, "explained": explained}
+                    if active:
+                        order["active"] = active
                     out += [self._to(rank, order) for rank in ranks]
                 case GenerationPlan(generation, step, donors, checkpoint):
+                    # ranks of a smaller job are numbered without gaps
+                    number = {rank: index for index, rank in enumerate(members)}
                     plan = {
                         "t": "plan",
                         "gen": generation,
                         "step": step,
-                        "donors": {str(receiver): donor for receiver, donor in donors.items()},
+                        "donors": {str(number[receiver]): number[donor] for receiver, donor in donors.items()},
                         "checkpoint": checkpoint,
                         "sharded": len({one.shard for one in members.values()}) > 1,
                     }

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -29,6 +30,8 @@ from agents.training.tolerance.election import CANDIDATES, Election
 from agents.training.tolerance.members import Limits, Recovery
 
 PR_SET_CHILD_SUBREAPER = 36
+NUMBERS = re.compile(r"\d+:\d+")
+"""``--nodes MIN:MAX``; a host and its port have a letter or a dot in them."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,7 +53,11 @@ def parser() -> argparse.ArgumentParser:
         help="processes (ranks) on this host (1)",
     )
     found.add_argument(
-        "--nnodes", metavar="N", type=number(1, 100_000), help="hosts of the job (1, or those of --nodes)"
+        "--nnodes",
+        metavar="N|MIN:MAX",
+        type=_range,
+        help="hosts of the job (1, or those of --nodes); MIN:MAX: when some do not come back MIN or more go on, which "
+        "do the work of all (run.shares), and with all when they join again",
     )
     found.add_argument(
         "--node-rank",
@@ -69,7 +76,17 @@ def parser() -> argparse.ArgumentParser:
         help="its port, and the default of --nodes (29500)",
     )
     found.add_argument(
-        "--nodes", metavar="A[:P],…", default="", help="all hosts, by node rank: they elect the coordinator themselves"
+        "--nodes",
+        metavar="A[:P],…|MIN:MAX",
+        default="",
+        help="all hosts, by node rank: they elect the coordinator themselves; or numbers, as in --nnodes",
+    )
+    found.add_argument(
+        "--shrink-after",
+        metavar="S",
+        type=float,
+        default=30.0,
+        help="seconds for a lost host to come back before the job goes on without it, under MIN:MAX (30)",
     )
     found.add_argument(
         "--secret-file",
@@ -117,6 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def complete(options: argparse.Namespace) -> None:
     """Set number and rank of nodes where they follow from other options; ``options.addresses``: node → host and port,
     empty where the coordinator is given. Raises ``ValueError``."""
+    if NUMBERS.fullmatch(options.nodes):
+        if options.nnodes:
+            raise ValueError(f"--nodes {options.nodes} and --nnodes are the same: give one of them")
+        try:
+            options.nodes, options.nnodes = "", _range(options.nodes)
+        except argparse.ArgumentTypeError as error:
+            raise ValueError(f"--nodes: {error}") from None
+    options.least, options.nnodes = options.nnodes or (0, None)
     options.addresses = _addresses(options.nodes, options.master_port) if options.nodes else {}
     if options.addresses:
         count = len(options.addresses)
@@ -189,7 +214,7 @@ def _problem(options: argparse.Namespace) -> str:
         return f"{given[0]} needs --checkpoints DIR: the folder that is nearest to the ranks"
     if (options.checkpoint_listen or options.checkpoint_peer) and not options.checkpoint_secret:
         return "--checkpoint-listen and --checkpoint-peer need --checkpoint-secret FILE"
-    for name in ("quiet_limit", "busy_limit"):
+    for name in ("quiet_limit", "busy_limit", "shrink_after"):
         if not 0 < getattr(options, name) <= 1e6:
             return f"--{name.replace('_', '-')} {getattr(options, name)} is not a number of seconds"
     return ""
@@ -217,6 +242,7 @@ def _agent(options: argparse.Namespace) -> int:
         returning=restarts > 0,
         worked=worked,
         leaving=os.environ.pop(LEAVING, "") == "1",
+        least=options.least,
         look=min(LOOK, options.quiet_limit / 4),
     )
     reporters: list[Reporter] = []
@@ -227,7 +253,13 @@ def _agent(options: argparse.Namespace) -> int:
             reporter.close()
         reporters[:] = [one for one in (of_environment(world, options.nproc),) if one is not None]
         places = {rank: rank // options.nproc for rank in range(world)}
-        limits = Limits(quiet=options.quiet_limit, busy=options.busy_limit)
+        limits = Limits(
+            quiet=options.quiet_limit,
+            busy=options.busy_limit,
+            least=options.least,
+            shrink=options.shrink_after if options.least else Limits.shrink,
+            elected=bool(options.addresses),
+        )
         return CoordinatorHost(places, limits, report, record)
 
     def record(recovery: Recovery) -> None:
@@ -305,6 +337,15 @@ def _checkpoints(options: argparse.Namespace) -> dict[str, str]:
         "secret": options.checkpoint_secret,
     }
     return {"BELAY_CHECKPOINTS": json.dumps(found)}
+
+
+def _range(text: str) -> tuple[int, int]:
+    """``N`` or ``MIN:MAX``, for argparse: the fewest hosts with which a job goes on (0: all of them), and all."""
+    least, _, most = text.rpartition(":")
+    low, high = _number(1, 100_000)(least or most), _number(1, 100_000)(most)
+    if low > high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX")
+    return (low if least and low < high else 0), high
 
 
 def _number(low: int, high: int) -> Callable[[str], int]:

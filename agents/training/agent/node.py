@@ -186,7 +186,9 @@ class NodeAgent(NodeRanks):
             self._search(now)
         if peers.refused:
             self.ended = EndJob(2, f"this node was refused by {peers.refused}")
-        elif len(joined) + 1 == self.settings.nodes or (self.link is not None and self.link.line is not None):
+        elif len(joined) + 1 >= (self.settings.least or self.settings.nodes) or (
+            self.link is not None and self.link.line is not None
+        ):
             self._leader_at = now
         elif now - self._leader_at > JOIN:
             missing = sorted(set(range(self.settings.nodes)) - joined - {self.node})[:20]
@@ -196,6 +198,9 @@ class NodeAgent(NodeRanks):
                 self.ended = EndJob(2, f"{text}; refused by {next(iter(peers.others.values()))}")
             else:
                 self.ended = EndJob(1, text)
+
+    def _linked(self) -> bool:
+        return self.link is not None and self.link.line is not None
 
     def claim(self) -> Claim:
         """What this node says when another one asks who leads."""

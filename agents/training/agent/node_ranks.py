@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,8 @@ class NodeSettings:
     """The job as a node sees it. ``local``: rank → local rank of this node's ranks; ``home``: where processes of a lost
     agent look for this one; ``returning``: whether there are such processes; ``worked``: a descriptor by which the
     supervisor learns how far the ranks are; ``look``: seconds between looks at whether ranks work; ``leaving``: a
-    former agent knew that all ranks of the job have finished."""
+    former agent knew that all ranks of the job have finished; ``least``: number of nodes with which the job goes
+    on, 0: all."""
 
     node: int
     nodes: int
@@ -45,6 +47,7 @@ class NodeSettings:
     worked: int = -1
     look: float = LOOK
     leaving: bool = False
+    least: int = 0
 
 
 class NodeRanks:
@@ -156,6 +159,8 @@ class NodeRanks:
             state.update(gen=message["gen"], entered=True)
         elif kind == "finished":
             state.update(finished=True, done=message["done"])
+        elif kind == "sample":
+            state.update(divides=message.get("divides"))
 
     def _named(self, rank: int, shard: str) -> None:
         """A rank holds this shard; all of this node keep it, for the next agent."""
@@ -177,7 +182,7 @@ class NodeRanks:
                 if self._terminated is not None:
                     # ranks end on request; none is replaced
                     return
-                self._start(int(message["rank"]), int(message["inc"]), int(message["gen"]))
+                self._start(int(message["rank"]), int(message["inc"]), int(message["gen"]), message.get("active", ()))
             case "end":
                 process = self.ranks.of(int(message["rank"]))
                 if process is not None and process.incarnation == message["inc"]:
@@ -191,7 +196,8 @@ class NodeRanks:
                 if process is not None and process.incarnation == message["inc"]:
                     body = message["m"]
                     if body["t"] == "recover":
-                        self._states[int(message["rank"])].update(gen=body["gen"], entered=False)
+                        active = body.get("active", ())
+                        self._states[int(message["rank"])].update(gen=body["gen"], entered=False, active=active)
                     elif body["t"] == "leave":
                         self._states[int(message["rank"])].update(leaving=bool(body["all"]))
                     self.ranks.send(process, body, payload)
@@ -200,13 +206,13 @@ class NodeRanks:
             case "job":
                 self.ended = EndJob(int(message["code"]), str(message["text"]))
 
-    def _start(self, rank: int, incarnation: int, generation: int) -> None:
+    def _start(self, rank: int, incarnation: int, generation: int, active: Sequence[int]) -> None:
         old = self.ranks.of(rank)
         if old is not None:
             self.ranks.stop(old, "is replaced")
         self._started_at = time.monotonic()
         local = self.settings.local[rank]
-        body = {"rank": rank, "inc": incarnation, "gen": generation, "done": -1}
+        body = {"rank": rank, "inc": incarnation, "gen": generation, "done": -1, "active": active}
         self._states[rank] = {**body, "entered": False, "finished": False, "leaving": False}
         env = {**self.settings.env, "RANK": str(rank), "LOCAL_RANK": str(local), "ROLE_RANK": str(rank)}
         assignment: dict[str, Any] = {
@@ -216,6 +222,7 @@ class NodeRanks:
             "world": self.settings.world,
             "inc": incarnation,
             "gen": generation,
+            "active": active,
             "address": self.address,
             "env": env,
         }

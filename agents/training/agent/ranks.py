@@ -312,7 +312,7 @@ class Ranks:
         if rank is None:
             return process, None
         process.rank, process.incarnation = int(rank), incarnation
-        return process, {**state, "shards": shards}
+        return process, {**state, "shards": shards, "active": body.get("active", ()), "divides": body.get("divides")}
 
     def _receive(self, process: RankProcess) -> list[Event]:
         found: list[Event] = []

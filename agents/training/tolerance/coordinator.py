@@ -1,5 +1,5 @@
-"""The coordinator of native recovery: events of nodes and ranks, and time limits. Pure: every event has the time as an
-argument, and returns commands. Generations, which follow from them, are in `generations`.
+"""The coordinator of native recovery: events of ranks, and time limits. Pure: every event has the time as an argument,
+and returns commands. Events of nodes are in `nodes`, generations, which follow from all of them, in `generations`.
 """
 
 from __future__ import annotations
@@ -9,113 +9,16 @@ from dataclasses import replace
 
 from agents.training.tolerance.coordinator_commands import (
     CoordinatorCommand,
-    EndJob,
     EndRank,
-    Leave,
     OperatorMessage,
 )
 from agents.training.tolerance.donors import ranks_text, shard_text
-from agents.training.tolerance.generations import Generations
-from agents.training.tolerance.members import Phase, RankStatus, RunningRank
+from agents.training.tolerance.members import Phase, RankStatus
+from agents.training.tolerance.nodes import Nodes
 
 
-class Coordinator(Generations):
+class Coordinator(Nodes):
     """The coordinator of one job as a state machine."""
-
-    def node_joined(self, node: int, now: float, living: Iterable[RunningRank] = ()) -> list[CoordinatorCommand]:
-        """A node joined. ``living``: ranks that it already runs, from before its connection was lost or before this
-        coordinator replaced another one. Once all nodes have joined, a generation begins, unless all ranks train in
-        the same one."""
-        self.nodes.add(node)
-        self._lost_nodes.pop(node, None)
-        living = list(living)
-        if self.generation == 0:
-            self._living[node] = living
-            if self.finished_before or any(one.leaving for one in living):
-                return self._dismiss()
-            if set(self.places.values()) - self.nodes:
-                return []
-            return self._take_over(now)
-        if self._closing:
-            return self._let_go(node, living)
-        for one in living:
-            member = self.members.get(one.rank)
-            if member and member.incarnation == one.incarnation and member.phase is Phase.ABSENT:
-                member.phase, member.done = Phase.FREEING, one.done
-        return self._begin(f"node {node} is back", now)
-
-    def _take_over(self, now: float) -> list[CoordinatorCommand]:
-        """Begin the first generation, or continue the newest one of ranks that a former coordinator had started."""
-        self._progress_at = now
-        self._unready, self._unentered = set(self.members), set(self.members)
-        found = [one for living in self._living.values() for one in living]
-        self._living.clear()
-        if not found:
-            self.generation = 1
-            return [self._start(member, now) for member in self.members.values()]
-        self.generation = max(one.generation for one in found)
-        used = max(one.incarnation for one in found)
-        for member in self.members.values():
-            member.incarnation = used
-        for one in found:
-            member = self.members[one.rank]
-            member.incarnation, member.done = one.incarnation, one.done
-            member.phase = Phase.FREEING
-            if one.generation == self.generation and one.entered:
-                member.phase = Phase.FINISHED if one.finished else Phase.TRAINING
-            self._highest = max(self._highest, one.done, 0)
-        if all(member.phase is Phase.TRAINING for member in self.members.values()):
-            return [OperatorMessage(f"a new coordinator has taken over all ranks in generation {self.generation}")]
-        return self._begin("the coordinator was lost", now)
-
-    def _let_go(self, node: int, living: list[RunningRank]) -> list[CoordinatorCommand]:
-        """A node has a new agent while ranks leave: those that it does not have any more have left."""
-        still = {one.rank for one in living if one.incarnation == self.members[one.rank].incarnation}
-        for member in self.members.values():
-            if member.node == node and member.rank not in still:
-                member.phase = Phase.GONE
-        return [Leave(tuple(sorted(still)), True), *self._done()]
-
-    def _done(self) -> list[CoordinatorCommand]:
-        """End a job whose ranks have all left."""
-        if all(one.phase is Phase.GONE for one in self.members.values()):
-            self.ended = EndJob(0, "done")
-            return [self.ended]
-        return []
-
-    def all_finished(self) -> list[CoordinatorCommand]:
-        """The node of this coordinator knows that all ranks had finished under a former one: nodes that joined before
-        it was said hear it too."""
-        return [] if self.finished_before or self.generation else self._dismiss()
-
-    def _dismiss(self) -> list[CoordinatorCommand]:
-        """All ranks had finished under a former coordinator: let those that are still there leave, and begin nothing.
-        Their nodes end by themselves; which have ended already is not known."""
-        self.finished_before = True
-        found = [one for living in self._living.values() for one in living]
-        for one in found:
-            self.members[one.rank].incarnation, self.members[one.rank].phase = one.incarnation, Phase.LEAVING
-        return [Leave(tuple(one.rank for one in found), True)]
-
-    def node_lost(self, node: int, why: str, now: float) -> list[CoordinatorCommand]:
-        """A node was lost, and its ranks with it. They start again when it comes back."""
-        if node not in self.nodes or self.ended:
-            return []
-        self.nodes.discard(node)
-        if self.generation == 0:
-            self._living.pop(node, None)
-            return []
-        self._lost_nodes[node] = now
-        if self._closing:
-            # its ranks leave without it; a new agent says which are still there
-            return []
-        lost = [member for member in self.members.values() if member.node == node]
-        for member in lost:
-            self._forget(member)
-        return [
-            OperatorMessage(f"node {node} is lost: {why}"),
-            *self._begin(f"node {node} lost", now, {one.rank for one in lost}),
-        ]
 
     def ranks_lost(self, lost: Iterable[tuple[int, int, str]], now: float) -> list[CoordinatorCommand]:
         """Processes ended: (rank, incarnation, why)."""
@@ -197,12 +100,35 @@ class Coordinator(Generations):
         return self._commit(now)
 
     def sampled(
-        self, rank: int, incarnation: int, generation: int, done: int, shard: str, sums: dict[str, int]
+        self,
+        rank: int,
+        incarnation: int,
+        generation: int,
+        done: int,
+        shard: str,
+        sums: dict[str, int],
+        divides: bool | None = None,
     ) -> list[CoordinatorCommand]:
-        """What a rank holds after its first update of a generation: ranks of one shard must hold the same."""
+        """What a rank holds after its first update of a generation: ranks of one shard must hold the same.
+        ``divides``: whether its script does the shares of ranks that are away."""
         member = self.members[rank]
         if member.incarnation != incarnation or generation != self.generation or self.ended:
             return []
+        commands = self._divided(divides)
+        return commands or self._compare(rank, done, shard, sums)
+
+    def _divided(self, divides: bool | None) -> list[CoordinatorCommand]:
+        before, self._divides = self._divides, self._divides if divides is None else divides
+        if not self.limits.least or self._divides is not False or before is False:
+            return []
+        return [
+            OperatorMessage(
+                "--nodes MIN:MAX has no effect: the script does not ask which shares of the batch a rank does, so a "
+                "smaller job would train with a smaller batch. In each step: for share in run.shares(model): …"
+            )
+        ]
+
+    def _compare(self, rank: int, done: int, shard: str, sums: dict[str, int]) -> list[CoordinatorCommand]:
         other, first = self._samples.setdefault((done, shard), (rank, sums))
         different = sorted(name for name in first.keys() | sums.keys() if first.get(name) != sums.get(name))
         if not different:
@@ -350,14 +276,10 @@ class Coordinator(Generations):
                 return self._end(1, f"groups broke {self._broken} times without a step; the last: {self._broken_why}")
             message = OperatorMessage(f"{self._broken_why}; the group is formed again")
             return [message, *self._begin(self._broken_why, now, explained=False)]
-        for node, since in self._lost_nodes.items():
-            if self._closing and now - since > self.limits.farewell:
-                for member in self.members.values():
-                    if member.node == node:
-                        member.phase = Phase.GONE
-                commands += self._done()
-            elif now - since > self.limits.join:
-                return self._end(1, f"node {node} has not come back for {self.limits.join:g} s")
+        if self._lost_nodes:
+            commands += self._without_nodes(now)
+            if self.ended:
+                return commands
         for member in self.members.values():
             if member.phase in (Phase.FREEING, Phase.STARTING) and now > member.deadline:
                 if member.prepared >= 0:
@@ -415,14 +337,6 @@ class Coordinator(Generations):
         if not member.waits:
             return "could not be freed"
         return f"could not be freed ({member.waits}; where a wait is meant: run.idle(), or --quiet-limit)"
-
-    def _await_nodes(self, now: float) -> list[CoordinatorCommand]:
-        """End a job whose nodes do not come."""
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        if now - self._waiting_since <= self.limits.join:
-            return []
-        missing = sorted(set(self.places.values()) - self.nodes)
-        return self._end(1, f"nodes {missing[:20]} have not joined for {self.limits.join:g} s: are they up?")
 
     def _held_elsewhere(self, member: RankStatus) -> bool:
         """Whether another rank has reported that it holds the same shard of this step or a later one."""

@@ -13,6 +13,8 @@ class StartRank:
     rank: int
     incarnation: int
     generation: int
+    active: tuple[int, ...] = ()
+    """The ranks of the generation, where these are not all of the job."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class JoinGeneration:
     ranks: tuple[int, ...]
     explained: bool = True
     """Whether a process or a node was lost; otherwise ranks show what they saw."""
+    active: tuple[int, ...] = ()
+    """As in `StartRank`."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,18 @@ class Generations:
 
     def __post_init__(self) -> None:
         self.members = {rank: RankStatus(rank, node) for rank, node in sorted(self.places.items())}
+        """The ranks that train."""
+        self.away: dict[int, RankStatus] = {}
+        """Those of nodes without which the job goes on."""
         self.nodes: set[int] = set()
+        self._given_up: set[int] = set()
+        """Nodes without which the job goes on."""
+        self._ordered: set[int] = set()
+        """Those of them that come back on an order only."""
+        self._divides: bool | None = None
+        """Whether the script does the shares of ranks that are away; None while that is not known."""
+        self._unable = ""
+        """Why the job waits for lost nodes, as it was said."""
         self._lost_nodes: dict[int, float] = {}
         self._highest = -1
         self._failures = 0
@@ -85,7 +96,21 @@ class Generations:
         member.incarnation += 1
         member.phase, member.done, member.offers, member.patience = Phase.STARTING, -1, None, 0.0
         member.deadline = now + self.limits.start
-        return StartRank(member.node, member.rank, member.incarnation, self.generation)
+        return StartRank(member.node, member.rank, member.incarnation, self.generation, self._active())
+
+    def _active(self) -> tuple[int, ...]:
+        """The ranks that train, where these are not all."""
+        return tuple(self.members) if self.away else ()
+
+    def _arrange(self) -> None:
+        """Sort ranks into those that train and those of nodes without which the job goes on. One that comes back holds
+        nothing: others have done its last steps again, with sums in another order."""
+        every = {**self.members, **self.away}
+        back = [rank for rank, member in self.away.items() if member.node not in self._given_up]
+        for rank in back:
+            self._forget(every[rank])
+        self.away = {rank: one for rank, one in every.items() if one.node in self._given_up}
+        self.members = {rank: every[rank] for rank in sorted(every) if rank not in self.away}
 
     @staticmethod
     def _forget(member: RankStatus) -> None:
@@ -96,6 +121,7 @@ class Generations:
         self, cause: str, now: float, ranks: Iterable[int] = (), explained: bool = True
     ) -> list[CoordinatorCommand]:
         """Begin the next generation; ``ranks``: those whose processes were lost."""
+        self._arrange()
         self.generation += 1
         self._unready, self._unentered = set(self.members), set(self.members)
         self._broken_at = self._finishing_at = self._planned_at = None
@@ -121,7 +147,7 @@ class Generations:
                 member.patience = member.patience or now + max(self.limits.last, self.grace())
                 member.phase, member.deadline = Phase.FREEING, now + self.grace()
         # survivors first: they have collectives to leave
-        return [JoinGeneration(self.generation, tuple(living), explained), *starts]
+        return [JoinGeneration(self.generation, tuple(living), explained, self._active()), *starts]
 
     def _commit(self, now: float) -> list[CoordinatorCommand]:
         """Answer ranks that are ready to make an update, once all that live have left their step or wait like them.

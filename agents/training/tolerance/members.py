@@ -24,6 +24,13 @@ class Limits:
     """For a death to explain a broken link."""
     join: float = 600.0
     """For a lost node to come back."""
+    shrink: float = 30.0
+    """For a lost node to come back before the job goes on without it."""
+    least: int = 0
+    """Number of nodes with which the job goes on; 0: all."""
+    elected: bool = False
+    """Whether nodes elect the coordinator: then those that go on are the majority, so that two parts of a network that
+    was cut do not both train."""
     farewell: float = 10.0
     """For a node that was lost while its finished ranks leave to come back; its own launcher says how they ended."""
     quiet: float = 10.0
@@ -78,7 +85,9 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class RunningRank:
-    """A rank that runs already: its newest generation, and whether it has entered its training function and left it."""
+    """A rank that runs already: its newest generation, and whether it has entered its training function and left it.
+    ``active``: the ranks of that generation where these are not all; ``divides``: whether its script does the shares
+    of ranks that are away, None while that is not known."""
 
     rank: int
     incarnation: int
@@ -87,6 +96,8 @@ class RunningRank:
     finished: bool
     done: int
     leaving: bool = False
+    active: tuple[int, ...] = ()
+    divides: bool | None = None
 
 
 @dataclass

@@ -22,6 +22,10 @@ FREE_AGAIN = (0.05, 0.15, 0.4, 1.0, 3.0, 10.0)
 """Seconds after which a rank that is still blocked is freed again: a socket may have been opened meanwhile."""
 
 
+KEPT = 8
+"""Number of generations whose ranks are known."""
+
+
 class Control:
     """Orders of the coordinator to this rank, for the threads that wait for them."""
 
@@ -45,6 +49,10 @@ class Control:
         """Whether that function has returned."""
         self.done = -1
         """Finished steps in the last message to the agent."""
+        self.divides: bool | None = None
+        """Whether the script does the shares of ranks that are away; None before its first update."""
+        self._active: dict[int, tuple[int, ...]] = {}
+        """Generation → its ranks, where these are not all of the job."""
         self.assignment: Message | None = None
         self.plan: Message | None = None
         self.idle_until = 0.0
@@ -92,6 +100,11 @@ class Control:
             except OSError:
                 # the listening thread notices too, and reports the state of this rank to the next agent
                 pass
+
+    def active(self, generation: int) -> tuple[int, ...]:
+        """The ranks of a generation, by their numbers in the whole job."""
+        assert self.assignment is not None
+        return self._active.get(generation) or tuple(range(int(self.assignment["world"])))
 
     def wait_assignment(self) -> Message:
         """Wait for the rank of this process; a spare waits here."""
@@ -206,6 +219,8 @@ class Control:
             "leaving": self.all_finished,
             "done": self.done,
             "shards": self.shards,
+            "active": self._active.get(self.generation, ()),
+            "divides": self.divides,
         }
 
     def _take(self, message: Message, payload: bytes) -> None:
@@ -220,6 +235,9 @@ class Control:
             with self._changed:
                 if generation <= self.generation and kind == "recover":
                     return
+                self._active = {number: ranks for number, ranks in self._active.items() if number > generation - KEPT}
+                if active := message.get("active"):
+                    self._active[generation] = tuple(int(rank) for rank in active)
                 self.generation = max(self.generation, generation)
                 self.explained = bool(message.get("explained", True))
                 if kind == "assign":

@@ -25,10 +25,11 @@ its destructor may wait for that."""
 
 
 class Groups:
-    """Forms and retires process groups. ``address``: this node's address for other nodes."""
+    """Forms and retires process groups. ``rank``: of the whole job; in a group of fewer ranks it has another number.
+    ``address``: this node's address for other nodes."""
 
-    def __init__(self, control: Control, rank: int, world: int, address: str, timeout: float) -> None:
-        self.control, self.rank, self.world, self.address = control, rank, world, address
+    def __init__(self, control: Control, rank: int, address: str, timeout: float) -> None:
+        self.control, self.rank, self.address = control, rank, address
         self.timeout = datetime.timedelta(seconds=timeout)
         self.sockets = Sockets()
         self._forming: dict[int, _Forming] = {}
@@ -72,8 +73,8 @@ class Groups:
             dist.init_process_group(
                 backend=backend,
                 store=dist.PrefixStore(f"generation/{generation}", forming.store),
-                rank=self.rank,
-                world_size=self.world,
+                rank=forming.rank,
+                world_size=forming.world,
                 timeout=self.timeout,
             )
         finally:
@@ -155,6 +156,8 @@ class _Forming:
     """A group that is being connected in a thread."""
 
     def __init__(self, groups: Groups, generation: int) -> None:
+        active = groups.control.active(generation)
+        self.rank, self.world = active.index(groups.rank), len(active)
         self.store = CoordinatorStore(groups.control, generation)
         self.group: Any = None
         self.error: BaseException | None = None
@@ -175,8 +178,8 @@ class _Forming:
         groups = self._groups
         try:
             with groups.sockets.watching(self._generation):
-                store = FormingStore(self._control, self._generation, groups.rank, groups.world)
-                self.group = groups.make(dist.PrefixStore(f"gloo/{self._generation}", store), groups.rank, groups.world)
+                store = FormingStore(self._control, self._generation, self.rank, self.world)
+                self.group = groups.make(dist.PrefixStore(f"gloo/{self._generation}", store), self.rank, self.world)
         except BaseException as error:
             self.error = error
         finally:

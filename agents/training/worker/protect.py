@@ -17,6 +17,7 @@ import torch.distributed as dist
 from agents.training.checkpoint.errors import CheckpointError
 from agents.training.frames import Message
 from agents.training.notices import say
+from agents.training.tolerance.smaller import shares
 from agents.training.worker import repair
 from agents.training.worker.buckets import Buckets, agreed
 from agents.training.worker.groups import Groups, accelerator, devices
@@ -27,6 +28,7 @@ from agents.training.worker.process import CurrentRank, current
 from agents.training.worker.protected import Checkpoint, Protected
 from agents.training.worker.randomness import Randomness
 from agents.training.worker.run import Run
+from agents.training.worker.sharing import Shares
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,8 +126,10 @@ class _Session:
         self.buckets = Buckets(self._keep_orders)
         self.loaders = Loaders(self.randomness)
         if member.groups is None:
-            member.groups = Groups(self.control, member.rank, member.world, member.address, timeout)
+            member.groups = Groups(self.control, member.rank, member.address, timeout)
         self.groups = member.groups
+        self.rank, self.world = member.rank, member.world
+        """In the group of the present generation."""
         self.entries = 0
         self._sampled = 0
         """Generation whose state was compared with that of copies."""
@@ -133,6 +137,7 @@ class _Session:
         """Whether the traceback of lost links that nothing explained was shown."""
         self.sharded = False
         """Whether ranks hold different shards."""
+        self.shares = Shares((member.rank,), member.world, member.world)
         self._began = self._planned = self._formed = 0.0
 
     def train(self, body: Callable[[Run], R]) -> R:
@@ -144,8 +149,8 @@ class _Session:
                 if not self.late:
                     self._prepare(plan, self.protected, generation)
                 run = Run(
-                    self.member.rank,
-                    self.member.world,
+                    self.rank,
+                    self.world,
                     self.member.local_rank,
                     generation,
                     None if self.late else self.protected,
@@ -158,6 +163,7 @@ class _Session:
                     self._finished_step,
                     functools.partial(self._agree, generation),
                     functools.partial(setattr, self.control, "idle_until"),
+                    self.shares,
                 )
                 self.control.send("entered", gen=generation)
                 result = body(run)
@@ -196,11 +202,20 @@ class _Session:
             control.send("offered", gen=generation, steps=_steps(self.checkpoint))
             plan = control.wait_plan(generation)
         self._began, self._planned = began, time.monotonic()
+        self._place(generation)
         self.groups.install(generation, self.backend)
         self._formed = time.monotonic()
         self.buckets.enter(int(plan["step"]))
         self.randomness.step = int(plan["step"])
         return plan
+
+    def _place(self, generation: int) -> None:
+        """Take the number that this rank has in a generation, and its shares of the batch."""
+        active = self.control.active(generation)
+        self.rank, self.world = active.index(self.member.rank), len(active)
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self.shares = Shares(shares(active, local, self.member.world)[self.rank], self.world, self.member.world)
+        os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.world))
 
     def _finished_step(self) -> None:
         self.buckets.finished()
@@ -210,13 +225,14 @@ class _Session:
             self._sampled = self.control.joined
             assert self.protected is not None
             done, sums = self.protected.done, self.protected.sample()
-            self.control.send("sample", gen=self._sampled, done=done, shard=self.protected.shard(), sums=sums)
+            shard, self.control.divides = self.protected.shard(), self.shares.asked
+            self.control.send("sample", gen=self._sampled, done=done, shard=shard, sums=sums, divides=self.shares.asked)
 
     def _adopt(self, plan: Message, generation: int, made: Protected) -> None:
         """Protect what the function has made in this entry; it takes over the state of the last entry's objects."""
         before, self.protected = self.protected, made
         donors = {int(receiver) for receiver in plan["donors"]}
-        if before is not None and before.whole and not plan.get("checkpoint") and self.member.rank not in donors:
+        if before is not None and before.whole and not plan.get("checkpoint") and self.rank not in donors:
             made.restore(*before.capture())
         self.control.send("shard", gen=generation, shard=made.shard())
         self._prepare(plan, made, generation)
@@ -227,11 +243,11 @@ class _Session:
         step = int(plan["step"])
         self.sharded = bool(plan.get("sharded"))
         if self.late or self.periodic is not None:
-            shards: list[Any] = [None] * self.member.world
+            shards: list[Any] = [None] * self.world
             dist.all_gather_object(shards, protected.shard())
             self.sharded = len(set(shards)) > 1
             if self.periodic is not None:
-                self.periodic.bind(protected, self.buckets, self.member.rank, shards, self.loaders)
+                self.periodic.bind(protected, self.buckets, self.rank, shards, self.loaders)
         self._restore(plan, protected, step, generation)
         protected.drop_gradients()
         protected.settled()
@@ -253,10 +269,10 @@ class _Session:
 
     def _restore(self, plan: Message, protected: Protected, step: int, generation: int) -> None:
         donors = {int(receiver): int(donor) for receiver, donor in plan["donors"].items()}
-        me = self.member.rank
+        me = self.rank
         if plan.get("checkpoint") and step:
             left = json.loads(self.control.orders) if self.control.orders else []
-            found: list[Any] = [None] * self.member.world
+            found: list[Any] = [None] * self.world
             dist.all_gather_object(found, self.buckets.orders or left)
             self.buckets.orders = agreed(found, me)
         if plan.get("checkpoint") and me not in donors:

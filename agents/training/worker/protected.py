@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -172,15 +172,19 @@ class Protected:
         """Parameters and buffers of the models, the objects themselves."""
         return [one for model in self.models.values() for one in (*model.parameters(), *model.buffers())]
 
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """The parameters of all models."""
+        for model in self.models.values():
+            yield from shards.parameters(model)
+
     def drop_gradients(self) -> None:
         """Drop half-reduced gradients, and views of buckets that an old group may still write to."""
-        for model in self.models.values():
-            for parameter in shards.parameters(model):
-                parameter.grad = None
+        for parameter in self.parameters():
+            parameter.grad = None
 
     def versions(self) -> int:
         """A number that every change of a parameter raises."""
-        return sum(version(one) for model in self.models.values() for one in shards.parameters(model))
+        return sum(map(version, self.parameters()))
 
     def sample(self) -> dict[str, int]:
         """Name → a checksum of some values, equal in ranks that hold copies: of the parameters of each model, and of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from agents.training.worker.interruption import TrainingError
 from agents.training.worker.periodic import PeriodicCheckpoints
 from agents.training.worker.protected import Protected
 from agents.training.worker.randomness import Randomness
+from agents.training.worker.sharing import Feed, Shares
 
 KEPT_STEPS = 20
 """Number of durations for the median of a step."""
@@ -27,7 +27,8 @@ CHECKED_WINDOWS = 3
 class Run:
     """One entry into the training function.
 
-    ``rank``, ``world_size``, ``local_rank``: as in ``torch.distributed``.
+    ``rank``, ``world_size``, ``local_rank``: as in ``torch.distributed``; both change when the job goes on with fewer
+    hosts, or more.
     ``generation``: which entry this is, from 1; ``resumed``: whether it follows a repair.
     """
 
@@ -47,6 +48,7 @@ class Run:
         finished: Callable[[], None] = lambda: None,
         agree: Callable[[int], None] | None = None,
         idle: Callable[[float], None] = lambda _: None,
+        shares: Shares | None = None,
     ) -> None:
         self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
         self.generation = generation
@@ -56,6 +58,7 @@ class Run:
         self._settle, self._finished = settle, finished
         self._agree = agree or (lambda _: self._check())
         self._idle = idle
+        self._shares = shares or Shares((rank,), world_size, world_size)
         self._durations: deque[int] = deque(maxlen=KEPT_STEPS)
         self._began = self._first = 0
         self._step: int | None = None
@@ -116,15 +119,40 @@ class Run:
 
     def batches(self, loader: Any, n: int) -> Iterator[tuple[int, Any]]:
         """Yield the unfinished steps below ``n``, each with the batch of ``loader`` that belongs to it, over as many
-        epochs as it takes. In the middle of an epoch the batches that were used before are passed over."""
-        each, epoch, batches = len(loader), -1, iter(())
+        epochs as it takes. In the middle of an epoch the batches that were used before are passed over.
+
+        ``loader`` may be a function that makes the loader of a share: then each step comes with a dict of share to
+        batch, for ``run.shares``.
+        """
+        several = callable(loader)
+        if not several and len(self._shares.mine) > 1:
+            raise TrainingError(
+                "run.batches(loader) in a job with fewer ranks: give a function of the share that makes its loader"
+            )
+        made = {share: loader(share) for share in self._shares.mine} if several else {self.rank: loader}
+        feeds = {share: Feed(one) for share, one in made.items()}
         for step in self.steps(n):
-            if step // each != epoch:
-                epoch = step // each
-                if callable(begin := getattr(loader.sampler, "set_epoch", None)):
-                    begin(epoch)
-                batches = itertools.islice(loader, step % each, None)
-            yield step, next(batches)
+            found = {share: feed.batch(step) for share, feed in feeds.items()}
+            yield step, found if several else found[self.rank]
+
+    def shares(self, *modules: Any) -> Iterator[int]:
+        """Yield the shares of this step's batch that this rank does, of ``run.share_count``: its own, and in a job that
+        has lost hosts those of others too. Gradients add up; ``modules``, the model under DDP or FSDP2, reduces them
+        with the last share, and they are then those of the mean over all shares."""
+        return self._shares.each(modules, self._gradients, lambda: self._randomness.begin(self.done))
+
+    @property
+    def share_count(self) -> int:
+        """The number of shares of each batch: of ranks of the whole job, however many train."""
+        return self._shares.whole
+
+    @property
+    def last_share(self) -> bool:
+        """Whether the share under way is this rank's last one, with which gradients are reduced."""
+        return self._shares.last
+
+    def _gradients(self) -> Iterator[torch.Tensor]:
+        return (one.grad for one in self._protected.parameters() if one.grad is not None)
 
     @contextlib.contextmanager
     def idle(self, seconds: float = 3600.0) -> Iterator[None]:
@@ -151,6 +179,7 @@ class Run:
         """The step has ended with an update: it is part of the state."""
         self._protected.done = step + 1
         self._protected.settled()
+        self._shares.updated()
         self._updated = True
         self._finished()
         if self._checkpoints is not None:
@@ -190,6 +219,7 @@ class Updating:
         # on an accelerator a collective that was stopped may have left half a sum in the gradients
         self._run._settle()
         self._run._unchanged()
+        self._run._shares.updating(self._step)
         self._run._agree(self._step)
         if self._run._checkpoints is not None:
             self._run._checkpoints.copied()
