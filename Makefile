@@ -135,6 +135,7 @@ reference: venv ## write the man pages, the page of metrics and the reference of
 	@$(BIN)/python -m tests.metric_pages
 	@$(BIN)/python -m tests.reference_pages
 	@$(BIN)/python -m tests.track_record
+	@$(BIN)/python -m tests.permits
 
 $(DOCS_STAMP): requirements-docs.lock
 	@test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)

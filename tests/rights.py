@@ -108,6 +108,11 @@ AGENT = (
     Asked("agents/node/surroundings_monitor.py", "", "configmaps", "get create patch", "cluster-system"),
     Asked("agents/node/hardware/pingmesh.py", "", "configmaps", "list watch", "cluster-system"),
 )
+#: With deploy/components/dra.
+AGENT_DRA = (
+    Asked("agents/dra/publisher.py", "resource.k8s.io", "resourceslices", "get list create update delete"),
+    Asked("agents/dra/driver.py", "resource.k8s.io", "resourceclaims", "get"),
+)
 ADMISSION = (
     Asked("engine/serve/admission/server.py", "", "pods", "get"),
     Asked("engine/serve/admission/server.py", "", "nodes", "get"),
@@ -120,7 +125,12 @@ ADMISSION = (
 
 def needed() -> dict[str, set[Right]]:
     """The rights that each account needs, by the account's name."""
-    listed = {"belay-engine": ENGINE, "belay-server": SERVER, "belay-agent": AGENT, "belay-admission": ADMISSION}
+    listed = {
+        "belay-engine": ENGINE,
+        "belay-server": SERVER,
+        "belay-agent": (*AGENT, *AGENT_DRA),
+        "belay-admission": ADMISSION,
+    }
     found = {account: set().union(*(one.rights() for one in rows)) for account, rows in listed.items()}
     found["belay-engine"] |= _watched(one.resource for one in WATCHED) | _written()
     found["belay-server"] |= _watched(one.resource for one in SERVER_WATCHED)

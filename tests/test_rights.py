@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.rights import ADMISSION, AGENT, ENGINE, NEVER, SERVER, Right, audited, granted, needed
+from tests.rights import ADMISSION, AGENT, AGENT_DRA, ENGINE, NEVER, SERVER, Right, audited, granted, needed
 from tests.test_deploy_nodes import COMPONENTS, built
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_every_right_that_deploy_gives_is_needed_and_every_need_is_met(tmp_path: Path) -> None:
-    given = granted(built(tmp_path, "super-pod"))
+    given = granted(built(tmp_path, "super-pod", "dra"))
     wanted = needed()
     assert given.keys() == wanted.keys()
     for account in wanted:
@@ -41,7 +41,7 @@ def test_agents_of_hosts_have_the_rights_of_agents_in_pods(tmp_path: Path) -> No
 
 
 def test_rights_are_explained_by_files_that_exist_and_use_them() -> None:
-    for row in (*ENGINE, *SERVER, *AGENT, *ADMISSION):
+    for row in (*ENGINE, *SERVER, *AGENT, *AGENT_DRA, *ADMISSION):
         assert (ROOT / row.file).is_file(), row
     assert all(reason for reason in NEVER.values())
 

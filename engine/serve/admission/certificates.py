@@ -120,12 +120,16 @@ class SelfMadeCertificate:
         self._renew_at = now + LIFETIME / 2
 
     def bundle(self, live: bytes) -> bytes:
-        """The authorities of other processes that are still valid, and those of this one; oldest first."""
+        """The authorities of other processes that are still valid, and those of this one; oldest first. Where these
+        are there already, in whatever order, the bundle as it is: two processes would else write theirs in turn.
+        """
         own = {_subject(x509.load_pem_x509_certificate(pem)) for pem in self._own}
         others = [cert for cert in _certificates(live) if self._still_serves(cert) and _subject(cert) not in own]
         others.sort(key=lambda cert: cert.not_valid_before_utc)
         kept = others[-(MOST_AUTHORITIES - len(self._own)) :]
-        return b"".join(_pem(cert) for cert in kept) + b"".join(self._own)
+        wanted = [*(_pem(cert) for cert in kept), *self._own]
+        there = [_pem(cert) for cert in _certificates(live)]
+        return live if sorted(there) == sorted(wanted) else b"".join(wanted)
 
     def _still_serves(self, cert: x509.Certificate) -> bool:
         return _subject(cert).startswith(_ISSUER) and cert.not_valid_after_utc > self._now()

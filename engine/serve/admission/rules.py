@@ -22,6 +22,7 @@ from engine.wire import (
     pings,
     publicinfo,
     recoveryrecord,
+    reserved,
     resetinfo,
     steptimes,
     superpods,
@@ -66,6 +67,10 @@ SERVER_RECORDS: Final = frozenset(
 SERVER_PREFIXES: Final = ((SYSTEM, recoveryrecord.PREFIX), (superpods.NAMESPACE, superpods.PREFIX))
 #: What the names of the Leases in belay-system begin with that an account writes.
 LEASES: Final = {SERVER: (leases.RECOVERY,), ENGINE: (leases.SHARD_PREFIX, leases.CONTROLLER_PREFIX)}
+#: All that the engine writes in Belay's own namespaces.
+ENGINE_RECORDS: Final = ("configmaps", "leases", "events")
+#: The PriorityClass of Belay's own pods; the API server itself keeps those of Kubernetes.
+CONTROL_PRIORITY: Final = "belay-control"
 SSH_SUFFIX: Final = "-ssh"
 NODE_LABELS: Final = frozenset(
     {"accelerator", "accelerator-type", "servertype", "server-usage", "host-arch", "infer-card-type"}
@@ -216,6 +221,8 @@ def _of_server(request: WriteRequest) -> str:
         case "leases":
             return _lease(request, "belay-server")
         case "pods" | "podgroups":
+            if request.namespace in GUARDED:
+                return f"belay-server marks pods of jobs, not {request.resource} {_key(request)}"
             kept = _but(request.old, "annotations", "labels") == _but(request.new, "annotations", "labels")
             if not kept or _changes_status(request):
                 return f"belay-server may change labels and annotations of {request.resource} {_key(request)} only"
@@ -225,19 +232,30 @@ def _of_server(request: WriteRequest) -> str:
 
 
 def _of_engine(request: WriteRequest) -> str:
+    if request.resource in ("namespaces", "priorityclasses"):
+        return _of_the_cluster(request)
     if request.namespace in KUBERNETES and request.resource != "events":
         return f"belay-engine writes nothing in namespace {request.namespace}: {request.resource} {_key(request)}"
+    if request.namespace in (SYSTEM, NODES) and request.resource not in ENGINE_RECORDS:
+        return f"belay-engine starts and ends no workloads in namespace {request.namespace}: {_key(request)}"
     if request.resource == "secrets":
         kind = request.new.get("type") or "Opaque"
         if not request.name.endswith(SSH_SUFFIX) or kind != "Opaque" or request.namespace in GUARDED:
             return f"belay-engine creates Secrets of Volcano's plugin ssh only (<job>{SSH_SUFFIX}), not {_key(request)}"
     if request.resource == "leases":
         return _lease(request, "belay-engine")
-    if request.resource in ("pods", "deployments", "statefulsets", "jobs") and request.namespace in (SYSTEM, NODES):
-        return f"belay-engine starts and ends no workloads in namespace {request.namespace}: {_key(request)}"
     ends = request.operation == "DELETE" or request.subresource == "eviction"
     if request.resource == "pods" and ends and request.namespace in GUARDED:
         return f"belay-engine ends no pods in namespace {request.namespace}: {_key(request)}"
+    return ""
+
+
+def _of_the_cluster(request: WriteRequest) -> str:
+    """A Namespace carries the label by which webhooks choose it; the PriorityClass, pods of Belay."""
+    if request.resource == "namespaces" and request.name in reserved.SYSTEM_NAMESPACES:
+        return f"belay-engine does not change namespace {request.name}, which belongs to Kubernetes or Belay"
+    if request.resource == "priorityclasses" and request.name == CONTROL_PRIORITY:
+        return f"belay-engine does not change PriorityClass {CONTROL_PRIORITY}, which Belay's own pods have"
     return ""
 
 

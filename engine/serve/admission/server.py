@@ -36,7 +36,7 @@ CONFIGURATION: Final = "belay-admission"
 CONFIGURATIONS: Final = Resource(
     "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False
 )
-SUBRESOURCES: Final = ("status", "eviction")
+SUBRESOURCES: Final = ("status", "eviction", "binding")
 #: An AdmissionReview holds the object twice; etcd accepts objects of 1.5 MiB.
 MAX_BODY: Final = 8 * 1024 * 1024
 BODY_SECONDS: Final = 5.0
