@@ -83,7 +83,7 @@ class Bound(NamedTuple):
 
 
 class Target(NamedTuple):
-    """An object that somebody writes, and the node that it is on."""
+    """An object that is written, and the node that it is on."""
 
     namespace: str
     name: str

@@ -232,7 +232,7 @@ def test_every_verb_on_every_resource_does_what_the_table_says(own_kubeconfig: s
             assert wrong == [], "\n".join(wrong)
             assert min(counts.values()) >= AT_LEAST, counts
 
-            # the check itself: a right that the table lacks, and one that nobody grants, are found
+            # the check itself: a right that the table lacks, and one that is not granted, are found
             (agent,) = (one for one in identities if one.name == "belay-agent")
             read, ends = Right("get", "", "nodes"), Right("delete", "", "nodes")
             about = await installation.cluster.attempts([agent], {ends}, True)
