@@ -19,7 +19,7 @@ from engine.documents import KINDS
 from engine.load.schemas import schemas
 from engine.model.pending_reasons import INSUFFICIENT, REASONS
 from engine.settings import _BOUNDS, PREFIX, Settings
-from tests import feature_pages
+from tests import feature_pages, peer_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -340,3 +340,4 @@ def write(folder: Path = FOLDER) -> None:
 
 if __name__ == "__main__":
     write()
+    peer_tables.write()

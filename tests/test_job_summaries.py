@@ -17,7 +17,7 @@ from engine.observe.observed import observe
 from engine.status import job_bodies, surplus
 from engine.status.statistics import JobStatistic, updated
 from engine.status.summaries import KEPT
-from tests import worlds
+from tests import peer_tables, worlds
 from tests.jobs import ascend_job, volcano_job
 from tests.worlds import NOW
 
@@ -261,6 +261,32 @@ def test_a_refused_job_is_an_exception() -> None:
     assert row["conditions"] == {
         "status": "JobFailed", "reason": "JobValidateFailed", "message": "InvalidFramework: x",
     }  # fmt: skip
+
+
+def shown(do: dict[str, Any]) -> dict[str, Any]:
+    """What the summary and the report say of a job in a state of the tables of MindCluster's answers."""
+    if "volcano" in do:
+        raw = volcano_job("v", namespace="train", uid="v-uid")
+        raw["status"] = {"state": {"phase": do["volcano"]}} if do["volcano"] else {}
+        told = tell(observe([raw]))
+    elif "job" in do:
+        raw = ascend_job("j", namespace="train")
+        rows = [{"type": kind, "status": "True", "reason": why, "message": text} for kind, why, text in do["job"]]
+        raw["status"] = {"conditions": rows} if rows else {}
+        told = tell(observe([raw]))
+    else:
+        pods = [pod(rank, f"n{rank}" if phase != "Pending" else "", phase) for rank, phase in enumerate(do["pods"])]
+        group = pod_group(do["group"], *((reason, text) for reason, text in do.get("conditions", ())))
+        told = tell(world(*pods, told={"group": group}), NOW + 60)
+
+    (row, *_) = [*told["scheduling-exception-report"]["data"].values(), None]
+    found = json.loads(row)["conditions"] if row else {"status": peer_tables.ABSENT}
+    return found | ({"summary": data(told)["job_status"]} if "pods" in do else {})
+
+
+def test_jobs_are_shown_as_clusterd_shows_them() -> None:
+    table = peer_tables.tables()["jobs"]
+    peer_tables.compare(table, {state.state: shown(state.do) for state in table.states})
 
 
 def test_faults_and_recoveries_are_counted_once_each() -> None:

@@ -30,6 +30,7 @@ SWITCHES: Final = ("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "Dat
 #: These switches have one value.
 TOGETHER: Final = ("Step", "SaveCheckpoint", "FP", "DataLoader")
 OK, BAD, MISSING, FAILED = 200, 300, 404, 500
+_FORMAT: Final = "the format of jobNsName is not namespace/jobName"
 _TRIES: Final = 3
 #: Seconds for which a client waits until its switches are written.
 _PATIENCE: Final = 40.0
@@ -56,7 +57,7 @@ class TrainingDataTraceService:
         problem = await self.switch(view, wanted)
         if problem:
             return pb.DataTypeRes(code=FAILED, message=problem)  # no switch was changed
-        return pb.DataTypeRes(code=OK, message=f"successfully changed profiling switch of {request.jobNsName}")
+        return pb.DataTypeRes(code=OK, message="successfully changed profiling marker enable status")
 
     async def switch(self, view: JobView, wanted: Mapping[str, str]) -> str:
         """Write a job's switches and send them to its subscribers; what is in the way, empty when it was done."""
@@ -74,7 +75,7 @@ class TrainingDataTraceService:
     async def GetTrainingDataTraceSwitch(self, request: pb.DataStatusReq, context: Context) -> pb.DataStatusRes:
         """Answer with the switches."""
         if not _split(request.jobNsName):
-            return pb.DataStatusRes(code=BAD, message="jobNsName must be <namespace>/<job name>")
+            return pb.DataStatusRes(code=BAD, message=_FORMAT)
         view = self._job(request.jobNsName)
         if view is None:
             return pb.DataStatusRes(code=MISSING, message=f"job {request.jobNsName} not found")
@@ -85,8 +86,10 @@ class TrainingDataTraceService:
             return pb.DataStatusRes(code=FAILED, message="the cluster does not answer")
         switches = _read(live) or self._switches.get(view.id)
         if switches is None:
-            return pb.DataStatusRes(code=MISSING, message=f"job {request.jobNsName} has no profiling switch")
-        return pb.DataStatusRes(code=OK, message="success", profilingSwitch=pb.ProfilingSwitch(**switches))
+            text = f"failed to found configmap:[{view.namespace}/{view.name}]"
+            return pb.DataStatusRes(code=MISSING, message=text)
+        text = f"successfully get the status of job[{view.namespace}/{view.name}]"
+        return pb.DataStatusRes(code=OK, message=text, profilingSwitch=pb.ProfilingSwitch(**switches))
 
     async def SubscribeDataTraceSwitch(self, request: pb.ProfilingClientInfo, context: Context) -> None:
         """Stream the switches, if they were ever set, then every change."""
@@ -185,7 +188,7 @@ def _split(name: str) -> tuple[str, str] | None:
 def _wrong(name: str, switches: Mapping[str, str]) -> str:
     """What is wrong with a request; empty when it is valid."""
     if not _split(name):
-        return "jobNsName must be <namespace>/<job name>"
+        return _FORMAT
     for switch, value in switches.items():
         if value not in ("on", "off"):
             return f"profilingSwitch.{switch} must be on or off"
@@ -206,7 +209,8 @@ def _read(live: Mapping[str, Any] | None) -> dict[str, str] | None:
 
 
 def _message(switches: Mapping[str, str]) -> pb.DataStatusRes:
-    return pb.DataStatusRes(code=OK, message="success", profilingSwitch=pb.ProfilingSwitch(**switches))
+    text = "update profiling switch"
+    return pb.DataStatusRes(code=OK, message=text, profilingSwitch=pb.ProfilingSwitch(**switches))
 
 
 __all__ = ["TrainingDataTraceService"]
