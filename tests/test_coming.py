@@ -23,6 +23,7 @@ from engine.serve.console import jobs as console_jobs
 from engine.status.recoveries import effective, recovery_body
 from engine.wire import orders as wire
 from engine.wire import revisionlog
+from engine.wire.objects import pod as parse_pod
 from engine.wire.revisionlog import RevisionEntry, RevisionLog
 from tests.golden.stories import sample_files, sample_world
 from tests.golden.test_maintenance import isolated, started
@@ -143,6 +144,51 @@ def test_a_failed_pod_says_its_exit_code_its_logs_and_the_way_out() -> None:
     assert "kubectl logs -n default pretrain-worker-0" in text
     assert "belay explain job default/pretrain" in text
     assert "what comes next: nothing" not in text
+
+
+def pod_with(*statuses: dict[str, Any], phase: str) -> Any:
+    """A pod of a world as the API server shows it, with these containers."""
+    world, _, _ = started()
+    (live,) = [one for name, one in world.pods().items() if name == "pretrain-worker-0"]
+    live = {**live, "status": {**live["status"], "phase": phase, "containerStatuses": list(statuses)}}
+    return parse_pod(live)
+
+
+def test_a_failed_pod_shows_its_last_lines_and_the_exact_command_for_the_rest() -> None:
+    said = "\n".join(f"line {n}" for n in range(40)) + "\nRuntimeError: HCCL timeout, password=hunter2\n"
+    end = {"exitCode": 1, "reason": "Error", "message": said}
+    killed = {"exitCode": 137, "reason": "OOMKilled", "message": ""}
+    pod = pod_with(
+        {"name": "ascend", "state": {"terminated": end}},
+        {"name": "proxy", "state": {"terminated": killed}},
+        {"name": "done", "state": {"terminated": {"exitCode": 0, "message": "well"}}},
+        phase="Failed",
+    )
+    world, _, _ = started()
+    observed = msgspec.structs.replace(world.observer.observed(), pods={pod.key: pod})
+    body = explain("pod", pod.key, world.plan(), observed)
+    assert body["exitCodes"] == ["ascend: 1", "proxy: 137 (OOMKilled)"]
+    (lines,) = body["lastLines"].values()
+    assert len(lines) == 10 and lines[-2] == "line 39" and "HCCL timeout" in lines[-1] and "hunter2" not in lines[-1]
+    coming_next = "\n".join(body["coming"])
+    assert "the whole log: `kubectl logs -n default pretrain-worker-0 -c ascend`" in coming_next
+    assert "-c proxy`" in coming_next and "-c done`" not in coming_next and "--previous" not in coming_next
+
+
+def test_a_container_that_was_started_again_names_the_log_of_its_run_before() -> None:
+    before = {"exitCode": 139, "reason": "Error", "message": "Segmentation fault"}
+    pod = pod_with(
+        {"name": "ascend", "restartCount": 3, "state": {"running": {}}, "lastState": {"terminated": before}},
+        phase="Running",
+    )
+    world, _, _ = started()
+    observed = msgspec.structs.replace(world.observer.observed(), pods={pod.key: pod})
+    body = explain("pod", pod.key, world.plan(), observed)
+    assert body["lastLines"] == {"ascend": ["Segmentation fault"]} and "exitCodes" not in body
+    assert body["coming"][0] == (
+        "container ascend was started again 3 times, it ended with exit code 139 (Error): "
+        "`kubectl logs -n default pretrain-worker-0 --previous`"
+    )
 
 
 def test_a_node_in_maintenance_says_why_until_when_and_what_is_left_on_it() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, assert_never
 
+from engine.cli import last_words
 from engine.cli.phrases import ranges
 from engine.gangs.grouping import group
 from engine.model.actions import PartitionChip, ResetChips
@@ -209,23 +210,19 @@ def of_pod(pod: Pod, waits: str, plan: Plan, observed: Observed) -> list[str]:
     if not pod.node:
         return ["it waits for the scheduler named in it" if pod.scheduler else "it waits for a place"]
     if pod.phase == "Pending":
-        return [f"it has its place: kubelet of {pod.node} starts it"]
-    return [f"it runs: {_NOTHING_DUE}"]
-
-
-def exit_codes(pod: Pod) -> list[str]:
-    """The containers that failed, and how."""
-    return [f"{one.name}: {one.exit_code}" for one in pod.containers if one.exit_code]
+        return [*last_words.restarted(pod), f"it has its place: kubelet of {pod.node} starts it"]
+    return [*last_words.restarted(pod), f"it runs: {_NOTHING_DUE}"]
 
 
 def _failed(pod: Pod, observed: Observed) -> list[str]:
     """Why a pod failed, where its last words are, and who makes it again."""
-    codes = ", ".join(exit_codes(pod))
+    codes = ", ".join(last_words.exit_codes(pod))
     lines = [f"it failed ({pod.reason or 'Error'}{f'; exit code of {codes}' if codes else ''})"]
     for one in observed.evidence.get(pod.node, ()):
         if (one.namespace, one.pod, one.uid) == (pod.namespace, pod.name, pod.uid):
             lines += [f"its logs say: {event.example}" for event in one.events[-_MOST_LINES:] if event.example]
-    lines.append(f"read its last lines: `kubectl logs -n {pod.namespace} {pod.name}`")
+    what = "the whole log" if last_words.last_lines(pod) else "read its last lines"
+    lines += [f"{what}: `{command}`" for command in last_words.read_logs(pod)]
     if not pod.owner_kind:
         return [*lines, "nothing makes it again: delete it, and create another"]
     gangs, gang_of = group(observed)
@@ -251,4 +248,4 @@ def of_job(pods: Sequence[Pod], waits: str, ended: str, recovering: str) -> list
     return [f"it runs: {_NOTHING_DUE}"] if pods else ["its pods are still to be made"]
 
 
-__all__ = ["exit_codes", "of_chip", "of_job", "of_node", "of_pod"]
+__all__ = ["how_held", "of_chip", "of_job", "of_node", "of_pod"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.cli import coming
+from engine.cli import coming, last_words
 from engine.cli.answers import GET, chip_names, chip_row, links, vnpus_of
 from engine.cli.holders import holders_of
 from engine.cli.phrases import cause_text
@@ -78,8 +78,10 @@ def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         body["pending"] = _pending(waiting[0])
     if key in plan.scores:
         body["scores"] = plan.scores[key]
-    if failed := coming.exit_codes(pod):
+    if failed := last_words.exit_codes(pod):
         body["exitCodes"] = failed
+    if said := last_words.last_lines(pod):
+        body["lastLines"] = said
     body["coming"] = coming.of_pod(pod, waiting[0].reason if waiting else "", plan, observed)
     return body
 
@@ -159,22 +161,23 @@ def _end(gang: Gang, live: Sequence[Pod], pods: Sequence[Pod], observed: Observe
     end = ended(raw)
     if not end:
         return {}
+    fallen = [pod for pod in sorted(pods, key=lambda pod: pod.name) if pod.phase == "Failed"]
     failed = [
         {
             "pod": pod.name,
             "node": pod.node or None,
             "reason": pod.reason or None,
             "exit codes": [c.exit_code for c in pod.containers if c.exit_code] or None,
+            "last line": last_words.last_line(pod) or None,
         }
-        for pod in sorted(pods, key=lambda pod: pod.name)
-        if pod.phase == "Failed"
+        for pod in fallen
     ]
     body: dict[str, Any] = {"ended": end, "endMessage": end_message(raw) or None, "failedPods": failed[:_MAX_NODES]}
     if end != FAILED:
         return body
     chips = sum(len(pod.chips) for pod in live if pod.holds_chips)
     held = f"; until then its {len(live)} other pods keep {chips} chips" if chips else ""
-    logs = f"read `kubectl logs -n {gang.namespace} {failed[0]['pod']}`, then " if failed else ""
+    logs = f"read `{last_words.read_logs(fallen[0])[0]}`, then " if fallen else ""
     delete = f"kubectl delete -n {gang.namespace} {gang.kind.partition('.')[0].lower()} {gang.name}"
     return body | {"unblock": f"{logs}delete the job (`{delete}`): what Git declares is created again{held}"}
 

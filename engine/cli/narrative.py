@@ -28,6 +28,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "ordered": "ordered",
     "done": "done, as the agent reports",
     "exitCodes": "exit codes",
+    "lastLines": "last lines",
     "vnpus": "vNPUs",
     "unblock": "way out",
     "near": "nodes of the way out",

@@ -263,13 +263,18 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Container(msgspec.Struct, frozen=True):
-    """State of one container: exit codes are None while not (yet) terminated."""
+    """State of one container: exit codes are None while not (yet) terminated.
+
+    ``reason`` and ``message`` are those of its newest end, ``message`` the end of what kubelet kept of its last words.
+    """
 
     name: str
     ready: bool
     exit_code: int | None
     last_exit_code: int | None
     restarts: int
+    reason: str = ""
+    message: str = ""
 
 
 class Pod(msgspec.Struct, frozen=True):

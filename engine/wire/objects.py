@@ -78,6 +78,9 @@ def node(obj: Mapping[str, Any]) -> Node:
 
 #: Conditions of a node (KEP-5683, alpha in Kubernetes 1.37) under which its pods go. ``MaintenancePlanned`` is none:
 #: the node still works.
+MAX_LAST_WORDS: Final = 2048
+"""Characters kept of what a failed container said last; kubelet keeps as many of a log."""
+MAX_REASON: Final = 128
 _MAINTENANCE: Final = ("DrainInProgress", "Drained", "MaintenanceInProgress")
 
 
@@ -250,6 +253,8 @@ def _containers(statuses: Iterable[Mapping[str, Any]] | None) -> tuple[Container
             exit_code=_exit_code(s.get("state")),
             last_exit_code=_exit_code(s.get("lastState")),
             restarts=s.get("restartCount") or 0,
+            reason=_last_word(s, "reason", MAX_REASON),
+            message=_last_word(s, "message", MAX_LAST_WORDS),
         )
         for s in statuses or ()
     )
@@ -303,6 +308,15 @@ def _resource_claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tupl
     made = {str(row.get("name")): row for row in status.get("resourceClaimStatuses") or () if isinstance(row, Mapping)}
     named = ((str(row.get("name")), row.get("resourceClaimName")) for row in rows)
     return tuple((name, str(own or made.get(name, {}).get("resourceClaimName") or "")) for name, own in named)
+
+
+def _last_word(status: Mapping[str, Any], field: str, most: int) -> str:
+    """The end of a text about the newest end of a container, if that failed; empty while it has not."""
+    for key in ("state", "lastState"):
+        terminated = (status.get(key) or {}).get("terminated")
+        if isinstance(terminated, dict) and terminated.get("exitCode"):
+            return str(terminated.get(field) or "")[-most:]
+    return ""
 
 
 def _exit_code(state: Mapping[str, Any] | None) -> int | None:
