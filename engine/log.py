@@ -33,8 +33,9 @@ _MAX_ITEMS: Final = 32
 _SHORT_VALUE: Final = 200
 _FIELDS: Final = "belay_fields"
 _HIDDEN: Final = "***"
-#: Modules whose exceptions mean that a caller sent malformed HTTP or a malformed message.
-_PARSERS: Final = ("google.protobuf", "google._upb", "aiohttp.http_exceptions")
+#: Modules whose exceptions say all there is to say: a caller sent malformed HTTP or a malformed message, or Redis does
+#: not answer or refuses, as when it is full.
+_OUTSIDE: Final = ("google.protobuf", "google._upb", "aiohttp.http_exceptions", "redis.exceptions")
 
 _pass_id: ContextVar[str] = ContextVar("belay_pass_id", default="")
 
@@ -120,8 +121,8 @@ class JsonFormatter(logging.Formatter):
                 entry.setdefault(str(name), _clean(str(name), value, _MAX_DEPTH))
         if record.exc_info and record.exc_info[1] is not None:
             entry["error"] = redact(f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}")
-            if _malformed(record.exc_info[1]):
-                return _bounded_line(entry)  # the caller's mistake: where it was noticed says nothing
+            if _from_outside(record.exc_info[1]):
+                return _bounded_line(entry)  # where it was noticed says nothing
             # the end of a traceback names the cause
             entry["traceback"] = redact(self.formatException(record.exc_info))[-900:]
         return _bounded_line(entry)
@@ -161,9 +162,9 @@ class WarningLimit(logging.Filter):
         return True
 
 
-def _malformed(error: BaseException) -> bool:
-    """Whether a parser of the network's libraries refused what a caller sent."""
-    return type(error).__module__.startswith(_PARSERS)
+def _from_outside(error: BaseException) -> bool:
+    """Whether a library of the network refused what others sent, or met what others refuse."""
+    return type(error).__module__.startswith(_OUTSIDE)
 
 
 def get(name: str) -> Log:

@@ -463,7 +463,13 @@ def test_credentials_come_from_a_kubeconfig_and_bad_ones_are_named(tmp_path: Any
     endpoint = loader(str(good))()
     assert endpoint.host == "https://10.0.0.1:6443"
     assert endpoint.headers == {"Authorization": "Bearer t0ken"}
-    assert "t0ken" not in repr(endpoint)
+    assert "t0ken" not in repr(endpoint) and not endpoint.rotates
+    for name, path in (("whole", str(tmp_path / "token")), ("relative", "token")):
+        (tmp_path / "token").write_text(f"renewed-{name}\n")
+        filed = tmp_path / name
+        filed.write_text(good.read_text().replace("token: t0ken", f"tokenFile: {path}"))
+        renewed = loader(str(filed))()
+        assert renewed.rotates and renewed.headers == {"Authorization": f"Bearer renewed-{name}"}
     from engine.errors import InputError
 
     bad = tmp_path / "bad"

@@ -163,6 +163,19 @@ def test_a_callers_malformed_message_leaves_no_traceback(stream: io.StringIO) ->
     assert "no HTTP" in first["error"] and "traceback" in third
 
 
+def test_a_redis_that_refuses_leaves_no_traceback(stream: io.StringIO) -> None:
+    import redis
+
+    for error in (redis.OutOfMemoryError("command not allowed"), redis.ConnectionError("refused")):
+        try:
+            raise error
+        except redis.RedisError as raised:
+            logging.getLogger("kombu.asynchronous.hub").error("Error in timer: %r", raised, exc_info=True)
+    assert [("traceback" in line, line["error"]) for line in lines(stream)] == [
+        (False, "OutOfMemoryError: command not allowed"), (False, "ConnectionError: refused"),
+    ]  # fmt: skip
+
+
 def test_a_storm_of_one_warning_costs_few_lines_and_says_how_many_were_left_out() -> None:
     now = [0.0]
     limit = log.WarningLimit(lambda: now[0])

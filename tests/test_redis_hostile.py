@@ -295,6 +295,25 @@ def test_an_error_of_celerys_callback_is_not_blamed_on_the_message(redis_url: st
             connection.drain_events(timeout=60)
 
 
+def test_a_redis_without_memory_is_one_to_connect_to_again(redis_url: str) -> None:  # noqa: F811
+    import redis
+    from kombu import Connection
+    from kombu.exceptions import OperationalError
+
+    broker.install()
+    client: Any = connect(redis_url)
+    client.config_set("maxmemory", 1)
+    try:
+        with Connection(broker_url(redis_url)) as connection:
+            assert issubclass(redis.OutOfMemoryError, connection.connection_errors), "Celery ends for other errors"
+            with pytest.raises(OperationalError, match="used memory"):
+                connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+            client.config_set("maxmemory", 0)
+            assert connection.ensure_connection(max_retries=1).connected
+    finally:
+        client.config_set("maxmemory", 0)
+
+
 def test_the_transport_is_the_checked_one() -> None:
     from kombu import Connection
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -17,6 +18,7 @@ import pytest
 
 from engine.controller.messages import RECONCILE, broker_url, configuration, send
 from engine.controller.triggers import Triggers
+from engine.controller.worker import Worker
 from engine.errors import InputError
 from engine.kube.lease import shard_lease
 from engine.settings import Settings, from_environment, to_environment
@@ -193,7 +195,7 @@ def test_a_killed_controller_and_a_killed_redis_are_only_an_interruption(
         processes.close()
 
 
-def test_flushes_and_doubled_messages_while_real_workers_run(
+def test_flushes_full_memory_and_doubled_messages_while_real_workers_run(
     cluster: Cluster,
     processes: Processes,
     redis_url: str,  # noqa: F811
@@ -206,15 +208,39 @@ def test_flushes_and_doubled_messages_while_real_workers_run(
     processes.start("worker")
     for number in range(2):
         cluster.add_node(f"node-{number}")
-    for number in range(8):
+    for number in range(7):
         cluster.add_pod(f"two-{number}", 2)
         for _ in range(3):
             send(application, connect(redis_url), RECONCILE, "main")
         if number in {2, 5}:
             connect(redis_url).flushall()
         time.sleep(0.1)
+    until(lambda: len(cluster.bound()) == 7, PATIENCE, "every pod on its chips")
+
+    # a Redis that is full is waited for: Celery would end the worker, and log a traceback each time
+    log = processes.folder / "worker.log"
+    connect(redis_url).config_set("maxmemory", 1)
+    until(lambda: "OutOfMemoryError" in log.read_text(), PATIENCE, "the worker meets a Redis that is full")
+    cluster.add_pod("two-7", 2)
+    connect(redis_url).config_set("maxmemory", 0)
     until(lambda: len(cluster.bound()) == 8, PATIENCE, "every pod on its chips")
     each_chip_once(cluster, 16)
+    assert '"traceback"' not in log.read_text() and "restarts in place" not in log.read_text()
+
+
+def test_a_worker_that_ends_leaves_no_message_that_waits(cluster: Cluster, redis_url: str) -> None:  # noqa: F811
+    sent: list[str] = []
+    settings = Settings(redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="ends")
+    worker = Worker(settings, lambda task, text: sent.append(text))
+
+    async def wait_long() -> asyncio.Task[None]:
+        waiting = worker._soon["main"] = asyncio.create_task(worker._send_soon(3600.0))
+        await asyncio.sleep(0)
+        return waiting
+
+    waiting = worker._run(wait_long(), 30.0)
+    worker.close()
+    assert waiting.cancelled() and sent == []
 
 
 def test_settings_come_from_the_environment_and_go_there() -> None:

@@ -25,13 +25,14 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 
 from engine import log
-from engine.store import StoreUnavailable, repair, translated
+from engine.store import StoreUnavailable, repair, require_room, translated
 
 _log = log.get("broker")
 # kombu's stubs lack what is overridden here
 _QoS: Any = transport.QoS
 _Channel: Any = transport.Channel
 _SentinelChannel: Any = transport.SentinelChannel
+_Transport: Any = transport.Transport
 
 LARGEST_BODY: Final = 1024 * 1024
 """Most characters of a task's encoded body; a batch of actions has at most 512 KiB."""
@@ -201,8 +202,21 @@ class BrokerTransport(transport.Transport):
     """Redis' transport; only Belay's tasks reach Celery."""
 
     Channel = BrokerChannel
+    #: Celery connects again, with pauses, where it would end the worker for a Redis that is full for a while.
+    connection_errors = (*_Transport.connection_errors, redis.exceptions.OutOfMemoryError)
     failure: Exception | None = None
     """The last exception of Celery's own callback, which is not the message's fault."""
+
+    def establish_connection(self) -> Any:
+        """Connect to a Redis that takes writes: with any other Celery would only begin, and fail, again and again."""
+        connection: Any = super().establish_connection()
+        try:
+            for channel in connection._avail_channels:
+                require_room(channel.client)
+        except Exception:
+            self.close_connection(connection)
+            raise
+        return connection
 
     def _deliver(self, message: Any, queue: Any) -> None:
         try:

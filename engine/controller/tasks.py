@@ -12,10 +12,11 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from typing import Any, Final
 
 from celery import Celery, bootsteps
-from celery.signals import worker_init, worker_ready, worker_shutting_down
+from celery.signals import worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
 from engine import log
 from engine.act.order_keys import OrderKeys
@@ -25,7 +26,7 @@ from engine.controller.triggers import Triggers
 from engine.controller.worker import TASK_SECONDS, Worker
 from engine.errors import BelayError
 from engine.settings import Settings, from_environment, warn
-from engine.store import Keyring, StoreUnavailable, connect, eviction_warning, heal, repair
+from engine.store import Keyring, StoreUnavailable, connect, eviction_warning, heal, repair, require_room, translated
 
 _log = log.get("worker")
 
@@ -116,6 +117,19 @@ def _resume(**_: object) -> None:
     threading.Thread(target=resume, name="belay-resume", daemon=True).start()
 
 
+@worker_shutdown.connect
+def _ended(**_: object) -> None:
+    """Close this process' worker, if a task has made it."""
+    with _making:
+        made = _workers.pop(os.getpid(), None)
+    if made is None:
+        return
+    try:
+        made.close()
+    except (BelayError, CancelledError, TimeoutError) as error:
+        _log.warning("connections not closed", reason=f"{type(error).__name__}: {error}"[:256])
+
+
 def run(
     settings: Settings, queues: Sequence[str] = ("plan", "act"), concurrency: int = 4, pool: str = "threads"
 ) -> None:
@@ -132,8 +146,13 @@ def run(
     client = connect(settings.redis_url)
 
     def count() -> int:
-        """The number of waiting messages; a queue of a wrong type, at which Celery would fail, is repaired."""
+        """The number of waiting messages; a queue of a wrong type, at which Celery would fail, is repaired.
+
+        A Redis that takes no writes answers nothing that a worker could make progress with.
+        """
         try:
+            with translated():
+                require_room(client)
             return waiting(client, tuple(queues))
         except StoreUnavailable:
             heal(client)

@@ -112,10 +112,17 @@ class Worker:
             self.triggers.mark(shard, self.passes.now())
 
     def close(self) -> None:
-        """End the connections."""
+        """End what still waits, and the connections."""
         self.liveness.stop()
-        self._run(self._kube.__aexit__(), 10.0)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        try:
+            self._run(self.aclose(), 10.0)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def aclose(self) -> None:
+        """End the messages that were to be sent soon (the controller sends them), then the connections."""
+        await cancel_all(*self._soon.values())
+        await self._kube.__aexit__()
 
     def reconcile(self, text: str) -> str:
         """Run one pass over the shard that a message names; returns its outcome."""

@@ -2,8 +2,8 @@
 
 The loader supports KUBECONFIG with several files, in-cluster service accounts, tokens, client certificates, CA files,
 proxies and exec plugins. It is imported lazily (0.2 s, 44 MB) and called again whenever the server answers 401, so
-rotated tokens and plugin credentials are picked up; the token of a service account is read again every minute too,
-since API servers accept an old one for long but complain of it.
+rotated tokens and plugin credentials are picked up; the token of a service account, and one in a kubeconfig's
+``tokenFile``, is read again every minute too, since API servers accept an old one for long but complain of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Endpoint:
     server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
     rotates: bool = False
-    """Whether the token comes from a file that Kubernetes renews."""
+    """Whether the token comes from a file that others renew."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -73,7 +73,8 @@ def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
                     )
                 if complaints and not (configuration.api_key or configuration.cert_file):
                     raise ConfigException(f"the plugin of the kubeconfig gave none: {complaints[0]}")
-            return _endpoint(configuration, rotates=_in_cluster(kubeconfig))
+            rotates = _in_cluster(kubeconfig) or _names_token_file(where, context)
+            return _endpoint(configuration, rotates=rotates)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
@@ -122,6 +123,19 @@ def _refuse_absent(paths: str) -> None:
         return
     text = "is a folder, no kubeconfig" if any(file.is_dir() for file in files) else "does not exist"
     raise InputError(text, where=paths, hint=_HINT)
+
+
+def _names_token_file(paths: str, context: str | None) -> bool:
+    """Whether the kubeconfig's user has its token in a file, which others renew."""
+    from kubernetes.config import ConfigException
+    from kubernetes.config.kube_config import KubeConfigMerger
+
+    try:
+        merged = KubeConfigMerger(paths).config  # type: ignore[no-untyped-call]
+        chosen = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
+        return bool(merged["users"].get_with_name(chosen["user"])["user"].safe_get("tokenFile"))
+    except (ConfigException, TypeError, AttributeError):
+        return False  # it names no user
 
 
 def _in_cluster(kubeconfig: str | None) -> bool:

@@ -32,7 +32,7 @@ JSON = "application/json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 _CONNECTIONS = 256
 TOKEN_SECONDS = 60.0
-"""Seconds between two readings of a service account's token; kubelet renews it well before it ends."""
+"""Seconds between two readings of a token in a file; kubelet renews a service account's well before it ends."""
 _CLOSE_SECONDS = 2.0
 _IDLE_SECONDS = 60.0
 """Seconds that an idle connection is kept: making 64 costs as much as a hundred bindings. Servers keep it 90 s."""
@@ -237,7 +237,7 @@ class Transport:
         return base.with_path(base.raw_path.rstrip("/") + path, encoded=True)
 
     async def _follow_token(self, used: Endpoint) -> None:
-        """Read a token that Kubernetes renews again once a minute; connections stay, and a bad file changes nothing."""
+        """Read a token that others renew again once a minute; connections stay, and a bad file changes nothing."""
         if not used.rotates or self._clock() - self._token_read < TOKEN_SECONDS:
             return
         self._token_read = self._clock()

@@ -26,6 +26,7 @@ from engine.store.port import (
     connect,
     connect_async,
     eviction_warning,
+    require_room,
     translated,
 )
 from engine.store.repair import heal, repair
@@ -61,5 +62,6 @@ __all__ = [
     "fits",
     "heal",
     "repair",
+    "require_room",
     "translated",
 ]

@@ -97,6 +97,11 @@ def eviction_warning(client: redis.Redis) -> str | None:
     return f"Redis runs with maxmemory-policy {policy}: it may drop work at any time. Set maxmemory-policy noeviction."
 
 
+def require_room(client: redis.Redis) -> None:
+    """Write a key that lives for a second. Raises a redis error where Redis takes no writes, as when it is full."""
+    client.set(f"{PREFIX}room", "1", ex=1)
+
+
 def text(value: object) -> str:
     """Return a reply of Redis as text; undecodable bytes are replaced."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
