@@ -90,6 +90,41 @@ def test_finished_pods_and_other_nodes_do_not_block() -> None:
     assert len(resets(decide(world(pods=pods)))) == 1
 
 
+PLUGIN = pod(
+    "ascend-device-plugin-x", namespace="kube-system", node="n0", labels={"name": "ascend-device-plugin-ds"}, count=0
+)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"agents": []}, {"agents": [agent("n0", at=NOW - 181)]}, {"pods": [PLUGIN]}],
+    ids=["no agent", "silent agent", "device plugin beside it"],
+)
+def test_nothing_is_reset_where_no_agent_lives(more: dict[str, Any]) -> None:
+    """The device plugin resets by its own rules there; the peers of the faulty chip stay free."""
+    scope = decide(world(**more))
+    assert resets(scope) == [] and scope.nodes["n0"].free == 0xFF & ~0b1000
+
+
+def test_nothing_waits_for_a_reset_whose_agent_has_left() -> None:
+    for agents, plugins in (([], []), ([agent("n0", at=NOW - 130)], [PLUGIN]), ([agent("n0", at=NOW - 130)], [])):
+        left = msgspec.structs.replace(ordered(update=NOW + 58), agents={a.node: a for a in agents})
+        left = msgspec.structs.replace(left, pods={p.key: p for p in plugins})
+        scope = decide(left, now=NOW + 60)
+        assert scope.nodes["n0"].free == 0xFF & ~0b1000 and states(scope) == {"isolated"}
+        healed = msgspec.structs.replace(
+            left, history=scope.memory.frozen(""), reports={"n0": report("n0", update_time=NOW + 61)}
+        )
+        assert decide(healed, now=NOW + 62).nodes["n0"].free == 0xFF
+
+
+def test_the_role_of_device_reports_says_whether_agents_take_orders() -> None:
+    settings = document("SchedulingSettings", "settings", roles={"deviceReport": "off"})
+    assert resets(decide(world(), desired(settings))) == []
+    settings = document("SchedulingSettings", "settings", roles={"deviceReport": "on"})
+    assert len(resets(decide(world(pods=[PLUGIN]), desired(settings)))) == 1
+
+
 def test_processes_claims_and_bindings_block() -> None:
     assert resets(decide(world(agents=[agent("n0", processes={6: 1})]))) == []
     assert len(resets(decide(world(agents=[agent("n0")])))) == 1
@@ -121,7 +156,7 @@ def ordered(*, bad: bool = True, update: float = NOW - 2, done: str = "", **more
     standing = orders(
         "n0", isolate={3: "RestartNPU"}, resets={i: reset_order(1, range(8)) for i in range(8)}, issued=NOW
     )
-    heard = [agent("n0", done=rows, orders_seen=1, at=NOW + 60)] if done else []
+    heard = [agent("n0", done=rows, orders_seen=1, at=NOW + 60)] if done else [agent("n0", at=update)]
     return world(bad=bad, update=update, history=past, standing=[standing], agents=heard, **more)
 
 

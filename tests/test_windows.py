@@ -17,7 +17,7 @@ from engine.plan.recover import evictions as recover
 from engine.plan.safety import deferral
 from engine.plan.scope import Memory, Scope
 from tests.test_plan_recover import evictions, gang, world
-from tests.worlds import NOW, decide, desired, document, fault, node, observed, report
+from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, report
 
 
 def at(text: str) -> float:
@@ -133,7 +133,7 @@ def test_a_reset_waits_for_its_window_and_spends_nothing() -> None:
     assert [a.chips for a in scope.actions if isinstance(a, IsolateChip)] == [("Ascend910-3",)]
     fresh = msgspec.structs.replace(snapshot.reports["n0"], update_time=NOW + 14 * 3600)
     night = decide(
-        msgspec.structs.replace(snapshot, reports={"n0": fresh}),
+        msgspec.structs.replace(snapshot, reports={"n0": fresh}, agents={"n0": agent("n0", at=NOW + 14 * 3600)}),
         budget({**NIGHT, "actions": ["ResetChips"]}),
         now=NOW + 14 * 3600,
     )

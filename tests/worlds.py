@@ -317,18 +317,23 @@ def observed(
     pods: Iterable[Pod] = (),
     *,
     node_reports: Iterable[NodeReport] = (),
-    agents: Iterable[AgentReport] = (),
+    agents: Iterable[AgentReport] | None = None,
     standing: Iterable[Orders] = (),
     objects: Iterable[dict[str, Any]] = (),
     history: History | None = None,
     **more: Any,
 ) -> Observed:
-    """A snapshot; ``objects`` are raw Kubernetes objects, ``more`` any other field of Observed."""
+    """A snapshot; ``objects`` are raw Kubernetes objects, ``more`` any other field of Observed.
+
+    Without ``agents`` every node that reports has an agent, which wrote its report with the device report.
+    """
     by_key: dict[ObjectKey, dict[str, Any]] = {}
     for item in objects:
         meta = item["metadata"]
         by_key[ObjectKey(item["apiVersion"], item["kind"], meta.get("namespace", ""), meta["name"])] = item
     reports = list(reports)
+    if agents is None:
+        agents = [agent(r.node, chips=r.listed.bit_length(), at=r.update_time) for r in reports]
     return Observed(
         nodes={n.name: n for n in nodes},
         reports={r.node: r for r in reports},

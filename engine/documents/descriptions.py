@@ -241,7 +241,7 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "expandAscendJob": "Pods of AscendJobs (Ascend Operator).",
         "expandVolcanoJob": "Pods of Volcano Jobs (Volcano's controller).",
         "aggregate": "Aggregates of reports and of jobs (ClusterD).",
-        "deviceReport": "Reports of devices (device plugin).",
+        "deviceReport": "Resets, node by node: `auto` where an agent lives and no device plugin runs beside it.",
     },
     "Source": _DOCUMENT | {"spec": "Where the desired state comes from."},
     "SourceSpec": {

@@ -188,8 +188,13 @@ def timed_out(seen: CodeMemory, rule: Duration, now_ms: int) -> bool:
 
 
 def lingering(seen: CodeMemory, rule: Duration, now_ms: int) -> bool:
-    """Whether a fault that had timed out is absent, but not yet longer than the rule's recovery time."""
-    return not seen.present and _lasted(seen, rule) and now_ms - seen.recovered <= rule.recover_ms
+    """Whether a fault that had timed out is absent, but not yet longer than the rule's recovery time.
+
+    A reporter that raised the fault itself keeps it in its report for that time, so it has passed when the fault goes.
+    """
+    if seen.present or seen.held_by_reporter:
+        return False
+    return _lasted(seen, rule) and now_ms - seen.recovered <= rule.recover_ms
 
 
 def _lasted(seen: CodeMemory, rule: Duration) -> bool:

@@ -18,7 +18,8 @@ TIMELINE: Final = 20
 class CodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """First and last report of a code on a chip, and the bounded times of its occurrences.
 
-    ``counted``: this occurrence is queued for attribution (``engine.model.hardware_faults``).
+    ``counted``: this occurrence is queued for attribution (``engine.model.hardware_faults``). ``held_by_reporter``:
+    the node's own reporter raised its level for lasting too long, and so waits out the recovery itself.
     """
 
     first: int
@@ -27,6 +28,7 @@ class CodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     occurrences: tuple[int, ...] = ()
     recovered: int = 0
     counted: bool = False
+    held_by_reporter: bool = False
 
 
 class HoldKind(StrEnum):

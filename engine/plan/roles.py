@@ -1,7 +1,7 @@
 """The roles of MindCluster and Volcano that Belay plays.
 
 ``on`` and ``off`` are taken as written; ``auto`` takes a role only when no live component plays it. A component is
-live while a pod with the labels of its manifests runs
+live while a pod with the labels of its manifests runs; who acts on a single node: ``engine.plan.node_agents``
 (docs/zh/scheduling/03_installation_guide and Volcano's installer).
 """
 

@@ -1,18 +1,19 @@
 """``make soak``: many random histories against the invariants.
 
-Eight kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
+Nine kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
 whatever is lost: never stuck), ``cluster`` (a small cluster with jobs), ``crowd`` (1,000 jobs with 8 clients each
 while gRPC servers are killed), ``ways-out`` (a waiting job is placed once its way out is followed), ``edits`` (every
 small mistake in every sample: ``tests/edits``), ``truth`` (random faults × random revisions, every ``True`` that a
-reader is shown held against the world: ``tests/sim/truth.py``, five cases each) and ``forecasts`` (a cluster and a
-change: what `belay plan` foretells against what happens, ``tests/forecast_cases.py``). Reads SEED (first seed of all,
+reader is shown held against the world: ``tests/sim/truth.py``, five cases each), ``forecasts`` (a cluster and a
+change: what `belay plan` foretells against what happens, ``tests/forecast_cases.py``) and ``migrations`` (faults at
+each step of docs/migrating.md, ``tests/migration_world.py``). Reads SEED (first seed of all,
 default: where the last run stopped), SIMULATED (how many of the first kind, default 400, some 10,000 steps each),
 STUCK (of the second, default 100,000), HISTORIES (of the third, default 10,000), CROWD (of the fourth, default 1),
 WAYS_OUT (of the fifth, default 10,000), EDITS (of the sixth, default: each once), TRUTH (histories of five cases,
-default 2,000), FORECASTS (of the last, default 10,000) and MINUTES (default 55, for all) from the environment; two
-processes, or PROCESSES; STEPS ends the simulated histories after so many points at which a process may die (``make
-crash-steps``: 1,000,000 and nothing else). Prints progress; a failing seed is printed and runs alone with SEED and one
-of the eight 1, the others 0.
+default 2,000), FORECASTS (default 10,000), MIGRATIONS (of the last, default 1,000) and MINUTES (default 55, for all)
+from the environment; two processes, or PROCESSES; STEPS ends the simulated histories after so many points at which a
+process may die (``make crash-steps``: 1,000,000 and nothing else). Prints progress; a failing seed is printed and runs
+alone with SEED and one of the nine 1, the others 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from tests import followers, forecast_cases, track_record
+from tests import followers, forecast_cases, migration_world, track_record
 from tests.soak import crowd, edits, histories, simulated, stuck, truthful
 
 STATE = Path(__file__).with_name(".progress.json")
@@ -40,6 +41,7 @@ KINDS: dict[str, tuple[Callable[[int], object] | None, int, str, str]] = {
     "edits": (None, edits.CHUNK, "EDITS", "all"),
     "truth": (None, truthful.CHUNK, "TRUTH", "2000"),
     "forecasts": (forecast_cases.case, 25, "FORECASTS", "10000"),
+    "migrations": (migration_world.history, 25, "MIGRATIONS", "1000"),
 }
 COUNTED = {"simulated": "steps", "truth": "cases", "edits": "refused"}
 #: The kinds whose histories run in processes of their own.

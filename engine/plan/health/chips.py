@@ -186,6 +186,8 @@ class ChipContext:
             else:
                 assessment.suspect = True
                 assessment.network |= fault.kind == NETWORK
+        elif duration is not None and source == "report" and not past.held_by_reporter:
+            past = msgspec.structs.replace(past, held_by_reporter=True)
         frequency = chip_rules.rules.frequency.get(key)
         if frequency is not None and too_often(past, frequency, now):
             until = now + frequency.release_ms if frequency.release_ms else 0

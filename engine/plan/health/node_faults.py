@@ -33,13 +33,12 @@ from engine.model.levels import (
 )
 from engine.model.states import NodeHealth
 from engine.plan.health.manual_isolation import NodeHold
+from engine.plan.node_agents import AGENT_STALE_MS
 from engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView
 from engine.plan.rules.fault_rules import FaultRules
 from engine.plan.scope import Scope
 
 MASS_WINDOW: Final = 60.0
-AGENT_STALE_MS: Final = 180_000
-"""Three heartbeats of an agent's report."""
 CORES: Final = "huawei.com/npu-core"
 STRESS_KEY: Final = "NodeHealthyStatus"
 

@@ -1,9 +1,9 @@
 """The reset pass: one order per reset group that is idle and has a fault that a reset may heal.
 
 A group is idle when its chips have no live pod (terminating ones count), no claim, no binding in this plan, and no
-process in a fresh report of the agent. Placement runs first and may use the healthy peers of a faulty chip, as in
-MindCluster; the reset then waits for them. A group is reset at most as often as its attempt budget allows, under an
-epoch that only grows. Sources:
+process in the report of the node's agent. Nothing is ordered where no agent lives. Placement runs first and may use
+the healthy peers of a faulty chip, as in MindCluster; the reset then waits for them. A group is reset at most as often
+as its attempt budget allows, under an epoch that only grows. Sources:
 component/ascend-device-plugin/pkg/server/hot_reset_manager.go, token_bucket.go.
 """
 
@@ -24,7 +24,7 @@ from engine.model.actions import (
     Preconditions,
     ResetChips,
 )
-from engine.model.cluster import ids_of, mask_of
+from engine.model.cluster import AgentReport, ids_of, mask_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import (
     ChipMemory,
@@ -38,7 +38,7 @@ from engine.model.resets import said_by_driver
 from engine.model.times import rfc3339
 from engine.plan import causes
 from engine.plan.health.chips import device_names
-from engine.plan.health.node_faults import AGENT_STALE_MS
+from engine.plan.node_agents import taking_orders
 from engine.plan.node_view import NodeView
 from engine.plan.products import withheld
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
@@ -69,8 +69,11 @@ def run(scope: Scope) -> None:
             continue
         if name in scope.observed.problems:
             continue  # the newest report was refused; the one in force is too old to base a reset on
+        agent = taking_orders(scope, view)
+        if agent is None:
+            continue  # the device plugin there resets by its own rules, and its report shows it
         for group in view.groups:
-            if group & view.resettable and (view.contradiction or _idle(scope, view, group, taken.get(name, 0))):
+            if group & view.resettable and (view.contradiction or _idle(view, agent, group, taken.get(name, 0))):
                 _order(scope, view, group)
 
 
@@ -90,7 +93,7 @@ def _chips_in_use_by_plan(scope: Scope) -> dict[str, int]:
     return out
 
 
-def _idle(scope: Scope, view: NodeView, group: int, taken: int) -> bool:
+def _idle(view: NodeView, agent: AgentReport, group: int, taken: int) -> bool:
     """Whether no chip of the group is used or about to be used."""
     if group & (view.used | taken | view.resetting | view.recovering):
         return False
@@ -98,9 +101,6 @@ def _idle(scope: Scope, view: NodeView, group: int, taken: int) -> bool:
         return False
     if any(pod.count and not pod.chips for pod in view.pods):
         return False  # a pod without recorded chips may be on any of them
-    agent = scope.observed.agents.get(view.node.name)
-    if agent is None or scope.now_ms - agent.time_ms > AGENT_STALE_MS:
-        return True  # processes are unknown; the agent checks before it acts
     busy = {vnpu.chip for vnpu in agent.vnpus if vnpu.used_by}
     busy |= {chip for chip, row in agent.chips.items() if row.processes > 0}
     return not group & mask_of(sorted(busy))

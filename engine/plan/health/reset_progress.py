@@ -41,9 +41,17 @@ class ResetProgress(NamedTuple):
 
 
 def of(
-    view: NodeView, orders: Orders | None, agent: AgentReport | None, memory: NodeMemory, now_ms: int
+    view: NodeView,
+    orders: Orders | None,
+    agent: AgentReport | None,
+    memory: NodeMemory,
+    now_ms: int,
+    *,
+    agent_has_left: bool = False,
 ) -> ResetProgress:
-    """Progress of a node's reset orders."""
+    """Progress of a node's reset orders; where the agent has left, nothing waits for them any more."""
+    if agent_has_left:
+        return ResetProgress(0, 0, 0, 0, 0, _forgotten_orders(memory))
     resetting = recovering = waiting = untaken = failed = 0
     changed: dict[int, ChipMemory] = {}
     standing = orders.resets if orders else {}
@@ -72,6 +80,14 @@ def of(
     return ResetProgress(
         resetting, recovering & ~resetting, waiting, untaken & ~resetting, failed & recovering & ~resetting, changed
     )
+
+
+def _forgotten_orders(memory: NodeMemory) -> dict[int, ChipMemory]:
+    return {
+        chip: msgspec.structs.replace(row, ordered=0, recovering=0)
+        for chip, row in memory.chips.items()
+        if row.ordered or row.recovering
+    }
 
 
 def _withdrawn(orders: Orders | None, agent: AgentReport | None, remembered: ChipMemory) -> bool:

@@ -30,7 +30,7 @@ from engine.model.plan import ChipState, PlaneLevels
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
 from engine.model.states import ChipHealth, NodeHealth
-from engine.plan import causes, node_cache
+from engine.plan import causes, node_agents, node_cache
 from engine.plan.health import (
     chips,
     correlation,
@@ -150,7 +150,8 @@ def _assess_node(
     observed, name, now = scope.observed, view.node.name, scope.now_ms
     memory = scope.memory.nodes.get(name, _NO_MEMORY)
     standing = observed.orders.get(name)
-    state = reset_progress.of(view, standing, observed.agents.get(name), memory, now)
+    gone = node_agents.has_left(scope, view)
+    state = reset_progress.of(view, standing, observed.agents.get(name), memory, now, agent_has_left=gone)
     context = ChipContext(
         tolerance.fault_rules, observed, view, state, held, listed, now, tolerance=tolerance, manual=hardware
     )

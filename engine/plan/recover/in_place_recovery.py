@@ -38,7 +38,7 @@ from engine.model.reasons import ActionReason
 from engine.plan import restart_scope, roles
 from engine.plan.health import reset
 from engine.plan.health.chips import device_names
-from engine.plan.health.node_faults import AGENT_STALE_MS
+from engine.plan.node_agents import taking_orders
 from engine.plan.node_view import NodeView
 from engine.plan.rules import fault_tables
 from engine.plan.rules.fault_rules import use_of
@@ -162,8 +162,7 @@ def _obstacle(scope: Scope, gang: Gang, view: NodeView, pods: Sequence[Pod]) -> 
     """Why the job cannot be healed in place now; empty when it can."""
     if scope.observed.ledger_broken or not view.fresh or view.down or view.suspended or not view.node.ready:
         return f"node {view.node.name} takes no orders now"
-    agent = scope.observed.agents.get(view.node.name)
-    if agent is None or scope.now_ms - agent.time_ms > AGENT_STALE_MS:
+    if taking_orders(scope, view) is None:
         return f"node {view.node.name} has no live agent"
     if view.contradiction:
         return f"node {view.node.name} reports {view.contradiction}, which its product does not have"
