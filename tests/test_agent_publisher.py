@@ -7,6 +7,8 @@ import itertools
 import random
 from typing import Any
 
+import pytest
+
 from agents.node.client import ApiError
 from agents.node.publisher import Publisher
 from tests.agent_world import VirtualClock, settle
@@ -19,7 +21,8 @@ class Written:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.value, self.fails = 0, False
+        self.value, self.fails, self.status = 0, False, 0
+        self.returned = 0.0
         self.writes: list[tuple[float, int]] = []
         self.publisher = Publisher(
             "report", build=lambda: {"value": self.value}, write=self._write, period=lambda: PERIOD, spacing=SPACING,
@@ -29,7 +32,7 @@ class Written:
     async def _write(self, body: dict[str, Any]) -> None:
         self.writes.append((self.clock.mono, body["value"]))
         if self.fails:
-            raise ApiError(0, "away")
+            raise ApiError(self.status, "away")
 
     async def change(self) -> None:
         self.value += 1
@@ -91,3 +94,32 @@ def test_a_write_that_fails_is_not_repeated_at_once() -> None:
         await written.clock.advance(0.9)
 
     assert len(story(work).writes) == 1
+
+
+@pytest.mark.parametrize("starting", [False, True], ids=["gone", "then starting"])
+def test_what_happened_meanwhile_is_written_within_two_seconds_of_the_servers_return(starting: bool) -> None:
+    for away in (3.0, 61.0, 900.0):
+
+        async def work(written: Written, away: float = away) -> None:
+            written.fails = True
+            await written.change()
+            await written.clock.advance(away)
+            if starting:  # it answers already, but not yet with what was asked for
+                written.status = 503
+                await written.clock.advance(1.4)
+            written.fails = False
+            written.returned = written.clock.mono
+            await written.clock.advance(2.0)
+
+        written = story(work)
+        after = [at for at, _ in written.writes if at >= written.returned]
+        assert len(after) == 1 and after[0] - written.returned <= 2.0
+
+
+def test_what_the_server_refuses_is_tried_ever_more_seldom() -> None:
+    async def work(written: Written) -> None:
+        written.fails, written.status = True, 403
+        await written.change()
+        await written.clock.advance(600.0)
+
+    assert len(story(work).writes) < 40

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.drivers.base import RESET_FINISHED
+from agents.drivers.base import CARD_DROP, RESET_FINISHED, Code, Event
 from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import SimulatedDriver
 from agents.node.faults import PresentFaults
@@ -205,8 +205,6 @@ def test_an_event_that_happens_once_is_in_exactly_one_report(tmp_path: Path) -> 
 
 
 def test_a_recovery_is_believed_only_when_the_driver_agrees(tmp_path: Path) -> None:
-    from agents.drivers.base import Code, Event
-
     book = PresentFaults()
     assert not book.event(Event(1, FAULT, "occur", 5), 5)
     assert book.event(Event(1, FAULT, "recover", 6), 6) and [e.code for e in book.chip(1)] == [FAULT]
@@ -218,6 +216,31 @@ def test_a_recovery_is_believed_only_when_the_driver_agrees(tmp_path: Path) -> N
     assert not book.event(Event(1, "0", "occur", 7), 7) and book.chip(1) == ()
     flooded = [book.event(Event(1, f"{n:08X}", "occur", 1), 60_000) for n in range(1, 1100)]
     assert flooded.count(True) == 99 and len(book.chip(1)) <= 128
+
+
+@pytest.mark.parametrize("polled_first", [False, True])
+def test_the_severity_of_an_unlisted_code_stays_as_its_event_said(polled_first: bool) -> None:
+    book, judge, unlisted = PresentFaults(), FaultLevels(NodePolicy("p", CodeRules())), "12345678"
+    if polled_first:
+        book.poll({1: [Code(unlisted, 1)]}, 1)
+        assert judge.level(book.chip(1)[0]) == "SeparateNPU", "nothing says how bad it is"
+    book.event(Event(1, unlisted, "occur", 5, severity=1), 5)
+    for now in (8, 11):
+        assert judge.level(book.chip(1)[0]) == "NotHandleFault"
+        book.poll({1: [Code(unlisted, now)]}, now)
+    book.poll({1: []}, 20)
+    book.poll({1: [Code(unlisted, 30)]}, 30)
+    assert book.chip(1)[0].severity is None, "it is another fault"
+
+
+def test_a_chip_off_the_bus_keeps_the_level_of_its_other_codes() -> None:
+    book, judge = PresentFaults(), FaultLevels(NodePolicy("p", CodeRules(table={"80E3A201": "SeparateNPU"})))
+    book.poll({1: [Code("80E3A201", 1)]}, 1)
+    book.poll({1: [Code(CARD_DROP, 9)]}, 9)
+    assert [entry.code for entry in book.chip(1)] == [CARD_DROP, "80E3A201"]
+    assert judge.local_level(1, book.chip(1)) == "SeparateNPU", "a reset would not heal it"
+    book.poll({1: []}, 12)
+    assert book.chip(1) == ()
 
 
 def test_device_information_is_written_on_change_and_every_five_minutes(tmp_path: Path) -> None:

@@ -62,9 +62,11 @@ def test_a_code_that_comes_too_often_isolates_by_hand_and_is_published(tmp_path:
             f'{{"Ascend910-3":[{{"upgrade_time":{raised},"fault_code":"{FAULT.lower()}",'
             '"fault_level":"ManuallySeparateNPU","upgrade_type":"FaultFrequency"}]}'
         )
-        (element,) = elements(world)  # pure manual isolation: no code is left
-        assert (element["fault_code"], element["fault_level"]) == ("", "ManuallySeparateNPU")
-        assert element["fault_time_and_level_map"] == {}
+        (element,) = elements(world)  # readers look the level up by the code, so it stays after its end
+        assert (element["fault_code"], element["fault_level"]) == (FAULT, "ManuallySeparateNPU")
+        assert element["fault_time_and_level_map"] == {
+            FAULT: {"fault_time": raised, "fault_level": "ManuallySeparateNPU"}
+        }
         assert world.device.unhealthy == 8 and world.device.manual == 8
         assert "ManuallySeparateNPU" in (world.agent.withheld(3) or "")
 
@@ -173,11 +175,17 @@ def test_a_lasting_fault_is_published_as_a_duration(tmp_path: Path) -> None:
             "upgrade_type": "FaultDuration",
         }  # fmt: skip
         assert world.device.network_unhealthy == 4 and world.device.unhealthy == 0
+        lasting = {"81078603": {"fault_time": raised, "fault_level": "PreSeparateNPU"}}
+        assert [e["fault_time_and_level_map"] for e in elements(world)] == [lasting]
         world.driver.clear(2, "81078603", plane="network")
         await world.run(30)
         assert world.device.network_unhealthy == 4  # a short absence does not clear it
+        (element,) = elements(world)
+        assert (element["fault_code"], element["fault_level"]) == ("81078603", "PreSeparateNPU")
+        assert element["fault_time_and_level_map"]["81078603"]["fault_level"] == "PreSeparateNPU"
         await world.run(60)
         assert world.device.network_unhealthy == 0 and data(world)["UpgradeFaultReason"] == "{}"
+        assert elements(world) == []
 
     scenario(tmp_path, story, rules=rules)
 

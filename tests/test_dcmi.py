@@ -596,6 +596,9 @@ def test_events_are_asked_for_three_times(
             standin.raise_code(1, "80E01801")
             # without events codes are polled
             assert [code.code for code in (await npu.faults())[1]] == ["80E01801"]
+            # and the chip's own health says how bad they are
+            standin.chip(1).health = 2
+            assert [code.severity for code in (await npu.faults())[1]] == [None if heard else 2]
             if heard:
                 assert (await npu.events())[0].chip == 1
             else:

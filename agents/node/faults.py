@@ -11,13 +11,16 @@ from typing import Final
 
 import msgspec
 
-from agents.drivers.base import RESET_FINISHED, Code, Event, Plane
+from agents.drivers.base import CARD_DROP, RESET_FINISHED, Code, Event, Plane
 
 MAX_EVENTS_PER_MINUTE: Final = 1000
 """Beyond this number an event only triggers a poll."""
 
 MAX_CODES: Final = 128
 """Codes kept per chip; the driver reports no more at once."""
+
+
+_DROPPED: Final[tuple[Plane, str]] = ("chip", CARD_DROP)
 
 
 class Present(msgspec.Struct, frozen=True):
@@ -55,8 +58,9 @@ class PresentFaults:
                 if key[1].strip("0") and key[1] != RESET_FINISHED:
                     old = known.get(key)
                     since = old.since_ms if old and not old.once else (code.time_ms or now_ms)
-                    entries[key] = Present(key[1], code.plane, since, code.severity)
-            fresh[chip] = entries
+                    entries[key] = Present(key[1], code.plane, since, _severity(code.severity, old))
+            # a chip off the bus names nothing but that: what it had before is not over
+            fresh[chip] = {**known, **entries} if _DROPPED in entries else entries
         changed = fresh != self._present
         self._present = fresh
         return changed
@@ -76,6 +80,8 @@ class PresentFaults:
         if key not in chip and len(chip) < MAX_CODES:
             chip[key] = entry
         elif key in chip and len(self._again) < MAX_EVENTS_PER_MINUTE:
+            old = chip[key]
+            chip[key] = msgspec.structs.replace(old, severity=_severity(event.severity, old))
             self._again.append((event.chip, entry))
         return False
 
@@ -101,3 +107,8 @@ class PresentFaults:
             self._minute, self._count = minute, 0
         self._count += 1
         return self._count > MAX_EVENTS_PER_MINUTE
+
+
+def _severity(said: int | None, before: Present | None) -> int | None:
+    """The severity of a code: only its event says it, so one that does not say leaves it as it was."""
+    return before.severity if said is None and before is not None else said

@@ -16,6 +16,9 @@ from agents.node.clock import Clock
 from agents.node.log import Log
 
 _BACKOFF_CEILING: Final = 60.0
+_AWAY_CEILING: Final = 0.5
+"""Most seconds beyond the least distance between two tries while no API server answers: such a try costs it nothing,
+and what happened meanwhile is written within two seconds of its return."""
 _NEXT: Final = 0.1
 """Least seconds between any two writes: changes that come together are one write."""
 _log = Log("agent")
@@ -45,7 +48,7 @@ class Publisher:
         self._changed = asyncio.Event()
         self._newest: object = None
         self._sent: object = None
-        self._failures = 0
+        self._failures = self._refusals = 0
         self._spent = float("-inf")
 
     @property
@@ -60,31 +63,37 @@ class Publisher:
             self._changed.set()
 
     async def run(self) -> None:
-        """Write until cancelled. Failures are retried with full jitter, always with the newest body."""
+        """Write until cancelled. Failures are retried with full jitter, always with the newest body: what the server
+        refuses ever more seldom, what it does not answer every second."""
         await self._clock.wait(self._changed, self._period())
         while True:
             signature = self._newest
             try:
                 await self._write(self._build())
-                self._failures = 0
+                self._failures = self._refusals = 0
                 self._sent = signature
                 if self._written:
                     self._written()
             except ApiError as error:
                 self._failures += 1
+                self._refusals = self._refusals + 1 if error.status else 0
                 if self._failures in (1, 10, 100):
                     _log.warning("object cannot be written", what=self._name, attempt=self._failures, error=error)
             distance = self._distance()
             await self._clock.sleep(distance)
             if self._failures:
-                await self._clock.sleep(
-                    self._chance.uniform(0, min(_BACKOFF_CEILING, 0.5 * 2.0 ** min(self._failures, 10)))
-                )
+                await self._clock.sleep(self._chance.uniform(0, self._most_patience()))
                 continue
             if self._newest == self._sent:
                 # the change was reverted or already sent
                 self._changed.clear()
                 await self._clock.wait(self._changed, max(0.0, self._period() - distance))
+
+    def _most_patience(self) -> float:
+        """Most seconds to wait after a failure, beyond the least distance."""
+        if not self._refusals:
+            return _AWAY_CEILING
+        return min(_BACKOFF_CEILING, 0.5 * 2.0 ** min(self._refusals, 10))
 
     def _distance(self) -> float:
         """Seconds until the next write may be: of a failed one the whole distance, else so that no more than two follow

@@ -19,7 +19,7 @@ from agents.node.faults import Present
 from agents.node.journal import LAYOUT, Done
 from agents.node.state import NodeState
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU
-from engine.model.faults import CARD, NETWORK
+from engine.model.faults import CARD, NETWORK, code_key
 from engine.model.generations import Generation
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, RESETTABLE, SEPARATE, rank, worst
 from engine.wire import deviceinfo, orders
@@ -55,7 +55,10 @@ def fault_elements(state: NodeState, with_times: bool = True) -> list[dict[str, 
             entries = [entry for entry in state.book.chip(chip) if entry.plane == plane]
             raised = state.judge.upgrades.level(chip, plane)
             if entries or raised != NORMAL:
-                elements.append(_element(state, chip, kind, entries, raised, with_times))
+                codes = _codes_with_levels(state, chip, plane, entries)
+                level = worst(raised, *(level for _, level in codes.values()))
+                shown = codes if with_times else {code: (0, of_code) for code, (_, of_code) in codes.items()}
+                elements.append(deviceinfo.fault_element(kind, state.name(chip), shown, level))
     return elements
 
 
@@ -218,12 +221,20 @@ def stamped(report: AgentReport, boot: str, seq: int, now_ms: int) -> AgentRepor
     return msgspec.structs.replace(report, boot=boot, seq=seq, time_ms=now_ms)
 
 
-def _element(
-    state: NodeState, chip: int, kind: str, entries: Sequence[Present], raised: str, with_times: bool
-) -> dict[str, Any]:
-    codes = {e.code: (e.since_ms if with_times else 0, state.judge.level(e)) for e in entries}
-    level = worst(raised, *(level for _, level in codes.values()))
-    return deviceinfo.fault_element(kind, state.name(chip), codes, level)
+def _codes_with_levels(
+    state: NodeState, chip: int, plane: Plane, entries: Sequence[Present]
+) -> dict[str, tuple[int, str]]:
+    """The codes of a chip's plane with (time, level): present ones, and those whose upgrade lasts.
+
+    Readers look a chip's level up by its codes, so an upgraded code stays, with that level, until its upgrade ends.
+    """
+    codes = {entry.code: (entry.since_ms, state.judge.level(entry)) for entry in entries}
+    written = {code_key(code): code for code in codes}
+    for reason in state.judge.upgrades.of_codes(chip, plane):
+        code = written.get(reason.code, reason.code)
+        since, level = codes.get(code, (reason.time_ms, NORMAL))
+        codes[code] = (since, worst(level, reason.level))
+    return codes
 
 
 def _names(state: NodeState, chips: Any) -> str:

@@ -66,6 +66,11 @@ class Upgrades:
         """The worst level that a reason gives a chip's plane, NormalNPU without one."""
         return worst(NORMAL, *(r.level for r in self._reasons.values() if r.chip == chip and r.plane == plane))
 
+    def of_codes(self, chip: int, plane: Plane) -> list[Reason]:
+        """The reasons of a chip's plane that name a code, in order."""
+        found = [r for r in self._reasons.values() if r.chip == chip and r.plane == plane and r.kind != AUTOFILL]
+        return sorted(found)
+
     @property
     def manual(self) -> tuple[int, ...]:
         """Chips that only an operator can release, ascending."""

@@ -27,6 +27,7 @@ LINK_DOWN: Final = "81078603"
 NETWORK_CODES: Final = frozenset({LINK_DOWN, "81078607", "81B18603"})
 ASSERTIONS: Final[tuple[Assertion, ...]] = ("recover", "occur", "once")
 DRIVER_ROOT_MB: Final = 1024
+MOST_SEVERE: Final = 3
 
 
 class DcmiDriver:
@@ -180,7 +181,8 @@ class DcmiDriver:
 
     async def _codes(self, phy: int) -> Sequence[Code]:
         try:
-            if await self._ask("health", phy) == NOT_READY:
+            health = await self._ask("health", phy)
+            if health == NOT_READY:
                 return [self._code(phy, CARD_DROP, "chip")]
             numbers = await self._ask("codes", phy)
         except DcmiError as error:
@@ -188,9 +190,11 @@ class DcmiDriver:
                 return [self._code(phy, CARD_DROP, "chip")]
             raise
         codes = []
+        # where the driver announces no events, the worst that the chip says of itself is all that is known of a code
+        severity = health if not self.calls.announces and 0 <= health <= MOST_SEVERE else None
         for number in numbers:
             code = f"{number:X}"
-            codes.append(self._code(phy, code, _plane(code)))
+            codes.append(self._code(phy, code, _plane(code), severity))
         if self._family in (families.A1, families.A2, families.A3, families.A5):
             try:
                 network = await self._ask("network", phy, timeout=NETWORK_SECONDS)
@@ -203,8 +207,8 @@ class DcmiDriver:
                 codes.append(self._code(phy, LINK_DOWN, "network"))
         return codes
 
-    def _code(self, phy: int, code: str, plane: Plane) -> Code:
-        return Code(code, self._seen.setdefault((phy, code), self._now_ms()), plane)
+    def _code(self, phy: int, code: str, plane: Plane, severity: int | None = None) -> Code:
+        return Code(code, self._seen.setdefault((phy, code), self._now_ms()), plane, severity)
 
     async def events(self) -> Sequence[Event]:
         """Wait for fault events; the time of each is that of its arrival."""

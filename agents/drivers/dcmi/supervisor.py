@@ -70,6 +70,7 @@ class Supervisor:
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_EVENTS)
         self.starts = 0
         self.v2 = False
+        self.announces = False
         self.places: tuple[tuple[int, int, int, int], ...] = ()
 
     async def ask(self, call: str, *arguments: Any, timeout: float) -> Any:
@@ -181,6 +182,7 @@ class Supervisor:
         A driver that refuses is only polled; one that does not answer may still subscribe, and is asked once.
         """
         assert process.stdin is not None
+        self.announces = False
         for attempt in range(SUBSCRIBE_TRIES):
             await asyncio.sleep(SUBSCRIBE_PAUSE if attempt else 0)
             taken = self._waiting[0] = asyncio.get_running_loop().create_future()
@@ -188,6 +190,7 @@ class Supervisor:
                 process.stdin.write(json.dumps({"id": 0, "call": "subscribe"}).encode() + b"\n")
                 async with asyncio.timeout(SUBSCRIBE_SECONDS):
                     await taken
+                self.announces = True
                 return
             except TimeoutError:
                 _log.warning("no word about fault events, codes are polled", seconds=SUBSCRIBE_SECONDS)
