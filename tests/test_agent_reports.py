@@ -15,7 +15,7 @@ import pytest
 
 from agents.drivers.base import CARD_DROP, RESET_FINISHED, Code, Event
 from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import SimulatedDriver
+from agents.drivers.simulated import ServerModel, SimulatedDriver
 from agents.node.faults import PresentFaults
 from agents.node.policy import FaultLevels
 from agents.node.settings import Settings
@@ -67,8 +67,21 @@ def test_a_310p_node_reports_its_own_keys(tmp_path: Path) -> None:
             f"huawei.com/Ascend310P{s}" for s in ("", "-Unhealthy", "-Fault")
         }
         assert world.device.unhealthy == 4 and world.device.network_unhealthy is None
+        await world.run(5)
+        labels = world.cluster.nodes[NODE]["metadata"]["labels"]
+        assert labels["accelerator"] == "huawei-Ascend310P" and "mind-cluster/npu-chip-memory" not in labels
 
     scenario(tmp_path, story, row=SERVER_MODELS["atlas-300i-pro"])
+
+
+def test_chips_are_listed_in_the_order_of_text(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        cfg = json.loads(world.cluster.maps[DEVICE]["data"]["DeviceInfoCfg"])
+        names = cfg["DeviceInfo"]["DeviceList"]["huawei.com/Ascend910"].split(",")
+        assert names[:3] == ["Ascend910-0", "Ascend910-1", "Ascend910-10"] and names == sorted(names)
+
+    scenario(tmp_path, story, row=ServerModel(chips=16, reset_groups=(tuple(range(16)),)))
 
 
 def test_a_310_node_reports_faults_under_the_key_of_the_device_plugin(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_person_ends_it_by_taking_the_name_out(tmp_path: Path, while_away: boo
         if while_away:
             await world.start(5)
         else:
-            await world.run(60)
+            await world.run(5)
         assert (data(world)["ManuallySeparateNPU"], data(world)["UpgradeFaultReason"]) == ("", "{}")
         assert world.device.unhealthy == 0 and elements(world) == [] and world.agent.withheld(3) is None
         told = [e for e in world.cluster.events if e["reason"] == "EventReleaseUpgradeFault"]

@@ -46,6 +46,9 @@ def test_a_pod_gets_the_chips_of_its_annotation_and_is_annotated_with_them() -> 
             assert (found["pod_name"], found["server_id"], found["host_ip"]) == ("a", "u-a", "10.0.0.9")
             assert [d["device_id"] for d in found["devices"]] == ["2", "5"]
             assert all(d["device_ip"].startswith("10.") for d in found["devices"])
+            # outside super pods and racks, in the device plugin's words
+            assert (found["super_pod_id"], found["server_index"], found["rack_id"]) == (-2, "-2", 0)
+            assert [d["super_device_id"] for d in found["devices"]] == ["-2", "-2"]
 
     run(scenario)
 

@@ -95,6 +95,8 @@ def test_a_process_gets_the_pod_of_its_container_only() -> None:
     ])  # fmt: skip
     world.show({0: [container("ns_pod_main", 0, id_="abc", pids=[42])]})
     host, inside = world.lines("npu_chip_info_process_info")
+    world.put("npu", [Value("npu_chip_info_process_info", 0, ("",)), Value("npu_chip_info_process_info_num", 0)])
+    assert world.lines("npu_chip_info_process_info") == [], "none for a chip without processes"
     assert 'container_id=""' in host and 'container_name=""' in host and 'process_id="41"' in host
     assert 'namespace=""' in host and 'pod_name=""' in host
     assert 'container_id="abc"' in inside and 'container_name="ns_pod_main"' in inside

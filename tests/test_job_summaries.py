@@ -126,6 +126,7 @@ def test_the_first_time_is_kept_and_a_deleted_job_is_marked_for_a_while() -> Non
     gone = tell(world(told=told, live=False), NOW + 10)
     assert (data(gone)["operator"], data(gone)["job_status"]) == ("delete", "failed")
     assert data(gone)["deleteTime"] == str(int(NOW) + 10)
+    assert data(gone)["hccl.json"] == data(told)["hccl.json"], "which chips it had is looked up afterwards"
     assert numbers(gone)["stopTime"] == int(NOW) + 10
     still = tell(world(told=gone, live=False), NOW + 20)
     assert data(still) == data(gone)
@@ -147,6 +148,8 @@ def test_large_tables_are_split_by_servers(monkeypatch: pytest.MonkeyPatch) -> N
     assert [len(table["server_list"]) for table in tables] == [1, 1]
     assert [told[n]["data"]["cm_index"] for n in ("job-summary-j", "job-summary-j-1")] == ["0", "1"]
     assert {table["server_count"] for table in tables} == {"2"}
+    gone = tell(world(told=told, live=False), NOW + 10)
+    assert [json.loads(gone[name]["data"]["hccl.json"]) for name in ("job-summary-j", "job-summary-j-1")] == tables
 
 
 def test_exceptions_say_why_a_job_waits() -> None:

@@ -349,6 +349,7 @@ def test_readers_of_mindcluster_see_the_faults_in_seconds_and_the_list_of_them()
     bodies = {b["metadata"]["name"]: b["data"] for b in ClusterInfo().bodies(result, world)}
     device = bodies["cluster-info-device-0"]["cluster-info-device-0"]
     assert '\\"fault_type\\":\\"PublicFault\\"' in device
+    assert '"RackID":0' in device, "outside racks, as ClusterD has it"
     assert '\\"fault_time\\":' + str((MS - 5000) // 1000) in device
     assert '"huawei.com/Ascend910-Unhealthy":"Ascend910-0,Ascend910-3"' in device
     (row,) = json.loads(fault_npu(result, world)["data"]["fault-node"])
@@ -362,7 +363,7 @@ def test_readers_of_mindcluster_see_the_faults_in_seconds_and_the_list_of_them()
     listed = bodies["statistic-fault-info"]
     assert listed["FaultNum"] == '{"publicFaultNum":1}'
     assert listed["PublicFaults"] == (
-        '{"n0":[{"resource":"pingmesh","devIds":[0,3],"faultId":"fault-0001","type":"Network",'
+        '{"n0":[{"resource":"pingmesh","devIds":[0,3],"faultId":"fault-0001","type":"NPU",'
         f'"faultCode":"220001001","level":"SeparateNPU","faultTime":{(MS - 5000) // 1000}}}]}}'
     )
 

@@ -78,7 +78,7 @@ def test_a_switch_fault_is_reported_with_all_fields_of_the_library() -> None:
 
 def test_a_switch_without_faults_unlisted_ones_floods_and_resets() -> None:
     assert switch_info([], SWITCH_TABLE, 5) == {
-        "FaultCode": [], "FaultLevel": "NotHandle", "UpdateTime": 5, "NodeStatus": "Healthy",
+        "FaultCode": [], "FaultLevel": "", "UpdateTime": 5, "NodeStatus": "Healthy",
         "FaultTimeAndLevelMap": {},
     }  # fmt: skip
     assert switch_info([SwitchFault("[0xffffffff,na,na,na]")], SWITCH_TABLE, 5)["FaultCode"] == []
@@ -94,7 +94,9 @@ def test_a_switch_without_faults_unlisted_ones_floods_and_resets() -> None:
 def test_a_switch_chip_without_any_uplink_is_separated() -> None:
     ports = [SwitchFault(LINK, 3, port, MS) for port in range(16)]
     assert switch_info(ports[:15], SWITCH_TABLE, 5)["FaultLevel"] == "NotHandle"
-    assert switch_info(ports, SWITCH_TABLE, 5)["FaultLevel"] == "Separate"
+    cut = switch_info(ports, SWITCH_TABLE, 5)
+    assert (cut["FaultLevel"], cut["NodeStatus"]) == ("Separate", "UnHealthy")
+    assert {row["fault_level"] for row in cut["FaultTimeAndLevelMap"].values()} == {"NotHandle"}, "each keeps its own"
     spread = [SwitchFault(LINK, port % 2, port, MS) for port in range(16)]
     assert switch_info(spread, SWITCH_TABLE, 5)["FaultLevel"] == "NotHandle"
 

@@ -134,6 +134,8 @@ class Page:
             name = value.metric
             if name.startswith("container_npu_") and (entry.sole is None or not entry.whole):
                 continue
+            if name == "npu_chip_info_process_info" and value.extra == ("",):
+                continue  # no process: only Telegraf has a value for that
             if name == "npu_chip_info_error_code":
                 # one sample per code: the second has the first's name and its number
                 name += value.suffix

@@ -81,7 +81,9 @@ def configuration(grants: Iterable[Grant], pod: PodFacts, state: NodeState, host
             address = VIRTUAL_ADDRESS if virtual else (chip.ip if chip is not None else "") or NO_ADDRESS
             super_id = chip.super_device_id if chip is not None else -2
             levels = tuple(state.levels.get(number, ())) if not virtual else ()
-            rows.append(Device(str(number), address, str(super_id) if super_id >= 0 else "", levels))
+            rows.append(
+                Device(str(number), address, str(super_id) if machine.training or super_id >= 0 else "", levels)
+            )
     newer = machine.generation.unified_bus
     value = Configuration(
         pod_name=pod.name,
@@ -89,8 +91,8 @@ def configuration(grants: Iterable[Grant], pod: PodFacts, state: NodeState, host
         server_ip=host_ip,
         host_ip=host_ip,
         super_pod_id=machine.super_pod_id,
-        rack_id=machine.rack_id if newer and machine.rack_id is not None else -1,
-        server_index=str(machine.server_index) if machine.server_index >= 0 else "",
+        rack_id=machine.rack_id if newer and machine.rack_id is not None else 0,
+        server_index=str(machine.server_index),
         devices=tuple(sorted({row.device_id: row for row in rows}.values(), key=lambda row: int(row.device_id))),
     )
     return msgspec.json.encode(value).decode()

@@ -181,7 +181,6 @@ class DevicePlugin:
         self._settings.check(state.machine.server_type, dict(state.machine.labels))
         if self._settings.single_die and (trouble := await topology.single_dies(self._driver, state.machine)):
             state.problems["dies"] = trouble[:MAX_TEXT]
-        state.soft_share = self._settings.soft
         for chip in state.chips:
             self._numa[chip.id] = await topology.numa_nodes(self._driver, chip.id)
             self._products[chip.id] = str(await topology.ask_driver(self._driver, "product", chip.id, default=""))

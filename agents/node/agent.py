@@ -94,7 +94,7 @@ class NodeAgent:
         self._own: OwnResets | None = None
         self._journal_open = False
         self._journal_due = 0.0
-        self._journal_tries = 0
+        self._journal_tries = self._edits = 0
         self._executor: Executor | None = None
         self._passing: list[Any] = []
         self._group: asyncio.TaskGroup | None = None
@@ -119,6 +119,7 @@ class NodeAgent:
                 group.create_task(self._follow_driver())
                 group.create_task(keep_node(self._known(), self._cluster, self._clock, self._settings, self._chance))
                 group.create_task(self._report_faults())
+                group.create_task(self._follow_operators())
                 if self._settings.rank_root:
                     root = Path(self._settings.rank_root)
                     group.create_task(keep_rank_files(self._known(), self._cluster, self._clock, root))
@@ -214,6 +215,23 @@ class NodeAgent:
                     self._poll_due = min(self._poll_due, self._clock.monotonic() + self._settings.recover_delay)
             self._wake.set()
 
+    async def _follow_operators(self) -> None:
+        """Notice names that operators take out of ``ManuallySeparateNPU``, while it has any."""
+        state = self._known()
+        while True:
+            await self._clock.sleep(self._settings.scaled(MANUAL))
+            if not self._published.names_chips:
+                continue
+            before = self._published.writes
+            try:
+                live = await self._cluster.get_config_map(DEVICE_NAMESPACE, DEVICE_PREFIX + self.node)
+            except ApiError:
+                continue  # the report's own writes say so
+            if before == self._published.writes:  # what was read is not older than what the agent has written
+                self._edits += self._published.edited(state, live)
+                self._published.compare(state, live, self._clock.now_ms())
+                self._wake.set()
+
     async def _report_faults(self) -> None:
         """Write Events for faults that come and go. A lost Event affects nothing else."""
         pod = self._settings.pod or f"belay-agent-{self.node}"
@@ -239,7 +257,7 @@ class NodeAgent:
                 await self._poll()
             wait = await self._refresh()
             state = self._known()
-            device.update(reporting.device_signature(state, self._clock.now_ms()))
+            device.update((reporting.device_signature(state, self._clock.now_ms()), self._edits))
             if self._executor is not None:
                 # the journal is established from the last report: writing one earlier would overwrite it
                 report.update(self._report())
@@ -383,9 +401,7 @@ class NodeAgent:
             f"device information of {self.node}",
             build=self._device_body,
             write=self._write_device,
-            period=lambda: min(
-                settings.scaled(settings.device_period), self._published.period(self._known(), settings.scaled(MANUAL))
-            ),
+            period=lambda: settings.scaled(settings.device_period),
             spacing=settings.spacing,
             clock=self._clock,
             chance=self._chance,

@@ -76,25 +76,26 @@ def hardware(alarms: Sequence[Alarm], table: Mapping[str, str]) -> tuple[list[No
 def switch_info(
     faults: Sequence[SwitchFault], table: Mapping[str, str], now_s: int, *, resetting: bool = False
 ) -> dict[str, Any]:
-    """``SwitchInfoCfg``; ``table`` maps codes in lower case to levels, others are not reported. While chips are
-    being reset the switch is reported healthy, because the reset takes its links down."""
+    """``SwitchInfoCfg``; ``table`` maps codes in lower case to levels, others are not reported. A switch chip that has
+    lost all its uplinks separates the node, while each link keeps its own level. While chips are being reset the switch
+    is reported healthy, because the reset takes its links down."""
     kept = sorted((f for f in faults if f.code.lower() in table), key=lambda f: (-f.time_ms, f))[:MAX_SWITCH_FAULTS]
     kept.sort()
     cut = _cut_off(kept)
     levels: dict[str, dict[str, Any]] = {}
     for fault in kept:
-        word = SwitchLevel.SEPARATE if fault.chip in cut else SWITCH_WORDS[table[fault.code.lower()]]
+        word = SWITCH_WORDS[table[fault.code.lower()]]
         levels[f"{fault.code}_{fault.chip}_{fault.port}"] = {"fault_time": fault.time_ms, "fault_level": word}
-    worst = max(
-        (row["fault_level"] for row in levels.values()), key=SWITCH_LEVELS.index, default=SwitchLevel.NOT_HANDLE
-    )
+    worst = max((row["fault_level"] for row in levels.values()), key=SWITCH_LEVELS.index, default="")
     if resetting:
         worst = SwitchLevel.NOT_HANDLE
+    elif cut:
+        worst = SwitchLevel.SEPARATE
     return {
         "FaultCode": [go_json(_event(fault)) for fault in kept],
         "FaultLevel": worst,
         "UpdateTime": now_s,
-        "NodeStatus": switch_status(worst),
+        "NodeStatus": switch_status(worst or SwitchLevel.NOT_HANDLE),
         "FaultTimeAndLevelMap": dict(sorted(levels.items())),
     }
 

@@ -1,8 +1,9 @@
 """Resets that the agent decides on itself while no engine does, as MindCluster's device plugin does with ``-hotReset``.
 
-Candidates are chips with a code that a reset can heal, whose whole reset group has been unused for a minute. Each group
-has three resets in six hours; the times are on the disk before the reset begins. What the executor checks before an
-ordered reset it checks before these too. A second device plugin on the node ends them, so that no two reset.
+Candidates are chips with a code that a reset can heal, whose whole reset group has been unused for a minute since it
+was there, so that a fault which heals meanwhile costs no reset. Each group has three resets in six hours; the times are
+on the disk before the reset begins. What the executor checks before an ordered reset it checks before these too. A
+second device plugin on the node ends them, so that no two reset.
 Source: component/ascend-device-plugin/pkg/server/hot_reset_manager.go, token_bucket.go.
 """
 
@@ -60,6 +61,7 @@ class OwnResets:
         self._spent: list[_Spent] = []
         self._rings: dict[int, tuple[int, ...]] = {}
         self._later: dict[tuple[int, ...], float] = {}
+        self._ill: dict[int, float] = {}
         self.problem = ""
         self._load()
 
@@ -83,10 +85,12 @@ class OwnResets:
         Also settles which chips have no reset left (``state.exhausted``)."""
         state, monotonic = self._state, self._clock.monotonic()
         state.exhausted = set()
+        candidates = self._candidates()
+        self._ill = {chip: self._ill.get(chip, monotonic) for chip in candidates}
         if not self._presence.absent(monotonic):
             return []
         found: dict[tuple[int, ...], Act] = {}
-        for chip in self._candidates():
+        for chip in candidates:
             ring = self._rings.get(chip)
             if ring is None or ring in found or not set(ring) <= set(state.ids):
                 continue
@@ -160,7 +164,8 @@ class OwnResets:
             return False
         if self._later.get(ring, 0.0) > monotonic:
             return False
-        return state.idle_for(ring, monotonic) >= self._settings.scaled(self._settings.idle)
+        ill_for = monotonic - min(self._ill[chip] for chip in ring if chip in self._ill)
+        return min(ill_for, state.idle_for(ring, monotonic)) >= self._settings.scaled(self._settings.idle)
 
     def _other_plugin(self) -> str:
         """The pod of MindCluster's device plugin on this node; empty without one."""

@@ -20,8 +20,8 @@ from engine.wire.errors import WireError
 from engine.wire.gojson import go_json
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 
-#: Seconds between two readings of the key while it names a chip.
-MANUAL_SECONDS: Final = 30.0
+#: Seconds between two readings of the key while it names a chip: whoever takes a name out sees it within five.
+MANUAL_SECONDS: Final = 4.0
 _PROBLEM: Final = "upgrades"
 
 
@@ -33,6 +33,7 @@ class PublishedUpgrades:
         self._read = False
         self._kept = 0
         self._manual: frozenset[int] = frozenset()
+        self.writes = 0
 
     def remember(self, state: NodeState, now_ms: int) -> None:
         """Load the upgrades from the copy on disk."""
@@ -88,10 +89,17 @@ class PublishedUpgrades:
     def wrote(self, state: NodeState) -> None:
         """Record that the ConfigMap now matches the agent's state."""
         self._manual = frozenset(state.judge.upgrades.manual)
+        self.writes += 1
 
-    def period(self, state: NodeState, seconds: float) -> float:
-        """Seconds until the next reading, which is needed only while a chip is isolated by hand."""
-        return seconds if self.must_compare(state) else float("inf")
+    def edited(self, state: NodeState, live: Mapping[str, Any] | None) -> bool:
+        """Whether another hand has changed the key since the agent wrote it."""
+        data = (live or {}).get("data") or {}
+        return data.get(MANUAL_KEY) != ",".join(state.name(chip) for chip in sorted(self._manual))
+
+    @property
+    def names_chips(self) -> bool:
+        """Whether the ConfigMap, as the agent wrote it, names chips that an operator may take out."""
+        return self._read and bool(self._manual)
 
 
 __all__ = ["MANUAL_SECONDS", "PublishedUpgrades"]

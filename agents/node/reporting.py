@@ -130,10 +130,11 @@ def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
     labels = {
         "accelerator": machine.accelerator,
         "node.kubernetes.io/npu.chip.name": machine.chip_name,
-        "mind-cluster/npu-chip-memory": f"{machine.memory_gb}G",
         "huawei.com/driver.version": machine.driver_version,
         **machine.labels,
     }
+    if not machine.prefix.startswith("Ascend310"):
+        labels["mind-cluster/npu-chip-memory"] = f"{machine.memory_gb}G"
     newest = machine.generation.unified_bus
     if newest or not present.get("servertype"):
         labels["servertype"] = machine.server_type
@@ -143,8 +144,6 @@ def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
             labels["huawei.com/topotree.serverid"] = str(machine.server_index)
         if newest and (rack := rack_of(machine)) is not None:
             labels["huawei.com/topotree.rackid"] = str(rack)
-    if state.soft_share is not None:
-        labels["huawei.com/scheduler.chip1softsharedev.enable"] = str(state.soft_share).lower()
     return {key: value for key, value in sorted(labels.items()) if _LABEL.fullmatch(value)}
 
 
@@ -238,4 +237,5 @@ def _codes_with_levels(
 
 
 def _names(state: NodeState, chips: Any) -> str:
-    return ",".join(state.name(chip) for chip in sorted(chips))
+    """The chips' names in the order of text, as the device plugin lists them: 1, 10, 2."""
+    return ",".join(sorted(state.name(chip) for chip in chips))

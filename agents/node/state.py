@@ -23,7 +23,7 @@ class NodeState:
     under the job that uses them, so the job must not be moved for them meanwhile. The codes of `unread` ones have
     never been read; those of others stay as they were while they cannot be. `bodies` are the pods as they were read,
     once `pods_read`; `polled`: the driver has reported its codes and vNPUs. `levels`: the addresses of Ascend950
-    chips by network level. `soft_share`: whether the device plugin shares chips softly, None without one. `found`
+    chips by network level. `found`
     are codes that the agent itself sees and the driver does not know of. `exhausted` ones need a reset and have
     none left of those that the agent decides on itself. `idle` holds, per chip, since when it is unused: (monotonic s,
     Unix ms). `claimed` maps chips to the resource claim (DRA) that they were given to. `port_codes` are the
@@ -40,7 +40,6 @@ class NodeState:
     bodies: Sequence[Mapping[str, Any]] = ()
     pods_read: bool = False
     polled: bool = False
-    soft_share: bool | None = None
     vnpus: Sequence[VNPU] = ()
     found: dict[int, tuple[Code, ...]] = field(default_factory=dict)
     users: Users = field(default_factory=lambda: Users({}, {}))

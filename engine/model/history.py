@@ -109,7 +109,7 @@ class PublicFaultMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename=
 
     ``time`` is when it occurred; ``stamp``, ``message`` and ``index`` name the newest message about it; ``shown`` is
     when it first counted, ``until`` when it expires (0: with its recovery). ``over``: it ended, but an old message
-    still claims it. ``level`` is its newest level.
+    still claims it. ``level`` is its newest level, ``kind`` its type as sent.
     """
 
     code: str
@@ -122,6 +122,7 @@ class PublicFaultMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename=
     until: int = 0
     over: bool = False
     level: str = ""
+    kind: str = ""
 
 
 class FailureMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -94,6 +94,7 @@ class PublicFaultClaim(NamedTuple):
     assertion: str
     time_ms: int
     chips: tuple[int, ...]
+    kind: str = ""
 
 
 def read(body: Mapping[str, Any]) -> tuple[PublicFaultMessage | None, tuple[PublicFaultProblem, ...]]:
@@ -170,6 +171,7 @@ def claims(message: PublicFaultMessage, node_of: Mapping[str, str]) -> Iterable[
                     fault.assertion,
                     fault.time_ms,
                     tuple(sorted(chips)),
+                    fault.kind,
                 ),
             )
 
@@ -230,6 +232,7 @@ def _after(known: PublicFaultMemory | None, claim: PublicFaultClaim, now_ms: int
             time=claim.time_ms,
             shown=known.shown if known is not None and not known.over and known.shown else now_ms,
             until=now_ms + SHOWN_MS if claim.assertion == "once" else 0,
+            kind=claim.kind,
         )
     return msgspec.structs.replace(seen, stamp=claim.stamp, message=claim.message, index=claim.place)
 

@@ -96,7 +96,7 @@ class ClusterInfo:
             "UpdateTime": int(report.update_time),
             "CmName": DEVICE_PREFIX + report.node,
             "SuperPodID": report.super_pod_id,
-            "RackID": report.rack_id,
+            "RackID": max(report.rack_id, 0),  # 0 outside racks, as ClusterD has it
             "ServerIndex": report.server_index,
         }
         rendered = go_json(entry)
@@ -188,6 +188,8 @@ def _left_over(entry: Mapping[str, Any], left: SwitchReport, words: dict[str, st
     rows = times if isinstance(times, dict) else {}
     kept = {place: row for place, row in rows.items() if deviceinfo.switch_fault(place, row) in left.faults}
     levels = [_switch_word(words.get(code_key(fault.code)) or fault.level or left.level) for fault in left.faults]
+    if left.faults and not words:
+        levels.append(_switch_word(left.level))  # a switch that is cut off is worse than each of its links
     level = max(levels, key=SWITCH_LEVELS.index, default=SwitchLevel.NOT_HANDLE)
     faults = [text for text in entry.get("FaultCode") or [] if _is_left(str(text), rows, kept, left.codes)]
     return {

@@ -54,7 +54,7 @@ def bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
                     "resource": resource,
                     "devIds": list(seen.chips),
                     "faultId": identifier,
-                    "type": _TYPES.get(seen.code[:1], "NPU"),
+                    "type": seen.kind or _TYPES.get(seen.code[:1], "NPU"),
                     "faultCode": seen.code,
                     "level": seen.level,
                     "faultTime": seen.time // 1000,
@@ -71,5 +71,5 @@ def bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     return [config_map(STATISTICS_NAMESPACE, STATISTICS, data, {_LABEL: "true"})]
 
 
-#: The fault type by the first digit of a public code.
+#: The type by the first digit of a public code, for faults that an older version remembered without their type.
 _TYPES: Final = {"0": "NPU", "1": "Node", "2": "Network", "3": "Storage"}

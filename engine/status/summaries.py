@@ -59,6 +59,10 @@ class JobSummary(NamedTuple):
             yield config_map(self.namespace, bounded(f"{PREFIX}{self.name}{tail}"), data, labels)
 
 
+#: Most digits of a part's index.
+MAX_INDEX: Final = 6
+
+
 def job_summaries(observed: Observed, now: float, cache: PlanCache | None = None) -> list[JobSummary]:
     """Summaries of all jobs that request chips, by namespace and name, and of those deleted a moment ago."""
     cache = cache or PlanCache()
@@ -67,7 +71,7 @@ def job_summaries(observed: Observed, now: float, cache: PlanCache | None = None
     for key, name in gang_of.items():
         if observed.pods[key].finished:
             ended.setdefault(name, []).append(observed.pods[key])
-    published = _published(observed)
+    published, tables = _published(observed), _published_tables(observed)
     found: dict[tuple[str, str], JobSummary] = {}
     for key, gang in gangs.items():
         pods = _own_pods([observed.pods[pod] for pod in gang.pods] + ended.get(key, []))
@@ -78,7 +82,7 @@ def job_summaries(observed: Observed, now: float, cache: PlanCache | None = None
         found.setdefault((summary.namespace, summary.name), summary)
     for place, old in sorted(published.items()):
         if place not in found:
-            gone = _gone(place, old, observed, now)
+            gone = _gone(place, old, observed, now, tables.get(place, (_NEW,)))
             if gone is not None:
                 found[place] = gone
     return [found[place] for place in sorted(found)]
@@ -171,8 +175,13 @@ def _waiting(
         yield JobSummary(uid, key.namespace, name, PENDING, (_NEW,), data, 0, False)
 
 
-def _gone(place: tuple[str, str], old: Mapping[str, str], observed: Observed, now: float) -> JobSummary | None:
-    """The summary of a job without pods: kept while the job exists, then marked as deleted for ``KEPT`` seconds."""
+def _gone(
+    place: tuple[str, str], old: Mapping[str, str], observed: Observed, now: float, table: tuple[str, ...]
+) -> JobSummary | None:
+    """The summary of a job without pods: kept while the job exists, then marked as deleted for ``KEPT`` seconds.
+
+    A deleted job keeps its last ``table``, where its readers look up which chips it had.
+    """
     live = any(
         key.kind in _KINDS and (key.namespace, key.name) == place
         and str((raw.get("metadata") or {}).get("uid")) == old.get("job_id")
@@ -189,7 +198,7 @@ def _gone(place: tuple[str, str], old: Mapping[str, str], observed: Observed, no
         return None
     status = before if before == COMPLETE else FAILED
     data = {**shared, "job_status": status, "operator": "delete", "deleteTime": str(deleted)}
-    return JobSummary(old.get("job_id", ""), *place, status, (_NEW,), data, 0, False)
+    return JobSummary(old.get("job_id", ""), *place, status, table, data, 0, False)
 
 
 def _table(
@@ -320,3 +329,14 @@ def _published(observed: Observed) -> dict[tuple[str, str], dict[str, str]]:
 
 def _seconds(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= 12 else 0
+
+
+def _published_tables(observed: Observed) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The parts of each summary's table in the cluster, in order."""
+    parts: dict[tuple[str, str], dict[int, str]] = {}
+    for key, raw in _owned(observed):
+        data = raw.get("data") or {}
+        index, table = str(data.get("cm_index", "0")), data.get("hccl.json")
+        if data.get("job_name") and table and index.isascii() and index.isdecimal() and len(index) < MAX_INDEX:
+            parts.setdefault((key.namespace, str(data["job_name"])), {})[int(index)] = str(table)
+    return {place: tuple(found[index] for index in sorted(found)) for place, found in parts.items()}

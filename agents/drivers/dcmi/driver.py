@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -76,9 +77,7 @@ class DcmiDriver:
         self._product = await self._reading("product", first, default="")
         mode = families.RUN_MODES[self._family]
         memory = await self._memory_gb(first)
-        pod: Mapping[str, int] = {}
-        if self._family in (families.A3, families.A5):
-            pod = await self._reading("super_pod", first, default={})
+        pod = await self._super_pod(first)
         labels = {}
         if self._board in families.INFER_CARD_BOARDS:
             labels["accelerator-type"] = "card-910b-infer"
@@ -130,6 +129,19 @@ class DcmiDriver:
                 raise
             return default
 
+    async def _super_pod(self, phy: int) -> Mapping[str, int]:
+        """A training chip's place in its super pod: -1 where it has none, nothing where it does not know the question.
+
+        Servers that belong to no super pod are not kept waiting by a chip that does not answer.
+        """
+        found: Mapping[str, int] = {}
+        if self._family in (families.A3, families.A5):
+            found = await self._reading("super_pod", phy, default=found)
+        elif self._family in (families.A1, families.A2):
+            with contextlib.suppress(DcmiError):
+                found = await self._ask("super_pod", phy)
+        return found
+
     async def _tried(self, call: str, *arguments: Any, default: Any) -> Any:
         try:
             return await self._ask(call, *arguments)
@@ -143,14 +155,13 @@ class DcmiDriver:
         await self.machine()
         found = []
         for phy, logic, card, device in await self._places():
-            pod, brother = -2, -1
+            brother = -1
             urma: tuple[tuple[str, ...], ...] = ()
             if self._family == families.A5:
                 urma = tuple(tuple(eids) for eids in await self._reading("urma", phy, default=()))
             if self._family == families.A3:
                 brother = await self._ask_brother(phy)
-            if self._family in (families.A3, families.A5):
-                pod = (await self._reading("super_pod", phy, default={"sdid": -2}))["sdid"]
+            pod = (await self._super_pod(phy)).get("sdid", -2)
             found.append(
                 Chip(
                     id=phy, logic_id=logic, card=card, die=device, super_device_id=pod, associated_card=brother,

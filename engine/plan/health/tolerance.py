@@ -120,6 +120,9 @@ class Tolerance:
         if len(left) == len(switch.faults):
             return switch
         levels = [fault.level or switch.level for fault in left]
+        own = [_switch_rank(fault.level or switch.level) for fault in switch.faults]
+        if left and _switch_rank(switch.level) > max(own):
+            levels.append(switch.level)  # cut off as a whole: worse than each of its links
         level = max(levels, key=_switch_rank, default=SwitchLevel.NOT_HANDLE.value)
         codes = tuple(sorted({fault.code for fault in left}))
         status = node_faults.status_of(level)
