@@ -95,7 +95,7 @@ def switch_info(
         "FaultCode": [go_json(_event(fault)) for fault in kept],
         "FaultLevel": worst,
         "UpdateTime": now_s,
-        "NodeStatus": switch_status(worst or SwitchLevel.NOT_HANDLE),
+        "NodeStatus": switch_status(SwitchLevel(worst or SwitchLevel.NOT_HANDLE)),
         "FaultTimeAndLevelMap": dict(sorted(levels.items())),
     }
 

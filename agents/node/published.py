@@ -20,7 +20,7 @@ from engine.wire.errors import WireError
 from engine.wire.gojson import go_json
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 
-#: Seconds between two readings of the key while it names a chip: whoever takes a name out sees it within five.
+#: Seconds between two readings of the key while it names a chip, so that a name taken out counts within five.
 MANUAL_SECONDS: Final = 4.0
 _PROBLEM: Final = "upgrades"
 
