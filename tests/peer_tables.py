@@ -104,8 +104,11 @@ def compare(table: PeerTable, found: Mapping[str, Mapping[str, Any]]) -> None:
     """Assert that Belay's answers, by state, are those that the table expects."""
     rows = {state.state: number for number, state in enumerate(table.states)}
     assert len(rows) == len(table.states) and rows.keys() == found.keys()
-    differing = {name: rest for name, number in rows.items() if (rest := wrong(table, number, found[name]))}
-    assert differing == {}, "place: (expected, found)"
+    lines = []
+    for name, number in rows.items():
+        for place, (expected, there) in wrong(table, number, found[name]).items():
+            lines.append(f"{name}: {place}: expected {expected!r}, found {there!r}")
+    assert not lines, "\n".join(lines)
 
 
 def _differences(table: PeerTable, number: int) -> tuple[Difference, ...]:

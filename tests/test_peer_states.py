@@ -8,16 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
+import yaml
 from google.protobuf import json_format, message_factory
 
+from agents.drivers.server_models import SERVER_MODELS, from_product
+from agents.drivers.simulated import ServerModel
+from agents.node.shipped import shipped_policy
 from engine.model.cluster import NodeDevice, NodeReport, Observed, SwitchReport
 from engine.model.plan_cache import PlanCache
 from engine.plan import plan
 from engine.serve.grpc import fault_view
 from engine.serve.grpc.job_view import views
 from engine.status.mindcluster import ClusterInfo
+from engine.wire import deviceinfo
 from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
+from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from tests import peer_tables, worlds
+from tests.agent_world import NODE, scenario
+from tests.agent_world import World as AgentWorld
 from tests.grpc_world import Client, World, play
 from tests.peer_tables import ABSENT
 
@@ -179,3 +188,93 @@ def faults_in(do: Mapping[str, Any]) -> dict[str, Any]:
 def test_faults() -> None:
     table = TABLES["faults"]
     peer_tables.compare(table, {state.state: faults_in(state.do) for state in table.states})
+
+
+NODE_TABLES = sorted(name for name, table in TABLES.items() if table.part == "agent")
+
+
+def ranges(names: str) -> str:
+    """The chips of a list by number, in its order; ``0-2`` for 0, 1, 2."""
+    numbers = [int(name.rpartition("-")[2]) for name in names.split(",") if name]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def shown_fault(element: Mapping[str, Any]) -> str:
+    """An element of a report's faults: chip, plane, codes, level; and the level of each code."""
+    level = element["fault_level"]
+    assert level == element["fault_handling"] == element["large_model_fault_level"]
+    codes = ",".join(sorted(element["fault_code"].split(",")))
+    each = [f"{code}={row['fault_level']}" for code, row in sorted(element["fault_time_and_level_map"].items())]
+    return f"{element['npu_name']} {element['fault_type']} {codes} {level}: {' '.join(each)}"
+
+
+def shown_node(world: AgentWorld) -> dict[str, Any]:
+    """What the agent has written about its node."""
+    body = world.cluster.maps[(DEVICE_NAMESPACE, DEVICE_PREFIX + NODE)]
+    assert deviceinfo.parse(body), "its CheckCode is right"
+    info = json.loads(body["data"]["DeviceInfoCfg"])
+    found: dict[str, Any] = {"SuperPodID": info["SuperPodID"], "ServerIndex": info["ServerIndex"]}
+    for key, value in info["DeviceInfo"]["DeviceList"].items():
+        short = key.removeprefix("huawei.com/")
+        faults = short.endswith("-Fault")
+        found[short] = [shown_fault(one) for one in json.loads(value)] if faults else ranges(value)
+    found["ManuallySeparateNPU"] = body["data"]["ManuallySeparateNPU"]
+    found["UpgradeFaultReason"] = shown_upgrades(json.loads(body["data"]["UpgradeFaultReason"]))
+
+    metadata = world.cluster.nodes[NODE]["metadata"]
+    found |= {f"label {key}": value for key, value in metadata["labels"].items()}
+    found |= {f"annotation {key}": value for key, value in metadata["annotations"].items()}
+    devices = json.loads(found["annotation baseDeviceInfos"])
+    keys = sorted({key for device in devices.values() for key in device})
+    found["annotation baseDeviceInfos"] = f"{len(devices)} chips with {', '.join(keys)}"
+    del found["annotation ResetInfo"]  # a row of its own: the device plugin writes it when it resets chips itself
+    return found
+
+
+def shown_upgrades(reasons: Mapping[str, Any]) -> str:
+    """``UpgradeFaultReason``: each chip with its codes and levels, without times."""
+    rows = [f"{chip} {one['fault_code']} {one['fault_level']}" for chip, all_ in reasons.items() for one in all_]
+    return ", ".join(rows) or "none"
+
+
+async def reach(world: AgentWorld, do: Mapping[str, Any]) -> None:
+    """Bring the node's hardware into a state."""
+    for act in ("inject", "clear"):
+        for chip, code, *more in do.get(act, ()):
+            getattr(world.driver, act)(chip, code, **(more[0] if more else {}))
+    for act, gone in (("drop", True), ("back", False)):
+        for (chip,) in do.get(act, ()):
+            world.driver.drop(chip, gone)
+    await world.run(do.get("seconds", 3))
+
+
+def row_of(product: str) -> ServerModel:
+    """The server model of a table."""
+    if product in SERVER_MODELS:
+        return SERVER_MODELS[product]
+    file = peer_tables.ROOT / "policies" / "products" / f"{product}.yaml"
+    spec = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)["spec"]
+    pairs = [(first, first + 1) for first in range(0, spec["chipsPerNode"], 2)]
+    return from_product(spec, pairs, chip_name="Ascend910-9382", super_pod_id=1, server_index=3)
+
+
+@pytest.mark.parametrize("name", NODE_TABLES)
+def test_nodes(name: str, tmp_path: Path) -> None:
+    table = TABLES[name]
+    found: dict[str, dict[str, Any]] = {}
+
+    async def story(world: AgentWorld) -> None:
+        await world.start(10)
+        for state in table.states:
+            await reach(world, state.do)
+            found[state.state] = shown_node(world)
+            await reach(world, {**state.do.get("then", {}), "seconds": state.do.get("after", 3)})
+
+    scenario(tmp_path, story, row=row_of(table.product), rules=shipped_policy().rules)
+    peer_tables.compare(table, found)
