@@ -35,6 +35,7 @@ AGENTS = [
     "rdma",
     "reset-plugins",
     "snapshots",
+    "soc",
     "soft-shares",
     "storage-clients",
     "super-pod",

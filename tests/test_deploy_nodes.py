@@ -106,6 +106,59 @@ def test_soft_shares_have_the_flags_and_the_folders_they_need(tmp_path: Path, co
     assert volumes[mounts["/dev"]["name"]] == "/dev" and Path(settings.soft_share_dir).is_relative_to("/dev/shm")
 
 
+SOC_FILES = ("/var/slogd", "/var/dmp_daemon", "/usr/lib64/libyaml-0.so.2", "/etc/hdcBasic.cfg", "/etc/slog.conf")
+"""What the driver of Atlas 200I SoC A1 needs of its host, beside /usr/local/Ascend/driver."""
+
+
+@pytest.mark.parametrize("components", [("soc",), tuple(COMPONENTS)])
+def test_the_agents_of_a_soc_have_its_daemons_and_no_dcmi_folder(tmp_path: Path, components: tuple[str, ...]) -> None:
+    pod = agent(built(tmp_path, *components))
+    (container,) = pod["containers"]
+    assert container["command"] == ["belay-soc"] and container["args"][0] == "agent"
+    assert pod["nodeSelector"]["servertype"] == "soc" and "affinity" not in pod
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert not [path for path in mounts if "dcmi" in path]
+    for file in SOC_FILES:
+        assert volumes[mounts[file]["name"]]["hostPath"] == {"path": file, "type": "File"} and mounts[file]["readOnly"]
+    written = ("/var/driver", "/var/dmp", "/usr/slog", "/home/drv/hdc_ppc")
+    assert all("emptyDir" in volumes[mounts[folder]["name"]] for folder in written)
+    (path,) = [one["value"] for one in container["env"] if one["name"] == "LD_LIBRARY_PATH"]
+    assert path == "/usr/local/Ascend/driver/lib64:/usr/lib64"
+
+
+def test_general_agents_and_exporters_keep_off_socs(tmp_path: Path) -> None:
+    exporter = [one for one in yaml.safe_load_all((ROOT / "deploy/monitoring/exporter.yaml").read_text()) if one]
+    for pod in (agent(built(tmp_path)), agent(exporter)):
+        required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (term,) = required["nodeSelectorTerms"]
+        assert term == {"matchExpressions": [{"key": "servertype", "operator": "NotIn", "values": ["soc"]}]}
+
+
+def test_a_socs_daemons_run_as_their_users_before_the_agent(tmp_path: Path) -> None:
+    programs, log = tmp_path / "bin", tmp_path / "log"
+    programs.mkdir()
+    for name in ("chown", "chmod", "setpriv", "sleep", "belay"):
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\n')
+        (programs / name).chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", str(ROOT / "deploy/image/soc.sh"), "agent", "--driver=dcmi"],
+        env={"PATH": str(programs)},
+        check=False,
+    )
+    lines = log.read_text().splitlines()  # the daemons run beside what follows: their lines may come late
+    daemons = [line.partition("--init-groups ")[::2] for line in lines if line.startswith("setpriv")]
+    assert done.returncode == 0 and "belay agent --driver=dcmi" in lines
+    assert {(user.split()[2], command) for user, command in daemons} == {
+        ("HwHiAiUser", "/var/slogd -d"), ("HwDmUser", "/var/dmp_daemon -I -M -U 8087"),
+    }  # fmt: skip
+    image = (ROOT / "deploy/image/Containerfile").read_text()
+    for stage in ("FROM base AS agent", "FROM controller AS all"):
+        body = image.partition(stage)[2].partition("FROM ")[0]
+        assert "--uid 1000 " in body and "--uid 1101 " in body and "/usr/local/bin/belay-soc" in body
+        assert body.count("HwHiAiUser") >= 1 and body.count("HwDmUser") == 1
+
+
 def test_plugins_of_resets_are_found_where_they_are_mounted(tmp_path: Path) -> None:
     pod = agent(built(tmp_path, "reset-plugins"))
     (container,) = pod["containers"]
