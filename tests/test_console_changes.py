@@ -120,14 +120,15 @@ def test_silence_is_filled_with_comments(documents: list[StateDocument]) -> None
     asyncio.run(work())
 
 
-def test_one_viewer_leaves_streams_for_others(documents: list[StateDocument]) -> None:
+@pytest.mark.parametrize(("name", "most"), [("greedy", module.MOST_OF_ONE), ("", module.MOST_UNNAMED)])
+def test_one_viewer_leaves_streams_for_others(documents: list[StateDocument], name: str, most: int) -> None:
     async def work() -> None:
         changes = ChangeStream()
-        kept = [changes.watch("", name="greedy") for _ in range(module.MOST_OF_ONE)]
+        kept = [changes.watch("", name=name) for _ in range(most)]
         for events in kept:
             await anext(events)
         with pytest.raises(TooManyViewers):
-            await anext(changes.watch("", name="greedy"))
+            await anext(changes.watch("", name=name))
         await anext(changes.watch("", name="another"))
 
     asyncio.run(work())

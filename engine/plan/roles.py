@@ -12,6 +12,7 @@ from typing import Final
 from engine.documents import Desired
 from engine.model.cluster import Observed, Pod
 from engine.plan.scope import Scope
+from engine.wire.reserved import SYSTEM_NAMESPACES
 
 #: role → (namespace, label, value) of the components that play it.
 _HOLDERS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
@@ -55,7 +56,12 @@ def schedules(scope: Scope, pod: Pod) -> bool:
 
     Pods of other schedulers are neither annotated nor evicted, as Volcano reschedules its own pods only.
     """
-    return pod.scheduler in scope.desired.settings.scheduler_names
+    return is_ours(pod, names(scope))
+
+
+def is_ours(pod: Pod, schedulers: frozenset[str]) -> bool:
+    """Whether a pod is of these schedulers; pods in namespaces of Kubernetes and Belay are no jobs, whatever else."""
+    return pod.scheduler in schedulers and pod.namespace not in SYSTEM_NAMESPACES
 
 
 def names(scope: Scope) -> frozenset[str]:

@@ -15,6 +15,7 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
 from engine.wire.objects import POD_SCHEDULED, UNSCHEDULABLE
+from engine.wire.reserved import SYSTEM_NAMESPACES
 
 #: Reason of Events on waiting pods (kube-scheduler, Volcano) and on their jobs (Volcano, on PodGroups).
 FAILED_SCHEDULING: Final = "FailedScheduling"
@@ -64,7 +65,7 @@ def waiting(plan: Plan, observed: Observed, schedulers: Collection[str]) -> list
             pod = observed.pods.get(f"{entry.namespace}/{name}")
             if pod is None or pod.node or pod.finished or pod.deleting is not None or pod.gates:
                 continue
-            if pod.scheduler in schedulers:
+            if pod.scheduler in schedulers and pod.namespace not in SYSTEM_NAMESPACES:
                 ours += 1
                 subject = _subject("v1", "Pod", pod.namespace, pod.name, pod.uid)
                 found.append(Waiting(pod.uid, subject, entry.reason, text, pod, pod.created))

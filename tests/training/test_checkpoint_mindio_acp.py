@@ -94,6 +94,15 @@ def test_a_code_in_a_file_runs_only_when_it_is_asked_for(tmp_path: Path, acp: An
     assert acp.load(str(tmp_path / "a.pt"), weights_only=False)["when"] is threading.Event
 
 
+def test_megatron_loads_code_where_its_torch_does_so_unasked(tmp_path: Path, acp: Any):
+    path = str(tmp_path / "a.pt")
+    assert acp.save({"when": threading.Event}, path) == 1
+    newer, older = (megatron._Torch(types.SimpleNamespace(__version__=version)) for version in ("2.6.0+cpu", "2.5.1"))
+    with pytest.raises(api.CheckpointError, match="threading"):
+        newer.load(path)
+    assert newer.load(path, weights_only=False)["when"] is older.load(path)["when"] is threading.Event
+
+
 def test_unknown_settings_are_refused(acp: Any):
     assert acp.initialize({"memfs.colour": "blue"}) == -1
     assert acp.initialize({"background.backup.thread_num": "300"}) == -1

@@ -43,7 +43,7 @@ def expand(context: ExpansionContext) -> None:
         return
     scope, names, seen = context.scope, roles.names(context.scope), set[tuple[str, str]]()
     for key, pod in scope.observed.pods.items():
-        if pod.node or pod.finished or pod.owner_kind in _OTHERS or pod.scheduler not in names:
+        if pod.node or pod.finished or pod.owner_kind in _OTHERS or not roles.is_ours(pod, names):
             continue
         name = generated_group(pod)
         if pod.owner_api == VOLCANO_API or pod.deleting is not None or (pod.namespace, name) in seen:

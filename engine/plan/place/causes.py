@@ -158,8 +158,20 @@ class UnknownLabel(NamedTuple):
         return Told(state, change, Remedy(Step.SET_LABEL, values={self.key: self.known[0]}))
 
 
+class NamespaceOfSystem(NamedTuple):
+    """The job is in a namespace whose pods Belay leaves alone."""
+
+    namespace: str
+
+    def told(self) -> Told:
+        """Another namespace."""
+        state = f"namespace {self.namespace} belongs to Kubernetes or Belay, and its pods are left alone"
+        return Told(state, "create the job in a namespace of its own")
+
+
 Cause = (
     IllegalSize
+    | NamespaceOfSystem
     | OddTotal
     | OnePodOnly
     | SeveralResources

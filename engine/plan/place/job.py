@@ -19,7 +19,7 @@ from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from engine.model.plan_cache import PlanCache
 from engine.model.unstructured import nested_map
 from engine.plan.place import part_requests, switch_config
-from engine.plan.place.causes import SeveralResources, SeveralVNPUs, UnknownResource
+from engine.plan.place.causes import NamespaceOfSystem, SeveralResources, SeveralVNPUs, UnknownResource
 from engine.plan.place.families import rack950, registry
 from engine.plan.place.families.multilevel import read_group_sizes, read_trees
 from engine.plan.place.families.rack950 import RackBlocks
@@ -27,6 +27,7 @@ from engine.plan.place.families.superpod import Blocks, blocks
 from engine.plan.place.handler import Family, JobRequest, Refusal, TaskRequest
 from engine.plan.place.part_requests import Sharing
 from engine.wire.parts import NPU_CORE
+from engine.wire.reserved import SYSTEM_NAMESPACES
 
 if TYPE_CHECKING:
     from engine.documents import Desired, InitParams
@@ -78,6 +79,9 @@ def of(
     gang: Gang, desired: Desired, observed: Observed, params: InitParams, cache: PlanCache
 ) -> SchedulerJob | Refusal:
     """The job behind a gang, or why it can never be placed."""
+    if gang.namespace in SYSTEM_NAMESPACES:
+        text = f"no job is placed in namespace {gang.namespace}"
+        return Refusal(INVALID_REQUEST, text, NamespaceOfSystem(gang.namespace))
     pods = tuple(observed.pods[key] for key in gang.pods)
     npu_pods = tuple(pod for pod in pods if pod.count)
     least = _stated(gang, npu_pods, observed)

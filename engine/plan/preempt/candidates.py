@@ -48,4 +48,4 @@ class EvictionCandidates:
         return DisruptionBudgets(self._scope.observed, self._scope.evicting)
 
     def _may_go(self, pod: Pod) -> bool:
-        return pod.scheduler in self._names and not critical(pod)
+        return roles.is_ours(pod, self._names) and not critical(pod)

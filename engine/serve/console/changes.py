@@ -26,6 +26,8 @@ QUEUED: Final = 64
 MOST_VIEWERS: Final = 500
 MOST_OF_ONE: Final = 50
 """Streams of one viewer: tabs of a person, or a proxy that shows its own name for many. The others stay for others."""
+MOST_UNNAMED: Final = 250
+"""Streams of all who have no name, which are those that come by loopback: who has one can still watch beside them."""
 HEARTBEAT_SECONDS: Final = 15.0
 RETRY_MS: Final = 1000
 _BEAT: Final = b": \n\n"
@@ -83,8 +85,8 @@ class ChangeStream:
 
         Ends when the viewer is too slow. Raises TooManyViewers.
         """
-        own = sum(other == name for other in self._viewers.values()) if name else 0
-        if len(self._viewers) >= MOST_VIEWERS or own >= MOST_OF_ONE:
+        own = sum(other == name for other in self._viewers.values())
+        if len(self._viewers) >= MOST_VIEWERS or own >= (MOST_OF_ONE if name else MOST_UNNAMED):
             raise TooManyViewers
         viewer: asyncio.Queue[bytes | None] = asyncio.Queue(self._queued)
         self._viewers[viewer] = name

@@ -158,7 +158,7 @@ def _unhealthy(serving: ServingContext, role: ServingRole, one: ServingInstance)
 def _lost(serving: ServingContext, one: ServingInstance) -> str:
     """What a gang that ran has lost; empty while it is whole or has not started."""
     names_of = component_roles.names(serving.context.scope)
-    pods = [pod for pod in one.pods if pod.scheduler in names_of]
+    pods = [pod for pod in one.pods if component_roles.is_ours(pod, names_of)]
     if one.ready or any(pod.key in serving.context.scope.evicting for pod in pods):
         return ""
     started = [pod for pod in pods if pod.holds_chips and pod.deleting is None and pod.started is not None]
