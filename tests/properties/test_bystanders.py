@@ -1,4 +1,4 @@
-"""Pods that are none of Belay's business stay untouched, whatever happens on their nodes and whoever waits for room."""
+"""Pods that are none of Belay's business stay untouched, whatever happens on their nodes and waits for room."""
 
 from __future__ import annotations
 
