@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -148,12 +149,37 @@ def from_environment(environ: Mapping[str, str] | None = None, **overrides: Any)
     values.setdefault("identity", socket.gethostname())
     settings = _convert(values)
     if settings.source_file:
-        settings = with_source_file(settings)
+        with naming(*variables_of(settings, "source_file", environ=given)):
+            settings = with_source_file(settings)
     _check(settings)
     settings = with_redis_access(settings)
     if settings.expiry + settings.claim > 3600:
         raise InputError("claims and messages must not outlive an hour", where="BELAY_CLAIM, BELAY_EXPIRY")
     return settings
+
+
+def variables_of(settings: Settings, *fields: str, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The variables from which these fields have their values; none where options or defaults gave them."""
+    given = os.environ if environ is None else environ
+    names = {PREFIX + field.upper(): str(getattr(settings, field)) for field in fields}
+    return tuple(name for name, value in names.items() if value and given.get(name) == value)
+
+
+def kube_variables(settings: Settings) -> tuple[str, ...]:
+    """The variables that name the cluster's kubeconfig and its context."""
+    return variables_of(settings, "kubeconfig", "context")
+
+
+@contextlib.contextmanager
+def naming(*variables: str) -> Iterator[None]:
+    """Errors about what these variables name say so; without variables they stay as they are."""
+    try:
+        yield
+    except InputError as error:
+        if not variables:
+            raise
+        where = f"{', '.join(variables)} {error.where}".rstrip()
+        raise InputError(error.message, where=where, hint=error.hint) from error
 
 
 def misspelt(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.cli.watching import MissingPassNotes
 from engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
 from engine.controller.pass_reporter import PassReporter
 from engine.kube import CONFIGMAP, LEASE, Kube, Object
@@ -34,6 +35,14 @@ def test_a_pass_that_is_missing_is_said_with_its_age_and_reason() -> None:
     assert missing_pass(LastPass(shard="main", time=NOW, every=120.0), NOW + 300) == "", "passes are that rare there"
     assert missing_pass(LastPass(shard="main"), NOW) == "", "nothing is known of an older engine"
     assert missing_pass(LastPass(shard="main", problem="no worker"), NOW) == "no pass yet: no worker"
+
+
+def test_a_stream_of_changes_repeats_that_no_pass_comes() -> None:
+    notes = MissingPassNotes()
+    said = [notes.due("no pass" if 10 <= second < 100 else "", second) for second in map(float, range(0, 140, 10))]
+    assert [(second * 10, text) for second, text in enumerate(said) if text] == [
+        (10, "no pass"), (70, "no pass"), (100, "Passes come again."),
+    ]  # fmt: skip
 
 
 def test_the_record_survives_its_format_and_nonsense_counts_as_long_ago() -> None:

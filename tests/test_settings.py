@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from engine.errors import InputError
-from engine.settings import Settings, from_environment, misspelt
+from engine.errors import BelayError, InputError
+from engine.kube.credentials import loader
+from engine.serve.grpc.tls import Certificates, Files
+from engine.settings import Settings, from_environment, kube_variables, misspelt
+from engine.source.configuration import source_of
+from engine.store import connect
 
 WRONG = {
     "RESYNC=nan": "from 0.001 to 86400, but is nan",
@@ -38,6 +44,52 @@ def test_a_wrong_setting_is_refused_by_its_name(given: str) -> None:
     with pytest.raises(InputError) as refused:
         from_environment({f"BELAY_{name}": value})
     assert str(refused.value).startswith(f"BELAY_{name}: ") and WRONG[given] in str(refused.value)
+
+
+#: What is wrong is found out when the value is used.
+USED = {
+    "SOURCE_URL=ftp://x/y": "protocol 'ftp' is not allowed",
+    "SOURCE_BRANCH=-x": "'-x' is not a branch name",
+    "SOURCE_PATH=/abs/../x": "leaves the repository",
+    "SOURCE_ANCHOR=zz": "is not the full name of a commit",
+    "SOURCE_REWRITE=zz": "is not the full name of a commit",
+    "SOURCE_REPOSITORY=a b": "holds spaces",
+    "SOURCE_FILE=/nonexistent": "cannot be read: No such file",
+    "REDIS_URL=http://x": "is not a Redis URL",
+    "REDIS_URL=redis://127.0.0.1:99999/0": "is not a usable Redis URL",
+    "REDIS_URL=redis+sentinel://": "is not a usable Redis URL",
+    "KUBECONFIG=/nonexistent": "does not exist",
+    "GRPC_TLS_KEY=/nonexistent": "cannot be read",
+}
+
+
+@pytest.mark.parametrize("given", USED)
+def test_a_value_that_cannot_be_used_is_refused_by_the_name_of_its_variable(
+    given: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, _, value = given.partition("=")
+    environ = {"BELAY_SOURCE_URL": "https://git.example.org/state.git", "BELAY_DATA": str(tmp_path)}
+    if name.startswith("GRPC_TLS"):
+        environ |= {f"BELAY_GRPC_TLS_{part}": "/nonexistent" for part in ("CERT", "KEY", "CA")}
+    for variable, text in (environ | {f"BELAY_{name}": value}).items():
+        monkeypatch.setenv(variable, text)
+
+    with pytest.raises(BelayError) as refused:
+        settings = from_environment()
+        source_of(settings)
+        connect(settings.redis_url)
+        if settings.grpc_tls_key:
+            Certificates(Files(*map(Path, (settings.grpc_tls_cert, settings.grpc_tls_key, settings.grpc_tls_ca))))
+        loader(settings.kubeconfig, None, kube_variables(settings))()
+    place = str(refused.value).partition(": ")[0]
+    assert f"BELAY_{name}" in place and USED[given] in str(refused.value)
+
+
+def test_an_option_of_the_command_line_is_not_called_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BELAY_KUBECONFIG", "/elsewhere")
+    settings = from_environment(kubeconfig="/nonexistent")
+    with pytest.raises(InputError, match=r"^/nonexistent: does not exist"):
+        loader(settings.kubeconfig, None, kube_variables(settings))()
 
 
 def test_every_number_is_bounded() -> None:

@@ -48,7 +48,10 @@ class TlsFiles:
         try:
             files.context(server=True)
         except OSError as error:
-            names = ", ".join(f"{OPTIONS[part]} {path}" for part, path in found.items())
+            names = ", ".join(
+                f"{OPTIONS[part] if options.get(OPTIONS[part]) else VARIABLES[part]} {path}"
+                for part, path in found.items()
+            )
             raise ValueError(f"links with TLS: {error} ({names})") from error
         return files
 

@@ -15,7 +15,8 @@ from engine.cli.invocation import fails_clearly
 @click.option("--product", metavar="P", default="atlas-800t-a2", show_default=True, help="A name in policies/products.")
 @click.option("--state", metavar="DIR", help="State repository to start from (default: the shipped sample).")
 @click.option("--data", metavar="DIR", help="Where everything is kept; state survives a restart with the same DIR.")
-@click.option("--time-scale", type=click.FloatRange(0.001, 1.0), envvar="BELAY_TIME_SCALE", help="Shortens waits.")
+@click.option("--time-scale", type=click.FloatRange(0.001, 1.0), envvar="BELAY_TIME_SCALE",
+              show_envvar=True, help="Shortens waits.")  # fmt: skip
 @click.option("--training", is_flag=True, help="Pods whose command is `belay train` run it (needs PyTorch).")
 @fails_clearly
 def up(nodes: int, product: str, state: str | None, data: str | None, time_scale: float | None, training: bool) -> None:

@@ -243,9 +243,17 @@ def _watch(
 
 def _stream(inputs: Mapping[str, Any], every: float, take: Callable[[PlannedCluster], None]) -> None:
     from engine.cli.inputs import cluster_planner
-    from engine.cli.watching import stream
+    from engine.cli.output import plain
+    from engine.cli.watching import MissingPassNotes, stream
 
-    stream(inputs["kubeconfig"], cluster_planner(inputs), take, every=every)
+    notes = MissingPassNotes()
+
+    def take_with_note(planned: PlannedCluster) -> None:
+        if note := notes.due(planned.note, planned.plan.now):
+            click.echo(plain(note), err=True)
+        take(planned)
+
+    stream(inputs["kubeconfig"], cluster_planner(inputs), take_with_note, every=every)
 
 
 def _print_document(value: object, output: str) -> None:

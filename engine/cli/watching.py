@@ -23,6 +23,8 @@ Read = Callable[[Kube], Awaitable[T]]
 _TICK: Final = 1.0
 #: A reading that took long is followed by a pause of as long: a large cluster is asked half of the time at most.
 _SHARE: Final = 1.0
+#: Seconds after which a stream says again that no pass comes.
+_NOTE_SECONDS: Final = 60.0
 _LEAVE: Final = ("q", "Q", "\x03")
 
 
@@ -69,6 +71,23 @@ def stream(kubeconfig: str | None, read: Read[T], take: Callable[[T], None], *, 
             sys.stdout.flush()
 
     with_kube(kubeconfig, run)
+
+
+class MissingPassNotes:
+    """When a stream of changes says that no pass comes: at once, every minute while it lasts, and when it is over."""
+
+    def __init__(self) -> None:
+        self._said: float | None = None
+
+    def due(self, note: str, now: float) -> str:
+        """What to say after a reading at ``now`` (Unix seconds), whose note is empty while passes come."""
+        if not note:
+            over, self._said = self._said is not None, None
+            return "Passes come again." if over else ""
+        if self._said is not None and now - self._said < _NOTE_SECONDS:
+            return ""
+        self._said = now
+        return note
 
 
 def in_place() -> bool:

@@ -25,7 +25,7 @@ from engine.controller.triggers import Triggers
 from engine.kube import Kube, KubeError, cancel_all
 from engine.kube.lease import Lease
 from engine.observe.resources import WATCHED, Watched
-from engine.settings import Settings, from_environment, warn
+from engine.settings import Settings, from_environment, kube_variables, warn
 from engine.source import GitSource
 from engine.source import configuration as source_configuration
 from engine.source.git import stop_all
@@ -291,7 +291,9 @@ async def _serve(settings: Settings) -> None:
 
     application = Celery("belay-controller", set_as_current=False)
     application.config_from_object(configuration(settings))
-    async with Kube.from_config(settings.kubeconfig or None, settings.context or None) as kube:
+    async with Kube.from_config(
+        settings.kubeconfig or None, settings.context or None, kube_variables(settings)
+    ) as kube:
         controller = Controller(
             settings,
             kube,

@@ -30,7 +30,7 @@ from engine.log import get, in_pass
 from engine.metrics import counter_name
 from engine.model.actions import kind_of
 from engine.model.freshness import Hindrance
-from engine.settings import Settings
+from engine.settings import Settings, kube_variables
 from engine.store import (
     BatchResult,
     Keyring,
@@ -63,7 +63,7 @@ class Worker:
     """What the tasks of one process share. Made after the fork, on first use; safe for tasks in several threads."""
 
     def __init__(self, settings: Settings, send: Callable[[str, str], None]) -> None:
-        kube = Kube.from_config(settings.kubeconfig or None, settings.context or None)
+        kube = Kube.from_config(settings.kubeconfig or None, settings.context or None, kube_variables(settings))
         self.set_up(settings, send, connect(settings.redis_url), kube)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()

@@ -13,7 +13,7 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,25 @@ Loader = Callable[[], Endpoint]
 """Reads the credentials again; blocking, so it runs in a thread."""
 
 
-def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
+def loader(kubeconfig: str | None = None, context: str | None = None, variables: Sequence[str] = ()) -> Loader:
     """A loader for the given kubeconfig; without one: $KUBECONFIG, then ~/.kube/config, then the pod's service
-    account.
+    account. Errors name the ``variables`` that gave file and context.
     """
+    found = _loader(kubeconfig, context)
 
+    def load() -> Endpoint:
+        try:
+            return found()
+        except InputError as error:
+            if not variables:
+                raise
+            where, hint = f"{', '.join(variables)} {error.where}", f"Correct {' and '.join(variables)}."
+            raise InputError(error.message, where=where, hint=hint) from error
+
+    return load
+
+
+def _loader(kubeconfig: str | None, context: str | None) -> Loader:
     def load() -> Endpoint:
         import yaml
         from kubernetes.client import Configuration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -35,9 +35,14 @@ class KubeReader:
         self._transport = transport or Transport(load)
 
     @classmethod
-    def from_config(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """The cluster of a kubeconfig; without one $KUBECONFIG, ~/.kube/config, then the pod's service account."""
-        return cls(loader(kubeconfig, context))
+    def from_config(
+        cls, kubeconfig: str | None = None, context: str | None = None, variables: Sequence[str] = ()
+    ) -> Self:
+        """The cluster of a kubeconfig; without one $KUBECONFIG, ~/.kube/config, then the pod's service account.
+
+        ``variables`` gave file and context; errors name them.
+        """
+        return cls(loader(kubeconfig, context, variables))
 
     async def __aenter__(self) -> Self:
         await self._transport.open()

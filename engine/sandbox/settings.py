@@ -70,7 +70,7 @@ def time_scale(value: float | str | None, environment: Mapping[str, str] = os.en
     if not 0.0 < number <= 10.0:
         raise InputError(
             f"{text!r} is not a time scale",
-            where="--time-scale",
+            where=f"${TIME_SCALE_ENV}" if value is None else "--time-scale",
             hint="Give a number above 0 and at most 10; 1 is real time.",
         )
     return number

@@ -40,7 +40,7 @@ from engine.serve.console.viewers import rules as access_rules
 from engine.serve.engine_client import EngineClient
 from engine.serve.grpc.server import serving
 from engine.serve.slow_connections import SlowConnections
-from engine.settings import Settings, from_environment, warn
+from engine.settings import Settings, from_environment, kube_variables, warn
 from engine.store import StoreUnavailable, connect
 
 SECRET_VARIABLE = "BELAY_WEBHOOK_SECRET"
@@ -325,7 +325,9 @@ async def _answers(command: Sequence[str], stack: AsyncExitStack) -> Answers | N
 async def _cluster(settings: Settings, stack: AsyncExitStack) -> Kube | None:
     """A connection for the page; None where no cluster is configured."""
     try:
-        return await stack.enter_async_context(Kube.from_config(settings.kubeconfig or None, settings.context or None))
+        return await stack.enter_async_context(
+            Kube.from_config(settings.kubeconfig or None, settings.context or None, kube_variables(settings))
+        )
     except BelayError as error:
         _log.warning("the page will not show the cluster's status", reason=str(error))
         return None

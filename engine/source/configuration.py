@@ -16,13 +16,33 @@ from engine.wire.sourceinfo import FollowedRepository
 FILE_SECONDS: Final = 1.0
 """Seconds between checks of the document's file."""
 _log = log.get("controller")
+#: The variable that holds a field of the Source document where no document is given.
+_VARIABLES: Final = {
+    "Source spec.url": "BELAY_SOURCE_URL",
+    "Source spec.branch": "BELAY_SOURCE_BRANCH",
+    "Source spec.path": "BELAY_SOURCE_PATH",
+    "Source spec.interval": "BELAY_SOURCE_INTERVAL",
+    "Source spec.verify": "BELAY_SOURCE_VERIFY, BELAY_SOURCE_SIGNERS",
+    "Source spec.verify.anchor": "BELAY_SOURCE_ANCHOR",
+    "Source spec.verify.repository": "BELAY_SOURCE_REPOSITORY",
+    "Source spec.verify.allowRewriteTo": "BELAY_SOURCE_REWRITE",
+}
 
 
 def source_of(settings: Settings) -> GitSource | None:
     """The source that the settings name, None when they name none. Raises InputError for an invalid one."""
     if not settings.source_url:
         return None
-    config = SourceConfig(
+    try:
+        return GitSource(_config_of(settings), settings.data_folder / "git")
+    except InputError as error:
+        if settings.source_file or error.where not in _VARIABLES:
+            raise
+        raise InputError(error.message, where=_VARIABLES[error.where], hint=error.hint) from error
+
+
+def _config_of(settings: Settings) -> SourceConfig:
+    return SourceConfig(
         url=settings.source_url,
         branch=settings.source_branch,
         path=settings.source_path,
@@ -35,7 +55,6 @@ def source_of(settings: Settings) -> GitSource | None:
         require_trailer=settings.source_trailer,
         allow_rewrite_to=settings.source_rewrite,
     )
-    return GitSource(config, settings.data_folder / "git")
 
 
 def source_info(source: GitSource | None) -> FollowedRepository:

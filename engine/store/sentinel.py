@@ -117,4 +117,5 @@ def _refused(url: str, why: str) -> BelayError:
     """``url`` is shown from its hosts on: whatever stands before the last @ may be a password."""
     _, at, places = url.rpartition("@")
     shown = f"{'rediss' if url.startswith('rediss') else 'redis'}+sentinel://***@{places}" if at else url
-    return BelayError(f"{ascii(redact(shown)[:200])[:300]} is not a usable Redis URL: {why}", hint=_SHAPE)
+    text = f"{ascii(redact(shown)[:200])[:300]} is not a usable Redis URL: {why}"
+    return BelayError(text, where="BELAY_REDIS_URL", hint=_SHAPE)

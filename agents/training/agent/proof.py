@@ -26,9 +26,9 @@ def read_secret(path: str) -> bytes:
     try:
         found = Path(path).read_bytes()[:4096].strip()
     except OSError as error:
-        raise ValueError(f"--secret-file {path}: {error.strerror}") from None
+        raise ValueError(f"--secret-file ({VARIABLE}) {path}: {error.strerror}") from None
     if len(found) < LEAST:
-        raise ValueError(f"--secret-file {path} holds {len(found)} bytes; a secret needs at least {LEAST}")
+        raise ValueError(f"--secret-file ({VARIABLE}) {path} holds {len(found)} bytes; a secret needs at least {LEAST}")
     return found
 
 

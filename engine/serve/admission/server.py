@@ -29,7 +29,7 @@ from engine.serve.admission.certificates import Certificate, SelfMadeCertificate
 from engine.serve.admission.rules import WriteRequest, concerned, needs_node, refusal
 from engine.serve.http import UNREADABLE, address
 from engine.serve.slow_connections import SlowConnections
-from engine.settings import from_environment, warn
+from engine.settings import Settings, from_environment, kube_variables, warn
 
 _log = log.get("admission")
 CONFIGURATION: Final = "belay-admission"
@@ -260,17 +260,20 @@ def main(listen: str, certificates: str) -> int:
     settings = from_environment()
     log.configure(settings.log_level, "admission")
     warn(_log)
-    asyncio.run(_serve(host, port, certificates, settings.kubeconfig or None, settings.context or None))
+    asyncio.run(_serve(host, port, certificates, settings))
     return 0
 
 
-async def _serve(host: str, port: int, folder: str, kubeconfig: str | None, context: str | None) -> None:
+async def _serve(host: str, port: int, folder: str, settings: Settings) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     certificate: Certificate = ServingCertificate(Path(folder)) if folder else SelfMadeCertificate(socket.gethostname())
     async with AsyncExitStack() as stack:
-        kube = await stack.enter_async_context(Kube.from_config(kubeconfig, context))
+        named = kube_variables(settings)
+        kube = await stack.enter_async_context(
+            Kube.from_config(settings.kubeconfig or None, settings.context or None, named)
+        )
         server = AdmissionServer(NodesOfPods(kube))
         runner = web.AppRunner(server.application(), access_log=None, handle_signals=False, shutdown_timeout=5.0)
         await runner.setup()

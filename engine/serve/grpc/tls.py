@@ -114,14 +114,20 @@ class Certificates:
     def _read(self) -> tuple[bytes, bytes, bytes]:
         stamps = self._stamps()
         found = []
-        for file in (self._files.key, self._files.certificate, self._files.authority):
+        named = (
+            ("BELAY_GRPC_TLS_KEY", self._files.key),
+            ("BELAY_GRPC_TLS_CERT", self._files.certificate),
+            ("BELAY_GRPC_TLS_CA", self._files.authority),
+        )
+        for variable, file in named:
+            where = f"{variable} {file}"
             try:
                 with file.open("rb") as source:
                     data = source.read(_MAX_BYTES)
             except OSError as error:
-                raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from error
+                raise InputError(f"cannot be read: {error.strerror or error}", where=where) from error
             if b"-----BEGIN " not in data:
-                raise InputError("is not a PEM file", where=str(file))
+                raise InputError("is not a PEM file", where=where)
             found.append(data)
         self._seen = stamps
         return found[0], found[1], found[2]
@@ -130,7 +136,8 @@ class Certificates:
         try:
             found = [file.stat() for file in self._files]
         except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror or error}", where=str(error.filename)) from error
+            where = f"BELAY_GRPC_TLS_CERT, BELAY_GRPC_TLS_KEY, BELAY_GRPC_TLS_CA {error.filename}"
+            raise InputError(f"cannot be read: {error.strerror or error}", where=where) from error
         return tuple((stat.st_mtime_ns, stat.st_size) for stat in found)
 
 
