@@ -292,6 +292,10 @@ def test_jobs_are_shown_as_clusterd_shows_them() -> None:
     peer_tables.compare(table, {state.state: shown(state.do) for state in table.states})
 
 
+def test_without_jobs_the_statistic_counts_none() -> None:
+    assert tell(observe([]))["current-job-statistic"]["data"] == {"data": "[]", "totalJob": "0"}
+
+
 def test_faults_and_recoveries_are_counted_once_each() -> None:
     one = JobStatistic("a")
     for at, status in enumerate(["running", "running", "failed", "failed", "pending", "running", "running", "failed"]):

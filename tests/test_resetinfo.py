@@ -41,8 +41,8 @@ def test_an_untouched_config_map_gets_every_field_in_its_order() -> None:
     ("word", "changed"),
     [
         ("flush", {"FaultFlushing": True, "RankList": []}),
-        ("restart", {"RetryTime": 4}),
-        ("podReschedule", {"RetryTime": 4, "GracefulExit": 0}),
+        ("restart", {"RetryTime": 4, "RankList": [], "RestartFaultProcess": False}),
+        ("podReschedule", {"RetryTime": 4, "RankList": [], "GracefulExit": 0}),
         ("gracefulExit", {"GracefulExit": 1}),
         ("clear", {"RankList": [], "FaultFlushing": False, "GracefulExit": 0, "RestartFaultProcess": False}),
     ],

@@ -159,7 +159,8 @@ def test_faults_of_310_chips_are_under_the_key_of_310p() -> None:
 
 
 def test_a_node_report_comes_back_and_a_changed_one_is_refused() -> None:
-    cm = nodeinfo.build("n1", [NodeDevice("CPU", 1, ("00000011",), "SeparateFault")], "UnHealthy", 1788249598.0)
+    cm = nodeinfo.build("n1", [NodeDevice("CPU", 1, ("00000011",), "SeparateFault")], "UnHealthy", 1788249598.7)
+    assert cm["data"]["updateTime"] == "2026-09-01T07:59:58Z", "whole seconds, as NodeD writes them"
     report = nodeinfo.parse(cm)
     assert (report.node, report.status, report.devices[0].codes) == ("n1", "UnHealthy", ("00000011",))
     cm["data"]["NodeInfo"] = cm["data"]["NodeInfo"].replace("00000011", "00000012")

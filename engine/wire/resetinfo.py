@@ -184,10 +184,12 @@ def _change(body: Mapping[str, Any], signal: str, ranks: Iterable[int]) -> dict[
     if signal == "fault":
         listed = [_rank({"RankId": rank, "Status": "fault"}) for rank in sorted(set(ranks))]
         return {"RankList": listed, "FaultFlushing": False, "RestartFaultProcess": True}
+    # An agent restarts its processes once no listed rank is faulty: with the faults that led here it would wait on.
     if signal == "restart":
-        return {"RetryTime": body["RetryTime"] + 1}
+        over = {"RankList": [], "FaultFlushing": False, "RestartFaultProcess": False}
+        return {**over, "RetryTime": body["RetryTime"] + 1}
     if signal == "podReschedule":
-        return {"RetryTime": body["RetryTime"] + 1, "GracefulExit": 0}
+        return {"RankList": [], "RetryTime": body["RetryTime"] + 1, "GracefulExit": 0}
     if signal == "gracefulExit":
         return {"GracefulExit": 1}
     if signal == "clear":
