@@ -238,7 +238,7 @@ def test_errors_are_ours_and_hold_no_password() -> None:
     assert "hunter2" not in str(failure.value)
     with pytest.raises(BelayError, match="not a Redis URL") as wrong:
         connect("http://user:hunter2@host")
-    assert "hunter2" not in str(wrong.value)
+    assert "hunter2" not in str(wrong.value) and "BELAY_REDIS_URL" in str(wrong.value)
 
 
 def test_fields_name_objects() -> None:

@@ -17,6 +17,7 @@ from engine.model.plan import Plan, PruneHold
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.plan.sync import pruning
+from engine.status.conditions import StatusCondition, conditions, standing
 from tests.simworld import A2, Node, World
 
 DIGITS = set("0123456789abcdef")
@@ -360,6 +361,23 @@ def test_a_job_of_another_name_is_called_renamed_and_one_of_another_file_is_not_
     assert said.file == "desired/AscendJob-new.yaml" and said.severity == "warning"
     world.push(tree(job("new", workers=0, chips=1), job("different", workers=1)))
     assert [d for d in world.step().diagnostics if d.field == "metadata.name"] == []
+
+
+def test_what_is_held_back_is_not_in_force_and_the_status_says_until_when() -> None:
+    world = running(*JOBS)
+    world.push(tree())
+    result = world.step()
+    everything = StatusCondition("Applied", "True", "Everything", "all of it is in force")
+    stands = standing(result, world.observer.observed(), ())
+    said = {
+        one.type: one
+        for one in conditions([StatusCondition("Ready", "True", "Reconciled")], everything, result, stands)
+    }
+    assert len(stands.held) == len(result.deferred) > 0
+    for kind in ("Applied", "Ready"):
+        assert (said[kind].status, said[kind].reason) == ("False", "HeldBack")
+        assert f"{len(stands.held)} held back" in said[kind].message and "until" in said[kind].message
+    assert said["PruneHeld"].message.endswith("lets it be done") and "Belay-Confirm: " in said["PruneHeld"].message
 
 
 def test_a_larger_budget_releases_the_set() -> None:

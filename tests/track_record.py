@@ -73,6 +73,7 @@ PROMISES = (
         "No token reaches beyond its node",
         "With admission, an agent's token changes what belongs to its own node; orders can be signed.",
         (
+            "test_doors.py::test_every_verb_on_every_resource_does_what_the_table_says",
             "test_admission.py::test_an_agent_writes_the_reports_of_its_node_only",
             "test_admission.py::test_an_agent_annotates_pods_of_its_node",
             "test_admission.py::test_an_agent_changes_what_device_plugins_write_on_its_own_node",
@@ -124,6 +125,106 @@ BREACHES = (
         "An object of Belay's kinds whose deletion the API server refused went on saying Ready",
         "objects that Git no longer declares were not judged",
         "test_document_conditions.py::test_an_object_whose_deletion_is_refused_is_not_ready",
+    ),
+    Breach(
+        "One node's token changed the image of any pod, `coredns` and any Node",
+        "RBAC knows no names, and what checks them was optional",
+        "test_doors.py::test_every_verb_on_every_resource_does_what_the_table_says",
+    ),
+    Breach(
+        "The engine's account ended pods of `kube-system`, and a server took the Lease that the engine works by",
+        "admission looked at creations and changes of a few kinds",
+        "test_admission.py::test_a_real_api_server_keeps_accounts_to_their_own",
+    ),
+    Breach(
+        "Policies of newer API servers let the engine write Services of `kube-system`, and agents set finalizers",
+        "they listed kinds and parts, and a new one was missing",
+        "test_doors.py::test_every_verb_on_every_resource_does_what_the_table_says",
+    ),
+    Breach(
+        "Pods of `kube-system` with Volcano's scheduler name were placed, and evicted from failed nodes",
+        "whether a pod is Belay's was asked by its scheduler's name alone",
+        "properties/test_bystanders.py::test_no_action_is_about_a_pod_of_another_scheduler_or_of_the_system",
+    ),
+    Breach(
+        "Deletions that were held back for an hour counted as in force",
+        "`Applied` came from reading Git",
+        "test_sync_pruning.py::test_what_is_held_back_is_not_in_force_and_the_status_says_until_when",
+    ),
+    Breach(
+        "A pool's selector with one wrong letter took all its nodes away without a word",
+        "nothing compared a pool with what it was",
+        "test_pools.py::test_a_selector_that_loses_all_its_nodes_is_reported_until_it_is_mended",
+    ),
+    Breach(
+        "A wrong product had the engine order the reset of the wrong ring; only the agent refused",
+        "the product was believed against the nodes' own reports",
+        "test_pools.py::test_a_product_that_the_nodes_contradict_is_an_error_and_resets_nothing",
+    ),
+    Breach(
+        "A queue below its use and budgets of zero came into force without a word",
+        "values were checked by type alone",
+        "test_pools.py::test_limits_of_zero_are_warnings_at_push",
+    ),
+    Breach(
+        "Running pods kept an older template and nothing said so",
+        "templates of pods were not compared",
+        "test_template_changes.py::test_running_pods_of_an_older_template_are_reported_until_they_restart",
+    ),
+    Breach(
+        "A job named `on` became another job",
+        "YAML 1.2 reads a text where Kubernetes reads a boolean",
+        "test_validate.py::test_a_name_that_kubernetes_reads_as_another_type_is_refused_with_the_hint_to_quote_it",
+    ),
+    Breach(
+        "A client of another job took 95 of 100 orders meant for a job's proxy",
+        "the answer of the check was not used",
+        "training/test_bus.py::test_the_stream_of_another_jobs_member_cannot_be_taken",
+    ),
+    Breach(
+        "A stranger joined a training job as a node: 4 steps done instead of 160",
+        "nodes proved nothing to each other",
+        "training/test_proof.py::test_a_stranger_is_sent_a_fresh_number_at_most_and_never_joins",
+    ),
+    Breach(
+        "A container had a file mounted outside its root",
+        "the target was checked by a descriptor, and mounted on by its name",
+        "test_oci_mount_race.py::test_a_link_put_at_the_target_meanwhile_leads_nowhere",
+    ),
+    Breach(
+        "`belay checkpoint verify` and `convert` waited for ever at a pipe",
+        "files were opened before they were looked at",
+        "training/test_checkpoint_sets.py::test_a_pipe_among_the_files_is_named_and_waited_for_by_no_verb",
+    ),
+    Breach(
+        "`belay checkpoint prune` renamed a set that is a link, and ended with an error",
+        "links were taken for folders",
+        "training/test_checkpoint_sets.py::test_of_a_set_that_is_a_link_only_the_link_is_removed",
+    ),
+    Breach(
+        "Megatron's drop-in ran code from checkpoints where torch 2.6 does not",
+        "its default was that of older versions",
+        "training/test_checkpoint_mindio_acp.py::test_megatron_loads_code_where_its_torch_does_so_unasked",
+    ),
+    Breach(
+        "A server that admits few callers relayed an anonymous call to one that admits all",
+        "it was judged by the serving server alone",
+        "test_grpc_access.py::test_a_server_relays_only_what_it_would_admit_itself",
+    ),
+    Breach(
+        "One viewer held all streams of the console",
+        "nothing was kept for others",
+        "test_console_changes.py::test_one_viewer_leaves_streams_for_others",
+    ),
+    Breach(
+        "Commands ended in a traceback where their output was closed",
+        "the stream was flushed without being there",
+        "test_validate.py::test_a_closed_stream_is_no_bug",
+    ),
+    Breach(
+        "Redis out of memory wrote one traceback a timer",
+        "errors of the broker were logged whole",
+        "test_log.py::test_a_redis_that_refuses_leaves_no_traceback",
     ),
 )
 
