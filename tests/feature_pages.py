@@ -6,9 +6,13 @@ planner. Parts are named by the roles and flags of the code, and pages by their 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
+from agents.drivers.dcmi.family import family
+from agents.exporter import groups
+from agents.exporter.chips import Machine
+from agents.runtime.install import GENERAL, TYPES
 from engine.documents import Desired, Product, VNPUTemplates
 from engine.load import load
 
@@ -29,6 +33,27 @@ must all be idle.
 MindCluster's overview allows static vNPUs on fewer products (not on A2 and A3 training servers), and dynamic ones on
 the Atlas 300I Pro, 300V and 300V Pro only. Its newer device plugin and scheduler cut A2 and A3 chips too, and Belay
 follows those. Features for training only and for inference only do not mix in one job.
+
+## Which product has which metrics
+
+Chips decide which groups of [metrics](../metrics.md) the exporter has; *some* depends on the server's board. Every
+product has {always}. MindCluster's documentation leaves the Atlas 800I A3
+out of its lists; its exporter goes by the chips, as Belay's does, so that server has what other A3 servers have.
+
+| product | {groups} |
+|---|{lines}
+{metrics}
+
+## Which product needs which container runtime
+
+`belay runtime install --install-type TYPE` chooses the list of files of the host that containers get beside their
+chips (`policies/runtime/`). Without it, the runtime is installed for every other product.
+
+| type | products | list |
+|---|---|---|
+{types}
+
+The types A500A2 and A200IA2 add the libraries of their system: Ubuntu or openEuler, by `/etc/os-release`.
 
 ## Resource names of vNPUs
 
@@ -142,6 +167,11 @@ def page(made: str) -> str:
         made=made,
         modes=" | ".join(MODES.values()),
         products="\n".join(_product(desired, one) for one in servers(desired)),
+        always=", ".join(f"`{name}`" for name in ALWAYS),
+        groups=" | ".join(f"`{name}`" for name in by_chip()),
+        lines="---|" * len(by_chip()),
+        metrics="\n".join(_metrics(one) for one in servers(desired)),
+        types="\n".join(install_types()),
         sizes="\n".join(f"| {_chips(one)} | {_sizes(one)} |" for _, one in sorted(desired.families.items())),
         features="\n".join(_row(one) for one in FEATURES),
     )
@@ -153,13 +183,60 @@ def _product(desired: Desired, one: Product) -> str:
     return _table_row(*cells, *(YES if can else NO for can in vnpu), together(one))
 
 
-def _chips(family: VNPUTemplates) -> str:
-    names = {name for row in family.spec.chips for name in row.chip_names}
-    return f"{family.spec.family}" + (f" ({', '.join(sorted(names))})" if names - {family.spec.family} else "")
+ALWAYS: Final = ("version", "utilization", "npu", "nodeBase", "text")
+#: Boards and main boards of a family, one of each kind that the exporter distinguishes.
+_A2_SERVER, _A2_CARD = (0x30, 0), (0x28, 0)
+_BOARDS: Final[Mapping[str, tuple[tuple[int, int], ...]]] = {
+    "atlas-800i-a2-card": (_A2_SERVER, _A2_CARD),
+    "atlas-350-8": ((0, 0x68),),
+    "atlas-350-16": ((0, 0x68),),
+    "atlas-350-4p-8": ((0, 0x6C),),
+    "atlas-350-4p-16": ((0, 0x6C),),
+    "atlas-850": ((0, 0x07), (0, 0x23), (0, 0x44)),
+    "atlas-850-superpod": ((0, 0x07), (0, 0x23), (0, 0x44)),
+    "atlas-950-superpod": ((0, 0x07), (0, 0x23), (0, 0x44)),
+}
 
 
-def _sizes(family: VNPUTemplates) -> str:
-    return ", ".join(f"{one.name} → `{family.spec.resource_prefix}{one.suffix}`" for one in family.spec.templates)
+def by_chip() -> list[str]:
+    """The groups that not every product has."""
+    return [group.name for group in groups.DEFAULTS if group.name not in ALWAYS]
+
+
+def machines(product: Product) -> list[Machine]:
+    """A server of a product with each kind of board that it may have."""
+    chip = product.spec.chip_names[0]
+    # chips of A3 servers are known by their board alone
+    found = _BOARDS.get(product.name, ((0xB0 if chip.startswith("910_93") else 0x30, 0),))
+    return [
+        Machine(family=family(chip, board), board=board, mainboard=mainboard, driver="", chips=())
+        for board, mainboard in found
+    ]
+
+
+def _metrics(product: Product) -> str:
+    cells = [product.spec.title]
+    for name in by_chip():
+        answers = {groups.supported(name, one) for one in machines(product)}
+        cells.append("some" if len(answers) > 1 else YES if answers == {True} else NO)
+    return _table_row(*cells)
+
+
+def install_types() -> list[str]:
+    """The types of installations of the container runtime, and the one for all other products."""
+    rows = [_table_row(f"`{kind}`", products, f"`base.list_{kind}`") for kind, products in TYPES.items()]
+    return [*rows, _table_row(f"none, or `{GENERAL}`", "every other", "`base.list`")]
+
+
+def _chips(templates: VNPUTemplates) -> str:
+    names = {name for row in templates.spec.chips for name in row.chip_names}
+    more = f" ({', '.join(sorted(names))})" if names - {templates.spec.family} else ""
+    return f"{templates.spec.family}{more}"
+
+
+def _sizes(templates: VNPUTemplates) -> str:
+    prefix = templates.spec.resource_prefix
+    return ", ".join(f"{one.name} → `{prefix}{one.suffix}`" for one in templates.spec.templates)
 
 
 def _row(one: Feature) -> str:

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from agents.node.__main__ import _parser as agent_parser
+from agents.runtime.install import TYPES, Host, InstallOptions
+from agents.runtime.install import _lists as shipped_lists
 from engine.documents import Desired, Product
 from engine.load import load
 from engine.model.actions import BindPod
@@ -17,7 +19,8 @@ from tests import feature_pages, vnpusim, vnpuworld, worlds
 from tests.feature_pages import FEATURES, NO, YES
 from tests.simworld import A2, INFER, Node, World
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 TASKS = sorted(page.stem for page in (DOCS / "tasks").glob("*.md") if page.name != "README.md")
 SHIPPED: Desired = load({}, has_git=False).desired
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -54,6 +57,64 @@ def chips_of(world: World) -> dict[str, str]:
 def served(world: vnpusim.VNPUWorld) -> int:
     """Pods that hold a vNPU."""
     return len({vnpu.used_by for node in world.nodes.values() for vnpu in node.vnpus if vnpu.used_by})
+
+
+#: Groups beyond those that every product has, of one product of each kind; MindCluster's exporter decides so too.
+METRICS = {
+    "Atlas 200I SoC A1": {"ddr", "vnpu"},
+    "Atlas 800 training server (model 9000/9010), half populated": {"ddr", "hbm", "roce", "optical", "network"},
+    "Atlas 800T A2, Atlas 900 A2 PoD, Atlas 800I A2, A200I A2 Box": {
+        "hbm",
+        "hccs",
+        "pcie",
+        "roce",
+        "optical",
+        "network",
+    },
+    "Atlas 800T A3, Atlas 800I A3, A200T A3 Box8": {"sio", "hbm", "hccs", "roce", "optical", "network"},
+    "Atlas 9000 A3 SuperPoD": {"sio", "hbm", "hccs", "roce", "optical", "network"},
+    "Atlas 350 without interconnect, 8 cards": {"sio", "hbm", "pcie", "ub"},
+    "Atlas 350 with 4P mesh, 16 cards": {"sio", "hbm", "pcie", "network", "ub"},
+}
+
+
+def table_of(head: str) -> list[dict[str, str]]:
+    """The rows of the table whose first line begins so, by the words of that line."""
+    lines = (DOCS / "reference/features.md").read_text().splitlines()
+    at = next(number for number, text in enumerate(lines) if text.startswith(head))
+    names, rows = _cells(lines[at]), []
+    for text in lines[at + 2 :]:
+        if not text.startswith("|"):
+            break
+        rows.append(dict(zip(names, _cells(text), strict=True)))
+    return rows
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip().strip("`") for cell in row.strip("|").split("|")]
+
+
+def test_each_product_has_the_metrics_of_the_page() -> None:
+    rows = {row["product"]: row for row in table_of("| product | `ddr`")}
+    assert set(rows) == {one.spec.title for one in feature_pages.servers(SHIPPED)}
+    for product, wanted in METRICS.items():
+        assert {name for name, cell in rows[product].items() if cell == YES} == wanted, product
+    cards = rows["Atlas 800I A2 variants and Atlas 300I A2 cards without HCCS"]
+    assert {name for name, cell in cards.items() if cell == "some"} == {"roce", "optical", "network"}
+
+
+def test_each_type_of_the_container_runtime_installs_the_list_of_the_page(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text("ID=ubuntu\n")
+    rows = {row["type"]: row for row in table_of("| type | products")}
+    assert {kind for kind in rows if not kind.startswith("none")} == set(TYPES)
+    for kind, row in rows.items():
+        options = InstallOptions(kind=None if kind.startswith("none") else kind)
+        shipped = (ROOT / "policies/runtime" / row["list"]).read_bytes()
+        assert shipped_lists(options, Host(tmp_path))["base.list"].startswith(shipped), kind
+    (soc,) = [one for one in feature_pages.servers(SHIPPED) if one.name == "atlas-200i-soc-a1"]
+    assert rows["A200ISoC"]["products"] == soc.spec.title
+    assert "/etc/hdcBasic.cfg" in (ROOT / "policies/runtime" / rows["A200ISoC"]["list"]).read_text()
 
 
 @pytest.mark.parametrize("page", TASKS)

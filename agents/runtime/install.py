@@ -41,7 +41,14 @@ from agents.runtime.installed import (
 )
 from agents.runtime.tables import policies
 
-TYPES: Final = ("A500", "A200", "A200ISoC", "A500A2", "A200IA2")
+TYPES: Final[Mapping[str, str]] = {
+    "A500": "Atlas 500 (model 3000)",
+    "A200": "Atlas 200 (RC mode)",
+    "A200ISoC": "Atlas 200I SoC A1",
+    "A500A2": "Atlas 500 A2",
+    "A200IA2": "Atlas 200I A2 and Atlas 200I DK A2 (RC mode)",
+}
+"""Products whose containers need more of their host than chips, by name in ``--install-type``; each has a list."""
 #: What the shipped list is called beside one that was edited; the runtime reads only names that end with .list.
 _NEW: Final = ".new"
 GENERAL: Final = "general"
