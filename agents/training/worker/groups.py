@@ -160,7 +160,7 @@ class _Forming:
         self.rank, self.world = active.index(groups.rank), len(active)
         self.store = CoordinatorStore(groups.control, generation)
         self.group: Any = None
-        self.error: BaseException | None = None
+        self.error: str | None = None
         self._generation = generation
         self._control = groups.control
         self._groups = groups
@@ -181,7 +181,8 @@ class _Forming:
                 store = FormingStore(self._control, self._generation, self.rank, self.world)
                 self.group = groups.make(dist.PrefixStore(f"gloo/{self._generation}", store), self.rank, self.world)
         except BaseException as error:
-            self.error = error
+            # not the exception: its frames hold the device of the group, and this object holds it
+            self.error = f"{type(error).__name__}: {error}"
         finally:
             self._done.set()
 
