@@ -36,7 +36,7 @@ class CoordinatorHost:
     """Runs in one process of the job, alone or beside the agent of a node.
 
     ``report`` is called with a recovery when all ranks train again, ``keep`` once they have finished a step or the job
-    ends before that.
+    ends before that. ``orders``: what another one than the coordinator decides, such as a smaller job.
     """
 
     def __init__(
@@ -45,11 +45,12 @@ class CoordinatorHost:
         limits: Limits,
         report: Callable[[Recovery], None],
         keep: Callable[[Recovery], None] = lambda recovery: None,
+        orders: Callable[[Coordinator, float], list[CoordinatorCommand]] = lambda coordinator, now: [],
     ) -> None:
         self.coordinator = Coordinator(places, limits)
         self.rendezvous = Rendezvous()
         self.ended: EndJob | None = None
-        self._report, self._keep = report, keep
+        self._report, self._keep, self._orders = report, keep, orders
         self._generation = 0
         self._stepping: Recovery | None = None
         self._unreadable = 0
@@ -93,17 +94,10 @@ class CoordinatorHost:
         """A node was lost."""
         return self._carry_out(self.coordinator.node_lost(node, why, now))
 
-    def shrink(self, nodes: list[int], why: str, now: float) -> list[Outgoing]:
-        """An order to go on without these nodes."""
-        return self._carry_out(self.coordinator.shrink(nodes, why, now))
-
-    def grow(self, now: float) -> list[Outgoing]:
-        """An order to go on with all nodes that are there again."""
-        return self._carry_out(self.coordinator.grow(now))
-
     def tick(self, now: float) -> list[Outgoing]:
-        """Check the time limits."""
-        return self._carry_out(self.coordinator.tick(now))
+        """Check the time limits, and carry out orders."""
+        ordered = self._orders(self.coordinator, now)
+        return self._carry_out([*ordered, *self.coordinator.tick(now)])
 
     def take(self, messages: list[tuple[Message, bytes]], now: float) -> list[Outgoing]:
         """Messages that arrived together: ranks that died together are one fault. One that cannot be read is named and

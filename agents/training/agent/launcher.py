@@ -18,6 +18,8 @@ from agents.training.agent.coordinator_host import CoordinatorHost, append_timel
 from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
 from agents.training.agent.node import Candidacy, NodeAgent
 from agents.training.agent.node_ranks import NodeSettings
+from agents.training.agent.orders import ClusterOrders
+from agents.training.agent.orders import of_environment as orders_of_environment
 from agents.training.agent.peers import Peers
 from agents.training.agent.proof import VARIABLE, read_secret
 from agents.training.agent.ranks import Ranks
@@ -246,9 +248,16 @@ def _agent(options: argparse.Namespace) -> int:
         look=min(LOOK, options.quiet_limit / 4),
     )
     reporters: list[Reporter] = []
+    orders: list[ClusterOrders] = []
 
     def lead() -> CoordinatorHost:
-        """The coordinator, which reports what it recovers."""
+        """The coordinator, which reports what it recovers, and takes orders where the job can be smaller."""
+        for former in orders:
+            former.close()
+        made = orders_of_environment(options.nproc) if options.least else None
+        orders[:] = [] if made is None else [made]
+        for one in orders:
+            one.start()
         for reporter in reporters:
             reporter.close()
         reporters[:] = [one for one in (of_environment(world, options.nproc),) if one is not None]
@@ -260,7 +269,7 @@ def _agent(options: argparse.Namespace) -> int:
             shrink=options.shrink_after if options.least else Limits.shrink,
             elected=bool(options.addresses),
         )
-        return CoordinatorHost(places, limits, report, record)
+        return CoordinatorHost(places, limits, report, record, *(one.turn for one in orders))
 
     def record(recovery: Recovery) -> None:
         append_timeline(recovery, options.timeline)
@@ -293,6 +302,8 @@ def _agent(options: argparse.Namespace) -> int:
     finally:
         for reporter in reporters:
             reporter.close()
+        for one in orders:
+            one.close()
 
 
 def _own_address(options: argparse.Namespace, env: dict[str, str]) -> str:

@@ -134,7 +134,7 @@ class Nodes(Generations):
         ]
 
     def shrink(self, nodes: Collection[int], why: str, now: float) -> list[CoordinatorCommand]:
-        """An order to go on without these nodes, which come back on the order `grow` only."""
+        """An order to go on without these nodes; those that are there come back on the order `grow` only."""
         lost = {node for node in nodes if node in set(self.places.values())} - self._given_up
         if not lost or self._closing or self.ended or self.generation == 0:
             return []
@@ -145,7 +145,8 @@ class Nodes(Generations):
             for one in self.members.values()
             if one.node in lost & self.nodes and one.phase is not Phase.ABSENT
         ]
-        self._ordered |= lost
+        # one that was lost is another process when it comes
+        self._ordered |= lost & self.nodes
         return [*self._go_on_without(lost, why, now), *ends]
 
     def grow(self, now: float) -> list[CoordinatorCommand]:
@@ -156,6 +157,16 @@ class Nodes(Generations):
             return []
         self._given_up -= back
         return self._begin(f"nodes {sorted(back)[:20]} take part again", now)
+
+    def lost(self) -> frozenset[int]:
+        """The nodes that were lost and have not come back."""
+        return frozenset(self._lost_nodes) | self._given_up
+
+    def training(self) -> frozenset[int] | None:
+        """The nodes that train; None while a rank of them does not."""
+        if any(one.phase not in (Phase.TRAINING, Phase.FINISHED) for one in self.members.values()):
+            return None
+        return frozenset(one.node for one in self.members.values())
 
     def unable(self, lost: Collection[int]) -> str:
         """Why the job does not go on without these nodes too; empty when it does."""
