@@ -92,6 +92,7 @@ SCRIPTS: dict[str, UserScript] = {
     "zero": UserScript("zero_schedule.py", every=3),
     # DDP
     "ddp": ddp("-"),
+    "ddp-inside": UserScript("ddp_inside.py"),
     "ddp-tied": ddp("tied"),
     "ddp-frozen": ddp("frozen"),
     "ddp-momentum-onecycle": ddp("momentum,onecycle"),

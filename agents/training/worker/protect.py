@@ -207,6 +207,7 @@ class _Session:
         self._formed = time.monotonic()
         self.buckets.enter(int(plan["step"]))
         self.randomness.step = int(plan["step"])
+        self._hand_over(plan, generation)
         return plan
 
     def _place(self, generation: int) -> None:
@@ -216,6 +217,26 @@ class _Session:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self.shares = Shares(shares(active, local, self.member.world)[self.rank], self.world, self.member.world)
         os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.world))
+
+    def _hand_over(self, plan: Message, generation: int) -> None:
+        """Give and take how DDP reduces and where loaders are, before the function is entered: a DDP that it makes
+        before it calls ``run.protect()`` must have the buckets that those of the other ranks have."""
+        donors = {int(receiver): int(donor) for receiver, donor in plan["donors"].items()}
+        me, step = self.rank, int(plan["step"])
+        if plan.get("checkpoint") and step:
+            left = json.loads(self.control.orders) if self.control.orders else []
+            found: list[Any] = [None] * self.world
+            dist.all_gather_object(found, self.buckets.orders or left)
+            self.buckets.orders = agreed(found, me)
+        if me in donors.values():
+            self._store_set(generation, f"orders/{me}", json.dumps(self.buckets.orders).encode())
+            self._store_set(generation, f"loaders/{me}", json.dumps(self.loaders.records).encode())
+        if me in donors:
+            store = self.groups.form(generation).store
+            self.buckets.orders = json.loads(store.get(f"belay/orders/{donors[me]}"))
+            self.loaders.records = json.loads(store.get(f"belay/loaders/{donors[me]}"))
+        elif not step:
+            self.loaders.records = {}
 
     def _finished_step(self) -> None:
         self.buckets.finished()
@@ -270,28 +291,14 @@ class _Session:
     def _restore(self, plan: Message, protected: Protected, step: int, generation: int) -> None:
         donors = {int(receiver): int(donor) for receiver, donor in plan["donors"].items()}
         me = self.rank
-        if plan.get("checkpoint") and step:
-            left = json.loads(self.control.orders) if self.control.orders else []
-            found: list[Any] = [None] * self.world
-            dist.all_gather_object(found, self.buckets.orders or left)
-            self.buckets.orders = agreed(found, me)
         if plan.get("checkpoint") and me not in donors:
             protected.whole = False
             self._load(step)
-        if me in donors.values():
-            self._store_set(generation, f"orders/{me}", json.dumps(self.buckets.orders).encode())
-            self._store_set(generation, f"loaders/{me}", json.dumps(self.loaders.records).encode())
         for receiver, donor in sorted(donors.items()):
             if donor == me:
                 repair.send_state(protected, receiver, step)
             elif receiver == me:
                 repair.receive_state(protected, donor, step)
-        if me in donors:
-            store = self.groups.form(generation).store
-            self.buckets.orders = json.loads(store.get(f"belay/orders/{donors[me]}"))
-            self.loaders.records = json.loads(store.get(f"belay/loaders/{donors[me]}"))
-        elif not step:
-            self.loaders.records = {}
         protected.done, protected.whole = step, True
         self._keep_orders()
 

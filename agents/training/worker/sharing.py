@@ -72,8 +72,10 @@ class Feed:
         each = len(self._loader)
         if step // each != self._epoch:
             self._epoch = step // each
-            if callable(begin := getattr(self._loader.sampler, "set_epoch", None)):
-                begin(self._epoch)
+            # a loader of Accelerate counts its epochs itself
+            for shuffles in (self._loader, getattr(self._loader, "sampler", None)):
+                if callable(begin := getattr(shuffles, "set_epoch", None)):
+                    begin(self._epoch)
             self._batches = itertools.islice(self._loader, step % each, None)
         return next(self._batches)
 
