@@ -271,6 +271,29 @@ def test_random_numbers_of_a_repeated_step_are_the_same() -> None:
     assert (torch.rand(3).tolist(), random.random()) == first
 
 
+def test_a_seed_that_the_function_sets_before_its_steps_is_that_of_all_entries() -> None:
+    def drawn(at: int) -> list[float]:
+        randomness.enter(at)
+        torch.manual_seed(5)
+        randomness.begin(at)
+        return torch.rand(3).tolist()
+
+    torch.manual_seed(1)
+    randomness = Randomness(kept=False)
+    first = drawn(3)
+    # another process, which was forked with another seed
+    torch.manual_seed(2)
+    randomness = Randomness(kept=False)
+    assert drawn(3) == first
+    torch.manual_seed(9)
+    randomness.begin(4)
+    own = torch.rand(3).tolist()
+    torch.manual_seed(8)
+    randomness.begin(4)
+    assert torch.rand(3).tolist() == own, "a seed within a step is of that step only"
+    assert drawn(3) == first
+
+
 def test_state_is_copied_bit_for_bit_and_nothing_is_pickled() -> None:
     model, optimizer, schedule = parts()
     for _ in range(3):

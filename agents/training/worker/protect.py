@@ -206,7 +206,7 @@ class _Session:
         self.groups.install(generation, self.backend)
         self._formed = time.monotonic()
         self.buckets.enter(int(plan["step"]))
-        self.randomness.step = int(plan["step"])
+        self.randomness.enter(int(plan["step"]))
         self._hand_over(plan, generation)
         return plan
 

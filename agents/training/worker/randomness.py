@@ -32,12 +32,23 @@ class Randomness:
         self.kept = kept
         self.step = 0
         """The step under way."""
+        self._entered_with: int | None = None
+        """The seed that the generator had when the function was entered; None once a step has begun."""
+
+    def enter(self, step: int) -> None:
+        """The function is entered at ``step``; a seed that it sets before its steps is the script's."""
+        self.step = step
+        self._entered_with = int(torch.initial_seed()) & _MASK
 
     def begin(self, step: int) -> None:
         """Seed for a step."""
         self.step = step
         if self.kept:
             return
+        found = int(torch.initial_seed()) & _MASK
+        if self._entered_with not in (None, found):
+            self.seed = found
+        self._entered_with = None
         seed = step_seed(self.seed, step)
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
