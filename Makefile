@@ -7,12 +7,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH_STAMP := $(VENV)/.installed-training
+FRAMEWORKS_STAMP := $(VENV)/.installed-frameworks
 HELM_STAMP := $(VENV)/.installed-helm
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-recoveries soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-helm chart docs reference links moving images images-packages image-wheels job-images nfs
+.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-recoveries soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-frameworks venv-helm chart docs reference links moving images images-packages image-wheels job-images nfs
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,6 +37,13 @@ $(TORCH_STAMP): requirements-training.lock $(STAMP)
 	  { echo "PyTorch's CPU wheel of requirements-training.lock was not found or is another file. Name a place that offers it," >&2; \
 	    echo "PIP_FIND_LINKS=FOLDER or PIP_EXTRA_INDEX_URL=(PyTorch's index of CPU wheels), and run make venv-training again." >&2; exit 1; }
 	@touch $(TORCH_STAMP)
+
+venv-frameworks: $(FRAMEWORKS_STAMP) ## Accelerate and Transformers in the same environment, for their samples in make soak-scripts
+
+$(FRAMEWORKS_STAMP): requirements-frameworks.lock $(TORCH_STAMP)
+	@echo "installing Accelerate and Transformers into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-frameworks.lock
+	@touch $(FRAMEWORKS_STAMP)
 
 venv-helm: $(HELM_STAMP) ## Helm as a library (x86-64) in the same environment, for the tests of deploy/chart
 
@@ -108,6 +116,7 @@ soak-recoveries: venv-training ## COUNT= (10000) recoveries of one training job,
 	@$(BIN)/python -m tests.training.recoveries $${COUNT:-10000} $${FOLDER:+"$$FOLDER" $${MINUTES:-12}}
 
 soak-scripts: venv-training ## users' training scripts, hurt at KILLS= (5) random points in ROUNDS= (1) runs each, from SEED= (1); NAMES= of them
+	@$(MAKE) --no-print-directory venv-frameworks || echo "samples for Accelerate and Transformers are left out" >&2
 	@$(BIN)/python -m tests.training.user_scripts --kills $${KILLS:-5} --rounds $${ROUNDS:-1} --seed $${SEED:-1} $${NAMES:-}
 
 soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock
@@ -117,9 +126,11 @@ soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance f
 lock: ## renew the requirements-*.lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --extra test --extra lint --extra build --extra bench --extra proto pyproject.toml -o requirements.lock
-	grep -v '^torch' requirements-training.in | uv pip compile --universal --python-version 3.11 --no-deps --generate-hashes \
+	grep -v '^torch==' requirements-training.in | uv pip compile --universal --python-version 3.11 --no-deps --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header -c requirements.lock - -o requirements-training.lock
-	grep '^torch' requirements-training.in >> requirements-training.lock
+	grep '^torch==' requirements-training.in >> requirements-training.lock
+	uv pip compile --universal --python-version 3.11 --no-deps --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header -c requirements.lock requirements-frameworks.in -o requirements-frameworks.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --group pyproject.toml:docs -c requirements.lock -o requirements-docs.lock
 	$(BIN)/python -m tests.image_locks

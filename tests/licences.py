@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = ("requirements.lock", "requirements-training.lock", "requirements-helm.lock", "requirements-docs.lock")
+LOCKS = (
+    "requirements.lock", "requirements-training.lock", "requirements-frameworks.lock", "requirements-helm.lock",
+    "requirements-docs.lock",
+)  # fmt: skip
 TABLE = "requirements-licences.toml"
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;\\]+)(?P<rest>.*)$")
 _WORD = re.compile(r"\(|\)|[A-Za-z0-9.+-]+(?: WITH [A-Za-z0-9.+-]+)?")

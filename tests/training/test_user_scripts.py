@@ -11,7 +11,7 @@ from tests.training.user_scripts import SCRIPTS, judged
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training"), pytest.mark.timeout(600)]
 
-SAMPLE = ("fsdp", "fsdp-kept", "zero", "micro-steps", "statistics", "around", "outside")
+SAMPLE = ("fsdp", "fsdp-kept", "zero", "micro-steps", "statistics", "around", "lightning", "outside")
 
 
 def test_there_are_at_least_thirty_scripts() -> None:
@@ -22,4 +22,6 @@ def test_there_are_at_least_thirty_scripts() -> None:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_user_s_script_ends_bit_equal_or_is_refused(name: str, tmp_path: Path) -> None:
     needs.torch()
+    if missing := SCRIPTS[name].missing():
+        needs.lacking(f"{missing} is not installed: run make venv-training")
     assert judged(name, SCRIPTS[name], 1, 1, tmp_path) == ""

@@ -7,6 +7,7 @@ in words.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import random
 import signal
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agents.training.checkpoint import sets
 from tests.training.launched import Job, agent_of, history, signalled
 
 CHECKPOINTS = "checkpoints"
@@ -33,9 +35,9 @@ def steps_of(kills: int) -> int:
 
 @dataclass(frozen=True)
 class UserScript:
-    """A script of ``scripts/users`` and how it is run. ``refused``: what a run that cannot be protected says, with exit
-    code ``code``; ``spared``: ranks that are not killed, because their state is documented to be theirs alone;
-    ``quiet``: nothing is killed, and no rank may be taken for one that hangs."""
+    """A script of ``scripts/users``, or of another ``folder``, and how it is run. ``refused``: what a run says that
+    cannot be protected, with exit code ``code``; ``spared``: ranks that are not killed, because their state is
+    documented to be theirs alone; ``quiet``: nothing is killed, and no rank may be taken for one that hangs."""
 
     file: str
     special: str = ""
@@ -47,6 +49,13 @@ class UserScript:
     together: int = 1
     quiet: bool = False
     options: tuple[str, ...] = ()
+    folder: str = "users"
+    needs: str = ""
+    """A package that it imports and that not every environment has."""
+
+    def missing(self) -> str:
+        """The package that this environment lacks; empty when none is missing."""
+        return self.needs if self.needs and importlib.util.find_spec(self.needs) is None else ""
 
     def start(self, folder: Path, steps: int, pause: float) -> Job:
         """Start it in a folder of its own."""
@@ -54,7 +63,7 @@ class UserScript:
         if self.every:
             options += ["--checkpoints", str(folder / CHECKPOINTS), "--checkpoint-every", str(self.every)]
         special = (self.special,) if self.special else ()
-        return Job(folder, f"users/{self.file}", steps, pause, *special, options=tuple(options))
+        return Job(folder, f"{self.folder}/{self.file}", steps, pause, *special, options=tuple(options))
 
 
 def fsdp(special: str = "-", ranks: int = 4, **more: Any) -> UserScript:
@@ -65,6 +74,11 @@ def fsdp(special: str = "-", ranks: int = 4, **more: Any) -> UserScript:
 def ddp(special: str, **more: Any) -> UserScript:
     """A variant of a small model under DistributedDataParallel."""
     return UserScript("ddp_variants.py", special, **more)
+
+
+def framework(file: str, package: str) -> UserScript:
+    """A sample for a framework that brings its own loop or its own wrappers."""
+    return UserScript(file, folder="frameworks", needs=package)
 
 
 def waits(special: str, **more: Any) -> UserScript:
@@ -126,6 +140,10 @@ SCRIPTS: dict[str, UserScript] = {
     "waits-forever": waits("forever", refused="hangs in a row without a finished step", code=1),
     "waits-mismatch": waits("mismatch", refused="are in recv, waits.py:29", code=1),
     "own-error": waits("words", refused="RuntimeError: Interrupted: the gloo and NCCL", code=1),
+    # frameworks
+    "accelerate": framework("accelerate_loop.py", "accelerate"),
+    "lightning": framework("lightning_trainer.py", "pytorch_lightning"),
+    "transformers": framework("transformers_trainer.py", "transformers"),
     # optimizers and states
     "around": UserScript("own_optimizers.py", "around"),
     "lookahead": UserScript("own_optimizers.py", "slow"),
@@ -177,6 +195,9 @@ def hurt(
             kind = dice.choice(["kill", "kill", "kill", "stop", "agent"])
             delay = dice.random() * 0.12
             job.reached(point - 1, script.ranks, 240)
+            if script.every:
+                # what has no copy is lost before the first one is saved
+                job.until(lambda: any(one.complete for one in sets.scan(folder / CHECKPOINTS)), 240)
             time.sleep(delay)
             told.append(f"step {point} + {delay:.3f} s: {kind} {ranks}")
             if kind == "agent":
@@ -186,7 +207,13 @@ def hurt(
             at = time.monotonic()
             for rank in ranks:
                 signalled(job.pid(rank), number)
-            job.next_step_of_all(at, script.ranks, 240)
+            try:
+                job.next_step_of_all(at, script.ranks, 240)
+            except AssertionError:
+                # a job that came to its end meanwhile is judged by its steps
+                if job.process.poll() != 0:
+                    raise
+                break
         code = job.end(240)
         seen, errors = history(job, script.ranks), job.errors()
     except AssertionError as error:
@@ -228,6 +255,9 @@ def main() -> int:
     wrong = 0
     rounds = range(options.rounds) if options.rounds else itertools.count()
     for turn, name in itertools.product(rounds, options.names or SCRIPTS):
+        if missing := SCRIPTS[name].missing():
+            sys.stdout.write(f"{name}: not run, {missing} is not installed (make venv-training venv-frameworks)\n")
+            continue
         with tempfile.TemporaryDirectory() as folder:
             began = time.monotonic()
             try:
