@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from engine.documents import Desired
+from engine.kube import CONFIGMAP, NODE
 from engine.model.diagnostics import Diagnostic
 from engine.model.plan import Plan
 from engine.model.refusals import RefusalCause, RefusalKey, ServerRefusal
 from engine.observe.observed import observe
+from engine.sandbox import definitions
 from engine.status import StatusCondition, SyncState, outdated_parts, status_bodies
 from engine.status.status_reader import PublishedStatus, read_status
 from engine.wire import names, sourceinfo
 from engine.wire.sourceinfo import FollowedRepository
+from tests.gitrepo import Repo
+from tests.loop_world import Cluster, Loop, cluster, until  # noqa: F401
+from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.worlds import desired as desired_of
 from tests.worlds import document
 
@@ -150,3 +157,31 @@ def test_a_part_that_cannot_be_read_counts_as_empty() -> None:
     data = shards.stored[names.SYNC]["data"]
     assert json.loads(data["diagnostics.json"]) == [] and data["ready"] == "True"
     assert msgspec.json.decode(data["conditions.json"])[-1]["type"] == "Ready"
+
+
+def test_two_real_shards_publish_one_status(cluster: Cluster, redis_url: str, tmp_path: Path) -> None:  # noqa: F811
+    cluster.run(definitions.ensure(cluster.kube))
+    cluster.add_node("far-1")
+    label = {"metadata": {"labels": {"zone": "far"}}}
+    cluster.run(cluster.kube.patch(NODE, "far-1", label))
+    repo = Repo(tmp_path / "repo")
+    repo.commit({"desired/pool.yaml": yaml.safe_dump(FAR)})
+    more: dict[str, Any] = {"source_url": str(repo.bare), "source_interval": 1.0}
+    main = Loop(cluster, redis_url, tmp_path / "main", **more)
+    far: Loop | None = None
+
+    def data(name: str) -> dict[str, str]:
+        return dict((cluster.get(CONFIGMAP, name, names.SYSTEM) or {}).get("data") or {})
+
+    try:
+        until(lambda: data(names.SYNC).get("readyReason") == "NoPass")
+        far = Loop(cluster, redis_url, tmp_path / "far", shard="far", **more)
+        until(lambda: data(names.SYNC).get("ready") == "True")
+        assert data(names.SYNC)["appliedRevision"] == data("belay-sync.far")["appliedRevision"] == repo.head()
+        assert "inventory.json" in data(names.SYNC) and "inventory.json" not in data("belay-sync.far")
+        assert json.loads(data("belay-pool-far")["nodes"]) == {"healthy": 1}
+        assert main.failures == far.failures == []
+    finally:
+        main.close()
+        if far is not None:
+            far.close()
