@@ -31,6 +31,7 @@ SECTIONS = {
     "storm": ("Many faults at once, in the sandbox", "storm", "run"),
     "storm-real": ("Many faults at once, on a real kube-apiserver", "storm", "run_real"),
     "restart": ("After kill -9 of everything", "restart", "run"),
+    "deletion": ("Everything deleted at once, on a real kube-apiserver", "deletion", "run"),
     "deaths": ("A million points at which a process may die", "deaths", "run"),
     "availability": ("Leaders killed for ten minutes, on a real kube-apiserver", "availability", "run"),
     "steady": ("While nothing happens", "steady", "run"),
