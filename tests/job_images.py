@@ -30,6 +30,7 @@ from tests.images import BUILDAH, ROOT, SURROUNDINGS, base, run, say
 FOLDER = ROOT / "deploy" / "job-images"
 CANN = "8.5.0"
 MACHINE = platform.machine()
+SERVICE = "service-stand-in.tar"
 #: Target → name of each stand-in wheel, its version, and its files.
 WHEELS: dict[str, list[tuple[str, str, dict[str, str]]]] = {
     "pytorch": [
@@ -111,11 +112,13 @@ def packages(folder: Path, version: str, data: bytes) -> None:
     for wheels in WHEELS.values():
         for one in wheels:
             wheel(folder, *one)
-    with tarfile.open(folder / "service.tar.gz", "w:gz") as service:
-        text = b'#!/bin/bash\necho "serving with $1"\n'
-        member = tarfile.TarInfo("run.sh")
-        member.size, member.mode = len(text), 0o755
+    with tarfile.open(folder / SERVICE, "w") as service:
+        text = b"a model\n"
+        member = tarfile.TarInfo("model/weights")
+        member.size = len(text)
         service.addfile(member, io.BytesIO(text))
+    (folder / "install.sh").write_text(f"#!/bin/bash\nset -e\ntar -xf {SERVICE}\n")
+    (folder / "run.sh").write_text('#!/bin/bash\necho "serving $(cat model/weights) with $1"\n')
     names = sorted(path.name for path in folder.iterdir())
     sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
     (folder / "SHA256SUMS").write_text("".join(sums))
@@ -131,7 +134,13 @@ def build(context: Path, target: str, version: str, under: str) -> str:
     """Build one target; its image's name."""
     name = f"localhost/belay-job-{target}"
     mounts = [f"--volume={path}:{path}:ro" for path in SURROUNDINGS if Path(path).exists()]
-    arguments = {"BASE": under, "PYTHON_VERSION": version, "CANN_VERSION": CANN, "SERVER": "service"}
+    arguments = {
+        "BASE": under,
+        "PYTHON_VERSION": version,
+        "CANN_VERSION": CANN,
+        "SERVER": "service",
+        "DIST_PKG": SERVICE,
+    }
     run(*BUILDAH, "build", "--isolation", "chroot", "--layers", *mounts, "--target", target,
         *(f"--build-arg={key}={value}" for key, value in arguments.items()),
         "-f", str(context / "Containerfile"), "-t", name, *shlex.split(os.environ.get("OPTIONS", "")),

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +359,53 @@ def test_wheels_whose_sums_are_named_go_before_those_of_an_index(tmp_path: Path)
     ]  # fmt: skip
     done = script("pip-install.sh", str(made), "--optional", "apex", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), "what is not in the folder is left out"
+
+
+INSTALL = b"""#!/bin/bash
+set -e
+tar -xf dvpp_resnet.tar
+echo "$PWD" > installed-in
+"""
+
+
+def resnet() -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        member = tarfile.TarInfo("dvpp_resnet/start.sh")
+        member.size = 5
+        archive.addfile(member, io.BytesIO(b"true\n"))
+    return held.getvalue()
+
+
+def test_a_service_is_installed_from_its_archive_by_its_own_script(tmp_path: Path) -> None:
+    made = packages(tmp_path, **{"dvpp_resnet.tar": resnet(), "install.sh": INSTALL, "run.sh": b"true\n"})
+    root = tmp_path / "root"
+    said = script("install-server.sh", str(made), "service", "", "dvpp_resnet.tar", folder=tmp_path, ROOT=str(root))
+    assert said.returncode == 0, said.stderr
+    home = root / "home/service"
+    assert (home / "installed-in").read_text().strip() == str(home)
+    assert sorted(path.name for path in home.iterdir()) == ["dvpp_resnet", "installed-in", "run.sh"]
+    assert (root / "usr/slog").is_dir() and (root / "var/log/npu/slog/slogd").is_dir()
+    assert (root / "etc/belay-server").read_text() == "service\n"
+
+
+@pytest.mark.parametrize(
+    ("archive", "install", "words"),
+    [
+        ("other.tar", INSTALL, "packages/ lacks other.tar"),
+        ("../dvpp_resnet.tar", INSTALL, "DIST_PKG is the name of an archive in packages/, not '../dvpp_resnet.tar'"),
+        ("dvpp_resnet.tar", b"exit 3\n", "install.sh failed (3)"),
+        ("", INSTALL, "packages/ lacks service.tar.gz"),
+    ],
+)
+def test_a_service_that_cannot_be_installed_ends_the_build(
+    archive: str, install: bytes, words: str, tmp_path: Path
+) -> None:
+    made = packages(tmp_path, **{"dvpp_resnet.tar": resnet(), "install.sh": install, "run.sh": b"true\n"})
+    root = tmp_path / "root"
+    said = script("install-server.sh", str(made), "service", "", archive, folder=tmp_path, ROOT=str(root))
+    assert said.returncode == 1 and words in said.stderr
+    assert not (root / "etc/belay-server").exists()
 
 
 def test_torchrun_is_patched_once_before_its_import(tmp_path: Path) -> None:
