@@ -23,13 +23,32 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 TASKS = sorted(page.stem for page in (DOCS / "tasks").glob("*.md") if page.name != "README.md")
 SHIPPED: Desired = load({}, has_git=False).desired
+_NAMED = re.compile(r"# ([a-z: ]+)\n")
+"""The first line of a block that only goes with another."""
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def files_of(page: str) -> dict[str, bytes]:
-    """The samples of a page, as files of a state repository."""
-    blocks = _BLOCK.findall((DOCS / "tasks" / f"{page}.md").read_text())
+    """The samples of a page that stand alone, as files of a state repository."""
+    blocks = [block for block in _BLOCK.findall((DOCS / "tasks" / f"{page}.md").read_text()) if not _NAMED.match(block)]
     return {f"desired/{page}-{number}.yaml": block.encode() for number, block in enumerate(blocks)}
+
+
+def modes() -> dict[str, str]:
+    """What the page of resumable training shows for each mode, by the mode."""
+    blocks = _BLOCK.findall((DOCS / "tasks/resumable-training.md").read_text())
+    return {found[1]: block for block in blocks if (found := _NAMED.match(block))}
+
+
+def job_of(mode: str) -> dict[str, bytes]:
+    """The job of that page in one mode; its pods end at once."""
+    documents = list(yaml.safe_load_all(files_of("resumable-training")["desired/resumable-training-0.yaml"]))
+    metadata, own = documents[1]["metadata"], yaml.safe_load(modes()[mode])["metadata"]
+    kept = {name: metadata["labels"][name] for name in ("framework", "ring-controller.atlas")}
+    documents[1]["metadata"] |= {"labels": kept | own["labels"], "annotations": own.get("annotations", {})}
+    for replicas in documents[1]["spec"]["replicaSpecs"].values():
+        replicas["template"]["spec"].pop("terminationGracePeriodSeconds", None)
+    return {"desired/job.yaml": yaml.safe_dump_all(documents).encode()}
 
 
 def cluster(files: dict[str, bytes], training: int = 2) -> World:
@@ -205,28 +224,59 @@ def test_the_resumable_job_of_the_page_has_its_variables_and_its_labels() -> Non
     assert set(env["HIGH_AVAILABILITY"].split(",")) >= {"dump", "recover", "retry"}
 
 
-@pytest.mark.parametrize(("labels", "left"), [({"pod-rescheduling": "on"}, 1), ({}, 0)])
-def test_with_pod_rescheduling_only_the_pod_on_bad_hardware_goes(labels: dict[str, str], left: int) -> None:
-    files = files_of("resumable-training")
-    ((name, data),) = files.items()
-    documents = list(yaml.safe_load_all(data))
-    kept = {
-        k: v
-        for k, v in documents[1]["metadata"]["labels"].items()
-        if k not in ("pod-rescheduling", "process-recover-enable")
-    }
-    documents[1]["metadata"] |= {"labels": kept | labels, "annotations": {}}
-    for replicas in documents[1]["spec"]["replicaSpecs"].values():
-        replicas["template"]["spec"].pop("terminationGracePeriodSeconds", None)
-    world = cluster({name: yaml.safe_dump_all(documents).encode()}, 3)
+def uids(world: World) -> set[str]:
+    """The pods that there are."""
+    return {body["metadata"]["uid"] for key, body in world.objects.items() if key.kind == "Pod"}
+
+
+#: Mode → the level of the fault, what HIGH_AVAILABILITY offers training (None: no process is repaired), how many of the
+#: two pods stay. The conversations in which processes stay alive are golden/test_conversations.py.
+OUTCOMES = {
+    "job": ("SeparateNPU", None, 0),
+    "pod": ("SeparateNPU", None, 1),
+    "process: dump": ("SeparateNPU", {"dump"}, 1),
+    "process: recover": ("SeparateNPU", {"dump", "recover"}, 1),
+    "process: recover in place": ("SeparateNPU", {"dump", "recover"}, 1),
+    "process: retry": ("SeparateNPU", {"dump", "recover", "retry"}, 1),
+    "process: elastic": ("SeparateNPU", {"dump", "recover", "elastic-training"}, 1),
+    "process: exit": ("SeparateNPU", {"recover"}, 1),
+    "hot switch": ("SubHealthFault", {"dump", "recover"}, 2),
+}
+
+
+def test_every_mode_of_the_table_has_its_sample() -> None:
+    page = (DOCS / "tasks/resumable-training.md").read_text()
+    table = page.partition("| mode |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in table] == list(modes()) == [*OUTCOMES, "graceful tolerance"]
+
+
+@pytest.mark.parametrize("mode", OUTCOMES)
+def test_each_mode_of_the_page_does_what_its_row_says(mode: str) -> None:
+    level, offers, left = OUTCOMES[mode]
+    files = job_of(mode)
+    assert [str(one) for one in load(files, revision="r").diagnostics] == []
+    world = cluster(files, 3)
     world.until_quiet()
-    hit = bound(world)["resumable-worker-0"]
-    before = {body["metadata"]["uid"] for key, body in world.objects.items() if key.kind == "Pod"}
-    world.fault(hit, 3, level="SeparateNPU")
+    pod = next(body for key, body in world.objects.items() if key.kind == "Pod")
+    env = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
+    offered = set(env["HIGH_AVAILABILITY"].split(",")) if "HIGH_AVAILABILITY" in env else None
+    assert offered == offers and ("ENABLE_RESTART_FAULT_PROCESS" in env) is (mode == "process: recover in place")
+
+    hit, before = bound(world)["resumable-worker-0"], uids(world)
+    world.fault(hit, 3, level=level)
     world.until_quiet()
-    assert len(bound(world)) == 2 and hit not in bound(world).values()
-    after = {body["metadata"]["uid"] for key, body in world.objects.items() if key.kind == "Pod"}
-    assert len(before & after) == left
+    assert len(bound(world)) == 2 and (hit in bound(world).values()) is (left == 2)
+    assert len(before & uids(world)) == left
+
+
+def test_below_a_job_with_the_policy_of_the_page_a_chip_heals() -> None:
+    policy = modes()["graceful tolerance"].encode()
+    world = cluster({**job_of("pod"), "desired/heal.yaml": policy}, 3)
+    world.until_quiet()
+    hit, before = bound(world)["resumable-worker-0"], uids(world)
+    world.fault(hit, 3, level="RestartNPU")
+    world.until_quiet()
+    assert world.nodes[hit].reset_log and uids(world) == before
 
 
 # ---- the tables
