@@ -22,10 +22,17 @@ class ResetState(NamedTuple):
     retry_time: int = 0
     restart_process: bool = False
     graceful_exit: bool = False
+    statuses: tuple[tuple[int, str], ...] = ()
+    """Rank and status (``fault``, ``unrecovered``, ``recovered``), in order of ranks."""
+
+    def broken(self, own: Collection[int]) -> frozenset[int]:
+        """Those of these ranks that the file names, and not as recovered."""
+        recovered = {rank for rank, status in self.statuses if status == "recovered"}
+        return (self.ranks - recovered) & frozenset(own)
 
     def may_start(self, own: Collection[int]) -> bool:
-        """Whether the processes of these ranks may start: no faults are being collected, and none of them is named."""
-        return not self.flushing and not self.ranks & set(own)
+        """Whether the processes of these ranks may start: no faults are being collected, and none of them is broken."""
+        return not self.flushing and not self.broken(own)
 
 
 def read(file: Path = FILE) -> ResetState:
@@ -46,6 +53,7 @@ def read(file: Path = FILE) -> ResetState:
             retry_time=int(body.get("RetryTime") or 0),
             restart_process=bool(body.get("RestartFaultProcess")),
             graceful_exit=bool(body.get("GracefulExit")),
+            statuses=tuple(sorted((int(entry["RankId"]), str(entry.get("Status", ""))[:32]) for entry in listed)),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{file}: not a reset file: {error}"[:300]) from error

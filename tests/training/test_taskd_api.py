@@ -444,6 +444,61 @@ def test_without_a_manager_the_reset_file_decides(monkeypatch: pytest.MonkeyPatc
     assert grace.follow() == (2, ["start", ("stop", 600.0), ("exit", 1)])
 
 
+def test_the_plugin_of_msrun_has_the_members_that_subclasses_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MS_LOCAL_WORKER", "2")
+    monkeypatch.setenv("MS_NODE_RANK", "2")
+    plugin, started = mindspore.MSRunPlugin(), []
+    plugin.monitor_interval = 0.01
+    plugin.reset_cm_path = str(tmp_path / "reset.json")
+    plugin.restart_type_path = str(tmp_path / "restartType")
+    plugin.rank_version_path = str(tmp_path / "version")
+
+    def reset(**body: Any) -> None:
+        (tmp_path / "reset.json").write_text(json.dumps(body))
+
+    def named(status: str, *ranks: int, **more: Any) -> None:
+        reset(RankList=[{"RankId": rank, "Status": status} for rank in ranks], **more)
+
+    plugin.register_callbacks("START_ALL_WORKER", lambda: started.append("all"))
+    plugin.register_callbacks("START_WORKER_LIST", started.append)
+    # no file, and ranks of other pods, do not matter
+    assert plugin.wait_to_start() and plugin.node_global_rank_ids == [4, 5]
+    named("fault", 1)
+    plugin.start_mindspore_workers()
+    plugin.start_mindspore_worker_list([5])
+    assert started == ["all", [1]]
+    named("fault", 5)
+    assert not plugin.wait_to_start()
+    reset(FaultFlushing=True)
+    assert not plugin.wait_to_start()
+
+    found = {0: {"pid": 70, "status": None, "global_rank": 4}, 1: {"pid": 71, "status": 9, "global_rank": 5}}
+    plugin.update_rank_status(found)
+    assert (plugin.rank_status, plugin.rank_pids, plugin.all_rank_succeed) == ("UNHEALTHY", [70, 71], False)
+    assert plugin.get_fault_pid_list_by_local_ranks([5, 9]) == [71]
+    plugin.update_rank_status({local: {**one, "status": 0} for local, one in found.items()})
+    assert (plugin.rank_status, plugin.all_rank_succeed) == ("HEALTHY", True)
+
+    named("fault", 5, 8, RetryTime=1, RestartFaultProcess=True)
+    assert tuple(plugin.get_fault_status()) == ([5], True, False, True, True)
+    plugin.update_pre_fault_infos()
+    assert not plugin.get_fault_status().is_retried and not plugin.all_fault_has_recovered()
+    named("recovered", 5, 8, RetryTime=1)
+    assert plugin.wait_to_start() and plugin.get_fault_status().is_unrecovered
+    # pods were moved: the rank table that they share must be a new one
+    (tmp_path / "restartType").write_text("podReschedule\n")
+    (tmp_path / "version").write_text("x")
+    plugin.update_reset_info()
+    assert plugin.read_rank_table_version() == -1 and not plugin.all_fault_has_recovered()
+    (tmp_path / "version").write_text("3\n")
+    assert plugin.all_fault_has_recovered() and plugin.rank_table_version == 3
+    monkeypatch.delenv("MS_LOCAL_WORKER")
+    with pytest.raises(ValueError, match="MS_LOCAL_WORKER"):
+        plugin.start_mindspore_worker_list([5])
+
+
 def test_missing_callbacks_of_msrun_are_named() -> None:
     plugin = mindspore.MSRunPlugin()
     plugin.register_callbacks("MONITOR", print)

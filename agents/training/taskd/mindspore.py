@@ -18,6 +18,7 @@ from typing import Any, Final
 from agents.training import logs, resetfile
 from agents.training.taskd import bus_proxy
 from agents.training.taskd.bus_agent import GRACE_SECONDS, BusAgent, NoManager, terminate
+from agents.training.taskd.msrun_facts import DONE, NOT_STARTED, RUNS, MsRunFacts, local_ranks
 from agents.training.taskd.processes import (
     KILL_WORKER,
     MONITOR,
@@ -32,9 +33,10 @@ from agents.training.taskd.proxy_api import init_taskd_proxy
 log = logging.getLogger(__name__)
 
 EVERY: Final = [-1]
-RUNS, DONE, NOT_STARTED = None, 0, 200
 NEEDED: Final = (KILL_WORKER, START_ALL_WORKER, START_WORKER_LIST, MONITOR)
 RESTARTS: Final = 32767
+#: Seconds for which the reset file may keep processes from starting.
+START_SECONDS: Final = 900.0
 #: Seconds for which a failed process waits to be named in the reset file, where ENABLE_RESTART_FAULT_PROCESS is on.
 NAMED_SECONDS: Final = 120.0
 
@@ -129,18 +131,43 @@ class MindSporeProcesses:
         return status
 
 
-class MSRunPlugin:
+class MSRunPlugin(MsRunFacts):
     """The plugin that msrun creates: it registers callbacks, then `start` watches the processes until they are done."""
 
     join_seconds: float = 30.0
-    period: float = 1.0
+    monitor_interval: float = 1.0
 
     def __init__(self) -> None:
+        super().__init__()
         self._functions: dict[str, Function] = {}
 
     def register_callbacks(self, operator: str, func: Function) -> None:
         """Register a function of msrun."""
         self._functions[operator] = func
+
+    def start_proxy(self) -> None:
+        """Start the pod's proxy, by which the job's manager is reached."""
+        init_taskd_proxy({"UpstreamAddr": os.environ.get("MS_SCHED_HOST", "127.0.0.1")})
+
+    def start_mindspore_workers(self) -> None:
+        """Start every process of the pod once the reset file lets them. Raises ValueError after 900 s."""
+        self._start_when_allowed(START_ALL_WORKER)
+
+    def start_mindspore_worker_list(self, global_rank_list: Sequence[int]) -> None:
+        """Start the processes of these ranks once the reset file lets them. Raises ValueError after 900 s, and when
+        MS_LOCAL_WORKER is missing."""
+        self._start_when_allowed(START_WORKER_LIST, local_ranks(global_rank_list))
+
+    def _start_when_allowed(self, name: str, *given: list[int]) -> None:
+        begin = self._functions.get(name)
+        if begin is None:
+            raise ValueError(f"MindSpore has not registered {name}")
+        end = time.monotonic() + START_SECONDS
+        while not self.wait_to_start():
+            if time.monotonic() >= end:
+                raise ValueError(f"the reset file did not let the processes start within {START_SECONDS:.0f} s")
+            time.sleep(self.monitor_interval)
+        begin(*given)
 
     def start(self) -> None:
         """Run until the end: under the job's manager if there is one, otherwise by the reset file.
@@ -151,7 +178,7 @@ class MSRunPlugin:
         rank = os.environ.get("MS_NODE_RANK", "0")
         logs.to_file(f"agent-{rank}.log")
         processes = MindSporeProcesses(self._functions)
-        init_taskd_proxy({"UpstreamAddr": os.environ.get("MS_SCHED_HOST", "127.0.0.1")})
+        self.start_proxy()
         upstream = bus_proxy.address(bus_proxy.HOST, bus_proxy.port(os.environ))
         agent = BusAgent(int(rank), upstream, processes, job=os.environ.get("MINDX_TASK_ID", ""))
         try:
@@ -169,7 +196,7 @@ class MSRunPlugin:
         processes.start(RESTARTS)
         faulty = 0.0
         while True:
-            sleep(self.period)
+            sleep(self.monitor_interval)
             status = processes.monitor()
             if status.state is ProcessState.SUCCEEDED:
                 processes.finish(status)
@@ -179,8 +206,8 @@ class MSRunPlugin:
                 log.warning("the processes get SIGTERM and time to end, then the pod ends")
                 processes.stop(grace=GRACE_SECONDS)
                 sys.exit(0 if processes.monitor().state is ProcessState.SUCCEEDED else 1)
-            faulty = faulty + self.period if status.failed else 0.0
-            own = set(processes.ranks()) & state.ranks
+            faulty = faulty + self.monitor_interval if status.failed else 0.0
+            own = state.broken(processes.ranks())
             if state.retry_time > retries:
                 retries = state.retry_time
                 processes.stop()
@@ -202,7 +229,7 @@ class MSRunPlugin:
             log.debug("%s", error)
             return None
 
-    def _allowed(self, processes: MindSporeProcesses, sleep: Any, limit: float = 900.0) -> resetfile.ResetState:
+    def _allowed(self, processes: MindSporeProcesses, sleep: Any, limit: float = START_SECONDS) -> resetfile.ResetState:
         """Wait until the file lets these processes start, at most 900 s."""
         waited = 0.0
         while (state := self._read()) is None or not state.may_start(processes.ranks()):
