@@ -40,6 +40,14 @@ def test_belay_server_decides_and_only_the_killed_process_is_started_again(tmp_p
                 await until(over, f"the recovery is over and accounted for\n{job.output()}", SECONDS)
                 assert [call[0] for call in job.calls()] == ["init", "start", "stop", "global", "change"]
                 assert job.calls()[-1][1:] == ["recover", "recover-in-place"]
+
+                # the stream ends with its conversation, which is no trouble, and the next one finds the manager there
+                session = server.registry.sessions[uid]
+                await until(lambda: "subscribing again" in job.output(), "the manager subscribes again", SECONDS)
+                await until(lambda: session.signals, "the next conversation has its stream", SECONDS)
+                assert "no session with" not in job.output()
+                await asyncio.sleep(2.0)
+                assert (session.conversation.state, len(job.calls())) == ("INIT", 5), "nothing is recovered twice"
             except AssertionError as error:
                 raise AssertionError(f"{error}\n{job.output()}\n{job.calls()}") from None
             finally:

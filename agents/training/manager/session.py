@@ -69,22 +69,26 @@ class RecoverSession:
     def _follow(self, name: str, follow: Callable[[RecoverClient], None], client: RecoverClient) -> None:
         failed = 0
         while not self._stopped.is_set():
+            why = ""
             try:
                 follow(client)
-                why = "the stream ended"
             except grpc.RpcError as error:
-                why = _details(error)
+                why = _details(error) or "the stream broke"
             except ValueError as error:
                 # stop closed the channel, or the answer cannot be read
-                why = str(error)[:200]
+                why = str(error)[:200] or "the answer cannot be read"
             if self._stopped.is_set():
                 return
             if name == "signals":
                 self._registered.clear()
-                if failed % REMINDER == 0:
+                if not why:
+                    log.info("a conversation with %s is over; subscribing again", self.address)
+                elif failed % REMINDER == 0:
                     log.warning("no session with %s: %s; retrying every second", self.address, why)
-            failed += 1
-            client.drop()
+            # the service ends a stream with its conversation: the connection is good
+            failed = failed + 1 if why else 0
+            if why:
+                client.drop()
             self._stopped.wait(RETRY_SECONDS)
 
     def _signals(self, client: RecoverClient) -> None:
