@@ -14,7 +14,14 @@ from google.protobuf import json_format, message_factory
 
 from agents.drivers.server_models import SERVER_MODELS, from_product
 from agents.drivers.simulated import ServerModel
+from agents.drivers.surroundings import Alarm, SwitchFault
+from agents.kubelet.annotate import configuration
+from agents.kubelet.ledger import Grant
+from agents.kubelet.pods import PodFacts
+from agents.node.detect import hardware, switch_info
 from agents.node.shipped import shipped_policy
+from agents.node.state import NodeState
+from agents.node.surroundings_monitor import default_tables
 from engine.model.cluster import NodeDevice, NodeReport, Observed, SwitchReport
 from engine.model.plan_cache import PlanCache
 from engine.plan import plan
@@ -190,6 +197,29 @@ def test_faults() -> None:
     peer_tables.compare(table, {state.state: faults_in(state.do) for state in table.states})
 
 
+MS = 1_788_249_600_000
+PLANES = shipped_policy().rules.planes
+NODE_TABLE, SWITCH_TABLE = default_tables(PLANES["node"], PLANES["switch"])()
+
+
+def shown_boards(do: Mapping[str, Any]) -> dict[str, Any]:
+    """What an agent reports of a node's bus switch, or of its boards."""
+    if "switch" in do:
+        faults = [SwitchFault(code, chip, port, MS) for code, chip, ports in do["switch"] for port in ports]
+        body = switch_info(faults, SWITCH_TABLE, MS // 1000)
+        levels = {row["fault_level"] for row in body["FaultTimeAndLevelMap"].values()}
+        found = {"level": body["FaultLevel"], "status": body["NodeStatus"], "faults": len(body["FaultCode"])}
+        return {**found, "levels": ", ".join(sorted(levels))}
+    devices, status = hardware([Alarm(*row) for row in do["boards"]], NODE_TABLE)
+    lines = [f"{one.device_type} {one.device_id} {','.join(one.codes)} {one.level}" for one in devices]
+    return {"status": status, "boards": lines}
+
+
+def test_boards() -> None:
+    table = TABLES["boards"]
+    peer_tables.compare(table, {state.state: shown_boards(state.do) for state in table.states})
+
+
 NODE_TABLES = sorted(name for name, table in TABLES.items() if table.part == "agent")
 
 
@@ -233,8 +263,26 @@ def shown_node(world: AgentWorld) -> dict[str, Any]:
     devices = json.loads(found["annotation baseDeviceInfos"])
     keys = sorted({key for device in devices.values() for key in device})
     found["annotation baseDeviceInfos"] = f"{len(devices)} chips with {', '.join(keys)}"
+    assert world.agent.state is not None
+    if world.agent.state.machine.training:
+        found["pod configuration"] = configured(world.agent.state)
     del found["annotation ResetInfo"]  # a row of its own: the device plugin writes it when it resets chips itself
     return found
+
+
+def configured(state: NodeState) -> str:
+    """The rank configuration of a pod on the node's first two chips, without its name and addresses."""
+    chips = ((0, 100), (1, 100))
+    grant = Grant(1, state.machine.resource, ids=(), real=(), chips=chips)
+    pod = PodFacts(
+        uid="uid", namespace="d", name="p", phase="Running", reason="", deleting=False, annotations={}, labels={},
+        limits={}, initial={}, owner="",
+    )  # fmt: skip
+    body = json.loads(configuration([grant], pod, state, "10.0.0.1"))
+    for device in body["devices"]:
+        del device["device_ip"]
+    rest = {name: body[name] for name in ("super_pod_id", "rack_id", "server_index", "devices")}
+    return json.dumps(rest, separators=(",", ":"))
 
 
 def shown_upgrades(reasons: Mapping[str, Any]) -> str:
