@@ -49,6 +49,15 @@ def subscribers(time: int, services: list[str]) -> str:
     return str(faultsubscriptions.build(record)["data"][faultsubscriptions.KEY])
 
 
+def test_the_part_of_another_shard_wakes_a_pass_only_where_it_turns() -> None:
+    def part(ready: str, findings: str) -> dict[str, Any]:
+        return config_map("belay-sync.far", names.SYSTEM, ready=ready, **{"diagnostics.json": findings})
+
+    one, two, three = part("True", "[]"), part("True", '["another"]'), part("False", "[]")
+    assert essence(one) == essence(two) != essence(three)
+    assert not own_output(one) and own_output(config_map(names.SYNC, names.SYSTEM))
+
+
 def test_heartbeats_alone_wake_no_pass() -> None:
     one, two, three = (
         config_map("belay-report-n", "belay-nodes", rv=str(n), **{"report.json": report(n, processes)})

@@ -26,6 +26,8 @@ _WRITTEN_ELSEWHERE = (
     "cluster-info-", "vcjob-fault-npu-cm", "job-reschedule-reason", publicinfo.STATISTICS, names.JOB_SUMMARY_PREFIX,
     names.JOB_STATISTIC, names.SCHEDULING_EXCEPTIONS,
 )  # fmt: skip
+_SHARD_PART = f"{names.SYNC}."
+_TURNS = frozenset({sync.APPLIED, sync.READY, sync.READY_REASON})
 _UNREAD = frozenset({names.COMMIT, names.PASS})
 _SCALING_RULE = "elastic_scaling.json"
 """Key in a ConfigMap with the scaling rule of inference groups; the ConfigMap may have any name."""
@@ -136,7 +138,7 @@ def own_output(obj: Object) -> bool:
         return False
     name = str(metadata.get("name") or "")
     if metadata.get("namespace") == names.SYSTEM:
-        return name.startswith(_OWN_OUTPUT)
+        return name.startswith(_OWN_OUTPUT) and not name.startswith(_SHARD_PART)
     return name.startswith(_WRITTEN_ELSEWHERE)
 
 
@@ -161,6 +163,9 @@ def essence(obj: Object) -> bytes:
         rest.pop("status", None)  # only passes write it
     elif obj["kind"] == "Pod":
         rest["status"] = _without_waiting(obj.get("status") or {})
+    elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_SHARD_PART):
+        # the main shard's status follows another shard's at once where it turns, else with its next regular pass
+        rest["data"] = {key: value for key, value in (obj.get("data") or {}).items() if key in _TURNS}
     elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_REPORTS):
         rest["data"] = {key: _quiet(value) for key, value in (obj.get("data") or {}).items()}
     return hashlib.blake2b(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS), digest_size=12).digest()
