@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from tests.permits import READS, Target, bounds_of
+from tests.permits import EVERY_SERVICE_ACCOUNT, EVERYONE, READS, Target, bounds_of
 from tests.rights import Right
 
 Json = dict[str, Any]
@@ -232,21 +232,25 @@ class Cluster:
         return self._live[path]
 
     async def attempts(self, sharing: Sequence[Identity], rights: Iterable[Right], guarded: bool) -> list[Attempt]:
-        """Every verb on every resource at every kind of target. What RBAC grants is tried by each of the identities,
-        which share an account; the rest by them in turn. Where nothing is ``guarded``, only the writes that RBAC
-        grants: a lost admission changes the answer to no other.
+        """Every verb on every resource at every kind of target, by the identities of one account in turn; what RBAC
+        grants, by one on each node. Where nothing is ``guarded``, only the writes that RBAC grants: a lost admission
+        changes the answer to no other. Who has no right at all is tried in two places.
         """
         granted = frozenset(rights)
         turns, found = itertools.cycle(sharing), []
+        on_nodes = [
+            itertools.cycle([one for one in sharing if one.node == node]) for node in {one.node for one in sharing}
+        ]
+        few = (OTHER_JOB, "kube-system", "belay-nodes") if granted <= EVERYONE | EVERY_SERVICE_ACCOUNT else (OTHER_JOB,)
         for resource, verb in ((one, verb) for one in self.resources for verb in one.verbs):
             for target in _targets(resource, verb):
                 right = Right(verb, resource.group, resource.name, target.namespace, target.name)
                 held = [one for one in granted if one.covers(right)]
-                if not held and (not guarded or target.namespace == OTHER_JOB):
+                if not held and (not guarded or target.namespace in few):
                     continue
                 if not guarded and verb in READS:
                     continue
-                for identity in sharing if held else [next(turns)]:
+                for identity in [next(one) for one in on_nodes] if held else [next(turns)]:
                     found += [one async for one in self._of(identity, resource, right, held, guarded)]
         return found
 
