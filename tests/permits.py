@@ -152,7 +152,7 @@ BOUNDS = (
     Bound("belay-server", "create update", "leases.coordination.k8s.io", (f"{SYSTEM}/belay-recovery*",)),
     Bound("belay-server", "create", "tokenreviews.authentication.k8s.io", ("*",)),
     Bound("belay-server", "create", "subjectaccessreviews.authorization.k8s.io", ("*",)),
-    Bound("belay-engine", "create patch", "pods", (_OUTSIDE,)),
+    Bound("belay-engine", "create", "pods", (_OUTSIDE,)),
     Bound("belay-engine", "create", "pods/binding", (_OUTSIDE,)),
     Bound("belay-engine", "patch", "pods/status", (_OUTSIDE,)),
     Bound("belay-engine", "delete", "pods", (_JOBS,)),

@@ -62,7 +62,7 @@ ENGINE = (
     Asked("engine/plan/place/nodes/claim_choices.py", "resource.k8s.io", "resourceclaims/binding", "patch"),
     Asked("engine/act/orders.py", "", "nodes", "get patch"),
     Asked("engine/act/pods.py", "", "pods", "get list create delete"),
-    Asked("engine/act/objects.py", "", "pods", "patch"),
+    Asked("engine/act/objects.py", "", "pods/status", "patch"),
     Asked("engine/act/pods.py", "", "pods/binding", "create"),
     Asked("engine/act/pods.py", "", "pods/eviction", "create"),
     Asked("engine/controller/waiting_writer.py", "", "pods/status", "patch"),

@@ -351,6 +351,28 @@ def test_a_patch_of_status_alone_goes_to_the_status(cluster: Cluster, edge: Edge
     assert live is not None and live["status"]["running"] == 1 and live["spec"]["weight"] == 2
 
 
+def test_a_pod_is_marked_by_its_status_so_that_its_image_cannot_change(cluster: Cluster, edge: Edge) -> None:
+    metadata = {"name": "marked", "namespace": "default"}
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    live = cluster.get(POD, "marked", "default")
+    assert live is not None
+
+    def patch(uid: str, body: dict[str, Any]) -> act.PatchObject:
+        return act.PatchObject(
+            **WHY, api_version="v1", object_kind="Pod", namespace="default", name="marked",
+            patch=body, patch_type=act.PatchType.MERGE, preconditions=act.Preconditions(uid=uid),
+        )  # fmt: skip
+
+    marks = {"metadata": {"labels": {"l": "1"}, "annotations": {"a": "2"}}}
+    own = live["metadata"]["uid"]
+    assert words(cluster, edge, patch(own, marks), patch("other", {"metadata": {"labels": {"l": "9"}}})) == [
+        "done", "refused",
+    ]  # fmt: skip
+    live = cluster.get(POD, "marked", "default")
+    assert live is not None and live["metadata"]["labels"]["l"] == "1" and live["metadata"]["annotations"]["a"] == "2"
+
+
 def test_nodes_are_marked_and_jobs_scaled(cluster: Cluster, edge: Edge) -> None:
     cluster.ensure(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-9"}})
     isolate = act.IsolateNode(**WHY, node="node-9", level="SeparateNPU")

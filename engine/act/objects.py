@@ -10,7 +10,7 @@ import orjson
 
 from engine.act import ssh_keys
 from engine.act.edge import Edge, Refused
-from engine.kube import CONFIGMAP, Conflict, Invalid, NotFound, Object, resource_for
+from engine.kube import CONFIGMAP, POD, Conflict, Invalid, NotFound, Object, resource_for
 from engine.model.actions import (
     CreateObject,
     DeleteObject,
@@ -54,13 +54,15 @@ async def create_object(edge: Edge, action: CreateObject) -> bool:
 
 
 async def patch_object(edge: Edge, action: PatchObject) -> bool:
-    """Apply or merge; a patch of ``status`` alone goes to the status subresource.
+    """Apply or merge; a patch of ``status`` alone goes to the status subresource, and so do labels and annotations of a
+    pod: who may write there can change no image.
 
     A ``uid`` or ``resourceVersion`` among the preconditions travels in the patch, so the server itself refuses another
     object.
     """
     res = await edge.kube.resource(action.api_version, action.object_kind)
-    subresource = "status" if set(action.patch) - {"apiVersion", "kind", "metadata"} == {"status"} else None
+    own = set(action.patch) - {"apiVersion", "kind", "metadata"}
+    subresource = "status" if own == {"status"} or (res == POD and not own) else None
     patch = _guarded(action.patch, action.preconditions)
     namespace = action.namespace or None
     try:
