@@ -122,6 +122,7 @@ soak-scripts: venv-training ## users' training scripts, hurt at KILLS= (5) rando
 soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock
 	@$(BIN)/python -m tests.training.sim $${SEED:-0} $${HISTORIES:-100000}
 	@$(BIN)/python -m tests.training.sim.native $${SEED:-0} $$(( $${HISTORIES:-100000} / 5 ))
+	@$(BIN)/python -m tests.training.sim.native $${SEED:-0} $$(( $${HISTORIES:-100000} / 50 )) 1
 
 lock: ## renew the requirements-*.lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \

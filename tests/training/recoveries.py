@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.training.launched import Job, Step, agent_of
+from tests.training.launched import Job, Step, agent_of, signalled
 
 RANKS, PAUSE, WIDTH, EVERY = 3, 0.002, 16, 100
 STEPS = 1_000_000
@@ -117,7 +117,9 @@ def hurt(folder: Path, account: Account, count: int, seconds: float, settled: in
         while account.recoveries < count and time.monotonic() < end and not account.wrong:
             time.sleep(dice.random() * 0.01)
             victims = dice.choice([(1,), (2,), (1,), (2,), (1, 2)])
-            at = job.kill(*victims)
+            at = time.monotonic()
+            for rank in victims:
+                signalled(job.pid(rank))
             took = job.next_step_of_all(at, RANKS, 60)
             account.worst, account.total = max(account.worst, took), account.total + took
             account.recoveries, turns = account.recoveries + 1, turns + 1

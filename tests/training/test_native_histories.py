@@ -64,3 +64,20 @@ def test_a_plan_without_donors_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_giving_up_the_last_copy_on_a_busy_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Coordinator, "_held_elsewhere", lambda self, member: True)
     assert any("although every shard was held" in one for one in broken(range(200)))
+
+
+SMALLER = [12, 19, 24, 47, 55, 69, 81, 98, 112, 118, 133, 141]
+"""Short histories in which a job goes on without a host; more: ``python -m tests.training.sim.native 0 1000 1``."""
+
+
+@pytest.mark.parametrize("seed", SMALLER)
+def test_a_job_that_goes_on_without_hosts_breaks_no_invariant(seed: int) -> None:
+    world = World(seed, 1)
+    world.run()
+    assert any("goes on with" in line for line in world.story)
+
+
+def test_going_on_without_the_last_copy_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coordinator, "unable", lambda self, lost: "")
+    with pytest.raises(AssertionError, match="although every shard was held"):
+        World(133, 1).run()

@@ -86,6 +86,19 @@ def test_it_waits_for_a_node_that_holds_the_only_copy_and_says_so() -> None:
     assert machine.tick(700.0) == [EndJob(1, "node 1 has not come back for 600 s")]
 
 
+def test_it_waits_for_a_node_that_is_cut_off_when_the_others_have_lost_their_state() -> None:
+    machine = training()
+    machine.ranks_lost([(0, 1, "died"), (1, 1, "died")], 1.0)
+    machine.node_lost(1, "silent", 1.1)
+    said = [one for one in machine.tick(7.0) if not isinstance(one, EndRank)]
+    assert ["hold state of which no other node has a copy" in one.text for one in said] == [True]  # type: ignore[union-attr]
+    machine.node_joined(1, 9.0, [RunningRank(rank, 1, 1, True, False, 4) for rank in (2, 3)])
+    plans = []
+    for rank, member in machine.members.items():
+        plans += machine.ready(rank, member.incarnation, machine.generation, 4 if rank > 1 else -1, "", 9.1)
+    assert plans == [GenerationPlan(machine.generation, 4, {0: 2, 1: 3})]
+
+
 def test_a_script_that_does_not_divide_its_batch_waits() -> None:
     machine = training()
     [said] = machine.sampled(0, 1, 1, 4, "", {}, False)
@@ -115,13 +128,15 @@ def test_a_new_coordinator_takes_a_smaller_job_over_as_it_trains() -> None:
     assert commands == [JoinGeneration(8, (0, 1)), StartRank(1, 2, 3, 8), StartRank(1, 3, 3, 8)]
 
 
-def test_a_job_begins_smaller_when_a_node_does_not_come() -> None:
+def test_a_job_begins_smaller_only_once_no_other_node_can_hold_steps_of_it() -> None:
     machine = Coordinator({0: 0, 1: 1}, LIMITS)
     assert machine.node_joined(0, 0.0) == []
     assert machine.tick(0.1) == []
-    said, start = machine.tick(5.2)
+    # node 0 may have been lost with its coordinator, while node 1 waits for it
+    assert machine.tick(599.0) == []
+    said, start = machine.tick(601.0)
     assert isinstance(said, OperatorMessage) and start == StartRank(0, 0, 1, 1, (0,))
-    assert machine.ready(0, 1, 1, -1, "", 6.0) == [GenerationPlan(1, 0, {})]
+    assert machine.ready(0, 1, 1, -1, "", 602.0) == [GenerationPlan(1, 0, {})]
 
 
 def test_without_a_least_number_it_waits_as_before() -> None:

@@ -177,6 +177,9 @@ class Nodes(Generations):
         if self._divides is False:
             return "the script asks for no run.shares(…), so the batch would be smaller"
         kept = [one for one in self.members.values() if one.node not in gone]
+        if self._highest > 0 and not any(one.checkpoints for one in kept):
+            # a process that was just started has nothing to give; a node that is cut off may be all that is left
+            kept = [one for one in kept if one.done >= 0 and one.phase not in (Phase.ABSENT, Phase.STARTING)]
         if alone := unique((one for one in self.members.values() if one.node in gone), kept):
             held = "holds" if len(alone) == 1 else "hold"
             return f"{ranks_text(alone)} {held} state of which no other node has a copy"
@@ -235,14 +238,19 @@ class Nodes(Generations):
         return set(self.places.values()) - {self.places[rank] for rank in active}
 
     def _await_nodes(self, now: float) -> list[CoordinatorCommand]:
-        """End a job whose nodes do not come."""
+        """Begin without nodes that do not come, where that may be, or end the job.
+
+        Where none of those that have come runs ranks, the others may hold steps: they wait as long for a coordinator,
+        so that after that time none does.
+        """
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         waited = now - self._waiting_since
-        enough = not refusal(self.nodes, self._count(), self.limits)
-        if waited > self.limits.shrink and enough and not self.finished_before:
+        patience = self.limits.shrink if any(self._living.values()) else self.limits.join
+        text = refusal(self.nodes, self._count(), self.limits)
+        if waited > patience and not text and not self.finished_before:
             self._given_up = self._absent()
-            text = f"nodes {sorted(self._given_up)[:20]} have not joined for {waited:.0f} s"
-            return [self._said(text), *self._take_over(now)]
+            why = f"nodes {sorted(self._given_up)[:20]} have not joined for {waited:.0f} s"
+            return [self._said(why), *self._take_over(now)]
         if waited <= self.limits.join:
             return []
         missing = sorted(self._absent())

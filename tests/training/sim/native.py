@@ -1,8 +1,9 @@
-"""Histories of `belay train` on a virtual clock: ``python -m tests.training.sim.native FIRST [COUNT]``.
+"""Histories of `belay train` on a virtual clock: ``python -m tests.training.sim.native FIRST [COUNT [LEAST]]``.
 
 Node agents and coordinator are the real ones (`NodeAgent.turn`, `CoordinatorHost`); ranks, their processes and the
 network are models. Ranks are killed, blocked and stopped, agents (with the coordinator) and whole hosts are killed at
-any moment, also at the very end, and the network between hosts is cut. With one seed the story is printed.
+any moment, also at the very end, and the network between hosts is cut. With LEAST hosts the job goes on smaller, and
+some hosts never come back. With one seed the story is printed.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ LIMIT = 2000.0
 class World:
     """One history."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed, self.chance = seed, random.Random(seed)
+    def __init__(self, seed: int, least: int = 0) -> None:
+        """``least``: number of hosts with which the job goes on; 0: all, and every lost host comes back."""
+        self.seed, self.least, self.chance = seed, least, random.Random(seed)
         self.now = 1.0
-        self.nodes = self.chance.choice((1, 2, 2, 3))
+        self.nodes = self.chance.choice((2, 3, 4) if least else (1, 2, 2, 3))
+        self.apart: set[int] = set()
+        """Hosts without which the job had gone on when it ended."""
         self.nproc = self.chance.choice((1, 2, 2, 4)) if self.nodes > 1 else self.chance.choice((2, 4))
-        self.ranks, self.steps = self.nodes * self.nproc, self.chance.randint(3, 25)
+        self.ranks, self.steps = self.nodes * self.nproc, self.chance.randint(3, 25) * (10 if least else 1)
         self.sharded = self.chance.random() < 0.3 and self.ranks % 2 == 0 and self.ranks > 2
         self.story: list[str] = []
         self._events: list[tuple[float, int, Callable[[], object]]] = []
@@ -76,14 +80,18 @@ class World:
         """Rank → its newest process that lives."""
         return {one.rank: one for one in self.processes if one.alive and one.rank is not None}
 
+    def members(self, generation: int) -> dict[int, Process]:
+        """The ranks of a generation, once all of them have joined it; none before."""
+        found = {rank: one for rank, one in self.living().items() if one.joined == one.generation == generation}
+        active = next((one.active for one in found.values()), ())
+        return {rank: found[rank] for rank in active} if active and set(active) <= found.keys() else {}
+
     def form(self, generation: int) -> None:
         """The group of a generation forms once every rank has the plan; then state goes from donors to receivers."""
-        found = self.living()
-        if len(found) < self.ranks or any(
-            one.joined != generation or one.generation != generation or one.plan is None for one in found.values()
-        ):
+        found = self.members(generation)
+        if not found or any(one.plan is None for one in found.values()):
             return
-        plan = found[0].plan
+        plan = next(iter(found.values())).plan
         assert plan is not None
         if plan.get("ask"):
             for one in found.values():
@@ -91,21 +99,27 @@ class World:
                 one.say("offered", gen=generation, steps=[])
             return
         step, donors = plan["step"], plan["donors"]
-        held = [one.done for one in self.processes if one.alive and one.whole]
+        held = [one.done for one in found.values() if one.whole]
         for shard in {self.shard(rank) for rank in found}:
-            owners = [one for one in self.processes if one.alive and one.whole and self.shard(one.rank) == shard]
+            owners = [one for one in found.values() if one.whole and self.shard(one.rank) == shard]
             if all(one.done < step for one in owners) and step > 0:
                 raise Broken(f"generation {generation} goes on at step {step}, which no rank of shard {shard!r} holds")
         if max(held, default=-1) > step and not self.sharded:
             raise Broken(f"generation {generation} goes on at step {step}, {max(held)} is held")
+        order = sorted(found)
         for rank, one in found.items():
-            if str(rank) in donors:
-                donor = found[donors[str(rank)]]
+            if str(order.index(rank)) in donors:
+                donor = found[order[donors[str(order.index(rank))]]]
                 if donor.done != step or not donor.whole or self.shard(donor.rank) != self.shard(rank):
                     raise Broken(f"rank {donor.rank} is the donor of rank {rank} and does not hold step {step}")
+                one.past = donor.past
             elif step and (one.done != step or not one.whole):
                 raise Broken(f"rank {rank} holds step {one.done}, has no donor and is to go on at {step}")
+        if step and len({one.past for one in found.values()}) > 1:
+            # sums in another order: equal steps, but not equal weights
+            raise Broken(f"generation {generation} mixes states of step {step} that smaller and larger jobs have made")
         for one in found.values():
+            one.past = one.past if step else 0
             one.done, one.whole, one.entered = step, True, True
             one.say("entered", gen=generation)
             self.finish(one, generation)
@@ -114,10 +128,8 @@ class World:
 
     def reduce(self, generation: int) -> None:
         """All ranks meet in the collective of a step; each of them updates alone."""
-        found = self.living()
-        if len(found) < self.ranks:
-            return
-        if any(one.joined != generation or one.generation != generation or not one.entered for one in found.values()):
+        found = self.members(generation)
+        if not found or not all(one.entered for one in found.values()):
             return
         if any(one.stuck > self.now for one in found.values()):
             self.after(0.5, lambda: self.reduce(generation))
@@ -138,6 +150,7 @@ class World:
         if not one.alive or one.whole:
             return
         one.whole, one.done = True, one.done + 1
+        one.past = hash((one.past, one.active)) if self.least else 0
         one.shown = one.done
         self.finished_step = max(self.finished_step, one.done)
         if one.first[0] != one.joined:
@@ -154,7 +167,7 @@ class World:
         """What happens to this job."""
         moment = self.chance.choice((0.2, 1.0, 1.2, 1.2))
         for _ in range(self.chance.randint(0, 8)):
-            kind = self.chance.choice(FAULTS)
+            kind = self.chance.choice(SMALLER if self.least else FAULTS)
             self.after(moment, lambda kind=kind: self.fault(kind))
             moment += self.chance.choice(
                 [self.chance.expovariate(200), self.chance.expovariate(20), self.chance.expovariate(2)]
@@ -186,7 +199,7 @@ class World:
             case "host lost" if self.nodes > 1 and not self.over:
                 host.lose()
             case "cut" if self.nodes > 1:
-                self.begin_cut(self.chance.choice((0.3, 2.0, 6.0)))
+                self.begin_cut(self.chance.choice((0.3, 6.0, 12.0) if self.least else (0.3, 2.0, 6.0)))
         self.look()
 
     def kill(self, process: Process) -> None:
@@ -225,7 +238,7 @@ class World:
                     for _ in range(self.chance.choice((0, 0, 1, 2))):
                         kind = self.chance.choice(("agent killed", "agent killed", "all agents killed", "cut"))
                         self.after(self.chance.expovariate(10), lambda kind=kind: self.fault(kind))
-                if all(host.code is not None for host in self.hosts):
+                if all(host.code is not None or host.gone for host in self.hosts):
                     break
         self.judge()
 
@@ -245,10 +258,11 @@ class World:
 
     def judge(self) -> None:
         """What must hold at the end."""
-        codes = {host.number: host.code for host in self.hosts}
+        codes = {host.number: host.code for host in self.hosts if not host.gone}
         if None in codes.values():
             raise Broken(f"hosts {[number for number, code in codes.items() if code is None]} wait for ever")
-        wrong = {number: code for number, code in codes.items() if code}
+        # one that comes when the others have ended waits for them
+        wrong = {number: code for number, code in codes.items() if code and number not in self.apart}
         if wrong and not self.lost and not self.late:
             raise Broken(f"ended with {codes}, although every shard was held by a rank that lived")
         if not wrong and self.finished_step < self.steps:
@@ -257,14 +271,16 @@ class World:
 
 FAULTS = ["ranks killed"] * 8 + ["rank blocked"] * 2 + ["agent killed"] * 4
 FAULTS += ["all agents killed", "host lost", "cut", "cut", "machine busy, a rank killed"]
+SMALLER = [*FAULTS, *["host lost"] * 8, *["cut"] * 4]
 
 
 def main(arguments: list[str]) -> int:
     """Play histories; exit code 1 when one is broken."""
     first, count = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 1
+    least = int(arguments[2]) if len(arguments) > 2 else 0
     began, broken, ends = time.monotonic(), 0, dict[str, int]()
     for seed in range(first, first + count):
-        world = World(seed)
+        world = World(seed, least)
         try:
             world.run()
         except Exception as error:

@@ -56,6 +56,10 @@ class Process:
     leaving: int | None = None
     stuck: float = 0.0
     """Until when it is not freed from a collective."""
+    active: tuple[int, ...] = ()
+    """The ranks of its generation."""
+    past: int = 0
+    """Which ranks have made the steps that it holds, as one number."""
 
     @property
     def page(self) -> SimpleNamespace:
@@ -74,6 +78,8 @@ class Process:
         if not self.alive:
             return
         kind = message["t"]
+        if kind == "assign" or (kind == "recover" and message["gen"] > self.generation):
+            self.active = tuple(message.get("active") or range(self.world.ranks))
         if kind == "assign":
             self.rank, self.incarnation, self.generation = message["rank"], message["inc"], message["gen"]
             self.world.after(self.world.chance.uniform(0.01, 0.05), self.leave_function)
@@ -128,6 +134,7 @@ class Process:
             self.agent = agent
             agent.ranks.processes[self.pid] = self  # type: ignore[assignment]
             state = {"rank": self.rank, "inc": self.incarnation, "gen": self.generation, "done": self.done}
+            state["active"] = self.active if len(self.active) < self.world.ranks else ()
             entered = self.entered and self.joined == self.generation
             agent.adopted({**state, "entered": entered, "finished": self.finished, "leaving": self.all_finished})
 
@@ -267,6 +274,8 @@ class Host:
         self.told = b""
         self.leaving = False
         self.code: int | None = None
+        self.gone = False
+        """Whether it never comes back."""
         self.boot(0.0)
 
     def boot(self, delay: float) -> None:
@@ -284,7 +293,8 @@ class Host:
         coordinator = listener = link = None
         if self.number == 0:
             places = {rank: rank // world.nproc for rank in range(world.ranks)}
-            coordinator = CoordinatorHost(places, Limits(deaths=10**6), lambda _: None)
+            limits = Limits(deaths=10**6, least=world.least, shrink=1.0 if world.least else Limits.shrink)
+            coordinator = CoordinatorHost(places, limits, lambda _: None)
             listener = world.listener = Listener(world) if world.nodes > 1 else None
         else:
             link = Link(world, self.number)
@@ -310,6 +320,9 @@ class Host:
             return
         self.code = agent.ended.code
         self.world.note(f"host {self.number} ends: {agent.ended}")
+        if agent.coordinator is not None:
+            known = agent.coordinator.coordinator
+            self.world.apart |= known.lost() | set(range(self.world.nodes)) - known.nodes - {self.number}
         listener = self.world.listener
         if self.number == 0 and listener is not None:
             # the last message, as `NodeListener.farewell` has it read
@@ -354,4 +367,9 @@ class Host:
         if self.agent is not None:
             self._gone()
         self.agents, self.leaving = 0, False
-        self.boot(self.world.chance.choice((0.5, 5.0)))
+        if self.world.least:
+            self.gone = self.number > 0 and self.world.chance.random() < 0.4
+            delay = 1e9 if self.gone else self.world.chance.choice((0.5, 5.0, 20.0))
+            self.boot(delay)
+        else:
+            self.boot(self.world.chance.choice((0.5, 5.0)))
