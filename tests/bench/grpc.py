@@ -14,7 +14,7 @@ import json
 import multiprocessing
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +93,18 @@ async def _signals(world: World) -> list[Result]:
             result.runs += await asyncio.gather(*waits)
             await clients[0].stopped(404)
             await asyncio.gather(*(client.next() for client in clients))
-            await asyncio.sleep(0.1)
+            await _subscribed_again(clients)
         for client in clients:
             await client.hang_up()
         for one in channels:
             await one.close(None)
     return [result]
+
+
+async def _subscribed_again(clients: Sequence[Client]) -> None:
+    """The server ends the streams with their conversation, and clients come back."""
+    await until(lambda: all(client.ended for client in clients), "the streams end")
+    await asyncio.gather(*(client.listen() for client in clients))
 
 
 async def _heard(client: Client, begin: float) -> float:
@@ -214,6 +220,7 @@ async def _share(world: World) -> list[Result]:
             await join(client)
             for _ in range(3):
                 result.runs.append(await _recovery(world, client, name, pods - 1))
+                await _subscribed_again([client])
             await client.hang_up()
             await client.channel.close(None)
         rows.append(result)
