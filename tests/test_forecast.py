@@ -327,3 +327,33 @@ def test_a_document_with_an_unknown_pool_leaves_its_last_good_version_in_force(t
     assert "the last good version" in said and "stays in force" in said and "infrence" in said
     assert "no longer declares" not in said
     assert {row["reason"] for row in found["actions"]} <= {"StatusChanged"} and not found["outcome"]["pruned"]
+
+
+SLICE = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: slice, namespace: default, labels: {ring-controller.atlas: ascend-310P}}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: slice}}
+  template:
+    metadata: {labels: {app: slice, ring-controller.atlas: ascend-310P}}
+    spec:
+      schedulerName: volcano
+      containers:
+        - name: serve
+          image: serve:1
+          resources: {limits: {huawei.com/Ascend310P-2c: 1}, requests: {huawei.com/Ascend310P-2c: 1}}
+"""
+
+
+def test_pods_run_on_the_vnpus_that_a_new_layout_makes(tree: Path, cluster: str) -> None:
+    """The node offers them once they are cut; without a layout they are made by nothing, and the pods wait."""
+    (tree / "desired/jobs/slice.yaml").write_text(SLICE)
+    assert job(document(tree, cluster)["outcome"], "slice")["outcome"] == "waiting"
+
+    layout = tree / "desired/layouts/inference.yaml"
+    text = layout.read_text()
+    layout.write_text(text.replace("  whenBusy", "    - chips: [2]\n      templates: [vir02, vir02]\n  whenBusy"))
+    row = job(document(tree, cluster)["outcome"], "slice")
+    assert (row["outcome"], list(row["nodes"]), row["unblock"]) == ("placed", ["infer-1"], None)

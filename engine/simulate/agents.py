@@ -25,6 +25,11 @@ class Agents(SimulatedObjects):
         self.report_every = report_every
         self.deaf = False
 
+    @property
+    def vnpu_suffixes(self) -> Mapping[str, str]:
+        """The ends of the resource names of vNPUs, by template; none without documents."""
+        return {}
+
     def _agents(self) -> None:
         names_in_order = list(self.nodes)
         self.random.shuffle(names_in_order)
@@ -47,7 +52,23 @@ class Agents(SimulatedObjects):
                     self.reset(node, order)
             if standing.vnpu_epoch > node.vnpu_done:
                 node.partition(standing.vnpu_epoch, standing.vnpu_layout)
+                self._offer(node)
         self.report(node)
+
+    def _offer(self, node: SimulatedServer) -> None:
+        """The device plugin offers the vNPUs and the chips without any, and kubelet counts them in the Node."""
+        live = self.objects.get(ObjectKey("v1", "Node", "", node.name))
+        if live is None:
+            return
+        counts = node.devices(self.vnpu_suffixes)
+        status = live.get("status") or {}
+        changed = {}
+        for part in ("capacity", "allocatable"):
+            known = status.get(part) or {}
+            # resources of vNPUs that are gone stay at zero, as kubelet leaves them
+            gone = {name: "0" for name in known if name.startswith(f"{node.resource}-")}
+            changed[part] = {**known, **gone, **{name: str(count) for name, count in counts.items()}}
+        self.put({**live, "status": {**status, **changed}})
 
     def reset(self, node: SimulatedServer, order: ResetOrder) -> None:
         """The agent carries out one reset order."""
@@ -91,5 +112,5 @@ class Agents(SimulatedObjects):
         taken = self.owners(node.name)
         node.reported = self.now
         self.put(node.device_report(taken, self.now))
-        body = node.agent_report(taken, self.now, self.version)
+        body = node.agent_report(taken, self.now)
         self.put(orders.build_report(body, node.prefix, {"name": "simulated"}))

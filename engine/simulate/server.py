@@ -34,7 +34,8 @@ class SimulatedServer:
     ``switch`` that of the switch; ``alarms`` (device, its number, code) and ``switch_faults`` (code, chip, port) are
     the codes behind them if a timeline names codes. ``silent``: the node neither reports nor reads orders; ``gone``:
     the Node object is deleted. ``done`` and ``results`` are the agent's journal: per chip the newest epoch and its
-    result. ``reset_fails``: number of next resets that fail. ``serials``: serial numbers that the agent reported;
+    result; ``boot`` and ``seq`` its run and its last report in it. ``reset_fails``: number of next resets that fail.
+    ``serials``: serial numbers that the agent reported;
     ``reset_groups``: the chips that reset together, empty where it does not say.
     """
 
@@ -69,6 +70,7 @@ class SimulatedServer:
         self.vnpus: list[AgentVNPU] = []
         self.vnpu_done = 0
         self.orders_seen = 0
+        self.boot, self.seq = "b", 0
         self.serials: dict[int, str] = {}
         self.reported: float = 0.0
         self.reset_groups: tuple[tuple[int, ...], ...] = ()
@@ -97,6 +99,7 @@ class SimulatedServer:
             server.results = {c: row.reset_result for c, row in agent.chips.items() if row.reset_result}
             server.vnpus, server.vnpu_done = list(agent.vnpus), agent.vnpu_epoch_done
             server.orders_seen = agent.orders_seen
+            server.boot, server.seq = agent.boot, agent.seq
             server.serials = {c: row.serial for c, row in agent.chips.items()}
             server.reset_groups = agent.reset_groups
         return server
@@ -142,10 +145,21 @@ class SimulatedServer:
                 kept.append(AgentVNPU(number, chip, template, ""))
         self.vnpus, self.vnpu_done = kept, epoch
 
+    def devices(self, suffixes: Mapping[str, str]) -> dict[str, int]:
+        """How many devices of each resource there are: chips without vNPUs, and vNPUs by template."""
+        cut = {vnpu.chip for vnpu in self.vnpus}
+        counts = {self.resource: sum(chip not in cut for chip in self.ids)}
+        for vnpu in self.vnpus:
+            if vnpu.template in suffixes:
+                name = f"{self.resource}-{suffixes[vnpu.template]}"
+                counts[name] = counts.get(name, 0) + 1
+        return counts
+
     def device_report(self, taken: Collection[str], now: float) -> dict[str, Any]:
         """``mindx-dl-deviceinfo-<node>`` as a device plugin writes it; ``taken`` are names of chips in use."""
         lists: dict[str, list[int]] = {"": [], "-Unhealthy": [], "-NetworkUnhealthy": [], "-Recovering": []}
         elements = []
+        cut = {vnpu.chip for vnpu in self.vnpus}  # a plugin lists the vNPUs of such a chip in its place
         for chip in self.ids:
             name, used = self.device_name(chip), self.device_name(chip) in taken
             own = {**self.faults.get(chip, {}), **self.public.get(chip, {})}
@@ -153,7 +167,7 @@ class SimulatedServer:
             bad = chip in self.listed or (bool(own) and known(level) not in IN_SERVICE)
             if bad and not (known(level) == PRE_SEPARATE and used):
                 lists["-Unhealthy"].append(chip)
-            elif not used:
+            elif not used and chip not in cut:
                 lists[""].append(chip)
             for kind in (CARD, PUBLIC, NETWORK):
                 codes = self.plane(kind).get(chip)
@@ -182,12 +196,13 @@ class SimulatedServer:
             switch=switch if self.switch else None,
         )
 
-    def agent_report(self, taken: Collection[str], now: float, seq: int) -> AgentReport:
-        """``belay-report-<node>``: executed orders, and chips with processes."""
+    def agent_report(self, taken: Collection[str], now: float) -> AgentReport:
+        """``belay-report-<node>``, the next of this run: executed orders, and chips with processes."""
+        self.seq += 1
         return AgentReport(
             node=self.name,
-            boot="b",
-            seq=seq,
+            boot=self.boot,
+            seq=self.seq,
             time_ms=int(now * 1000),
             orders_seen=self.orders_seen,
             chips={

@@ -64,6 +64,11 @@ class World(Agents):
         self.controllers = WorkloadControllers()
         self._removed: dict[str, dict[str, Any]] = {}
 
+    @property
+    def vnpu_suffixes(self) -> Mapping[str, str]:
+        """The ends of the resource names of vNPUs, by template."""
+        return {template: suffix for suffix, template in self.desired.template_of_suffix.items()}
+
     # what hardware does
 
     def fault(self, node: str, chip: int, code: str = "80C98001", level: str = RESTART) -> None:
