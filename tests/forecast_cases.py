@@ -11,6 +11,7 @@ import copy
 import json
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from engine.cli.forecast import Forecast, forecast
@@ -33,6 +34,10 @@ Json = dict[str, Any]
 Tree = dict[str, Json]
 _READ = LoadCache()
 TRAINING, INFERENCE = "huawei.com/Ascend910", "huawei.com/Ascend310P"
+CHANGES_A_CLUSTER = 5
+"""Cases that begin with the same cluster at rest, each with a change of its own."""
+FIRST_REST = 3
+"""Idle passes after which a cluster is ground for a forecast: what still comes, both sides see come."""
 ORDERS = 6
 """Orders in which kubelets, controllers and agents may move; the forecast must be what happens in one of them, as in
 real clusters a second decides which of two pods is placed first."""
@@ -50,22 +55,42 @@ class Ran(NamedTuple):
 
 def case(seed: int) -> None:
     """Run one case; raises AssertionError with the difference."""
-    chance = random.Random(f"forecast/{seed}")
-    servers = [SimulatedServer(f"node-{number}", labels=A2) for number in range(chance.randint(1, 4))]
-    servers += [SimulatedServer(f"card-{n}", kind="Ascend310P", labels=INFER) for n in range(chance.randint(0, 2))]
-    cluster = ReferenceCluster(servers, now=START, seed=seed)
+    chance, number = random.Random(f"forecast/{seed}"), seed // CHANGES_A_CLUSTER
+    rested = _rested(number)
+    if rested is None:
+        return  # a first state that never rests is no ground for a forecast
+
+    cluster = rested.cluster.fork(seed)
     try:
-        tree = repository(chance)
-        cluster.push(files_of(tree))
-        if not cluster.until_quiet():
-            return  # a first state that never rests is no ground for a forecast
         cluster.now += chance.choice((61.0, 700.0, 4000.0))
-        for server in servers:
+        for server in cluster.servers.values():
             cluster.report(server)
         trouble(chance, cluster)
-        _compare(chance, cluster, changed(chance, tree))
+        _compare(chance, cluster, changed(chance, rested.tree))
     finally:
         cluster.close()
+
+
+class Rested(NamedTuple):
+    """A cluster that has come to rest under a repository."""
+
+    cluster: ReferenceCluster
+    tree: Tree
+
+
+@lru_cache(maxsize=1)
+def _rested(number: int) -> Rested | None:
+    """The cluster of so many a number, for several cases after each other; None where it never rests."""
+    chance = random.Random(f"forecast/cluster/{number}")
+    servers = [SimulatedServer(f"node-{number}", labels=A2) for number in range(chance.randint(1, 4))]
+    servers += [SimulatedServer(f"card-{n}", kind="Ascend310P", labels=INFER) for n in range(chance.randint(0, 2))]
+    cluster = ReferenceCluster(servers, now=START, seed=number)
+    tree = repository(chance)
+    try:
+        cluster.push(files_of(tree))
+        return Rested(cluster, tree) if cluster.until_quiet(rest=FIRST_REST) else None
+    finally:
+        cluster.close()  # what is forked from it has a loop of its own
 
 
 def _compare(chance: random.Random, cluster: ReferenceCluster, tree: Tree) -> None:

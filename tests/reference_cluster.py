@@ -18,6 +18,7 @@ import orjson
 
 from engine.act import Batch, Edge, Fence
 from engine.act import run as carry_out
+from engine.documents import Desired
 from engine.kube import Kube
 from engine.kube.credentials import Endpoint
 from engine.kube.errors import from_answer
@@ -26,14 +27,16 @@ from engine.kube.transport import Transport
 from engine.load import LoadCache, load
 from engine.load.cluster import foreign_documents
 from engine.model.cluster import Observed
+from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
 from engine.model.times import parse_rfc3339, rfc3339
-from engine.observe.observed import observe
+from engine.observe.observed import Observer, key_of
 from engine.observe.resources import WATCHED
 from engine.observe.watch_events import slimmed
 from engine.plan import declared_keys, plan
 from engine.sandbox.api.errors import ApiError
+from engine.sandbox.api.store import ObjectChanged
 from engine.sandbox.definitions import shipped
 from engine.simulate import SimulatedServer
 from engine.status import forgotten, memory_bodies
@@ -44,7 +47,8 @@ from engine.workloads.writes import Reconciled, Write
 from tests.sim.cluster import Api
 
 Json = dict[str, Any]
-RESYNC = 60.0
+RESYNC = 120.0
+"""Seconds between two passes of a cluster at rest; duration rules last minutes."""
 GRACE_OVER_TIME = 900.0
 PATIENCE = 7 * 86_400.0
 NAMESPACES = (names.SYSTEM, names.NODES, names.NODE_NAMESPACE, names.SCHEDULER_NAMESPACE, "kube-system", "default")
@@ -91,6 +95,38 @@ class InProcess(Transport):
             raise from_answer(error.code, orjson.dumps(error.status()), f"{method} {path}") from None
 
 
+class Watched:
+    """What the engine's reflectors would hold: each change is read once, when it is asked for."""
+
+    def __init__(self, api: Api) -> None:
+        self._observer = Observer()
+        self._shown: dict[ObjectKey, Json] = {}
+        self._snapshot: Observed | None = None
+        api.store.listeners.append(self._changed)
+
+    def items(self) -> list[Json]:
+        """Every watched object, as a list of them shows it."""
+        return list(self._shown.values())
+
+    def observed(self) -> Observed:
+        if self._snapshot is None:
+            self._snapshot = self._observer.observed()
+        return self._snapshot
+
+    def _changed(self, event: ObjectChanged) -> None:
+        item = event.entry.obj
+        if item.get("kind") not in KINDS:
+            return
+        self._snapshot = None
+        key = key_of(item)
+        if event.type == "DELETED":
+            self._shown.pop(key, None)
+            self._observer.delete(key)
+        else:
+            shown = self._shown[key] = slimmed(item)
+            self._observer.put(shown)
+
+
 class ReferenceCluster:
     """One cluster; ``seed`` decides the order in which its parts move."""
 
@@ -98,12 +134,14 @@ class ReferenceCluster:
         self.now = now
         self.random = random.Random(seed)
         self.api = Api(lambda: self.now)
+        self.watched = Watched(self.api)
         self.servers = {server.name: server for server in servers}
         self.files: dict[str, bytes] = {}
         self.number = 0
         self.cache = PlanCache()
         self.wakes: list[float] = []
         self.last: Plan | None = None
+        self.loaded: tuple[int, Mapping[str, bytes], Desired] | None = None
         self._loop = asyncio.new_event_loop()
         self._kube = Kube(lambda: None, transport=InProcess(self.api, lambda: self.now))  # type: ignore[arg-type,return-value]
         self._loop.run_until_complete(self._kube.__aenter__())
@@ -124,6 +162,7 @@ class ReferenceCluster:
         other = copy.copy(self)
         other.random = random.Random(seed)
         other.api = Api(lambda: other.now)
+        other.watched = Watched(other.api)
         for definition in _DEFINITIONS:  # the server must know the kinds before it holds their objects
             other.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         for entries in self.api.store.collections.values():
@@ -186,9 +225,17 @@ class ReferenceCluster:
     def report(self, server: SimulatedServer) -> None:
         taken = self.taken(server)
         server.reported = self.now
-        self.apply(server.device_report(taken, self.now), "device-plugin")
-        seen = server.agent_report(taken, self.now, int(self.now))
-        self.apply(orders.build_report(seen, server.prefix, {"name": "simulated"}), "agent")
+        self._write_report(server.device_report(taken, self.now), "device-plugin")
+        seen = server.agent_report(taken, self.now)
+        self._write_report(orders.build_report(seen, server.prefix, {"name": "simulated"}), "agent")
+
+    def _write_report(self, body: Json, manager: str) -> None:
+        """A report: the first is an object of its author's, the data of the next take its place."""
+        live = self.api.find("configmaps", body["metadata"]["name"], body["metadata"]["namespace"])
+        if live is None:
+            self.apply(body, manager)
+        else:
+            self.api.put("configmaps", {**live, "data": body["data"]})
 
     def taken(self, server: SimulatedServer) -> dict[str, str]:
         """Chip name → live pod that holds it."""
@@ -206,38 +253,50 @@ class ReferenceCluster:
 
     def items(self) -> list[Json]:
         """Every object that the engine watches, as a list of them shows it."""
-        found = [entry.obj for kept in self.api.store.collections.values() for entry in kept.entries()]
-        return [slimmed(one) for one in found if one.get("kind") in KINDS]
+        return self.watched.items()
 
     def observed(self) -> Observed:
-        return observe(self.items())
+        return self.watched.observed()
 
     def one_pass(self) -> Plan:
         """Read, plan, write: as the loop does."""
-        items = self.items()
-        seen = observe(items)
-        loaded = load(self.files, revision=f"{self.number:040d}", cache=_READ, foreign=foreign_documents(items))
-        result = plan(loaded.desired, seen, self.now, cache=self.cache)
+        seen, desired = self.observed(), self._declared()
+        result = plan(desired, seen, self.now, cache=self.cache)
         for body in memory_bodies(result, seen, cache=self.cache):
-            self.apply(body, "belay")
+            self._keep(body)
         for name in forgotten(result, seen, self.cache):
             self.api.drop("configmaps", name, names.SYSTEM)
         fence = Fence(self._kube, "main", self._epoch, seconds=float("inf"))
-        edge = Edge(self._kube, "main", fence, now=lambda: self.now, revision=loaded.desired.revision)
+        edge = Edge(self._kube, "main", fence, now=lambda: self.now, revision=desired.revision)
         record = PassRecord("p", "main", self._epoch, "d", 1, 0.0, 30.0)
         batch = Batch(record, 1, list(enumerate(result.actions)))
         self._loop.run_until_complete(carry_out(edge, batch))
-        self._record_inventory(loaded.desired)
+        self._record_inventory(desired)
         self.last = result
         return result
 
-    def _record_inventory(self, desired: Any) -> None:
+    def _declared(self) -> Desired:
+        """What the repository and the cluster's own documents declare; read again where either has changed."""
+        foreign = foreign_documents(self.items())
+        known = self.loaded
+        if known is None or known[:2] != (self.number, foreign):
+            read = load(self.files, revision=f"{self.number:040d}", cache=_READ, foreign=foreign)
+            known = self.loaded = (self.number, foreign, read.desired)
+        return known[2]
+
+    def _record_inventory(self, desired: Desired) -> None:
         seen = self.observed()
         keys = {*declared_keys(desired, seen, self.cache)}
         keys |= {key for key in seen.inventory or () if key in seen.objects}
         data = {sync.APPLIED: desired.revision, sync.INVENTORY: sync.inventory_text(keys)}
         metadata = {"name": names.SYNC, "namespace": names.SYSTEM}
-        self.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}, "belay")
+        self._keep({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+    def _keep(self, body: Json) -> None:
+        """Write a record of the engine's where its data have changed, as the engine does."""
+        live = self.api.store.get("configmaps", (body["metadata"]["namespace"], body["metadata"]["name"]))
+        if live is None or live.obj.get("data") != body["data"]:
+            self.apply(body, "belay")
 
     # what else is in a cluster
 
@@ -336,7 +395,7 @@ class ReferenceCluster:
 
     # time
 
-    def until_quiet(self, *, most: int = 400, rest: int = 12) -> bool:
+    def until_quiet(self, *, most: int = 400, rest: int = 6) -> bool:
         """Passes until nothing is left to do; False when it does not come to rest."""
         quiet = 0
         for _ in range(most):
