@@ -1,8 +1,9 @@
 """Random faults × random revisions: every ``True`` that a reader sees is held against the world.
 
-The engine runs whole on virtual time (``tests/sim``). Each second an independent function reads what a person would be
-shown and compares it with the API server's objects and with Git's files; it shares no code with planner and status. A
-status may be as old as a pass may be (30 s), so a contradiction counts once it has lasted longer.
+The engine runs whole on virtual time (``tests/sim``). Every other second an independent function reads what a person
+would be shown and compares it with the API server's objects and with Git's files; it shares no code with planner and
+status. A status may be as old as a pass may be (30 s), so a contradiction counts once it has lasted longer. In some
+cases a person deletes meanwhile what Git declares.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ ROUNDS = 5
 """Cases of one history: a fault and a revision each, on the same world."""
 LONGEST_LIE = 45.0
 """Seconds for which a status may contradict the world: what a pass may be late, and two looks."""
+LOOKS_EVERY = 2.0
 HEAL_SECONDS = 900.0
 LONGEST_WAIT = 170.0
 """Seconds after which everything that was refused has been tried again."""
@@ -98,6 +100,7 @@ class Truth:
     def __init__(self, world: World, refusing: Refusing) -> None:
         self.world, self.refusing = world, refusing
         self.files: dict[str, dict[str, bytes]] = {}
+        self.declared: dict[str, list[Json]] = {}
         self.checked = 0
         self.told: dict[str, int] = {}
         self._since: dict[str, float] = {}
@@ -105,7 +108,9 @@ class Truth:
     def pushed(self) -> None:
         """Remember what the newest revision holds."""
         repository = self.world.repository
-        self.files[f"{repository.number:040d}"] = dict(repository.files)
+        revision = f"{repository.number:040d}"
+        self.files[revision] = dict(repository.files)
+        self.declared[revision] = list(documents(repository.files))
 
     def look(self) -> None:
         """Hold every True against the world. Raises AssertionError for one that was contradicted for too long."""
@@ -151,7 +156,7 @@ class Truth:
 
     def _of_isolation(self, kind: str, body: Json, applied: str) -> str:
         declared = {
-            doc["metadata"]["name"]: doc for doc in documents(self.files.get(applied, {})) if doc["kind"] == "Isolation"
+            doc["metadata"]["name"]: doc for doc in self.declared.get(applied, []) if doc["kind"] == "Isolation"
         }
         found = declared.get(body["metadata"]["name"])
         if kind == "Ignored":
@@ -168,7 +173,7 @@ class Truth:
             return f"no push was {revision or 'nothing'}"
         if with_broken and BROKEN in files.values():
             return "a document cannot be read"
-        for doc in documents(files):
+        for doc in self.declared[revision]:
             meta = doc["metadata"]
             live = self.world.api.find(STORED[doc["kind"]], meta["name"], meta.get("namespace", ""))
             if live is None:
@@ -182,22 +187,27 @@ class Truth:
     def _undeclared(self, revision: str) -> Iterator[str]:
         wanted = {
             (doc["kind"], doc["metadata"].get("namespace", ""), doc["metadata"]["name"])
-            for doc in documents(self.files.get(revision, {}))
+            for doc in self.declared.get(revision, [])
         }
         for kind, plural in STORED.items():
             for live in self.world.api.objects(plural):
                 meta = live["metadata"]
                 ours = (meta.get("labels") or {}).get("app.kubernetes.io/managed-by") == "belay"
-                applied = "belay.dev/applied-digest" in (meta.get("annotations") or {})
+                applied = "belay.dev/applied-digest" in annotations_of(live)
                 if ours and applied and (kind, meta.get("namespace", ""), meta["name"]) not in wanted:
                     yield f"{kind} {meta['name']}"
+
+
+def annotations_of(live: Json) -> Json:
+    """The annotations of a live object."""
+    return live["metadata"].get("annotations") or {}
 
 
 def documents(files: Mapping[str, bytes]) -> Iterator[Json]:
     """The documents of a revision, read here and not by the engine; a broken one is none."""
     for path, body in sorted(files.items()):
         if body != BROKEN and path.startswith(("desired/", "policies/")):
-            yield from (doc for doc in yaml.safe_load_all(body) if doc)
+            yield from (doc for doc in yaml.load_all(body, yaml.CSafeLoader) if doc)
 
 
 def matches(declared: Json, live: Json) -> bool:
@@ -261,8 +271,9 @@ def history(seed: int) -> TruthReport:
 async def _history(seed: int, folder: Path, clock: Clock) -> TruthReport:
     chance = random.Random(f"truth/{seed}")
     files = revision(chance, {}, 1)
-    world = World(seed, folder, clock, files, nodes=1)
+    world = World(seed, folder, clock, files, nodes=1, pairs=chance.choice((1, 1, 2)), resync=10.0)
     world.stopped.add("agent-node-0")  # what a node does is not the question here
+    world.quiet = True  # workers look five times a second for messages: conditions are judged by tens of seconds
     refusing = Refusing(world)
     truth = Truth(world, refusing)
     struck: list[str] = []
@@ -279,6 +290,8 @@ async def _history(seed: int, folder: Path, clock: Clock) -> TruthReport:
                 await _watch(truth, chance.uniform(0.0, 3.0))
             end = _strike(world, refusing, chance, fault)
             await _watch(truth, chance.uniform(0.0, 10.0))
+            if chance.random() < 0.4 and (drifted := _drift(world, chance)):
+                struck[-1] += f", {drifted} deleted by hand"
             if not early:
                 files = _push(world, truth, revision(chance, files, number))
             if chance.random() < 0.1 and world.api.find("namespaces", "nowhere") is None:
@@ -302,10 +315,10 @@ def _push(world: World, truth: Truth, files: dict[str, bytes]) -> dict[str, byte
 
 
 async def _watch(truth: Truth, seconds: float) -> None:
-    """Let time pass, and look every second."""
+    """Let time pass, and look every other second: what counts is what lasts."""
     ends = truth.world.clock.now + seconds
     while truth.world.clock.now < ends:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(LOOKS_EVERY)
         truth.look()
 
 
@@ -337,6 +350,20 @@ def _strike(world: World, refusing: Refusing, chance: random.Random, fault: str)
             process.offset = chance.choice((-600.0, -20.0, 20.0, 600.0))
         return lambda: [setattr(process, "offset", 0.0) for process in moved] and None
     return lambda: None
+
+
+def _drift(world: World, chance: random.Random) -> str:
+    """A person deletes something that Git declares; returns what, empty where nothing is there.
+
+    Passes make it again; while none comes, no status may go on saying that everything is in force.
+    """
+    kind = chance.choice(("ConfigMap", "Service"))
+    there = [one for one in world.api.objects(STORED[kind]) if "belay.dev/applied-digest" in annotations_of(one)]
+    if not there:
+        return ""
+    meta = chance.choice(there)["metadata"]
+    world.api.drop(STORED[kind], meta["name"], meta["namespace"])
+    return f"{kind} {meta['name']}"
 
 
 def _steal(world: World, *, renewed: bool) -> Callable[[], None]:

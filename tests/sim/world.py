@@ -201,9 +201,18 @@ class SimWorker(Worker):
 
 
 class World:
-    """Everything. ``folder`` holds the agents' journals."""
+    """Everything. ``folder`` holds the agents' journals; ``pairs``: how many controllers and as many workers."""
 
-    def __init__(self, seed: int, folder: Path, clock: Clock, files: Mapping[str, bytes], nodes: int = 3) -> None:
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        clock: Clock,
+        files: Mapping[str, bytes],
+        nodes: int = 3,
+        pairs: int = 2,
+        resync: float = 5.0,
+    ) -> None:
         self.seed, self.clock, self.folder = seed, clock, folder
         self.outside = Outside(seed)
         self.api = Api(lambda: clock.wall)
@@ -213,7 +222,7 @@ class World:
         keys.write_text(f"{seed:064d}\n")
         self.settings = Settings(
             redis_url="redis://sim", batch_key_file=str(keys), data=str(folder), source_url=self.repository.config.url,
-            resync=5.0, lease=6.0,
+            resync=resync, lease=6.0,
             claim=12.0, expiry=15.0, patience=4.0, visibility=30.0, recordings=False,
         )  # fmt: skip
         self.messages = Messages(self.memory, self.outside, clock, self.settings.visibility)
@@ -232,13 +241,13 @@ class World:
         self.processes: dict[str, Process] = {}
         self._folders: dict[str, Path] = {}
         self._tight = any(b"SafetyBudget" in body for body in files.values())
-        self._prepare(nodes)
+        self._prepare(nodes, pairs)
         self.repository.push(files)
         self.api.store.listeners.append(self._changed)
 
     # the world before anybody looks
 
-    def _prepare(self, nodes: int) -> None:
+    def _prepare(self, nodes: int, pairs: int) -> None:
         for name in NAMESPACES:
             if self.api.find("namespaces", name) is None:
                 self._call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -251,7 +260,7 @@ class World:
             self._call("POST", "/api/v1/nodes", body)
             self._call("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
             self.drivers[name] = self._driver(name)
-        for number in (1, 2):
+        for number in range(1, pairs + 1):
             self.processes[f"controller-{number}"] = Process(f"controller-{number}", self.outside, self._controller)
             self.processes[f"worker-{number}"] = Process(f"worker-{number}", self.outside, self._worker)
         for name in self.drivers:
