@@ -18,6 +18,7 @@ from engine.cli import main
 from engine.documents import KINDS
 from engine.load.schemas import schemas
 from engine.model.pending_reasons import INSUFFICIENT, REASONS
+from engine.model.remedies import MEANING, Step
 from engine.settings import _BOUNDS, PREFIX, Settings
 from tests import feature_pages, peer_tables
 
@@ -281,6 +282,17 @@ def pending_page() -> str:
         name = f"`{reason}…`" if reason == INSUFFICIENT else f"`{reason}`"
         subject = "the node" if row.of_node else "the job"
         parts.append(f"| {name} | {subject} {plain(row.state)} | {plain(row.way_out)} |")
+    parts += [
+        "",
+        "## The way out as values",
+        "",
+        "`remedy` of a waiting job in `belay plan -o json` is its way out for programs: a `step`, with values in "
+        "`node`, `name`, `count`, `values` and `remove`. Where people have to choose, it is left out.",
+        "",
+        "| step | what to do |",
+        "|---|---|",
+        *(f"| {code(step.value)} | {plain(MEANING[step])} |" for step in Step),
+    ]
     return "\n".join(parts) + "\n"
 
 

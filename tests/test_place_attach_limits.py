@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests import listing
+from tests.claim_objects import claim, mounting, storage_class
 from tests.listing import Item, job, pod
-from tests.test_place_volumes import claim, mounting, nodes, patches, storage_class
+from tests.test_place_volumes import nodes, patches
 
 DRIVER = "csi.example.com"
 

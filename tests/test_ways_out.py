@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import importlib
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.model.pending_reasons import REASONS, reason_in_words
+from engine.model.remedies import MEANING, Step
 from tests import listing
-from tests.followers import RACK, TAINT, affinity, busy, follow_to_the_end, history
+from tests.followers import follow_to_the_end
 from tests.listing import Item, job, node, report
+from tests.waiting_jobs import KINDS, RACK, TAINT, Waiting, affinity, busy
 
 ROOM = Path("engine/plan")
 
@@ -117,8 +121,15 @@ def test_the_way_out_is_the_nearest_nodes_obstacle_and_leads_out(case: str) -> N
     assert "correct the job's request" not in (first.unblock or "")
 
 
-def test_random_ways_out_lead_to_a_placed_job() -> None:
-    assert sum(history(seed) > 0 for seed in range(60)) > 30
+@pytest.mark.parametrize("kind", dict.fromkeys(KINDS), ids=lambda kind: kind.__name__)
+def test_random_ways_out_lead_to_a_placed_job(kind: Callable[[random.Random], Waiting]) -> None:
+    """`make soak` takes 10,000 of them."""
+    steps = [len(follow_to_the_end(*kind(random.Random(seed)))) for seed in range(12)]
+    assert sum(count > 0 for count in steps) >= 6
+
+
+def test_each_step_of_a_remedy_has_its_meaning() -> None:
+    assert set(MEANING) == set(Step)
 
 
 def reasons_in_the_code() -> set[str]:

@@ -26,6 +26,7 @@ from engine.model.pending_reasons import (
     QUEUE_EXHAUSTED,
     RejectedAt,
 )
+from engine.model.remedies import Remedy, Step
 from engine.plan import rollout, views
 from engine.plan.place import job as jobs
 from engine.plan.place import switch_config
@@ -38,6 +39,7 @@ from engine.plan.place.part_requests import SoftShare
 from engine.plan.place.parts import soft_table
 from engine.plan.place.pending import PendingExplanation, refused
 from engine.plan.place.state import MAX_SCORES, Assignment, FormerPlacement, PlacementState
+from engine.plan.place.ways_out import of_refused_gang
 from engine.plan.preempt import rollback
 from engine.plan.preempt.consolidation import Consolidation
 from engine.plan.preempt.incomplete_gangs import IncompleteGangs
@@ -50,11 +52,6 @@ from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAME
 
 _CONFIGURED: Final = f"ConfigMap/{SCHEDULER_NAMESPACE}/{SCHEDULER_CONFIGMAP}"
 _TASKS_SHORT: Final = "the pods of job is not enough for its tasks' minimum"
-#: The way out of a gang that is refused before any node is considered.
-WAYS_OUT: Final = {
-    ENQUEUE_FAILED: "wait until so many chips are free, or state fewer in spec.minResources of its PodGroup",
-    switch_config.UNKNOWN: f"import the switches as {switch_config.CONFIG}, or remove label {switch_config.LABEL}",
-}
 
 
 @dataclass(slots=True)
@@ -198,9 +195,7 @@ class _GangPlacement:
         for item in placed:
             asked = self.state.volumes.actions(item.pod, item.node, self.scope.desired.revision)
             self.scope.actions.extend(asked)
-        text, unblock = volume_choices.waiting_text(names), volume_choices.way_out(names)
-        entry = enqueue.pending_entry(self.gang, pods, volume_choices.WAITING, text, nodes={}, unblock=unblock)
-        self.scope.pending.append(entry)
+        self._wait(pods, volume_choices.WAITING, volume_choices.waiting_text(names), volume_choices.way_out(names))
         return True
 
     def _waits_for_claims(self, placed: Sequence[Assignment]) -> bool:
@@ -211,18 +206,21 @@ class _GangPlacement:
             return False
         where = [(item.pod, item.node) for item in placed]
         self.scope.actions.extend(self.state.claims.actions(where, self.scope.desired.revision))
-        text, unblock = claim_choices.waiting_text(names), claim_choices.way_out(names)
-        entry = enqueue.pending_entry(self.gang, pods, claim_choices.WAITING, text, nodes={}, unblock=unblock)
-        self.scope.pending.append(entry)
+        self._wait(pods, claim_choices.WAITING, claim_choices.waiting_text(names), claim_choices.way_out(names))
         return True
+
+    def _wait(self, pods: Sequence[Pod], reason: str, text: str, unblock: str) -> None:
+        """The pods have their places and wait for what others do."""
+        wait = Remedy(Step.WAIT)
+        entry = enqueue.pending_entry(self.gang, pods, reason, text, nodes={}, unblock=unblock, remedy=wait)
+        self.scope.pending.append(entry)
 
     def _queue_exhausted(self, pods: Sequence[Pod], first: Sequence[Pod]) -> bool:
         """Whether the queue has too little left for the ``first`` pods; then all of ``pods`` become pending."""
         short = self.queues.shortage(self.gang.queue, first)
         if short is not None:
-            message, unblock = short
             self.unplaced, self.reason = pods, QUEUE_EXHAUSTED
-            entry = enqueue.pending_entry(self.gang, pods, QUEUE_EXHAUSTED, message, nodes={}, unblock=unblock)
+            entry = enqueue.refused_by_queue(self.gang, pods, short)
             self.scope.pending.append(entry)
         return short is not None
 
@@ -412,7 +410,9 @@ class _GangPlacement:
         """Add the gang's pending entry; the pods ``over_quota`` of its queue wait with the others."""
         found = failure.explanation
         if found is None and failure.gang_refusal is not None:
-            found = refused(failure.gang_refusal, WAYS_OUT.get(failure.gang_refusal.reason))
+            found = refused(
+                failure.gang_refusal, of_refused_gang(failure.gang_refusal.reason, self._free(job) if job else None)
+            )
         found = found or PendingExplanation({}, GANG_INCOMPLETE, "", _TASKS_SHORT, None)
         line, rejected = found.text, found.rejected
         if failure.first is not None and job is not None and (short := self._shortage_text(job, failure.pods)):

@@ -15,12 +15,14 @@ UNSCHEDULABLE_TOPOLOGY: Final = "the npus on this node don't satisfy the schedul
 
 class Refusal(NamedTuple):
     """Why a node or a gang is refused: ``reason`` is one of the constants above or of ``fit``, ``message`` a sentence
-    in MindCluster's words. ``cause`` is what a request has wrong, as values, where its values say it.
+    in MindCluster's words. ``cause`` is what a request has wrong, as values, where its values say it. ``about`` is the
+    claim that it is about, where there is one.
     """
 
     reason: str
     message: str
     cause: Cause | None = None
+    about: str = ""
 
 
 class NodeChips(NamedTuple):

@@ -111,7 +111,7 @@ def _of_resource(pod: Pod, view: NodeView, templates: Mapping[str, str]) -> Iter
         change = f"add a node that offers {wanted}"
     if offered:
         change = f"{change}, or ask for {' or '.join(offered[:_SHOWN])}"
-    remedy = Remedy(Step.OFFER, node.name, max(1, pod.count), {wanted: ""})
+    remedy = Remedy(Step.OFFER, node.name, count=max(1, pod.count), values={wanted: ""})
     size = _CUT if same_chips else _OTHER_CHIPS
     yield Obstacle(MISSING, f"offers no {wanted} ({instead})", change, remedy, size)
 

@@ -7,6 +7,7 @@ use everything up to its capability while no other queue needs it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from engine.gangs.forming import MIN_AVAILABLE_KEY, parse_min_available
@@ -16,18 +17,19 @@ from engine.model.jobs import Gang
 from engine.model.pending_reasons import POD_GROUP_MISSING
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, NoOps
+from engine.model.remedies import Remedy, Step
 from engine.plan import roles
 from engine.plan.grouping import shard_of
 from engine.plan.queue import quotas
 from engine.plan.queue.order import JobRank, in_order, rank, turns
-from engine.plan.queue.queues import Queues
+from engine.plan.queue.queues import QueueRefusal, Queues
 from engine.plan.queue.waiting_pods import WaitingPods, pending_entry
 from engine.plan.scope import Scope
 
 #: Gangs of which every pod has a node, while their pods are unchanged.
 _PLACED: Final = CacheKey("placed gangs", NoOps, limit=32768)
 
-__all__ = ["Queues", "WaitingPods", "pending_entry", "run", "turns"]
+__all__ = ["Queues", "WaitingPods", "pending_entry", "refused_by_queue", "run", "turns"]
 
 
 def run(scope: Scope) -> None:
@@ -77,6 +79,14 @@ def _without_group(scope: Scope, gang: Gang, waiting: list[Pod]) -> Pending | No
         nodes={},
         unblock=f"create {groups} {names} in namespace {gang.namespace}, or make the pods without annotation "
         f"{GROUP_NAME_KEYS[0]}",
+        remedy=Remedy(Step.CREATE_GROUP, name=missing[0]),
+    )
+
+
+def refused_by_queue(gang: Gang, pods: Sequence[Pod], refusal: QueueRefusal) -> Pending:
+    """The pending entry of pods that their queue does not take."""
+    return pending_entry(
+        gang, pods, refusal.reason, refusal.message, nodes={}, unblock=refusal.unblock, remedy=refusal.remedy
     )
 
 
@@ -84,8 +94,7 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
     """The pending entry of a gang that may not be placed yet, else None."""
     closed = queues.refusal(gang.queue)
     if closed is not None:
-        reason, message, unblock = closed
-        return pending_entry(gang, waiting, reason, message, nodes={}, unblock=unblock)
+        return refused_by_queue(gang, waiting, closed)
     stated = gang.annotations.get(MIN_AVAILABLE_KEY)
     if stated is not None and parse_min_available(gang.annotations) is None:
         return pending_entry(
@@ -95,6 +104,7 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
             f"InvalidArgument: job {gang.name} task minAvailable {stated} is invalid",
             nodes={},
             unblock=f"write a whole number into annotation {MIN_AVAILABLE_KEY}",
+            remedy=Remedy(Step.SET_POLICY, values={MIN_AVAILABLE_KEY: str(len(waiting) + len(started))}),
         )
     created = len(waiting) + len(started)
     if created < gang.min_available:
@@ -111,5 +121,6 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
             f"NotEnoughPod: {message}",
             nodes={},
             unblock=f"{lacks} more {pods} of this job must be created, or its old pods deleted",
+            remedy=Remedy(Step.CREATE_PODS, count=lacks),
         )
     return None

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from engine.gangs.owners import annotations_of, labels_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
+from engine.model.pending_reasons import QUEUE_CLOSED, QUEUE_EXHAUSTED, QUEUE_MISSING
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.quantities import amount
+from engine.model.remedies import Remedy, Step
 from engine.model.unstructured import nested_map
 from engine.plan.queue.share import QueueDemand, divide, share
 from engine.plan.scope import Scope
@@ -57,6 +59,15 @@ class QueueState:
     declared: bool = False
     used: Amounts = field(default_factory=dict)
     broken: str = ""
+
+
+class QueueRefusal(NamedTuple):
+    """Why a queue does not take pods: reason, message, the way out in words and as values."""
+
+    reason: str
+    message: str
+    unblock: str
+    remedy: Remedy | None
 
 
 class QueueShares:
@@ -124,25 +135,36 @@ class Queues:
             self._shares = QueueShares(self._scope, self.by_name)
         return self._shares
 
-    def refusal(self, queue: str) -> tuple[str, str, str | None] | None:
-        """(reason, message, way out) why a queue takes no jobs at all; None when it does."""
+    def refusal(self, queue: str) -> QueueRefusal | None:
+        """Why a queue takes no jobs at all; None when it does."""
         queue_state = self.by_name.get(queue)
         if queue_state is None:
             if not self.by_name or queue == DEFAULT_QUEUE:
                 return None
             text = f"check queue<{queue}> failed, maybe it is not create"
-            return ("QueueNotFound", text, f"create queue {queue} or name another one")
+            change = f"create queue {queue} or name another one"
+            return QueueRefusal(QUEUE_MISSING, text, change, Remedy(Step.CREATE_QUEUE, name=queue))
+
         if queue_state.broken:
-            return ("QueueNotOpen", queue_state.broken, f"correct queue {queue}")
+            return QueueRefusal(QUEUE_CLOSED, queue_state.broken, f"correct queue {queue}", self._another_queue())
         if queue == ROOT_QUEUE or queue in self._parents:
             text = f"queue {queue} is not a leaf queue, jobs cannot be put there"
-            return ("QueueNotOpen", text, "name a leaf queue")
+            return QueueRefusal(QUEUE_CLOSED, text, "name a leaf queue", self._another_queue())
         if queue_state.state != OPEN:
-            return ("QueueNotOpen", f"queue {queue} is in state {queue_state.state}, not Open", f"open queue {queue}")
+            text = f"queue {queue} is in state {queue_state.state}, not Open"
+            return QueueRefusal(QUEUE_CLOSED, text, f"open queue {queue}", Remedy(Step.OPEN_QUEUE, name=queue))
         return None
 
-    def shortage(self, queue: str, pods: Iterable[Pod]) -> tuple[str, str] | None:
-        """(message, way out) when the pods' requests exceed what the queue has left; None when they fit."""
+    def _another_queue(self) -> Remedy | None:
+        """The first queue that takes jobs, as the one to name."""
+        for name in sorted(self.by_name):
+            known = self.by_name[name]
+            if name != ROOT_QUEUE and name not in self._parents and known.state == OPEN and not known.broken:
+                return Remedy(Step.SET_QUEUE, name=name)
+        return None
+
+    def shortage(self, queue: str, pods: Iterable[Pod]) -> QueueRefusal | None:
+        """Why the pods' requests exceed what the queue has left; None when they fit."""
         if not self._limits:
             return None
         wanted: Amounts = {}
@@ -151,20 +173,27 @@ class Queues:
         for name in self._with_parents(queue):
             used = self.by_name[name].used if name in self.by_name else {}
             for resource, most in sorted(self._limits.get(name, {}).items()):
-                if wanted.get(resource, 0) and used.get(resource, 0) + wanted[resource] > most:
-                    missing = used.get(resource, 0) + wanted[resource] - most
-                    own = self.by_name[name].capability.get(resource)
-                    capped = own is not None and own <= most
-                    limit = f"capability {most}" if capped else f"{most} that the guarantees of other queues leave"
-                    wider = (
-                        f"raise the capability of queue {name}" if capped else "lower the guarantees of other queues"
-                    )
-                    return (
-                        f"queue {name} has insufficient quota: {resource} used {used.get(resource, 0)} + requested "
-                        f"{wanted[resource]} > {limit}",
-                        f"{wider} by {missing} {resource} or wait for its jobs to end",
-                    )
+                asked, taken = wanted.get(resource, 0), used.get(resource, 0)
+                if asked and taken + asked > most:
+                    return self._exceeded(name, resource, taken, asked, most)
         return None
+
+    def _exceeded(self, name: str, resource: str, taken: int, asked: int, most: int) -> QueueRefusal:
+        """The refusal of a request beyond a limit of a queue: its own capability, or what guarantees leave it."""
+        missing = taken + asked - most
+        own = self.by_name[name].capability.get(resource)
+        if own is not None and own <= most:
+            limit, wider, step = f"capability {most}", f"raise the capability of queue {name}", Step.RAISE_QUEUE
+        else:
+            limit = f"{most} that the guarantees of other queues leave"
+            wider, step = "lower the guarantees of other queues", Step.LOWER_GUARANTEES
+
+        return QueueRefusal(
+            QUEUE_EXHAUSTED,
+            f"queue {name} has insufficient quota: {resource} used {taken} + requested {asked} > {limit}",
+            f"{wider} by {missing} {resource} or wait for its jobs to end",
+            Remedy(step, name=name, count=missing, values={resource: ""}),
+        )
 
     def used(self, queue: str) -> Mapping[str, int]:
         """What the running pods of the queue's jobs request now, those of queues below it included."""

@@ -34,27 +34,28 @@ def _rule(
     pod: Pod, name: str, claim: str, objects: Mapping[ObjectKey, dict[str, Any]], claims: DeviceClaims
 ) -> NodeRule | None:
     if not claim:
-        return _never(f'waiting for the ResourceClaim of "{name}" to be made from its template')
+        return _never("", f'waiting for the ResourceClaim of "{name}" to be made from its template')
     keys = (ObjectKey(api, "ResourceClaim", pod.namespace, claim) for api in _APIS)
     key = next((key for key in keys if key in objects), None)
     if key is None:
-        return _never(f'resourceclaim "{claim}" not found')
+        return _never(claim, f'resourceclaim "{claim}" not found')
     status = nested_map(objects[key], "status")
     allocation = nested_map(status, "allocation")
     if key in claims.open and any(name.startswith("huawei.com/") and most for name, most in pod.requests.items()):
-        return _never(f"pod {pod.name} asks for chips both by resource and by claim: leave one of them out")
+        return _never("", f"pod {pod.name} asks for chips both by resource and by claim: leave one of them out")
     if key in claims.open:
         return None
     if not allocation:
-        return _never(f'resourceclaim "{claim}" is not allocated: {claims.problems.get(key, "it has no devices")}')
+        why = claims.problems.get(key, "it has no devices")
+        return _never(claim, f'resourceclaim "{claim}" is not allocated: {why}')
     users = [row.get("uid") for row in status.get("reservedFor") or () if isinstance(row, Mapping)]
     if pod.uid not in users and key not in claims.allocated:
-        return _never(f'resourceclaim "{claim}" is not reserved for pod {pod.name}')
+        return _never(claim, f'resourceclaim "{claim}" is not reserved for pod {pod.name}')
     terms = nested_map(allocation, "nodeSelector").get("nodeSelectorTerms")
     if not isinstance(terms, list):
         return None
-    return NodeRule(tuple(term for term in terms if isinstance(term, dict)), MISMATCH)
+    return NodeRule(tuple(term for term in terms if isinstance(term, dict)), MISMATCH._replace(about=claim))
 
 
-def _never(text: str) -> NodeRule:
-    return NodeRule((), Refusal(NOT_ALLOCATED, text))
+def _never(claim: str, text: str) -> NodeRule:
+    return NodeRule((), Refusal(NOT_ALLOCATED, text, about=claim))

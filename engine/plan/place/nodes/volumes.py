@@ -179,22 +179,23 @@ class ClusterVolumes:
     def _rule(self, pod: Pod, key: ObjectKey) -> NodeRule | None:
         raw = self._objects.get(key)
         if raw is None:
-            return _never(f'persistentvolumeclaim "{key.name}" not found') if self._whole else None
+            return _never(key.name, f'persistentvolumeclaim "{key.name}" not found') if self._whole else None
         if nested_map(raw, "metadata").get("deletionTimestamp"):
-            return _never(f'persistentvolumeclaim "{key.name}" is being deleted')
+            return _never(key.name, f'persistentvolumeclaim "{key.name}" is being deleted')
         name = str(_spec(raw).get("volumeName") or "")
         if nested_map(raw, "status").get("phase") == "Lost":
-            return _never(f'persistentvolumeclaim "{key.name}" bound to non-existent persistentvolume "{name}"')
+            text = f'persistentvolumeclaim "{key.name}" bound to non-existent persistentvolume "{name}"'
+            return _never(key.name, text)
         if _is_bound(raw):
             volume = self._objects.get(ObjectKey("v1", "PersistentVolume", "", name))
             terms = _terms(volume) if volume is not None else None
-            return None if terms is None else NodeRule(terms, CONFLICT)
+            return None if terms is None else NodeRule(terms, CONFLICT._replace(about=key.name))
         storage = self._class_of(raw)
         if _waits(raw, storage):
             return self._delayed_rule(pod, VolumeClaim(key, raw, storage))
         if not self._whole:
             return None
-        return _never(f'pod has unbound immediate PersistentVolumeClaims: "{key.name}" has no volume yet')
+        return _never(key.name, f'pod has unbound immediate PersistentVolumeClaims: "{key.name}" has no volume yet')
 
     def _delayed_rule(self, pod: Pod, claim: VolumeClaim) -> NodeRule | None:
         """Where a claim that waits for its first consumer can be bound.
@@ -206,7 +207,7 @@ class ClusterVolumes:
         if selected is not None and self._first_users.get(claim.key) == pod.key:
             field = {"key": "metadata.name", "operator": "In", "values": [selected.name]}
             text = f'node(s) were not the one selected for persistentvolumeclaim "{claim.key.name}", {selected.name}'
-            return NodeRule(({"matchFields": [field]},), Refusal(NOT_SELECTED, text))
+            return NodeRule(({"matchFields": [field]},), Refusal(NOT_SELECTED, text, about=claim.key.name))
         places = [one.terms for one in self.suitable(claim)]
         made = self.provisioning(claim)
         if made is None or None in places:
@@ -216,7 +217,7 @@ class ClusterVolumes:
             if term not in rows:
                 rows.append(term)
         short = claim.provisioner and not places and self._tracks_capacity(claim)
-        return NodeRule(tuple(rows), NO_SPACE if short else NO_VOLUME)
+        return NodeRule(tuple(rows), (NO_SPACE if short else NO_VOLUME)._replace(about=claim.key.name))
 
     def _tracks_capacity(self, claim: VolumeClaim) -> bool:
         driver = self._objects.get(ObjectKey(_STORAGE_API, "CSIDriver", "", claim.provisioner), {})
@@ -319,8 +320,8 @@ def _expressions(selector: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*({"key": key, "operator": "In", "values": [value]} for key, value in exact), *map(dict, rows)]
 
 
-def _never(text: str) -> NodeRule:
-    return NodeRule((), Refusal(CLAIM, text))
+def _never(claim: str, text: str) -> NodeRule:
+    return NodeRule((), Refusal(CLAIM, text, about=claim))
 
 
 def _notes(raw: Mapping[str, Any]) -> Mapping[str, str]:

@@ -1,0 +1,81 @@
+"""The step, as values, that removes what keeps a pod off a node; prose about the same stands in ``pending``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine.model.cluster import Pod
+from engine.model.pending_reasons import NODE_UNSTABLE
+from engine.model.remedies import Remedy, Step
+from engine.plan.node_view import NodeView
+from engine.plan.place.handler import Refusal
+from engine.plan.place.nodes import attach_limits, claim_choices, resource_claims, volumes
+from engine.plan.place.nodes.table import SHARE_LABEL, SHARES_ONLY
+
+#: Reasons that one step on the node removes, with nothing to choose.
+_ON_NODE: Final[Mapping[str, Step]] = {
+    "NodeNotReady": Step.MEND,
+    "NodeUnhealthy": Step.MEND,
+    "NodePreSeparate": Step.MEND,
+    "NodeIsolated": Step.END_ISOLATION,
+    "NodeReportMissing": Step.REPORT,
+    "NodeReportRefused": Step.REPORT,
+    "NodeReportStale": Step.REPORT,
+    NODE_UNSTABLE: Step.REPORT,
+    "NodeInvalid": Step.REPORT,
+    "NetworkStateUnknown": Step.REPORT,
+    "RackUnknown": Step.REPORT,
+    "SuperPodUnknown": Step.REPORT,
+    # they end with time
+    "NodeRefused": Step.WAIT,
+    "AttemptBudget": Step.WAIT,
+    "RecoveryReserved": Step.WAIT,
+    "ReservedForGang": Step.WAIT,
+    "VNPUInFlight": Step.WAIT,
+    "WaitingForRelease": Step.WAIT,
+}
+
+#: Reasons that are about a claim of the pod.
+_ON_CLAIM: Final[Mapping[str, Step]] = {
+    volumes.CLAIM: Step.BIND_CLAIM,
+    volumes.NO_VOLUME.reason: Step.ADD_VOLUME,
+    volumes.NO_SPACE.reason: Step.FREE_STORAGE,
+    volumes.NOT_SELECTED: Step.NEW_CLAIM,
+    volumes.CONFLICT.reason: Step.NEW_CLAIM,
+    resource_claims.NOT_ALLOCATED: Step.SERVE_CLAIM,
+    resource_claims.MISMATCH.reason: Step.NEW_CLAIM,
+    claim_choices.FULL.reason: Step.NEW_CLAIM,
+}
+
+#: Rules among pods that a job may leave out.
+_RELAXED: Final[Mapping[str, str]] = {
+    "PodAffinityMismatch": "podAffinity",
+    "PodAntiAffinityConflict": "podAntiAffinity",
+    "TopologySpreadConflict": "topologySpreadConstraints",
+}
+
+#: Reasons that the end of other work on the node removes.
+_TAKEN: Final[Mapping[str, str]] = {
+    attach_limits.REASON: "volumes",
+    claim_choices.SHORT.reason: "devices",
+}
+
+
+def remedy_of_node(refusal: Refusal, pod: Pod, view: NodeView) -> Remedy | None:
+    """The step that removes this refusal of a node; None where people have to choose among several."""
+    node, reason = view.node.name, refusal.reason
+    if reason in _ON_NODE:
+        return Remedy(_ON_NODE[reason], node)
+    if reason in _ON_CLAIM:
+        named = refusal.about or next(iter(pod.claims), "")
+        return Remedy(_ON_CLAIM[reason], node, named) if named else None
+    if reason in _RELAXED:
+        return Remedy(Step.RELAX, values={_RELAXED[reason]: ""})
+    if reason in _TAKEN:
+        return Remedy(Step.FREE_ROOM, node, values={_TAKEN[reason]: ""})
+    if reason == "PoolSuspended":
+        return Remedy(Step.RESUME_POOL, node, view.pool)
+    if reason == SHARES_ONLY:
+        return Remedy(Step.LABEL_NODE, node, remove=(SHARE_LABEL,))
+    return None
