@@ -27,7 +27,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from tests import followers, forecast_cases, migration_world, track_record
+from tests import forecast_cases, migration_world, track_record, waiting_jobs
 from tests.soak import crowd, edits, histories, simulated, stuck, truthful
 
 STATE = Path(__file__).with_name(".progress.json")
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[Callable[[int], object] | None, int, str, str]] = {
     "stuck": (stuck.history, 250, "STUCK", "100000"),
     "cluster": (histories.history, 25, "HISTORIES", "10000"),
     "crowd": (crowd.history, 1, "CROWD", "1"),
-    "ways-out": (followers.history, 250, "WAYS_OUT", "10000"),
+    "ways-out": (waiting_jobs.history, 250, "WAYS_OUT", "10000"),
     "edits": (None, edits.CHUNK, "EDITS", "all"),
     "truth": (None, truthful.CHUNK, "TRUTH", "2000"),
     "forecasts": (forecast_cases.case, 25, "FORECASTS", "10000"),
@@ -73,8 +73,7 @@ def main() -> int:
             enough = float(os.environ.get("STEPS", "inf")) if kind == "simulated" else float("inf")
             done, failures, steps = _run(kind, first, total, size, until, enough)
             failed += failures
-            state[kind] = first + done
-            STATE.write_text(json.dumps(state))
+            STATE.write_text(json.dumps({**_state(), kind: first + done}))  # others may run other kinds meanwhile
             track_record.count(kind, steps if kind == "truth" else done, failures)
             if steps >= enough:
                 print(f"{steps:,} steps in {done} histories, {failures} of them failed")
