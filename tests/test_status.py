@@ -212,6 +212,8 @@ def test_aggregates_are_sharded_by_size_and_a_surplus_shard_is_blanked() -> None
     fewer = named(info.bodies(plan_of(), worlds.world(1)))
     assert len(json.loads(fewer["cluster-info-device-0"]["cluster-info-device-0"])) == 1
     assert {fewer[name][name] for name in shards if name != "cluster-info-device-0"} == {""}
+    none = named(info.bodies(plan_of(), observe([])))
+    assert {none[name][name] for name in (*shards, "cluster-info-node-cm")} == {""}
 
 
 def test_network_lists_are_left_out_where_the_report_has_none() -> None:
@@ -400,9 +402,10 @@ def test_switch_faults_that_jobs_tolerate_are_not_aggregated() -> None:
     whole = msgspec.structs.replace(worlds.switch(codes=[code, other]), text=text, faults=faults)
     seen = worlds.observed([worlds.node("n0")], [worlds.report("n0", switch=whole)])
 
-    def told(left: tuple[SwitchFault, ...] | None) -> tuple[list[str], str, str]:
+    def told(left: tuple[SwitchFault, ...] | None, level: str = "Separate") -> tuple[list[str], str, str]:
+        """``level`` is the switch's as the planner sees it without the faults that jobs tolerate."""
         codes = tuple(sorted({fault.code for fault in left or ()}))
-        switches = {} if left is None else {"n0": msgspec.structs.replace(whole, faults=left, codes=codes)}
+        switches = {} if left is None else {"n0": msgspec.structs.replace(whole, level=level, faults=left, codes=codes)}
         data = named(ClusterInfo().bodies(plan_of(switches=switches), seen))["cluster-info-switch-0"]
         entry = json.loads(data["cluster-info-switch-0"])["mindx-dl-switchinfo-n0"]
         assert entry["FaultCode"] == [items[list(rows).index(place)] for place in entry["FaultTimeAndLevelMap"]]
@@ -410,7 +413,7 @@ def test_switch_faults_that_jobs_tolerate_are_not_aggregated() -> None:
 
     assert told(None) == (list(rows), "Separate", "UnHealthy")
     assert told(faults[1:]) == (list(rows)[1:], "Separate", "UnHealthy")
-    assert told(faults[2:]) == (list(rows)[2:], "SubHealthFault", "SubHealthy")
+    assert told(faults[2:], "SubHealthFault") == (list(rows)[2:], "SubHealthFault", "SubHealthy")
     assert told(()) == ([], "NotHandle", "Healthy")
 
 

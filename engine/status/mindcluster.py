@@ -77,7 +77,7 @@ class ClusterInfo:
         }
         return [
             *self._sharded(DEVICE_SHARD, devices),
-            _aggregate(NODE_INFO, go_json(nodes)),
+            _aggregate(NODE_INFO, go_json(nodes) if nodes else ""),
             *self._sharded(SWITCH_SHARD, switches),
             *public_fault_statistics.bodies(plan, observed),
         ]
@@ -117,7 +117,8 @@ class ClusterInfo:
         if not entries and prefix not in self._shards:
             return
         for index in range(max(len(shards), self._shards.get(prefix, 0))):
-            full = "{" + ",".join(shards[index]) + "}" if index < len(shards) else ""
+            # nothing to show is an empty text, as ClusterD has it, in the first shard too
+            full = "{" + ",".join(shards[index]) + "}" if index < len(shards) and shards[index] else ""
             yield _aggregate(f"{prefix}{index}", full)
         self._shards[prefix] = max(len(shards), self._shards.get(prefix, 0))
 
