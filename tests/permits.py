@@ -16,10 +16,8 @@ from engine.documents import KINDS
 from engine.documents.kinds import API_VERSION
 from engine.kube import resource_for
 from engine.serve.admission.rules import (
-    CONTROL_PRIORITY,
     GUARDED,
     JOB_PREFIXES,
-    KUBERNETES,
     NODE_ANNOTATIONS,
     NODE_LABEL_PREFIXES,
     NODE_LABELS,
@@ -29,7 +27,7 @@ from engine.serve.admission.rules import (
     reports_of,
 )
 from engine.wire.names import NODE_NAMESPACE, NODE_PREFIX, SYSTEM
-from engine.wire.reserved import SYSTEM_NAMESPACES
+from engine.wire.reserved import CONTROL_PRIORITY, KUBERNETES, SYSTEM_NAMESPACES
 from tests.rights import Right, needed
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "threat-model.md"

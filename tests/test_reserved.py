@@ -46,7 +46,6 @@ def test_a_record_is_refused_where_it_is_named(namespace: str, name: str, writer
 @pytest.mark.parametrize(
     ("namespace", "name"),
     [
-        ("kube-system", "mindx-dl-fault-config"),
         ("default", "reset-config-train"),
         ("default", "rings-config-train"),
         ("default", "belay-budget"),
@@ -57,6 +56,22 @@ def test_a_record_is_refused_where_it_is_named(namespace: str, name: str, writer
 def test_what_people_write_and_components_read_is_declared(namespace: str, name: str) -> None:
     loaded = load({"desired/a.yaml": CONFIG.format(name=name, namespace=namespace).encode()})
     assert loaded.diagnostics == () and [one.key.name for one in loaded.desired.manifests] == [name]
+
+
+def test_what_people_write_in_a_namespace_of_kubernetes_counts_with_a_warning() -> None:
+    """With admission, as installed, the API server refuses Belay to write it."""
+    text = CONFIG.format(name="mindx-dl-fault-config", namespace="kube-system")
+    loaded = load({"desired/a.yaml": text.encode()})
+    (said,) = loaded.diagnostics
+    assert (said.severity, said.line, said.field) == ("warning", 5, "metadata.namespace")
+    assert "apply it by kubectl" in said.message and len(loaded.desired.manifests) == 1
+
+
+def test_the_priority_of_belays_own_pods_is_not_declared() -> None:
+    text = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: %s}\nvalue: 5\n"
+    loaded = load({f"desired/{name}.yaml": (text % name).encode() for name in ("belay-control", "urgent")})
+    assert [(one.file, one.severity) for one in loaded.diagnostics] == [("desired/belay-control.yaml", "error")]
+    assert [manifest.key.name for manifest in loaded.desired.manifests] == ["urgent"]
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease", "belay-system", "belay-nodes"])

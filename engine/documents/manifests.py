@@ -17,7 +17,7 @@ from engine.documents.problems import Path, Problem, Problems
 from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
 from engine.documents.spelling import misspelt_fields, unknown_fields
 from engine.documents.volcano_jobs import check_volcano_job
-from engine.wire.reserved import refusal
+from engine.wire.reserved import KUBERNETES, refusal
 
 #: apiVersion and kind of every accepted manifest, and whether it lives in a namespace.
 ACCEPTED: Final[Mapping[tuple[str, str], bool]] = {
@@ -126,9 +126,12 @@ def _check_reserved(problems: Problems, metadata: Mapping[str, Any], kind: str, 
         return
     why = refusal(kind, (namespace or "default") if namespaced else "", name)
     if why:
-        field = "name" if kind in ("ConfigMap", "Namespace") else "namespace"
+        field = "name" if kind in ("ConfigMap", "Namespace", "PriorityClass") else "namespace"
         advice = "choose another namespace" if field == "namespace" else "remove the document or rename the object"
         problems.error(("metadata", field), f"{why}, not Git: {advice}")
+    elif kind == "ConfigMap" and namespace in KUBERNETES:
+        text = f"admission keeps Belay from writing ConfigMaps of {namespace}: apply it by kubectl, and remove it here"
+        problems.warn(("metadata", "namespace"), text)
 
 
 def _check_spelling(problems: Problems, body: Mapping[str, Any], kind: str, metadata: Mapping[str, Any]) -> None:

@@ -26,8 +26,12 @@ from engine.wire.names import (
 
 PUBLIC_NAMESPACE: Final = "cluster-system"
 ANYWHERE: Final = ""
+#: Namespaces of Kubernetes itself, in which admission lets the engine write nothing but Events.
+KUBERNETES: Final = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: Namespaces of Kubernetes and Belay: a pod there may run with the rights of the service accounts that live there.
-SYSTEM_NAMESPACES: Final = frozenset({"kube-system", "kube-public", "kube-node-lease", SYSTEM, NODES})
+SYSTEM_NAMESPACES: Final = KUBERNETES | {SYSTEM, NODES}
+#: The PriorityClass of Belay's own pods; the API server itself keeps those of Kubernetes.
+CONTROL_PRIORITY: Final = "belay-control"
 
 
 class ReservedRecord(NamedTuple):
@@ -77,6 +81,8 @@ def refusal(kind: str, namespace: str, name: str) -> str:
     """Why no object of this kind and name may be declared; empty when it may be."""
     if kind == "Namespace":
         return f"namespace {name} belongs to Kubernetes or Belay" if name in SYSTEM_NAMESPACES else ""
+    if kind == "PriorityClass":
+        return f"PriorityClass {name} is that of Belay's own pods" if name == CONTROL_PRIORITY else ""
     if kind == "ConfigMap":
         writer = writer_of(namespace, name)
         return f"ConfigMap {namespace}/{name} is a record that only {writer} writes" if writer else ""

@@ -22,7 +22,6 @@ from engine.wire import (
     pings,
     publicinfo,
     recoveryrecord,
-    reserved,
     resetinfo,
     steptimes,
     superpods,
@@ -42,6 +41,7 @@ from engine.wire.names import (
     SYSTEM,
 )  # fmt: skip
 from engine.wire.names import SERVER as SERVER_PROBLEMS
+from engine.wire.reserved import CONTROL_PRIORITY, KUBERNETES, SYSTEM_NAMESPACES
 
 ACCOUNT: Final = f"system:serviceaccount:{SYSTEM}:"
 AGENT: Final = f"system:serviceaccount:{NODES}:belay-agent"
@@ -51,7 +51,6 @@ ENGINE: Final = f"{ACCOUNT}belay-engine"
 HOST_AGENT: Final = "belay:agent:"
 #: Group that has the rights of such agents (deploy/components/host-agents).
 HOST_AGENTS: Final = "belay:agents"
-KUBERNETES: Final = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: Where job ConfigMaps are not: Kubernetes' own namespaces, Belay's, MindCluster's and Volcano's.
 GUARDED: Final = KUBERNETES | {SYSTEM, NODES, NODE_NAMESPACE, publicinfo.STATISTICS_NAMESPACE, SCHEDULER_NAMESPACE}
 #: Senders of public faults among the parts of an agent, as their ConfigMaps `<sender>-fault-<node>` name them.
@@ -69,8 +68,6 @@ SERVER_PREFIXES: Final = ((SYSTEM, recoveryrecord.PREFIX), (superpods.NAMESPACE,
 LEASES: Final = {SERVER: (leases.RECOVERY,), ENGINE: (leases.SHARD_PREFIX, leases.CONTROLLER_PREFIX)}
 #: All that the engine writes in Belay's own namespaces.
 ENGINE_RECORDS: Final = ("configmaps", "leases", "events")
-#: The PriorityClass of Belay's own pods; the API server itself keeps those of Kubernetes.
-CONTROL_PRIORITY: Final = "belay-control"
 SSH_SUFFIX: Final = "-ssh"
 NODE_LABELS: Final = frozenset(
     {"accelerator", "accelerator-type", "servertype", "server-usage", "host-arch", "infer-card-type"}
@@ -252,7 +249,7 @@ def _of_engine(request: WriteRequest) -> str:
 
 def _of_the_cluster(request: WriteRequest) -> str:
     """A Namespace carries the label by which webhooks choose it; the PriorityClass, pods of Belay."""
-    if request.resource == "namespaces" and request.name in reserved.SYSTEM_NAMESPACES:
+    if request.resource == "namespaces" and request.name in SYSTEM_NAMESPACES:
         return f"belay-engine does not change namespace {request.name}, which belongs to Kubernetes or Belay"
     if request.resource == "priorityclasses" and request.name == CONTROL_PRIORITY:
         return f"belay-engine does not change PriorityClass {CONTROL_PRIORITY}, which Belay's own pods have"
