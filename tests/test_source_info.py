@@ -24,6 +24,12 @@ __all__ = ["cluster"]
 Start = Callable[..., Loop]
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 
+ISOLATION = """\
+apiVersion: belay.dev/v1alpha1
+kind: Isolation
+metadata: {name: optics}
+spec: {nodes: [n-9], reason: dust}
+"""
 MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one, namespace: default}\ndata: {value: '%s'}\n"
 
 
@@ -75,6 +81,20 @@ def test_a_worker_applies_a_source_that_only_the_controller_knows(cluster: Clust
     assert (
         published is not None and published["data"]["url"] == str(repo.bare) and published["data"]["branch"] == "main"
     )
+
+
+def test_the_author_of_a_document_reaches_the_worker_and_the_cluster(
+    cluster: Cluster, repo: Repo, start: Start
+) -> None:
+    changed = repo.commit({"desired/isolation.yaml": ISOLATION})
+    tip = repo.commit({"desired/one.yaml": MAP % "2"}, message="another file")
+    start("", source_url=str(repo.bare))
+    until(lambda: "places.json" in sync(cluster), what="the places of documents")
+    place = json.loads(sync(cluster)["places.json"])["Isolation/optics"]
+    assert place == {
+        "file": "desired/isolation.yaml", "line": 1, "commit": changed, "author": "Ada <ada@example.org>",
+    }  # fmt: skip
+    assert sync(cluster)["appliedRevision"] == tip
 
 
 def test_a_worker_logs_once_that_it_waits_for_a_revision(

@@ -55,6 +55,7 @@ class RevisionFeed:
         self._proofs = CommitProofs(kube, settings.shard, clock)
         self._fetched: FetchResult | None = None
         self._kept: frozenset[str] = frozenset()
+        self._table: tuple[Revision | None, dict[str, bytes]] = (None, {})
         self._waiting = PendingDeletion()
         self._put: tuple[str, str, frozenset[str]] | None = None
 
@@ -156,6 +157,13 @@ class RevisionFeed:
             return source.config.verify_mode == "none"
         return True
 
+    def _table_of(self, revision: Revision) -> dict[str, bytes]:
+        """Who last changed the revision's files, as a blob beside them by its id; none where nothing is known."""
+        if self._table[0] is not revision:
+            table = lastchanges.encode(revision.last_changes)
+            self._table = (revision, {blob_id(table): table} if table else {})
+        return self._table[1]
+
     async def put(self) -> None:
         """Put the revision in force unless it is there already; its blobs are read only where Redis lacks them.
 
@@ -173,8 +181,7 @@ class RevisionFeed:
             "confirmed": deletion.confirmed,
             "earlier": deletion.earlier,
         }
-        table = lastchanges.encode(revision.last_changes)
-        changes = {blob_id(table): table} if table else {}
+        changes = self._table_of(revision)
         if changes:
             meta[lastchanges.META] = next(iter(changes))
         kept = self._kept.union(deletion.earlier.values(), changes)
@@ -184,7 +191,7 @@ class RevisionFeed:
         if not await self._record(revision, source):
             return  # tried again with the next snapshot
         await self._proofs.put(revision, source, self._accepted.before(revision.sha, source.config))
-        blobs: dict[str, bytes] = changes
+        blobs: dict[str, bytes] = dict(changes)
         try:
             for _ in range(2):
                 missing = await self._revisions.put_revision(
