@@ -7,6 +7,8 @@ import ctypes
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,8 +26,10 @@ from agents.drivers.dcmi.interface import ChipLocation
 from agents.drivers.dcmi.library import find, trusted
 from agents.drivers.dcmi.supervisor import MAX_HUNG
 from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.standin.build import BuildError, build
+from agents.drivers.standin.build import BuildError, build, place_hccn_tool
 from agents.drivers.standin.state import SimChip, SimState, Standin
+from agents.drivers.tools.command import Runner
+from agents.drivers.tools.hccn import HccnTool
 from agents.kubelet.topology import single_dies
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from tests.agent_world import NODE
@@ -120,6 +124,36 @@ def test_every_layout_has_the_compilers_size() -> None:
 )
 def test_fields_lie_where_the_driver_puts_them(structure: Any, field: str, offset: int) -> None:
     assert getattr(structure, field).offset == offset
+
+
+def test_other_callers_of_the_library_are_answered_too(library: Path, machine: Callable[..., Standin]) -> None:
+    """MindCluster's programs pass a length of 0 for the CPUs beside a chip, and look for ``dcmi_get_card_num_list``."""
+    program = (
+        "import ctypes, sys; lib = ctypes.CDLL(sys.argv[1]); assert lib.dcmi_init() == 0\n"
+        "out, length = ctypes.create_string_buffer(256), ctypes.c_int(0)\n"
+        "code = lib.dcmi_get_affinity_cpu_info_by_device_id(3, 0, out, ctypes.byref(length))\n"
+        "number, cards = ctypes.c_int(), (ctypes.c_int * 64)()\n"
+        "again = lib.dcmi_get_card_num_list(ctypes.byref(number), cards, 64)\n"
+        "print(code, out.value.decode(), length.value, again, number.value, list(cards[:number.value]))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(library)], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "BELAY_SIM_DCMI_STATE": str(machine().file)},
+    )  # fmt: skip
+    assert found.stdout == "0 0-1 3 0 8 [0, 1, 2, 3, 4, 5, 6, 7]\n", found.stderr
+
+
+def test_the_stand_in_of_hccn_tool_answers_what_is_asked_of_it(tmp_path: Path) -> None:
+    tool = HccnTool(Runner(str(place_hccn_tool(tmp_path))))
+    (tmp_path / "hccn_tool.down").write_text("3\n")
+
+    async def go() -> None:
+        assert [await tool.link(phy) for phy in (2, 3)] == [True, False]
+        assert (await tool.speed(0), await tool.link_ups(0)) == (100_000, 3)
+        assert await tool.bandwidth(0) == (0.25, 12.0) and await tool.counters(0) == {"mac_rx_mac_pause_num": 5}
+        assert (await tool.optical(0))["Vcc"] == "3271.30 mV"
+
+    run(go())
 
 
 def test_the_state_file_has_the_same_layout_on_both_sides(library: Path) -> None:

@@ -18,7 +18,6 @@ from agents.drivers.base import DriverError
 from agents.drivers.dcmi.library import find
 from agents.drivers.dcmi.supervisor import Supervisor
 from agents.drivers.tools.command import Runner
-from agents.drivers.tools.driver import SmiDriver
 from agents.drivers.tools.hccn import HccnTool
 from agents.exporter import probe
 from agents.exporter.exporter import Exporter, version
@@ -26,7 +25,6 @@ from agents.exporter.http import Server
 from agents.exporter.limits import RequestLimiter
 from agents.exporter.runtimes import Runtimes
 from agents.exporter.settings import TELEGRAF, ExporterSettings, FlagError, parse
-from agents.exporter.smi import SmiSource
 from agents.exporter.source import DcmiSource, Source
 from agents.exporter.tls import CHECK_SECONDS, Certificate, TlsError
 from agents.node.log import JsonLines, Log
@@ -64,6 +62,10 @@ async def _alone(settings: ExporterSettings) -> None:
         loop.add_signal_handler(number, stop.set)
     kind, _, file = settings.driver.partition(":")
     if kind == "npu_smi":
+        # with the library, which is the rule, nothing of the programs' driver stays in memory
+        from agents.drivers.tools.driver import SmiDriver
+        from agents.exporter.smi import SmiSource
+
         await serve(settings, SmiSource(SmiDriver(Runner(file) if file else None)), stop)
         return
     if kind != "dcmi":

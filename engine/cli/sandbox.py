@@ -111,17 +111,17 @@ def sim_driver() -> None:
 @click.option("--chip-name", default="910B3", help="Chip name as the driver gives it.")
 @fails_clearly
 def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
-    """Compile the stand-in libdcmi.so and write the state of a healthy machine beside it."""
-    from agents.drivers.standin.build import BuildError, build, build_switch
+    """Compile the stand-in libdcmi.so and write the state of a healthy machine beside it, with a stand-in hccn_tool."""
+    from agents.drivers.standin.build import BuildError, build, build_switch, place_hccn_tool
     from agents.drivers.standin.state import Standin
     from engine.errors import BelayError
 
     try:
-        library, switch = build(folder), build_switch(folder)
+        library, switch, tool = build(folder), build_switch(folder), place_hccn_tool(folder)
         state = Standin.create(folder / "state", chips=chips, chip_name=chip_name).file
     except BuildError as error:
         raise BelayError(str(error)) from error
-    click.echo(f"{library}\n{switch}\n{state}")
+    click.echo(f"{library}\n{switch}\n{tool}\n{state}")
     click.echo(f"use them: BELAY_SIM_DCMI_STATE={state.resolve()} belay agent --driver dcmi:{library.resolve()} …")
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.drivers.standin.build import build
+from agents.drivers.standin.build import build, place_hccn_tool
 from agents.drivers.standin.state import Standin
 from engine.kube import NODE
 from tests.bench.agentcost import cost, program
@@ -25,17 +25,6 @@ from tests.test_exporter_prometheus import free_port
 
 SCRAPES = 400
 CROWD = 200
-TOOL = """#!/bin/sh
-case "$3" in
--link) echo "link status: UP";;
--speed) echo "Speed: 100000 Mb/s";;
--link_stat) echo "[device 0]link up count : 3";;
--bandwidth) echo "Bandwidth TX: 0.25 MB/sec"; echo "Bandwidth RX: 12.00 MB/sec";;
--stat) echo "mac_rx_mac_pause_num:5";;
--optical) echo "present : present"; echo "Vcc : 3271.30 mV"; echo "temperature : 40 C"
-  for lane in 0 1 2 3; do echo "Tx Power$lane : 1.5 mW"; echo "Rx Power$lane : 1.5 mW"; done;;
-esac
-"""
 
 
 def run() -> list[Result]:
@@ -66,25 +55,22 @@ def _scrapes(folder: Path) -> list[Result]:
 @contextlib.contextmanager
 def _exporter(folder: Path, *flags: str) -> Iterator[int]:
     """An exporter of an A2 server with 16 chips; waits until every group has been read."""
-    standin, library, tool = _machine(folder, 16)
+    standin, library, tool = machine(folder, 16)
     port = free_port(20_000, 30_000)
     arguments = [
         "-ip=127.0.0.1", f"-port={port}", f"-driver=dcmi:{library}", f"-hccnTool={tool}", f"-configDir={folder}",
         "-containerMode=containerd", f"-endpoint={folder}/n.sock", f"-containerd={folder}/n.sock",
     ]  # fmt: skip
     with program(["-m", "agents.exporter", *arguments, *flags], standin):
-        asyncio.run(_ready(port, 16))
+        asyncio.run(ready(port, 16))
         yield port
 
 
-def _machine(folder: Path, chips: int) -> tuple[Standin, Path, Path]:
-    tool = folder / "hccn_tool"
-    tool.write_text(TOOL)
-    tool.chmod(0o755)
-    return Standin.create(folder / "state", chips=chips), build(folder / "lib"), tool
+def machine(folder: Path, chips: int) -> tuple[Standin, Path, Path]:
+    return Standin.create(folder / "state", chips=chips), build(folder / "lib"), place_hccn_tool(folder)
 
 
-async def _ready(port: int, chips: int) -> None:
+async def ready(port: int, chips: int) -> None:
     end = time.monotonic() + 60
     wanted = ("npu_chip_info_utilization", "npu_chip_optical_vcc", "npu_chip_info_pcie_tx_p_bw", "npu_chip_link_speed")
     while time.monotonic() < end:
@@ -143,7 +129,7 @@ async def _agent(folder: Path) -> list[Result]:
         await asyncio.to_thread(
             cluster.ensure, NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bench"}}
         )
-        standin, library, tool = _machine(folder, 8)
+        standin, library, tool = machine(folder, 8)
         port = free_port(20_000, 30_000)
         flags = (
             f"-ip=127.0.0.1 -port={port} -hccnTool={tool} -configDir={folder} -containerMode=containerd "
@@ -154,14 +140,14 @@ async def _agent(folder: Path) -> list[Result]:
             "--kubeconfig", cluster.kubeconfig, "--rank-tables", "", f"--exporter={flags}",
         ]  # fmt: skip
         with program(arguments, standin) as running:
-            await _ready(port, 8)
-            scraping = asyncio.create_task(_scrape_on(port))
+            await ready(port, 8)
+            scraping = asyncio.create_task(scrape_on(port))
             found = await cost(running.pid, "exporter")
             scraping.cancel()
     return found
 
 
-async def _scrape_on(port: int) -> None:
+async def scrape_on(port: int) -> None:
     while True:
         await asyncio.sleep(15)
         await _once(port)

@@ -1,4 +1,4 @@
-"""Compile the stand-in: one file, a C compiler, and no library but libpthread."""
+"""Compile the stand-in: one file, a C compiler, and no library but libpthread. Beside it a stand-in for hccn_tool."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def build_switch(folder: Path, compiler: str = "") -> Path:
     return _compile(folder, "liblingqu-dcmi.so", "lingqu_standin.c", compiler)
 
 
+def place_hccn_tool(folder: Path) -> Path:
+    """Put the stand-in for hccn_tool into ``folder`` and return its path."""
+    tool = folder / "hccn_tool"
+    tool.write_bytes((HERE / "hccn_tool.sh").read_bytes())
+    tool.chmod(0o755)
+    return tool
+
+
 def _compile(folder: Path, name: str, source: str, compiler: str) -> Path:
     found = compiler or next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), "")
     if not found:
@@ -46,4 +54,4 @@ def _compile(folder: Path, name: str, source: str, compiler: str) -> Path:
     return library
 
 
-__all__ = ["BuildError", "build", "build_switch"]
+__all__ = ["BuildError", "build", "build_switch", "place_hccn_tool"]

@@ -1,0 +1,83 @@
+"""What the node's programs cost beside MindCluster's: the exporter alone, and one agent with all of its parts.
+
+Over the compiled stand-in of the driver, 8 chips, default intervals, scraped every 15 s; the sandbox's API server and a
+kubelet of memory are in the benchmark's own process and not counted. CPU is that of the program and its driver process
+over a minute, after half a minute of rest; memory is resident (RSS) of the program, of its driver process beside it.
+MindCluster's figures were measured on the same machine with the same stand-in: exporter 31 MiB; device plugin, NodeD
+and exporter together 137 MiB and 0.08 to 0.22 CPU s a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agents.drivers.standin.state import Standin
+from engine.kube import NODE
+from tests.bench.agentcost import MEASURED, REST, program
+from tests.bench.exporter import machine, ready, scrape_on
+from tests.bench.measure import Result
+from tests.bench.running import cpu_seconds, resident, tree
+from tests.kubelet_world import Kubelet
+from tests.loop_world import Cluster
+from tests.test_exporter_prometheus import free_port
+
+
+def run() -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="bb") as folder:
+        return asyncio.run(_run(Path(folder)))
+
+
+async def _run(folder: Path) -> list[Result]:
+    standin, library, tool = machine(folder, 8)
+    port = free_port(20_000, 30_000)
+    flags = [
+        "-ip=127.0.0.1", f"-port={port}", f"-hccnTool={tool}", f"-configDir={folder}", "-containerMode=containerd",
+        f"-endpoint={folder}/n.sock", f"-containerd={folder}/n.sock",
+    ]  # fmt: skip
+    alone = ["-m", "agents.exporter", f"-driver=dcmi:{library}", *flags]
+    results = await _cost("exporter alone", alone, standin, port, memory=31)
+
+    kubelet = Kubelet(folder / "k")
+    await kubelet.start()
+    with contextlib.closing(Cluster(folder)) as cluster:
+        await asyncio.to_thread(cluster.ensure, NODE, _node())
+        whole = [
+            "-m", "agents.node", "--node", "bench", "--driver", f"dcmi:{library}", "--state-dir", str(folder / "agent"),
+            "--kubeconfig", cluster.kubeconfig, "--rank-tables", "", "--device-plugin", "-volcanoType=true",
+            "--kubelet-dir", str(folder / "k"), "--pod-resources", str(kubelet.pod_socket),
+            f"--exporter={' '.join(flags)}", "--hardware", "--ipmi=off",
+        ]  # fmt: skip
+        results += await _cost("agent with device plugin, hardware and exporter", whole, standin, port, memory=80)
+    await kubelet.stop()
+    return results
+
+
+def _node() -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bench"}}
+
+
+async def _cost(what: str, arguments: Sequence[str], standin: Standin, port: int, *, memory: float) -> list[Result]:
+    used = Result(f"{what}: memory (RSS)", "MiB", memory)
+    cpu = Result("the same: CPU in an idle minute, with its driver process", "s", 0.2)
+    with program(list(arguments), standin) as running:
+        await ready(port, 8)
+        scraping = asyncio.create_task(scrape_on(port))
+        await asyncio.sleep(REST)
+        for _ in range(int(MEASURED // 20) or 1):
+            family = tree(running.pid)
+            before, begin = sum(cpu_seconds(pid, waited=True) for pid in family), time.monotonic()
+            await asyncio.sleep(min(20.0, MEASURED))
+            spent = sum(cpu_seconds(pid, waited=True) for pid in family) - before
+            cpu.runs.append(60 * spent / (time.monotonic() - begin))
+            used.runs.append(resident(running.pid))
+        used.remark = f"driver process beside it: {sum(map(resident, family[1:])):.0f} MiB"
+        scraping.cancel()
+    return [used, cpu]
+
+
+__all__ = ["run"]
