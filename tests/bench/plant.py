@@ -27,13 +27,18 @@ from engine.store import PassStore, StoreUnavailable, connect
 from engine.wire import deviceinfo, names
 from tests.bench.clusters import node as node_object
 from tests.bench.measure import Skipped
-from tests.bench.running import cpu_seconds, memory, tree
+from tests.bench.running import cpu_seconds, memory, resident, tree
 from tests.kube_server import real_cluster
 
 CODE, LEVEL = "80DF8402", "SeparateNPU"
 """The chip stays out and nothing resets it."""
 CHIPS = 8
-_MODULES = {"controller": "engine.controller.controller", "worker": "engine.controller.tasks"}
+_MODULES = {
+    "controller": ("engine.controller.controller", ""),
+    "worker": ("engine.controller.tasks", ""),
+    "server": ("engine.serve.http", "'127.0.0.1:0'"),
+}
+"""Role → its module and the arguments of its ``main``."""
 
 
 class Plant:
@@ -57,9 +62,10 @@ class Plant:
     # processes
 
     def start(self, role: str, identity: str) -> None:
-        """Start `belay controller` or `belay worker` in a process group of its own."""
+        """Start `belay controller`, `belay worker` or `belay server` in a process group of its own."""
         variables = {**os.environ, **to_environment(self.settings), "BELAY_IDENTITY": identity}
-        command = [sys.executable, "-c", f"import sys; from {_MODULES[role]} import main; sys.exit(main())"]
+        module, arguments = _MODULES[role]
+        command = [sys.executable, "-c", f"import sys; from {module} import main; sys.exit(main({arguments}))"]
         with (self.folder / f"{identity}.log").open("ab") as log:
             self._running[identity] = subprocess.Popen(
                 command, env=variables, stdout=log, stderr=log, start_new_session=True
@@ -82,6 +88,11 @@ class Plant:
     def close(self) -> None:
         self.kill(*list(self._running))
         self.redis.stop()
+
+    def resident(self) -> dict[str, float]:
+        """Resident memory of each process (MiB), Redis included."""
+        roots = {identity: process.pid for identity, process in self._running.items()} | {"redis": self.redis.pid}
+        return {name: sum(resident(pid) for pid in tree(root)) for name, root in roots.items()}
 
     def pids(self) -> list[int]:
         """Every process of the engine, Redis included."""

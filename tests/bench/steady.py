@@ -1,6 +1,6 @@
 """What the control plane costs while nothing happens: 1,000 nodes for ten minutes.
 
-Controller, worker and Redis as they are deployed; the API server and the benchmark itself are not counted. The
+Controller, worker, server and Redis as they are deployed; the API server and the benchmark itself are not counted. The
 benchmark writes what agents and kubelets write of such a cluster: every node's device report every 300 s, its
 ``belay-report`` every 60 s and its Node status every 300 s. One run of ten minutes; the samples are its single minutes.
 """
@@ -30,12 +30,15 @@ def run() -> list[Result]:
 
 
 async def _run(made: Plant) -> list[Result]:
-    cpu = Result(f"{NODES:,} nodes steady, {MINUTES} min: CPU of controller, worker and Redis", "cores", 0.5)
+    cpu = Result(f"{NODES:,} nodes steady, {MINUTES} min: CPU of controller, worker, server and Redis", "cores", 0.5)
     used = Result("the same: memory of them all (PSS)", "MiB", 600, percentile=100)
+    apiece = Result("the same with `belay server`: CPU of them all in an idle minute", "s", 1)
+    whole = Result("the same: memory of them all (RSS)", "MiB", 200)
     async with Kube.from_config(made.kubeconfig) as kube:
         await made.populate(kube)
         made.start("controller", "controller-a")
         made.start("worker", "worker-a")
+        made.start("server", "server-a")
         beating = asyncio.create_task(_beat(made, kube))
         try:
             await asyncio.sleep(60.0)  # every node has reported once
@@ -46,14 +49,18 @@ async def _run(made: Plant) -> list[Result]:
                 now, moment = made.cpu_seconds(), time.monotonic()
                 cpu.runs.append((now - before) / (moment - begin))
                 used.runs.append(made.mebibytes())
+                apiece.runs.append(60 * cpu.runs[-1])
+                whole.runs.append(sum(made.resident().values()))
                 before, begin = now, moment
             average = (before - start) / (begin - since)
             cpu.remark = f"average of the whole time {average:.2f} cores"
+            rows = sorted(made.resident().items())
+            whole.remark = ", ".join(f"{name.removesuffix('-a')} {size:.0f}" for name, size in rows)
         finally:
             beating.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await beating
-    return [cpu, used]
+    return [cpu, used, apiece, whole]
 
 
 async def _beat(made: Plant, kube: Kube) -> None:
