@@ -412,12 +412,6 @@ def test_a_step_can_be_retried_for_ten_seconds(code: str) -> None:
     assert ridden("RestartBusiness", 1, notes={"recover-strategy": "recover"}, code=code) == "isolated"
 
 
-def test_a_mindie_server_tolerates_a_restart_request_for_a_minute() -> None:
-    labels = {"app": "mindie-ms-server"}
-    assert ridden("RestartRequest", 60, labels=labels) == "suspect"
-    assert ridden("RestartRequest", 61, labels=labels) == "isolated"
-
-
 def test_a_policy_that_changes_the_level_changes_what_is_tolerated() -> None:
     rule = document("FaultPolicy", "p", levels={"80C98001": "RestartRequest"})
     notes = {FILTER_LEVEL: "RestartRequest:600"}
