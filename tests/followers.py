@@ -206,6 +206,7 @@ class Follower:
     def mend(self, remedy: Remedy) -> None:
         status = self.named("Node", remedy.node)["status"]
         status["conditions"] = [{"type": "Ready", "status": "True", "lastTransitionTime": listing.STAMP}]
+        self.items[:] = [item for item in self.items if item["metadata"]["name"] != names.NODE_PREFIX + remedy.node]
         self.report(remedy)
 
     def report(self, remedy: Remedy) -> None:

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from engine.model.cluster import NodeDevice
+from engine.wire import nodeinfo
 from tests import listing, worlds
 from tests.claim_objects import DRIVER, allocated, capacity, claim, mounting, queue, storage_class, volume
 from tests.followers import Documents, follow_to_the_end
@@ -17,6 +19,9 @@ A3 = {**worlds.A2_LABELS, "accelerator-type": "module-a3-16-super-pod"}
 POLICY = "chip8-node8"
 HOST = "kubernetes.io/hostname"
 DEVICES = "mindx-dl-deviceinfo-"
+
+
+UNWELL = ("server", "not ready", "no report", "old report", "isolated", "suspended", "chips", "busy")
 
 
 class Waiting(NamedTuple):
@@ -166,7 +171,11 @@ def unwell(chance: random.Random) -> Waiting:
     for number in range(chance.randint(1, 3)):
         name = f"n{number}"
         made, said = node(name, unschedulable=chance.random() < 0.15), [report(name)]
-        match chance.choice(("not ready", "no report", "old report", "isolated", "suspended", "chips", "busy")):
+        match chance.choice(UNWELL):
+            case "server":
+                level, status = chance.choice((("SeparateFault", "UnHealthy"), ("PreSeparateFault", "PreSeparate")))
+                device = NodeDevice("CPU", 1, ("00000011",), level)
+                items.append(nodeinfo.build(name, [device], status, worlds.NOW))
             case "not ready":
                 made["status"]["conditions"][0]["status"] = chance.choice(("False", "Unknown"))
             case "no report":
@@ -192,7 +201,8 @@ def in_blocks(chance: random.Random) -> Waiting:
     for number in range(chance.randint(1, 3)):
         for index in range(chance.randint(1, 4)):
             name = f"s{number}-{index}"
-            items += [node(name, chips=16, labels=A3), report(name, chips=16, super_pod=number, index=index)]
+            said = number if chance.random() < 0.9 else -1
+            items += [node(name, chips=16, labels=A3), report(name, chips=16, super_pod=said, index=index)]
             items += [busy(f"b{name}", range(2), name)] if chance.random() < 0.4 else []
     size = chance.choice((1, 2, 3))
     own = {listing.POLICY: "chip2-node16-sp", "sp-block": str(size * 16)}
