@@ -46,6 +46,8 @@ class RankProcess:
     """Steps that it had finished when it ended, read from its page."""
     ending: str = ""
     stopped_at: float | None = None
+    watched: int = -1
+    """Steps that it had finished when it was last looked at: one that finishes steps is not stopped."""
     silent: bool = False
     """It has closed its connection; usually it ends next."""
     silent_at: float | None = None
@@ -167,7 +169,8 @@ class Ranks:
                 process.silent_at = process.silent_at or now
                 if now - process.silent_at > 1:
                     self.stop(process, "closed its connection to the node agent")
-            if state(process.pid) != "T":
+            before, process.watched = process.watched, process.page.read()[0]
+            if process.watched != before or state(process.pid) != "T":
                 process.stopped_at = None
             elif process.stopped_at is None:
                 process.stopped_at = now

@@ -17,6 +17,8 @@ from agents.training.notices import say
 
 STOPPED = 0.4
 """Seconds in the state stopped (SIGSTOP) after which a process counts as lost."""
+LOOK = 0.3
+"""Seconds between looks at whether they are stopped; ranks are at work beside them."""
 RETURNING = 1.0
 """Seconds for which a new agent waits for the warm process of its predecessor before it starts one."""
 DEATHS = 5
@@ -77,6 +79,7 @@ class WarmProcesses:
         self._first: WarmProcess | None = None
         self._standby: WarmProcess | None = None
         self._start_at = start_at
+        self._looked_at = 0.0
         self._deaths = 0
 
     @property
@@ -133,6 +136,9 @@ class WarmProcesses:
         """Start one when it is time, and end those that are stopped (SIGSTOP); called periodically."""
         if self._first is None and now >= self._start_at:
             self._start()
+        if now - self._looked_at < LOOK:
+            return
+        self._looked_at = now
         for one in (self._first, self._standby):
             if one is None or not one.pid:
                 continue
