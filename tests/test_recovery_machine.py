@@ -483,6 +483,14 @@ def test_processes_of_faulty_chips_get_time_to_report() -> None:
     assert play.state is State.WAIT_STOP
 
 
+def test_processes_of_pods_that_were_replaced_meanwhile_are_not_asked_to_leave() -> None:
+    both = Faults((FaultyRank("9", "1"), FaultyRank("17", "1")))
+    play = Play().tell(both).set(changed=("1",)).after(10)
+    assert play.heard() == ["preExitProcess pre exit process nodes=2"]
+    play = Play().tell(both).set(changed=("1", "2")).after(10)
+    assert play.heard() == []
+
+
 def test_silent_processes_are_stopped_all_the_same() -> None:
     play = Play()
     play.tell(Faults((FaultyRank("9", "1"),))).after(10).after(60)

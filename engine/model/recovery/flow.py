@@ -32,7 +32,9 @@ def idle(turn: Turn) -> RecoveryEvent | None:
         return RecoveryEvent.FAULT
     # whatever broke, these processes are lost: none of them retries a step
     lost = tuple(dict.fromkeys(FaultyRank(rank.rank, protocol.NORMAL) for rank in conversation.ranks))
-    turn.post(Signal(protocol.PRE_EXIT, ("pre exit process",), lost, nodes=turn.node_ranks(lost)))
+    nodes = turn.departing_ranks(lost)
+    if nodes:
+        turn.post(Signal(protocol.PRE_EXIT, ("pre exit process",), lost, nodes=nodes))
     turn.remember(phase=RecoveryPhase.PRE_EXIT, pre_exit=turn.now + protocol.PRE_EXIT_ANSWER * 1000)
     return None
 
