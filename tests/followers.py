@@ -327,7 +327,8 @@ class Follower:
 
 def follow_to_the_end(items: list[Item], files: Documents | None = None) -> list[Pending]:
     """The pending entries on the way until the job is placed."""
-    follower, seen = Follower(copy.deepcopy(items), copy.deepcopy(files)), []
+    follower = Follower(copy.deepcopy(items), copy.deepcopy(files))
+    seen: list[Pending] = []
     for _ in range(MAX_STEPS):
         entry = pending_of(follower.items, follower.files)
         if entry is None:

@@ -10,13 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from engine import cli
 from engine.model.times import rfc3339
+from engine.observe.observed import observe
 from engine.sandbox.definitions import shipped
+from engine.simulate import SimulatedServer
 from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).parent.parent
@@ -147,6 +150,16 @@ def test_a_fault_in_the_cluster_is_played_to_its_end(items: list[dict[str, Any]]
     outcome = document(tree, write(tmp_path / "faulty.json", list(world.objects.values())))["outcome"]
     assert job(outcome, "pretrain")["outcome"] == "moved" and outcome["ended"] == "quiet"
     assert outcome["evicted"] and all(row["reason"] != "Removed" for row in outcome["evicted"])
+
+
+def test_a_simulated_agent_continues_the_run_of_the_real_one(items: list[dict[str, Any]]) -> None:
+    """A report that counts from the beginning again is refused as an older one, and what it says is never seen."""
+    seen = observe(items)
+    agent = msgspec.structs.replace(seen.agents["node-1"], boot="run-7", seq=5_000)
+    server = SimulatedServer.of(seen.nodes["node-1"], seen.reports["node-1"], agent)
+    assert [(one.boot, one.seq) for one in (server.agent_report((), 1.0), server.agent_report((), 2.0))] == [
+        ("run-7", 5_001), ("run-7", 5_002),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("listed", [("Deployment",), ("Deployment", "AscendJob"), ()], ids=" ".join)

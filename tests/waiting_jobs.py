@@ -13,7 +13,7 @@ from tests.claim_objects import DRIVER, allocated, capacity, claim, mounting, qu
 from tests.followers import Documents, follow_to_the_end
 from tests.listing import Item, job, node, report
 
-RACK = {"key": "rack", "operator": "In", "values": ["r1", "r2"]}
+RACK: dict[str, Any] = {"key": "rack", "operator": "In", "values": ["r1", "r2"]}
 TAINT = {"key": "team", "value": "vision", "effect": "NoSchedule"}
 A3 = {**worlds.A2_LABELS, "accelerator-type": "module-a3-16-super-pod"}
 POLICY = "chip8-node8"
@@ -46,7 +46,7 @@ def of_nodes(chance: random.Random) -> Waiting:
     if chance.random() < 0.4:
         spec["nodeSelector"] = {"zone": chance.choice("abc")}
     if chance.random() < 0.3:
-        row = chance.choice([
+        row: dict[str, Any] = chance.choice([
             RACK, {"key": "rack", "operator": "Exists"},
             {"key": "zone", "operator": "NotIn", "values": ["d"]}, {"key": "age", "operator": "Gt", "values": ["3"]},
         ])  # fmt: skip
