@@ -143,6 +143,15 @@ def test_other_callers_of_the_library_are_answered_too(library: Path, machine: C
     assert found.stdout == "0 0-1 3 0 8 [0, 1, 2, 3, 4, 5, 6, 7]\n", found.stderr
 
 
+@pytest.mark.parametrize(
+    ("program", "unwanted"),
+    [("agents.drivers.dcmi.child", "msgspec"), ("agents.exporter.run", "agents.drivers.simulated")],
+)
+def test_programs_of_every_node_load_nothing_that_they_do_not_need(program: str, unwanted: str) -> None:
+    code = f"import sys, {program}; sys.exit({unwanted!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
 def test_the_stand_in_of_hccn_tool_answers_what_is_asked_of_it(tmp_path: Path) -> None:
     tool = HccnTool(Runner(str(place_hccn_tool(tmp_path))))
     (tmp_path / "hccn_tool.down").write_text("3\n")

@@ -12,6 +12,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from agents.drivers.failures import DriverError as DriverError
 from engine.model.generations import Generation, generation_of
 
 BOOTED: Final = 16
@@ -25,10 +26,6 @@ RESET_FINISHED: Final = "8C2FA009"
 
 Plane = Literal["chip", "network"]
 Assertion = Literal["occur", "recover", "once"]
-
-
-class DriverError(Exception):
-    """The driver refused or failed a call; the text is bounded and fit for a report."""
 
 
 class Chip(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from agents.drivers.base import DriverError
 from agents.drivers.dcmi.calls import Calls
 from agents.drivers.dcmi.errors import DcmiError
 from agents.drivers.dcmi.library import Library, trusted
+from agents.drivers.failures import DriverError
 
 THREADS = 16
 MAX_LINE = 65_536
