@@ -106,12 +106,21 @@ def is_shared(text: str, document: int, path: Path) -> bool:
 
 
 def _documents(text: str) -> list[Node]:
-    """The node trees of all documents that are not empty."""
+    """The node trees of all documents that are not empty.
+
+    Raises:
+        InputError: the engine would refuse the text, or the two readers do not see the same documents in it.
+    """
     try:
-        found = YAML().compose_all(text)
-        return [node for node in found if node is not None and not _is_nothing(node)]
-    except YAMLError as error:
+        known = len(yaml12.compose(text.encode()))
+        found = [node for node in YAML().compose_all(text) if node is not None and not _is_nothing(node)]
+    except yaml12.YAMLProblem as problem:
+        raise InputError(problem.message, where=f"{problem.line}:{problem.column}") from problem
+    except (YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"this is no YAML: {' '.join(str(error).split())[:300]}") from error
+    if len(found) != known:
+        raise InputError("its documents cannot be told apart: edit it by hand")
+    return found
 
 
 def _is_nothing(node: Node) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
+from engine.cli.acts import splices
 from engine.documents import Desired
 from engine.errors import InputError
 from engine.load import LoadCache, PriorState, load, load_directory, shipped_policies
@@ -14,7 +15,7 @@ from engine.load.cluster import copies_from_git, foreign_documents
 from engine.load.locations import location_of
 from engine.load.parser import read_file
 from engine.load.source_file import read_source
-from engine.load.yaml12 import MAX_BYTES
+from engine.load.yaml12 import MAX_BYTES, YAMLProblem
 from engine.model.diagnostics import Origin
 from engine.observe.observed import observe
 from engine.plan import plan
@@ -61,6 +62,16 @@ def _document(data: bytes, path: str = "desired/a.yaml") -> None:
     for found in loaded.diagnostics:
         assert len(found.message) < 2048, found
     location_of(files, Origin(path, 1, 1), ("spec", "a", 0))
+
+
+def _edits(data: bytes) -> None:
+    """Every edit of an act leaves a text that is read as it was meant, or is refused."""
+    text = data.decode("utf-8", "replace")
+    for number, body in enumerate(splices.bodies(text)[:3]):
+        path = ("spec", "replicas")
+        if isinstance(body, dict):
+            assert splices.bodies(splices.with_value(text, number, path, 3))[number]["spec"]["replicas"] in (3, "3")
+        splices.without_document(text, number)
 
 
 def _json_document(data: bytes) -> None:
@@ -160,6 +171,17 @@ def _harness(name: str, feed: Any, *covers: str, **options: Any) -> Harness:
 
 
 HARNESSES: Final = (
+    _harness(
+        "document-edits",
+        _edits,
+        "engine/cli/acts/splices.py",
+        allowed=(InputError, YAMLProblem),
+        form=Form.TEXT,
+        words=_WORDS,
+        steps=3_000_000,
+        steps_per_byte=6_000,
+        tries=0.3,
+    ),
     _harness(
         "documents",
         _document,
