@@ -20,8 +20,10 @@ import platform
 import select
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 EPOLL_CTL_MOD = 3
 
@@ -34,46 +36,90 @@ class _Event(ctypes.Structure):
     _fields_ = (("events", ctypes.c_uint32), ("data", ctypes.c_uint64))
 
 
-def connected() -> dict[int, int]:
-    """Descriptor → inode of every connected TCP socket of this process."""
-    found = {}
+def is_connected(descriptor: int) -> bool:
+    """Whether this is a connected TCP socket."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return False
+        with _borrowed(descriptor) as sock:
+            if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
+                return False
+            sock.getpeername()
+            return True
+    except OSError:
+        # closed meanwhile, or not connected
+        return False
+
+
+def epolls() -> list[int]:
+    """The epoll descriptors of this process."""
+    found = []
     for name in os.listdir("/proc/self/fd"):
-        descriptor = int(name)
-        try:
-            state = os.fstat(descriptor)
-            if not stat.S_ISSOCK(state.st_mode):
-                continue
-            with _borrowed(descriptor) as sock:
-                if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM:
-                    sock.getpeername()
-                    found[descriptor] = state.st_ino
-        except OSError:
-            # closed meanwhile, or not connected
-            continue
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
+                found.append(int(name))
     return found
 
 
+def entries(loop: int) -> list[dict[str, str]]:
+    """What an epoll holds, as the kernel shows it."""
+    try:
+        lines = Path(f"/proc/self/fdinfo/{loop}").read_text().splitlines()
+    except OSError:
+        # closed meanwhile
+        return []
+    # tfd:       11 events:       1d data:     7f3f70005c50  pos:0 ino:451dc sdev:9
+    found = [dict(zip(*[iter(line.replace(":", ": ").split())] * 2, strict=False)) for line in lines]
+    return [one for one in found if "tfd:" in one]
+
+
+def held(loop: int) -> dict[int, int]:
+    """Descriptor → inode of what an epoll holds."""
+    # kernels before 4.13 show no inode
+    return {
+        int(one["tfd:"]): int(one["ino:"], 16) if "ino:" in one else _inode(int(one["tfd:"])) for one in entries(loop)
+    }
+
+
 class Sockets:
-    """The sockets of process groups: those opened while groups were made, with the generation of their group."""
+    """The sockets of gloo's groups, with the generation of each: those that the epoll of its device holds. Groups of
+    several generations connect at once, in threads, so that when a socket was opened says nothing.
+    """
 
     def __init__(self) -> None:
         self._of_groups: dict[int, tuple[int, int]] = {}
         """Descriptor → inode, generation."""
-        self._watched: list[tuple[int, dict[int, int]]] = []
+        self._loops: list[tuple[int, int]] = []
+        """The epoll of each device, as a descriptor of its own, and the generation."""
+        self._making = threading.Lock()
         self._shut: dict[int, int] = {}
 
-    @contextlib.contextmanager
-    def watching(self, generation: int) -> Iterator[None]:
-        """Record the sockets that are opened while a group is made."""
-        watched = generation, connected()
-        self._watched.append(watched)
-        try:
-            yield
-        finally:
-            self._watched.remove(watched)
-            for descriptor, inode in _new(watched[1]).items():
-                if self._of_groups.get(descriptor, (0, 0))[0] != inode:
-                    self._of_groups[descriptor] = inode, generation
+    def device(self, generation: int, create: Callable[[], Any]) -> Any:
+        """Let gloo make the device of a group: it has an epoll of its own, with a listening socket from the start."""
+        with self._making:
+            before = {inode for loop in epolls() for inode in held(loop).values()}
+            made = create()
+            before.update(inode for loop, _ in self._loops for inode in held(loop).values())
+            for loop in epolls():
+                inodes = set(held(loop).values())
+                if inodes and not inodes & before:
+                    with contextlib.suppress(OSError):
+                        self._loops.append((os.dup(loop), generation))
+                    break
+        return made
+
+    def connected(self, generation: int) -> None:
+        """The groups of this generation, and of those before it, may have connected sockets."""
+        with self._making:
+            for loop, number in list(self._loops):
+                sockets = held(loop)
+                if not sockets:
+                    # the group is gone
+                    self._loops.remove((loop, number))
+                    os.close(loop)
+                elif number <= generation:
+                    found = ((descriptor, inode) for descriptor, inode in sockets.items() if is_connected(descriptor))
+                    self._of_groups.update({descriptor: (inode, number) for descriptor, inode in found})
 
     def broken(self, generation: int) -> bool:
         """Whether a link of this generation's groups is closed or shut down."""
@@ -90,10 +136,7 @@ class Sockets:
     def shut(self, generation: int) -> int:
         """Shut down the sockets of groups of generations before this one, those of the next group may be connected
         already; their number. A descriptor that now belongs to another socket is left alone."""
-        for number, before in list(self._watched):
-            if number < generation:
-                # a group that is being made
-                self._of_groups.update({descriptor: (inode, number) for descriptor, inode in _new(before).items()})
+        self.connected(generation - 1)
         count = 0
         for descriptor, (inode, number) in list(self._of_groups.items()):
             if number >= generation:
@@ -117,21 +160,12 @@ def quiet(sockets: Mapping[int, int]) -> int:
     """Make these sockets (descriptor → inode) edge-triggered in every epoll of this process that holds them; how many
     changes that were."""
     count = 0
-    for name in os.listdir("/proc/self/fd") if sockets else ():
-        try:
-            if os.readlink(f"/proc/self/fd/{name}") != "anon_inode:[eventpoll]":
-                continue
-            lines = Path(f"/proc/self/fdinfo/{name}").read_text().splitlines()
-        except OSError:
-            # closed meanwhile
-            continue
-        for line in lines:
-            # tfd:       11 events:       1d data:     7f3f70005c50  pos:0 ino:451dc sdev:9
-            found = dict(zip(*[iter(line.replace(":", ": ").split())] * 2, strict=False))
-            descriptor = int(found.get("tfd:", -1))
+    for loop in epolls() if sockets else ():
+        for found in entries(loop):
+            descriptor = int(found["tfd:"])
             if descriptor in sockets and int(found.get("ino:", "0"), 16) == sockets[descriptor]:
                 events = int(found["events:"], 16) | select.EPOLLET
-                count += _modify(int(name), descriptor, events, int(found["data:"], 16))
+                count += _modify(loop, descriptor, events, int(found["data:"], 16))
     return count
 
 
@@ -166,10 +200,6 @@ def _inode(descriptor: int) -> int:
         return os.fstat(descriptor).st_ino
     except OSError:
         return -1
-
-
-def _new(before: dict[int, int]) -> dict[int, int]:
-    return {descriptor: inode for descriptor, inode in connected().items() if before.get(descriptor) != inode}
 
 
 @contextlib.contextmanager

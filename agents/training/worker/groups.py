@@ -5,6 +5,7 @@ leaves the old group, and installed by the main thread.
 from __future__ import annotations
 
 import datetime
+import functools
 import threading
 from collections import deque
 from typing import Any
@@ -39,7 +40,6 @@ class Groups:
         self._made = c10d.ProcessGroupGloo
         self._ready: Any = None
         c10d.ProcessGroupGloo = _stand_in(self._made, self._gloo)
-        c10d._new_process_group_helper = self._watched(c10d._new_process_group_helper)
         control.freeing.append(self.sockets.shut)
         control.left.append(self.sockets.quiet)
         self.device = native.of(accelerator())
@@ -119,21 +119,17 @@ class Groups:
         """Replaces ``ProcessGroupGloo``: returns the default group, which exists already; makes others on this node's
         address."""
         ready, self._ready = self._ready, None
-        return ready if ready is not None else self.make(store, rank, size)
+        return ready if ready is not None else self.make(store, rank, size, self.control.joined)
 
-    def make(self, store: Any, rank: int, size: int) -> Any:
+    def make(self, store: Any, rank: int, size: int, generation: int) -> Any:
         """Return a connected gloo group of these ranks."""
         options = self._made._Options()
-        options._devices = [self._made.create_device(hostname=self.address, lazy_init=False)]
+        device = functools.partial(self._made.create_device, hostname=self.address, lazy_init=False)
+        options._devices = [self.sockets.device(generation, device)]
         options._timeout = self.timeout
-        return self._made(store, rank, size, options)
-
-    def _watched(self, helper: Any) -> Any:
-        def new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
-            with self.sockets.watching(self.control.joined):
-                return helper(*args, **kwargs)
-
-        return new_process_group_helper
+        made = self._made(store, rank, size, options)
+        self.sockets.connected(generation)
+        return made
 
 
 def _stand_in(made: Any, make: Any) -> Any:
@@ -177,9 +173,9 @@ class _Forming:
     def _make(self) -> None:
         groups = self._groups
         try:
-            with groups.sockets.watching(self._generation):
-                store = FormingStore(self._control, self._generation, self.rank, self.world)
-                self.group = groups.make(dist.PrefixStore(f"gloo/{self._generation}", store), self.rank, self.world)
+            store = FormingStore(self._control, self._generation, self.rank, self.world)
+            prefixed = dist.PrefixStore(f"gloo/{self._generation}", store)
+            self.group = groups.make(prefixed, self.rank, self.world, self._generation)
         except BaseException as error:
             # not the exception: its frames hold the device of the group, and this object holds it
             self.error = f"{type(error).__name__}: {error}"
