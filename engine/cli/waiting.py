@@ -15,7 +15,7 @@ from engine.cli.invocation import fails_clearly, seconds
 if TYPE_CHECKING:
     from engine.status.status_reader import PublishedStatus
 
-    Judge = Callable[[PublishedStatus], "Standing"]
+    Judge = Callable[[PublishedStatus], "WaitStanding"]
 
 _EVERY: Final = 0.5
 _PLACED: Final = frozenset({"Starting", "Running", "Succeeded", "Finished"})
@@ -24,7 +24,7 @@ _SHORTEST: Final = 7
 """Fewest digits by which a revision is named, as in Git."""
 
 
-class Standing(NamedTuple):
+class WaitStanding(NamedTuple):
     """How far a thing is that people wait for: reached, never to be reached, or neither; and a sentence about it."""
 
     reached: bool
@@ -62,7 +62,7 @@ def wait(kind: str, name: str | None, state: str, limit: str, kubeconfig: str | 
 VERBS = (wait,)
 
 
-def job_standing(status: PublishedStatus, name: str, state: str) -> Standing:
+def job_standing(status: PublishedStatus, name: str, state: str) -> WaitStanding:
     """How far a job is, by what the engine published of it."""
     from engine.errors import InputError
 
@@ -72,7 +72,7 @@ def job_standing(status: PublishedStatus, name: str, state: str) -> Standing:
         raise InputError(f"several jobs have this name: {several}", where=name, hint="Write NAMESPACE/NAME")
     if not rows:
         text = f"there is no job {name}"
-        return Standing(state == "gone", False, text if state == "gone" else f"{text} yet")
+        return WaitStanding(state == "gone", False, text if state == "gone" else f"{text} yet")
     job = rows[0]
     text = f"{_short(job.name)} is {job.phase}"
     if job.pending:
@@ -80,28 +80,28 @@ def job_standing(status: PublishedStatus, name: str, state: str) -> Standing:
     if job.failure:
         text = f"{text}: {job.failure.get('message', '')}"
     if state == "gone":
-        return Standing(False, False, text)
+        return WaitStanding(False, False, text)
     if state == "ended":
-        return Standing(job.phase in _ENDED, False, text)
+        return WaitStanding(job.phase in _ENDED, False, text)
     wanted = _PLACED if state == "placed" else _PLACED - {"Starting"}
-    return Standing(job.phase in wanted, job.phase == "Failed", text)
+    return WaitStanding(job.phase in wanted, job.phase == "Failed", text)
 
 
-def revision_standing(status: PublishedStatus, revision: str, is_within: Callable[[str], bool]) -> Standing:
+def revision_standing(status: PublishedStatus, revision: str, is_within: Callable[[str], bool]) -> WaitStanding:
     """How far a revision is: in force, or what the engine says. ``is_within``: whether a later one contains it."""
     short = revision[:12]
     if status.no_pass:
-        return Standing(False, False, status.no_pass)
+        return WaitStanding(False, False, status.no_pass)
     known = status.applied.startswith(revision) or (status.applied != "" and is_within(status.applied))
     if not known:
         attempted = status.attempted[:12] or "none"
         bad = [one for one in status.conditions if one.get("status") == "False" and one.get("type") != "Ready"]
         why = f"; {bad[0].get('message', '')}" if bad and status.attempted.startswith(revision) else ""
-        return Standing(False, False, f"{short} is not in force: the revision last read is {attempted}{why}")
+        return WaitStanding(False, False, f"{short} is not in force: the revision last read is {attempted}{why}")
     applied = next((one for one in status.conditions if one.get("type") == "Applied"), {})
     if applied.get("status") == "True":
-        return Standing(True, False, f"{short} is in force: {applied.get('message', '')}")
-    return Standing(False, False, f"{short} is read, but not all of it is in force: {applied.get('message', '')}")
+        return WaitStanding(True, False, f"{short} is in force: {applied.get('message', '')}")
+    return WaitStanding(False, False, f"{short} is read, but not all of it is in force: {applied.get('message', '')}")
 
 
 def _job_judge(name: str, state: str) -> Judge:
@@ -124,15 +124,15 @@ def _revision_judge(name: str | None) -> Judge:
     return lambda status: revision_standing(status, revision, lambda later: clone.contains(later, revision))
 
 
-def _until(kubeconfig: str | None, judge: Judge, longest: float) -> Standing:
+def _until(kubeconfig: str | None, judge: Judge, longest: float) -> WaitStanding:
     """Read the published status until the judge is content, or sees no hope, or the time is up."""
     from engine.kube import CONFIGMAP, Kube, KubeError
     from engine.observe.live import with_kube
     from engine.status.status_reader import SELECTOR, read_status
     from engine.wire import names
 
-    async def run(kube: Kube) -> Standing:
-        ends, last = time.monotonic() + longest, Standing(False, False, "the cluster did not answer")
+    async def run(kube: Kube) -> WaitStanding:
+        ends, last = time.monotonic() + longest, WaitStanding(False, False, "the cluster did not answer")
         answered = False
         while True:
             try:
@@ -141,11 +141,11 @@ def _until(kubeconfig: str | None, judge: Judge, longest: float) -> Standing:
             except KubeError as error:
                 if not answered:
                     raise
-                last = Standing(False, False, str(error))
+                last = WaitStanding(False, False, str(error))
             if last.reached or last.hopeless:
                 return last
             if time.monotonic() >= ends:
-                return Standing(False, False, f"not within {longest:g} s: {last.text}")
+                return WaitStanding(False, False, f"not within {longest:g} s: {last.text}")
             await asyncio.sleep(min(_EVERY, max(0.0, ends - time.monotonic())))
 
     return with_kube(kubeconfig, run)
