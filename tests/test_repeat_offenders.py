@@ -136,7 +136,8 @@ def test_the_memory_survives_a_restart_and_does_not_change_while_nothing_happens
     history, _ = play([(0, "bad"), (60, "ok")])
     _, read = wire.parse_node({"metadata": {"name": "belay-history-n0"}, "data": wire.node_data(history.nodes["n0"])})
     assert read == history.nodes["n0"]
-    world = observed([node("n0")], [report("n0", update_time=NOW + 400)], history=history)
+    reports, silent = [report("n0", update_time=NOW + 400)], [agent("n0", at=NOW + 400, chips=0)]
+    world = observed([node("n0")], reports, history=history, agents=silent)
     assert plan(desired(), world, NOW + 400).history.nodes == history.nodes
 
 

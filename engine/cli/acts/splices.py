@@ -119,7 +119,7 @@ def _documents(text: str) -> list[Node]:
     except (YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"this is no YAML: {' '.join(str(error).split())[:300]}") from error
     if len(found) != known:
-        raise InputError("its documents cannot be told apart: edit it by hand")
+        raise InputError("where its documents begin is not clear: edit it by hand")
     return found
 
 
