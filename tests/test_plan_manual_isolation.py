@@ -114,7 +114,8 @@ def test_an_isolated_node_is_shown_with_its_end_and_an_unknown_one_is_named() ->
     spec = {"nodes": ["n0", "zz"], "reason": "fan", "until": "2026-09-01T09:00:00Z"}
     result = plan(desired(document("Isolation", "fan", **spec)), world(), NOW)
     said = {d.message for d in result.diagnostics}
-    assert "node n0 is held: manual, by Isolation/fan, until 2026-09-01T09:00:00Z" in said
+    place = "Isolation/fan (fan) at policies/000.yaml:1@r1"
+    assert f"node n0 is held: manual, by {place}, until 2026-09-01T09:00:00Z" in said
     assert any("node zz, which does not exist" in text for text in said)
 
 

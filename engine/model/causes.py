@@ -58,6 +58,11 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_
         one = " ".join(part for part in (self.subject, self.rule, detail, at) if part)
         return "; ".join((one, *(other.text for other in self.also)))
 
+    @property
+    def text_without_end(self) -> str:
+        """The same without ``until``, for sentences that say the end themselves."""
+        return msgspec.structs.replace(self, until="").text
+
 
 def joined(causes: tuple[Cause, ...]) -> Cause | None:
     """Several causes as one, each named once; None without any."""

@@ -59,7 +59,8 @@ def _holder(hold: Hold, cause: Cause | None) -> str:
     """What holds a chip: a rule or a code, and the document that says so."""
     if cause is None or not cause.commit:
         return f"{hold.rule} of {hold.policy}" if hold.policy else hold.rule
-    return cause.text if cause.subject == hold.rule else f"{hold.rule} of {cause.text}"
+    by = cause.text_without_end
+    return by if cause.subject == hold.rule else f"{hold.rule} of {by}"
 
 
 def _end_of(kind: HoldKind | None) -> str:

@@ -66,7 +66,8 @@ def _diagnose(scope: Scope, item: Declared[Isolation], rule: str, until_ms: int)
             text = f"names node {name}, which does not exist; it takes effect once the node registers"
             scope.diagnostics.append(Diagnostic("warning", rule, origin.file, origin.line, origin.column, "spec", text))
         elif name in spec.nodes and name in scope.nodes:
-            text = f"node {name} is held: manual, by {causes.of_document(scope, item).text}, {end}"
+            by = causes.of_document(scope, item).text_without_end
+            text = f"node {name} is held: manual, by {by}, {end}"
             scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text))
 
 
