@@ -27,6 +27,7 @@ from agents.rdma import config as rdma
 from engine.cli import main
 from tests.kube_server import TOKEN
 from tests.kustomize import kustomized
+from tests.loop_world import until
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES = ROOT / "deploy" / "overlays" / "nodes"
@@ -146,7 +147,9 @@ def test_a_socs_daemons_run_as_their_users_before_the_agent(tmp_path: Path) -> N
         env={"PATH": str(programs)},
         check=False,
     )
-    lines = log.read_text().splitlines()  # the daemons run beside what follows: their lines may come late
+    # the daemons run beside what follows: their lines may come late
+    until(lambda: log.read_text().count("setpriv ") == 2, 20, what="the lines of both daemons")
+    lines = log.read_text().splitlines()
     daemons = [line.partition("--init-groups ")[::2] for line in lines if line.startswith("setpriv")]
     assert done.returncode == 0 and "belay agent --driver=dcmi" in lines
     assert {(user.split()[2], command) for user, command in daemons} == {
