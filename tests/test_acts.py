@@ -262,6 +262,12 @@ def test_a_lost_race_is_made_again_on_top_and_other_changes_stay(clone: Path, tm
     done = run(other, "priority", "pretrain", "low")
     assert done.exit_code == 2 and "others changed the same lines" in done.output
     assert "Ada Scale AscendJob default/pretrain from 1 to 7" in pushed(clone)
+    # the way out that it names keeps what the person has changed and not committed
+    (other / "desired/README.md").write_text("words of Bob\n")
+    (way_out,) = re.findall(r"git (reset [^,]+), and give the command again", done.output)
+    git(other, *way_out.split())
+    assert (other / "desired/README.md").read_text() == "words of Bob\n"
+    assert run(other, "priority", "pretrain", "low").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ class Clone:
                 raise BelayError(
                     f"the commit is made, but the push was refused: {_said(done)}",
                     where=remote,
-                    hint="git push when it is mended, or git reset --hard @{upstream} to drop it",
+                    hint="git push when it is mended, or git reset --keep HEAD~1 to drop it",
                 )
             self._rebase(remote, merge)
         raise BelayError(f"others pushed first {_TRIES} times", where=remote, hint="Run git push")
@@ -156,7 +156,7 @@ class Clone:
         if done.returncode:
             self._git("rebase", "--abort", check=False)
             raise BelayError("others changed the same lines meanwhile, so the commit was not pushed", where=remote,
-                             hint="git reset --hard @{upstream}, and give the command again")  # fmt: skip
+                             hint="git reset --keep @{upstream}, and give the command again")  # fmt: skip
 
     def _write(self, files: Mapping[str, bytes | None]) -> None:
         for path, data in files.items():
@@ -170,7 +170,8 @@ class Clone:
     def _git(self, *args: str, check: bool = True, at_root: bool = False) -> subprocess.CompletedProcess[str]:
         try:
             done = subprocess.run(
-                ["git", "-c", "core.quotePath=false", *args], cwd=self.root if at_root else self.folder,
+                ["git", "--literal-pathspecs", "-c", "core.quotePath=false", *args],
+                cwd=self.root if at_root else self.folder,
                 capture_output=True, text=True, timeout=_SECONDS, errors="replace",
             )  # fmt: skip
         except FileNotFoundError as error:
