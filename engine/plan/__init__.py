@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from engine.plan.health.graded_reports import GradedReports, graded_reports
     from engine.plan.health.outcome import HealthOutcome
     from engine.plan.memberships import idle_declarations
+    from engine.plan.preempt.reservation import reservations_due
     from engine.plan.queue.queues import QueueState, queues_of
     from engine.plan.queue.share import QueueDemand, divide
     from engine.plan.roles import resolve_roles
@@ -55,6 +56,7 @@ _DEFINED: Final = {
     "graded_reports": "health.graded_reports",
     "pool_rules": "rules.pool_rules",
     "queues_of": "queue.queues",
+    "reservations_due": "preempt.reservation",
     "resolve_roles": "roles",
     "tables_in_force": "rules.fault_tables",
 }
@@ -188,6 +190,6 @@ def assess(
 __all__ = [
     "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample",
     "QueueDemand", "QueueState", "SlownessDetector", "assess", "culprits", "declared_keys", "divide",
-    "enforced", "graded_reports", "idle_declarations", "passes", "plan", "pool_rules", "queues_of",
+    "enforced", "graded_reports", "idle_declarations", "passes", "plan", "pool_rules", "queues_of", "reservations_due",
     "resolve_roles", "tables_in_force",
 ]  # fmt: skip

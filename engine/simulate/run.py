@@ -17,6 +17,7 @@ from engine.model import action_documents
 from engine.model.actions import AnyAction, kind_of
 from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339, rfc3339
+from engine.plan import reservations_due
 from engine.simulate.timeline import Event, apply_event
 from engine.simulate.world import World
 
@@ -178,7 +179,7 @@ def _next(
 
 
 def _waits(world: World, result: Plan) -> Iterator[float]:
-    """Times at which a deferred action or an eviction comes due."""
+    """Times at which a deferred action, an eviction or a reservation comes due."""
     for row in result.deferred:
         if row.until is not None:
             yield parse_rfc3339(row.until)
@@ -190,6 +191,7 @@ def _waits(world: World, result: Plan) -> Iterator[float]:
         if pod.deleting is not None:
             yield pod.deleting
             yield pod.deleting + 900.0  # grace-over-time: then it is deleted by force
+    yield from reservations_due(world.desired.settings.starvation, result, world.observer.observed().pods)
 
 
 def _ends(moments: Iterable[float]) -> Iterator[float]:

@@ -163,6 +163,45 @@ def adopted(objects: Mapping[ObjectKey, Json]) -> Iterator[Json]:
                     yield merge_patch(pod, {"metadata": {"labels": {statefulset.REVISION_LABEL: name}}})
 
 
+def unlisted_revisions(objects: Mapping[ObjectKey, Json]) -> Iterator[Json]:
+    """The revisions of StatefulSets that no list of objects shows: pods below a partition start from the older one.
+
+    An older revision is read from a pod of it, since its template is written nowhere else.
+    """
+    for key, stateful_set in list(objects.items()):
+        if key.kind != "StatefulSet" or not isinstance(stateful_set.get("spec"), dict):
+            continue
+        newest = statefulset.revision_name(stateful_set)
+        current = str((stateful_set.get("status") or {}).get("currentRevision") or newest)
+        templates = {newest: stateful_set["spec"].get("template") or {}}
+        if current != newest and (pod := _pod_of_revision(objects, stateful_set, current)) is not None:
+            templates = {current: _template_of(pod, templates[newest]), **templates}
+
+        made: list[Json] = []
+        for name, template in templates.items():
+            if ObjectKey("apps/v1", "ControllerRevision", key.namespace, name) not in objects:
+                older = {**stateful_set, "spec": {**stateful_set["spec"], "template": template}}
+                made.append(statefulset.controller_revision(older, name, made))
+        yield from made
+
+
+def _pod_of_revision(objects: Mapping[ObjectKey, Json], stateful_set: Json, revision: str) -> Json | None:
+    uid = stateful_set["metadata"].get("uid")
+    for key, pod in objects.items():
+        labels = pod["metadata"].get("labels") or {}
+        if key.kind == "Pod" and o.controller_uid(pod) == uid and labels.get(statefulset.REVISION_LABEL) == revision:
+            return pod
+    return None
+
+
+def _template_of(pod: Json, newest: Json) -> Json:
+    """What the pod was made from: its own labels and spec, without what was added when it was made and bound."""
+    added = {statefulset.REVISION_LABEL, statefulset.POD_NAME, statefulset.POD_INDEX}
+    labels = {key: value for key, value in (pod["metadata"].get("labels") or {}).items() if key not in added}
+    spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "hostname", "subdomain")}
+    return {"metadata": {**(newest.get("metadata") or {}), "labels": labels}, "spec": copy.deepcopy(spec)}
+
+
 def taken_for_ready(pod: Json) -> Json:
     """A running pod of a file that says nothing of its conditions counts as ready."""
     status = pod.get("status") or {}
@@ -286,4 +325,13 @@ def with_namespaces(items: Iterable[Json]) -> None:
             obj["metadata"].setdefault("uid", f"listed-{number}")
 
 
-__all__ = ["ROLLED", "SCALED", "Departure", "WorkloadControllers", "adopted", "taken_for_ready", "with_defaults"]
+__all__ = [
+    "ROLLED",
+    "SCALED",
+    "Departure",
+    "WorkloadControllers",
+    "adopted",
+    "taken_for_ready",
+    "unlisted_revisions",
+    "with_defaults",
+]

@@ -31,7 +31,14 @@ from engine.simulate.agents import Agents
 from engine.simulate.objects import applied, merged
 from engine.simulate.owners import absent_owners, replica_sets, unlisted_uids
 from engine.simulate.server import SimulatedServer
-from engine.simulate.workloads import WorkloadControllers, adopted, taken_for_ready, with_defaults, with_namespaces
+from engine.simulate.workloads import (
+    WorkloadControllers,
+    adopted,
+    taken_for_ready,
+    unlisted_revisions,
+    with_defaults,
+    with_namespaces,
+)
 from engine.status import forgotten, memory_bodies
 from engine.wire import names, nodeinfo, orders, rankfile, resetinfo, sync
 from engine.wire.errors import WireError
@@ -387,7 +394,9 @@ class World(Agents):
             filled = with_defaults(obj)
             if filled is not obj:
                 self.take(filled)
-        for obj in list(adopted(self.objects)):
+        for obj in [*adopted(self.objects)]:
+            self.take(obj)
+        for obj in [*unlisted_revisions(self.objects)]:
             self.take(obj)
         observed = self.observer.observed()
         versions = [int(v) for o in self.objects.values() if (v := _version(o)).isdigit() and len(v) < 16]

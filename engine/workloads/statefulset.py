@@ -27,7 +27,7 @@ def reconcile(
     name = revision_name(stateful_set)
     writes: list[Write] = []
     if all(revision["metadata"]["name"] != name for revision in revisions):
-        return Reconciled((create(_revision(stateful_set, name, revisions)),))
+        return Reconciled((create(controller_revision(stateful_set, name, revisions)),))
     status_now = stateful_set.get("status") or {}
     current = str(status_now.get("currentRevision") or name)
     line = {ordinal(stateful_set, pod): pod for pod in pods}
@@ -54,7 +54,8 @@ def revision_name(stateful_set: Json) -> str:
     return f"{stateful_set['metadata']['name']}-{o.template_hash(stateful_set['spec'].get('template') or {})}"
 
 
-def _revision(stateful_set: Json, name: str, revisions: Sequence[Json]) -> Json:
+def controller_revision(stateful_set: Json, name: str, revisions: Sequence[Json]) -> Json:
+    """The ControllerRevision that holds the set's present pod template, under this name."""
     meta = stateful_set["metadata"]
     return {
         "apiVersion": "apps/v1",

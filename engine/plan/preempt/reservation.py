@@ -9,13 +9,14 @@ gets none. The reservation ends when the job starts or after ``starvation.hold``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.plan.preempt import messages
 from engine.plan.preempt.outcome import GangOutcome
@@ -23,6 +24,7 @@ from engine.plan.restart_scope import memory_of
 from engine.plan.scope import Scope
 
 if TYPE_CHECKING:
+    from engine.documents.scheduling import Starvation
     from engine.plan.preempt.what_if import WhatIf
 
 RESERVED: Final = "ReservedForGang"
@@ -30,6 +32,16 @@ RESERVED: Final = "ReservedForGang"
 CURABLE: Final = frozenset({"NPUResourceShortage", "TopologyNotMet"})
 #: Each try drains this many times as many nodes as the one before.
 WIDER: Final = 4
+
+
+def reservations_due(starvation: Starvation, result: Plan, pods: Mapping[str, Pod]) -> Iterator[float]:
+    """Unix seconds at which jobs of a plan will have waited too long, so that nodes are reserved for them."""
+    if not starvation.after:
+        return
+    for row in result.pending:
+        waiting = [pods[key] for name in row.pods if (key := f"{row.namespace}/{name}") in pods]
+        if row.reason in CURABLE and waiting:
+            yield max(pod.created for pod in waiting) + starvation.after
 
 
 class Reservations:
