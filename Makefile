@@ -38,10 +38,10 @@ $(TORCH_STAMP): requirements-training.lock $(STAMP)
 	    echo "PIP_FIND_LINKS=FOLDER or PIP_EXTRA_INDEX_URL=(PyTorch's index of CPU wheels), and run make venv-training again." >&2; exit 1; }
 	@touch $(TORCH_STAMP)
 
-venv-frameworks: $(FRAMEWORKS_STAMP) ## Accelerate and Transformers in the same environment, for their samples in make soak-scripts
+venv-frameworks: $(FRAMEWORKS_STAMP) ## Accelerate, Transformers and Megatron-Core in the same environment, for their samples in make soak-scripts
 
 $(FRAMEWORKS_STAMP): requirements-frameworks.lock $(TORCH_STAMP)
-	@echo "installing Accelerate and Transformers into $(VENV) (once)"
+	@echo "installing Accelerate, Transformers and Megatron-Core into $(VENV) (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-frameworks.lock
 	@touch $(FRAMEWORKS_STAMP)
 
@@ -116,7 +116,7 @@ soak-recoveries: venv-training ## COUNT= (10000) recoveries of one training job,
 	@$(BIN)/python -m tests.training.recoveries $${COUNT:-10000} $${FOLDER:+"$$FOLDER" $${MINUTES:-12}}
 
 soak-scripts: venv-training ## users' training scripts, hurt at KILLS= (5) random points in ROUNDS= (1) runs each, from SEED= (1); NAMES= of them
-	@$(MAKE) --no-print-directory venv-frameworks || echo "samples for Accelerate and Transformers are left out" >&2
+	@$(MAKE) --no-print-directory venv-frameworks || echo "samples for Accelerate, Transformers and Megatron-Core are left out" >&2
 	@$(BIN)/python -m tests.training.user_scripts --kills $${KILLS:-5} --rounds $${ROUNDS:-1} --seed $${SEED:-1} $${NAMES:-}
 
 soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock

@@ -76,9 +76,9 @@ def ddp(special: str, **more: Any) -> UserScript:
     return UserScript("ddp_variants.py", special, **more)
 
 
-def framework(file: str, package: str) -> UserScript:
+def framework(file: str, package: str, ranks: int = 2) -> UserScript:
     """A sample for a framework that brings its own loop or its own wrappers."""
-    return UserScript(file, folder="frameworks", needs=package)
+    return UserScript(file, ranks=ranks, folder="frameworks", needs=package)
 
 
 def waits(special: str, **more: Any) -> UserScript:
@@ -143,6 +143,7 @@ SCRIPTS: dict[str, UserScript] = {
     # frameworks
     "accelerate": framework("accelerate_loop.py", "accelerate"),
     "lightning": framework("lightning_trainer.py", "pytorch_lightning"),
+    "megatron-core": framework("megatron_core.py", "megatron", 4),
     "transformers": framework("transformers_trainer.py", "transformers"),
     # optimizers and states
     "around": UserScript("own_optimizers.py", "around"),
