@@ -20,7 +20,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--repo", metavar="DIR", default=".", help="The clone of the state repository. Default: here."),
         click.option("--why", metavar="TEXT", help="The body of the commit's message."),
-        click.option("--dry-run", is_flag=True, help="Print the diff and what is found in it; commit nothing."),
+        click.option("--dry-run", is_flag=True, help="Print the diff, findings and plan; commit nothing."),
+        click.option(
+            "--cluster",
+            metavar="FILE|live|none",
+            help="Where the change is planned before it is committed. Default: live, if one is configured.",
+        ),
+        click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster."),
         click.option("--no-push", is_flag=True, help="Commit, and leave pushing to you."),
     ):
         command = option(command)
@@ -185,9 +191,10 @@ VERBS = (isolate, drain, release, scale, priority, suspend, resume, rollback, co
 def _act(
     options: Mapping[str, Any], change: Callable[[Mapping[str, bytes]], RepositoryEdit], trailer: str = ""
 ) -> None:
-    """RepositoryEdit, check, show, commit, push; every step says what it did."""
+    """Edit, check, show, plan, commit, push; every step says what it did."""
     from engine.cli import output as show
     from engine.cli.acts.clone import Clone
+    from engine.cli.acts.effects import effect
     from engine.errors import BelayError, InputError
 
     clone = Clone(options["repo"])
@@ -200,6 +207,10 @@ def _act(
     for line in clone.diff(edit.files).splitlines():
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]) if show.coloured(sys.stdout) else None
         click.secho(show.plain(line), fg=style)
+    after = {path: data for path, data in {**files, **edit.files}.items() if data is not None}
+    if edit.files:
+        for line in effect(files, after, options["cluster"], options["kubeconfig"]):
+            click.echo(show.plain(line))
     if options["dry_run"]:
         click.echo(f"not committed (--dry-run): {show.plain(edit.subject)}")
         return

@@ -1,0 +1,112 @@
+"""What a change of the repository would do to the cluster, in a few lines: played before it is committed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from engine.cli.review.comparison import JobChange, Review
+
+NO_CLUSTER: Final = "none"
+_MOST: Final = 15
+"""Lines of one kind; `belay review` and `belay plan` show all."""
+
+
+def effect(
+    before: Mapping[str, bytes], after: Mapping[str, bytes], cluster: str | None, kubeconfig: str | None
+) -> list[str]:
+    """Lines that say what the changed documents do, beside what happens without them.
+
+    Args:
+        before: the documents as they are, by path.
+        after: the same with the change.
+        cluster: ``live``, a file of objects, ``none``, or None: live where a cluster is configured.
+        kubeconfig: as for every verb that reads a cluster.
+
+    Raises:
+        BelayError: a cluster that was named cannot be read.
+    """
+    from engine.cli.inputs import LIVE, cluster_items
+    from engine.cli.progress import progress
+    from engine.cli.review.comparison import review
+    from engine.errors import BelayError
+
+    if cluster == NO_CLUSTER:
+        return []
+    if cluster is None and not _configured(kubeconfig):
+        return ["not planned: no cluster is configured (--cluster FILE|live)"]
+    try:
+        items, clock, now = cluster_items(cluster or LIVE, None, kubeconfig)
+    except BelayError as error:
+        if cluster is not None:
+            raise
+        return [f"not planned: {str(error).splitlines()[0]} (--cluster FILE|live|none)"]
+
+    with tempfile.TemporaryDirectory(prefix="belay-act-") as scratch, progress("planning the change", plain=False):
+        trees = [_written(Path(scratch) / name, files) for name, files in (("before", before), ("after", after))]
+        found = review(trees[1], trees[0], cluster=items, now=now, clock=clock or time.time(),
+                       live=cluster in (None, LIVE))  # fmt: skip
+    return list(_lines(found))
+
+
+def _configured(kubeconfig: str | None) -> bool:
+    return bool(kubeconfig or os.environ.get("KUBECONFIG") or (Path.home() / ".kube/config").exists())
+
+
+def _written(folder: Path, files: Mapping[str, bytes]) -> str:
+    for path, data in files.items():
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    folder.mkdir(exist_ok=True)
+    return str(folder)
+
+
+def _lines(found: Review) -> Iterator[str]:
+    from engine.cli.review.comment import summary
+
+    yield from (f"note: {note}" for note in found.notes)
+    if not found.planned:
+        return
+    # findings were said already, by the check of the documents
+    yield f"plan: {summary(_without_findings(found))}"
+    yield from _first(map(_job, found.jobs), len(found.jobs))
+    yield from _first((f"  {one.namespace}/{one.pod} leaves {one.node}: {one.message}" for one in found.evicted),
+                      len(found.evicted))  # fmt: skip
+    yield from _first(
+        (f"  {one.kind}/{one.name} {'is deleted' if one.after is not None else f'is held by {one.held_by}'}"
+         for one in found.pruned), len(found.pruned),
+    )  # fmt: skip
+
+
+def _first(lines: Iterator[str], total: int) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        if number == _MOST:
+            yield f"  and {total - _MOST} more: belay plan"
+            return
+        yield line
+
+
+def _job(change: JobChange) -> str:
+    from engine.cli.forecast import WAITING
+
+    name, after = f"  {change.kind} {change.namespace}/{change.name}", change.after
+    was = f" (without it: {change.before.outcome})" if change.before is not None else ""
+    if after is None:
+        return f"{name}: stays as it is{was}"
+    places = ", ".join(f"{node} {len(chips)} chips" if chips else node for node, chips in sorted(after.nodes.items()))
+    if places and after.outcome != WAITING:
+        return f"{name}: {after.outcome} on {places}{was}"
+    way_out = f"; {after.unblock}" if after.unblock else ""
+    return f"{name}: {after.outcome}{f': {after.message}' if after.message else ''}{way_out}{was}"
+
+
+def _without_findings(found: Review) -> Review:
+    import msgspec
+
+    return msgspec.structs.replace(found, findings=())

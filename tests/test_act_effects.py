@@ -1,0 +1,73 @@
+"""What an act says of its effect before it commits: the plan of the changed repository beside that of the present."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from engine.cli import main
+from engine.cli.acts import edits
+from engine.cli.acts.effects import effect
+from engine.load import load_directory
+from engine.model.times import rfc3339
+from tests.golden.stories import sample_world
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The sample cluster, its jobs running for an hour."""
+    world = sample_world()
+    world.until_quiet()
+    for item in world.objects.values():
+        if item["kind"] == "Pod":
+            item["status"]["startTime"] = rfc3339(world.now - 3600)
+    file = tmp_path_factory.mktemp("cluster") / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(world.objects.values())}))
+    return str(file)
+
+
+def test_the_jobs_that_move_or_wait_are_named_with_what_is_lost(cluster: str) -> None:
+    files = load_directory(ROOT / "desired")
+    files = {f"desired/{path}": data for path, data in files.items()}
+    edit = edits.isolate(files, [edits.target("node-1")], "fan", None)
+    after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
+    first, *rest = effect(files, after, cluster, None)
+    assert first.startswith("plan: ") and "running pod" in first and "chip-hours lost" in first
+    assert any("AscendJob default/pretrain" in line for line in rest)
+    assert any("leaves node-1" in line and "Isolation" in line for line in rest)
+
+
+def test_a_job_that_would_wait_is_named_with_its_way_out(cluster: str) -> None:
+    files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
+    edit = edits.scale(files, "pretrain", 9)
+    after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
+    first, job = effect(files, after, cluster, None)
+    assert first == "plan: 1 job left waiting"
+    assert "pretrain: waiting: " in job and "needs " in job, job
+
+
+def test_a_change_without_effect_says_so(cluster: str) -> None:
+    files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
+    assert effect(files, files, cluster, None) == ["plan: nothing changes"]
+
+
+def test_without_a_cluster_the_act_says_that_it_was_not_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert effect({}, {}, None, None) == ["not planned: no cluster is configured (--cluster FILE|live)"]
+    assert effect({}, {}, "none", None) == []
+    (line,) = effect({}, {}, None, str(tmp_path / "no-such-kubeconfig"))
+    assert line.startswith("not planned: ") and "--cluster FILE|live|none" in line
+
+
+def test_a_cluster_that_is_named_and_cannot_be_read_ends_the_act(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["drain", "node-1", "--repo", str(ROOT), "--cluster", str(tmp_path / "none.json"),
+                                     "--dry-run"])  # fmt: skip
+    assert done.exit_code == 2 and "none.json" in done.output
