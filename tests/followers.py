@@ -7,7 +7,14 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
+from engine.documents import Desired
 from engine.load import LoadCache, load
+from engine.model.actions import AnyAction, BindPod, PatchObject
+from engine.model.cluster import Observed
+from engine.model.history import History
+from engine.model.patches import merge_patch
 from engine.model.plan import Pending
 from engine.model.remedies import Remedy, Step
 from engine.observe.observed import observe
@@ -19,32 +26,56 @@ from tests.claim_objects import allocated, capacity, queue, storage_class, volum
 from tests.claim_objects import claim as volume_claim
 from tests.listing import Item, node, report
 from tests.placing import scope_of
+from tests.test_dra_placement import devices
+from tests.waiting_objects import (
+    CORE,
+    FILLED_IN,
+    SHARE_LABEL,
+    cut_on_demand,
+    follow_share_label,
+    is_leaving,
+    is_of_node,
+    is_slice_of,
+    make_vnpu,
+    restamp,
+)
 
 Documents = dict[str, dict[str, Any]]
 _READ = LoadCache()
 
 #: Steps until a pod that several things keep off a node has all of them removed.
 MAX_STEPS = 40
+#: Seconds that pass with each step of waiting.
+WAITED = 150.0
 
 
-def pending_of(items: list[Item], files: Documents | None = None) -> Pending | None:
-    """The pending entry of job j, None once all its pods have nodes.
-
-    With the ``files`` of a repository the whole planner decides, health and all; else what placement needs.
-    """
-    if files is None:
-        pending = scope_of(observe(items)).pending
-    else:
-        declared = load({path: json.dumps(body).encode() for path, body in files.items()}, cache=_READ).desired
-        pending = list(plan(every_role(declared), observe(items), worlds.NOW).pending)
-    return next((entry for entry in pending if entry.name.startswith("j")), None)
+def declared(files: Documents) -> Desired:
+    """The desired state of a repository of these files."""
+    return every_role(load({path: json.dumps(body).encode() for path, body in files.items()}, cache=_READ).desired)
 
 
 class Follower:
-    """Carries out one remedy on the objects of a cluster and its repository, as its author would."""
+    """Carries out one remedy on the objects of a cluster and its repository, as its author would.
 
-    def __init__(self, items: list[Item], files: Documents | None = None) -> None:
-        self.items, self.files = items, files
+    With the ``files`` of a repository the whole planner decides, health and all, with the memory of its passes;
+    else what placement needs.
+    """
+
+    def __init__(self, items: list[Item], files: Documents | None = None, history: History | None = None) -> None:
+        self.items, self.files, self.now = items, files, worlds.NOW
+        self._history = history or History()
+        self._actions: tuple[AnyAction, ...] = ()
+
+    def pending(self) -> Pending | None:
+        """The pending entry of job j, None once all its pods have nodes."""
+        seen: Observed = msgspec.structs.replace(observe(self.items), history=self._history)
+        if self.files is None:
+            scope = scope_of(seen)
+            entries, self._actions = scope.pending, tuple(scope.actions)
+        else:
+            made = plan(declared(self.files), seen, self.now)
+            entries, self._actions, self._history = list(made.pending), made.actions, made.history
+        return next((entry for entry in entries if entry.name.startswith("j")), None)
 
     def named(self, kind: str, name: str) -> Item:
         return next(item for item in self.items if item["kind"] == kind and item["metadata"]["name"] == name)
@@ -59,7 +90,7 @@ class Follower:
             Step.ASK_CHIPS: self.ask_chips,
             Step.ASK_RESOURCE: self.ask_resource,
             Step.SET_SELECTOR: self.set_selector,
-            Step.SET_POLICY: self.set_annotation,
+            Step.SET_POLICY: self.set_annotations,
             Step.SET_LABEL: self.set_label,
             Step.ONE_POD: self.one_pod,
             Step.LABEL_NODE: self.label_node,
@@ -89,6 +120,8 @@ class Follower:
             Step.FREE_STORAGE: self.free_storage,
             Step.NEW_CLAIM: self.new_claim,
             Step.SERVE_CLAIM: self.serve_claim,
+            Step.MOVE_JOB: self.move_job,
+            Step.SET_PARAMETER: self.set_parameter,
         }
         steps[remedy.step](remedy)
 
@@ -111,9 +144,14 @@ class Follower:
         (wanted,) = remedy.values
         for amounts in self.requests():
             counts = [amounts.pop(name) for name in list(amounts) if name.startswith("huawei.com/")]
-            amounts[wanted] = counts[0]
+            amounts[wanted] = counts[0] if counts else "1"
+        for item in self.of_job():
+            item["metadata"]["annotations"].pop("volcano.sh/schedule.plugin", None)
 
     def ask_less(self, remedy: Remedy) -> None:
+        for pod in self.pods():
+            if "volumes" in remedy.values:
+                del pod["spec"]["volumes"][int(remedy.values["volumes"]) :]
         for amounts in self.requests():
             for name in remedy.values:
                 if name in amounts:
@@ -121,11 +159,19 @@ class Follower:
 
     def set_selector(self, remedy: Remedy) -> None:
         for pod in self.pods():
-            pod["spec"].setdefault("nodeSelector", {}).update(remedy.values)
+            selector = pod["spec"].setdefault("nodeSelector", {})
+            selector.update(remedy.values)
+            for key in remedy.remove:
+                selector.pop(key, None)
 
-    def set_annotation(self, remedy: Remedy) -> None:
+    def set_annotations(self, remedy: Remedy) -> None:
         for item in self.of_job():
-            item["metadata"].setdefault("annotations", {}).update(remedy.values)
+            notes = item["metadata"].setdefault("annotations", {})
+            notes.update(remedy.values)
+            for key in remedy.remove:
+                notes.pop(key, None)
+        if remedy.count:
+            self.ask_chips(remedy)
 
     def set_label(self, remedy: Remedy) -> None:
         for item in self.of_job():
@@ -147,10 +193,14 @@ class Follower:
                 item["spec"].pop("minResources", None)
 
     def label_node(self, remedy: Remedy) -> None:
-        labels = self.named("Node", remedy.node)["metadata"].setdefault("labels", {})
-        labels.update(remedy.values)
+        """The labels, with what only people know filled in; the device plugin follows the label for shares."""
+        body = self.named("Node", remedy.node)
+        labels = body["metadata"].setdefault("labels", {})
+        labels.update({key: value or FILLED_IN.get(key, "here") for key, value in remedy.values.items()})
         for key in remedy.remove:
             labels.pop(key, None)
+        if SHARE_LABEL in (*remedy.values, *remedy.remove):
+            follow_share_label(body)
 
     def tolerate(self, remedy: Remedy) -> None:
         for pod in self.pods():
@@ -184,24 +234,54 @@ class Follower:
 
     def add_node(self, remedy: Remedy) -> None:
         """A healthy node like one that is there, in the fullest super pod."""
-        like = next(item for item in self.items if item["kind"] == "Node")
+        like = next((item for item in self.items if item["kind"] == "Node"), node("like"))
         kind = next((name.removeprefix("huawei.com/") for name in remedy.values), "Ascend910")
         number = sum(item["kind"] == "Node" for item in self.items)
         wanted = {key: value for pod in self.pods() for key, value in pod["spec"].get("nodeSelector", {}).items()}
         name, chips = f"new{number}", max(8, remedy.count)
         labels = {**like["metadata"]["labels"], **wanted, "kubernetes.io/hostname": name}
+        if kind == "npu-core":
+            self.items += cut_on_demand(name)
+            return
+
+        rack = 0 if kind == "npu" else None
         self.items += [
             node(name, kind=kind, chips=chips, labels=labels),
-            report(name, kind=kind, chips=chips, super_pod=0, index=number),
+            report(name, kind=kind, chips=chips, super_pod=0, index=number, rack=rack, at=self.now),
         ]
 
     def wait(self, remedy: Remedy) -> None:
-        """Old pods end, and storage drivers bind what was asked of them."""
-        self.items[:] = [item for item in self.items if "deletionTimestamp" not in item["metadata"]]
+        """Minutes: what the plan does is done, old pods end, storage drivers bind what was asked of them, device
+        plugins make the vNPUs under way, and nodes report again.
+        """
+        self.now += WAITED
+        for action in self._actions:
+            if isinstance(action, BindPod):
+                self.bind(action)
+            elif isinstance(action, PatchObject):
+                self.patch(action)
+        self.items[:] = [item for item in self.items if not is_leaving(item)]
         for item in self.items:
             if item["kind"] == "PersistentVolumeClaim":
                 item["status"]["phase"] = "Bound"
                 item["spec"].setdefault("volumeName", f"made-for-{item['metadata']['name']}")
+            elif item["kind"] == "Pod":
+                make_vnpu(item)
+            elif item["metadata"]["name"].startswith(names.DEVICE_PREFIX):
+                restamp(item, self.now)
+
+    def bind(self, action: BindPod) -> None:
+        """The pod runs; one of the job itself is bound with its gang when all of it has places."""
+        found = self.named("Pod", action.pod)
+        found["spec"]["nodeName"] = action.node
+        found["metadata"]["annotations"] |= action.annotations
+        found["status"]["phase"] = "Running"
+
+    def patch(self, action: PatchObject) -> None:
+        """What the planner writes into a claim, as the API server keeps it."""
+        for number, item in enumerate(self.items):
+            if item["kind"] == action.object_kind and item["metadata"]["name"] == action.name:
+                self.items[number] = copy.deepcopy(merge_patch(item, action.patch))
 
     def mend(self, remedy: Remedy) -> None:
         status = self.named("Node", remedy.node)["status"]
@@ -210,10 +290,21 @@ class Follower:
         self.report(remedy)
 
     def report(self, remedy: Remedy) -> None:
-        """The node's agent starts again: its report and Kubernetes have all chips of the node, without faults."""
+        """The node's agent starts again: its report and Kubernetes have all chips of the node, without faults, and its
+        devices for claims are published where the cluster has such claims.
+        """
         body = self.named("Node", remedy.node)
+        if any(item["kind"] == "DeviceClass" for item in self.items):
+            self.items[:] = [item for item in self.items if not is_slice_of(item, remedy.node)]
+            self.items.append(devices(remedy.node))
         base = json.loads(body["metadata"]["annotations"]["baseDeviceInfos"])
         kind = next(iter(base)).rpartition("-")[0]
+        if CORE in body["status"]["allocatable"]:
+            fresh = cut_on_demand(remedy.node, len(base))
+            self.items[:] = [item for item in self.items if not is_of_node(item, remedy.node)]
+            self.items += fresh
+            return
+
         for part in ("capacity", "allocatable"):
             body["status"][part] = {**body["status"][part], f"huawei.com/{kind}": str(len(base))}
 
@@ -224,7 +315,10 @@ class Follower:
             for chip in filter(None, item["metadata"]["annotations"].get(f"huawei.com/{kind}", "").split(","))
         }
         self.items[:] = [item for item in self.items if item["metadata"]["name"] != names.DEVICE_PREFIX + remedy.node]
-        self.items.append(report(remedy.node, kind=kind, chips=len(base), busy=held, super_pod=0))
+        rack = 0 if kind == "npu" else None
+        self.items.append(
+            report(remedy.node, kind=kind, chips=len(base), busy=held, super_pod=0, rack=rack, at=self.now)
+        )
 
     def end_isolation(self, remedy: Remedy) -> None:
         assert self.files is not None
@@ -239,6 +333,14 @@ class Follower:
                 body["spec"]["suspend"] = False
 
     # the gang and its queue
+
+    def set_parameter(self, remedy: Remedy) -> None:
+        self.items[:] = [item for item in self.items if item["metadata"]["name"] != "volcano-scheduler-configmap"]
+        self.items.append(listing.params(**{key: value or FILLED_IN[key] for key, value in remedy.values.items()}))
+
+    def move_job(self, remedy: Remedy) -> None:
+        for item in self.of_job():
+            item["metadata"]["namespace"] = "train"
 
     def create_pods(self, remedy: Remedy) -> None:
         like = list(self.pods())
@@ -325,12 +427,14 @@ class Follower:
         self.items.append(allocated(remedy.name))
 
 
-def follow_to_the_end(items: list[Item], files: Documents | None = None) -> list[Pending]:
+def follow_to_the_end(
+    items: list[Item], files: Documents | None = None, history: History | None = None
+) -> list[Pending]:
     """The pending entries on the way until the job is placed."""
-    follower = Follower(copy.deepcopy(items), copy.deepcopy(files))
+    follower = Follower(copy.deepcopy(items), copy.deepcopy(files), history)
     seen: list[Pending] = []
     for _ in range(MAX_STEPS):
-        entry = pending_of(follower.items, follower.files)
+        entry = follower.pending()
         if entry is None:
             return seen
         seen.append(entry)

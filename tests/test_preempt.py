@@ -10,6 +10,7 @@ import pytest
 
 from engine.model.actions import BindPod, EvictPod
 from engine.model.history import History, JobMemory
+from engine.model.remedies import Remedy, Step
 from engine.plan import plan
 from engine.plan.preempt import what_if
 from engine.plan.safety import deferral
@@ -387,6 +388,7 @@ def test_jobs_without_chips_evict_for_other_resources() -> None:
     rows = [_without_chips("a", 50, "low", on="n0"), _without_chips("b", 60, "low", on="n0")]
     scope = planned(*rows, _without_chips("want", 140, "high"), objects=CLASSES)
     assert evicted(scope) == ["b-0"] and "room is being made" in (scope.pending[0].unblock or "")
+    assert scope.pending[0].remedy == Remedy(Step.WAIT), "the step says what the sentence says"
     refused = planned(*rows, _without_chips("want", 140, "high"), objects=CLASSES, desired=placing.shipped())
     assert not evicted(refused)
     assert refused.pending[0].unblock == "needs cpu on a node: end work that takes it, for example on n0"

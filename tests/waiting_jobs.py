@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from engine.model.cluster import NodeDevice
+from engine.model.history import History
 from engine.wire import nodeinfo
 from tests import listing, worlds
 from tests.claim_objects import DRIVER, allocated, capacity, claim, mounting, queue, storage_class, volume
-from tests.followers import Documents, follow_to_the_end
+from tests.followers import Documents
 from tests.listing import Item, job, node, report
+from tests.waiting_objects import of_size
 
 RACK: dict[str, Any] = {"key": "rack", "operator": "In", "values": ["r1", "r2"]}
 TAINT = {"key": "team", "value": "vision", "effect": "NoSchedule"}
@@ -25,10 +27,13 @@ UNWELL = ("server", "not ready", "no report", "old report", "isolated", "suspend
 
 
 class Waiting(NamedTuple):
-    """A cluster in which job j waits; with ``files``, a repository is part of the matter."""
+    """A cluster in which job j waits; with ``files``, a repository is part of the matter, and ``history`` the memory of
+    its passes.
+    """
 
     items: list[Item]
     files: Documents | None = None
+    history: History | None = None
 
 
 def busy(name: str, chips: range, on: str = "n0", **more: Any) -> Item:
@@ -257,14 +262,6 @@ def with_port() -> dict[str, Any]:
     return {"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}]}
 
 
-def of_size(item: Item, resource: str, amount: str) -> Item:
-    """A node that offers so much of a resource; anything else as it is."""
-    if item["kind"] == "Node":
-        item["status"]["allocatable"] = {**item["status"]["allocatable"], resource: amount}
-        item["status"]["capacity"] = {**item["status"]["capacity"], resource: amount}
-    return item
-
-
 def document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "belay.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
@@ -273,9 +270,3 @@ KINDS: tuple[Callable[[random.Random], Waiting], ...] = (
     of_nodes, of_nodes, in_queue, gang, of_volumes, of_claims, unwell, unwell, in_blocks,
     beside_chips,
 )  # fmt: skip
-
-
-def history(seed: int) -> int:
-    """Follow one random case to its end; returns how many steps it took."""
-    chance = random.Random(seed)
-    return len(follow_to_the_end(*chance.choice(KINDS)(chance)))

@@ -19,6 +19,12 @@ QUEUE_CLOSED: Final = "QueueNotOpen"
 QUEUE_MISSING: Final = "QueueNotFound"
 NODE_UNSTABLE: Final = "NodeUnstable"
 TOO_MANY_PODS: Final = "TooManyPods"
+SHARES_OFF: Final = "SoftShareNotEnabled"
+NO_CHIP_MEMORY: Final = "ChipMemoryUnknown"
+#: Free chips are kept for a short time for another job that a fault has hit.
+RECOVERY_RESERVED: Final = "RecoveryReserved"
+#: A vNPU is still being made on the node: it takes no other template until then.
+IN_FLIGHT: Final = "VNPUInFlight"
 #: Begins the reasons of what Kubernetes counts beside chips: ``InsufficientCpu`` and the like.
 INSUFFICIENT: Final = "Insufficient"
 
@@ -51,6 +57,7 @@ REASONS: Final[Mapping[str, PendingReason]] = {
         "asks for chips under a policy or label that no product has", "write one of the values that the message names"
     ),
     GANG_INCOMPLETE: PendingReason("has fewer pods than start together", "create its others, or lower minAvailable"),
+    POD_GROUP_MISSING: PendingReason("names a PodGroup that does not exist", "create the PodGroup"),
     ENQUEUE_FAILED: PendingReason(
         "states more chips in its PodGroup than the cluster has free", "free chips, or lower spec.minResources"
     ),
@@ -75,15 +82,17 @@ REASONS: Final[Mapping[str, PendingReason]] = {
         "has devices that its report and Kubernetes count differently",
         "wait for the next report, or restart its agent",
     ),
-    "NodeInvalid": _node("reports chips that its kind of server does not have", "correct the product of its pool"),
+    "NodeInvalid": _node(
+        "has more chips than the servers of the job's policy", "add such a server, or name the policy of this one"
+    ),
     "NetworkStateUnknown": _node(
         "does not report the network between its chips", "run a device plugin that does, or ask for one pod"
     ),
     "SoftShareOnly": _node("offers its chips in shares only", "ask for a share, or remove its label for shares"),
-    "SoftShareNotEnabled": _node("does not offer its chips in shares", "label it for shares"),
-    "ChipMemoryUnknown": _node("does not say how much memory its chips have", "label it with the memory of its chips"),
+    SHARES_OFF: _node("does not offer its chips in shares", "label it for shares"),
+    NO_CHIP_MEMORY: _node("does not say how much memory its chips have", "label it with the memory of its chips"),
     "VNPUNodeInvalid": _node("cannot cut vNPUs on demand", "use a node whose product can, or cut them by a VNPULayout"),
-    "VNPUInFlight": _node("is making another vNPU", "nothing: it ends when that is made"),
+    IN_FLIGHT: _node("is making another vNPU", "nothing: it ends when that is made"),
     "RackUnknown": _node("does not say which rack it is in", "report its rack, or label it"),
     "SuperPodUnknown": _node("does not say which super pod it is in", "report its super pod"),
     "TopologyLabelMissing": _node("lacks labels of the configured tree", "label it with its place in the tree"),
@@ -99,7 +108,7 @@ REASONS: Final[Mapping[str, PendingReason]] = {
     "NodeReportStale": _node("has not reported for too long", "restart the device plugin there"),
     "NodeRefused": _node("is kept from this job after faults", "bring a healthy node back, or change its strategy"),
     "AttemptBudget": _node("rejected this job's pods too often", "mend what kubelet says, or wait for the time named"),
-    "RecoveryReserved": _node("is kept for a job that would lose more", "nothing: it ends within two minutes"),
+    RECOVERY_RESERVED: _node("is kept for a job that would lose more", "nothing: it ends within two minutes"),
     "ReservedForGang": _node("is reserved for a job that waits longer", "wait until that job has started"),
     # of Kubernetes' own rules
     "NodeSelectorMismatch": _node("does not match the pod's nodeSelector", "label it, or change the nodeSelector"),

@@ -45,17 +45,22 @@ class Step(StrEnum):
     FREE_STORAGE = "free-storage"
     NEW_CLAIM = "new-claim"
     SERVE_CLAIM = "serve-claim"
+    MOVE_JOB = "move-job"
+    SET_PARAMETER = "set-parameter"
 
 
 #: What each step asks for, with the fields that hold its values; ``node`` is the node where it is about one.
 MEANING: Final[Mapping[Step, str]] = {
     Step.ASK_CHIPS: "ask for so many chips a pod (``count``)",
     Step.ASK_RESOURCE: "ask for one NPU resource alone (``values``)",
-    Step.SET_SELECTOR: "write these entries into the pods' nodeSelector (``values``)",
-    Step.SET_POLICY: "write these annotations into the job (``values``)",
+    Step.SET_SELECTOR: "write these entries into the pods' nodeSelector (``values``), and take those of ``remove`` "
+    "away",
+    Step.SET_POLICY: "write these annotations into the job (``values``), take those of ``remove`` away, and ask for so "
+    "many chips a pod where ``count`` says so",
     Step.SET_LABEL: "write these labels into the job (``values``), and take those of ``remove`` away",
     Step.ONE_POD: "run the job as one pod",
-    Step.LABEL_NODE: "give the node these labels (``values``), and take those of ``remove`` away",
+    Step.LABEL_NODE: "give the node these labels (``values``; an empty value is yours to fill in), and take those of "
+    "``remove`` away",
     Step.TOLERATE: "tolerate this taint of the node (``values``: key and value)",
     Step.UNCORDON: "uncordon the node",
     Step.OFFER: "let the node offer so many (``count``) of a resource that it lacks (``values``)",
@@ -82,6 +87,9 @@ MEANING: Final[Mapping[Step, str]] = {
     Step.FREE_STORAGE: "free storage of the claim's class (``name``: the claim) where the node reaches it",
     Step.NEW_CLAIM: "put a new claim in the place of this one (``name``), which is tied to other nodes",
     Step.SERVE_CLAIM: "let the claim's allocator give it devices for this pod (``name``)",
+    Step.MOVE_JOB: "create the job in another namespace",
+    Step.SET_PARAMETER: "write this parameter into the scheduler's init-params (``values``; an empty value is yours to "
+    "fill in)",
 }
 
 

@@ -27,7 +27,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from tests import forecast_cases, migration_world, track_record, waiting_jobs
+from tests import forecast_cases, migration_world, track_record, waiting_worlds
 from tests.soak import crowd, edits, histories, simulated, stuck, truthful
 
 STATE = Path(__file__).with_name(".progress.json")
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[Callable[[int], object] | None, int, str, str]] = {
     "stuck": (stuck.history, 250, "STUCK", "100000"),
     "cluster": (histories.history, 25, "HISTORIES", "10000"),
     "crowd": (crowd.history, 1, "CROWD", "1"),
-    "ways-out": (waiting_jobs.history, 250, "WAYS_OUT", "10000"),
+    "ways-out": (waiting_worlds.history, 250, "WAYS_OUT", "10000"),
     "edits": (None, edits.CHUNK, "EDITS", "all"),
     "truth": (None, truthful.CHUNK, "TRUTH", "2000"),
     "forecasts": (forecast_cases.case, 25, "FORECASTS", "10000"),

@@ -105,7 +105,8 @@ class UnknownResource(NamedTuple):
         state = f"the job asks for {self.resource}, which is no NPU resource that Belay places"
         if close:
             return Told(state, f"ask for {close}", Remedy(Step.ASK_RESOURCE, values={close: ""}))
-        return Told(state, f"ask for one of {', '.join(self.known)}")
+        change = f"ask for one of {', '.join(self.known)}"
+        return Told(state, change, Remedy(Step.ASK_RESOURCE, values={self.known[0]: ""}) if self.known else None)
 
 
 class UnknownAccelerator(NamedTuple):
@@ -121,7 +122,8 @@ class UnknownAccelerator(NamedTuple):
         state = f"the job's nodeSelector has {self.key}: {self.value}, which is the kind of no server that is known"
         if close:
             return Told(state, f"write {self.key}: {close}", Remedy(Step.SET_SELECTOR, values={self.key: close}))
-        return Told(state, f"write one of {_listed(self.known)} there, or remove it")
+        change = f"write one of {_listed(self.known)} there, or remove it"
+        return Told(state, change, Remedy(Step.SET_SELECTOR, remove=(self.key,)))
 
 
 class PolicyNeeded(NamedTuple):
@@ -140,7 +142,9 @@ class PolicyNeeded(NamedTuple):
         if close or len(self.known) == 1:
             value = close or self.known[0]
             return Told(state, f"write {self.key}: {value}", Remedy(Step.SET_POLICY, values={self.key: value}))
-        return Told(state, f"write one of {_listed(self.known)} there")
+        change = f"write one of {_listed(self.known)} there"
+        first = Remedy(Step.SET_POLICY, values={self.key: self.known[0]}) if self.known else None
+        return Told(state, change, first)
 
 
 class UnknownLabel(NamedTuple):
@@ -166,20 +170,162 @@ class NamespaceOfSystem(NamedTuple):
     def told(self) -> Told:
         """Another namespace."""
         state = f"namespace {self.namespace} belongs to Kubernetes or Belay, and its pods are left alone"
-        return Told(state, "create the job in a namespace of its own")
+        return Told(state, "create the job in a namespace of its own", Remedy(Step.MOVE_JOB))
+
+
+class UnlabelledInTree(NamedTuple):
+    """A node lacks labels of the configured tree, or names a tree that is not configured."""
+
+    node: str
+    labels: tuple[str, ...]
+    tree: str
+    known: tuple[str, ...]
+
+    def told(self) -> Told:
+        """Its place in the tree; only people know the units."""
+        if self.tree not in self.known:
+            state = f"node {self.node} is of tree {self.tree}, which resource-level-config does not name"
+            change = f"label {self.node} with {self.labels[0]}={' or '.join(self.known)}"
+            return Told(state, change, Remedy(Step.LABEL_NODE, self.node, values={self.labels[0]: self.known[0]}))
+        named = ", ".join(self.labels)
+        state = f"node {self.node} lacks labels of tree {self.tree}: {named}"
+        remedy = Remedy(Step.LABEL_NODE, self.node, values=dict.fromkeys(self.labels, ""))
+        return Told(state, f"label {self.node} with its place in tree {self.tree}: {named}", remedy)
+
+
+class CannotBeCut(NamedTuple):
+    """The chips of a node are of a product without vNPUs on demand; ``product`` is empty where none is known."""
+
+    resource: str
+    product: str
+
+    def told(self) -> Told:
+        """Another node."""
+        what = f"chips of {self.product}" if self.product else "its chips"
+        state = f"{what} cannot be cut on demand"
+        change = "add a node whose product cuts vNPUs on demand, or cut these chips by a VNPULayout in mode static"
+        return Told(state, change, Remedy(Step.ADD_NODE, count=1, values={self.resource: ""}))
+
+
+class CoresDisagree(NamedTuple):
+    """What a node offers of AI cores is no multiple of what one of its chips has, or its label says otherwise."""
+
+    node: str
+    offered: int
+    each: int
+    key: str
+    label: str
+
+    def told(self) -> Told:
+        """Its device plugin writes both."""
+        state = f"node {self.node} offers {self.offered} AI cores with label {self.key}={self.label}"
+        change = (
+            f"restart the device plugin of {self.node}, which writes label {self.key} and offers the cores: "
+            f"{self.offered} with {self.key}={self.label} do not fit chips of {self.each}"
+        )
+        return Told(state, change, Remedy(Step.REPORT, self.node))
+
+
+class OtherBlocks(NamedTuple):
+    """A job cannot be divided into the blocks, rack blocks or groups that its annotations ask for; these are legal.
+
+    ``remove`` are annotations to leave out, ``chips`` another number of chips in each pod, where one is needed.
+    """
+
+    values: dict[str, str]
+    remove: tuple[str, ...] = ()
+    chips: int = 0
+
+    def told(self) -> Told:
+        """The nearest annotations and numbers that the rules accept."""
+        steps = [f"write {key}: {value}" for key, value in self.values.items()]
+        steps += [f"leave out annotation {key}" for key in self.remove]
+        steps += [f"ask for {_chips(self.chips)} a pod"] if self.chips else []
+        state = "the job cannot be divided as its annotations ask"
+        if self.values or self.remove:
+            remedy = Remedy(Step.SET_POLICY, count=self.chips, values=self.values, remove=self.remove)
+        else:
+            remedy = Remedy(Step.ASK_CHIPS, count=self.chips)
+        return Told(state, ", and ".join(steps), remedy)
+
+
+class ParameterMissing(NamedTuple):
+    """The scheduler's configuration lacks a parameter that such jobs need, or it cannot be used; ``value`` is the
+    least that is enough, empty where only people know it.
+    """
+
+    key: str
+    value: str = ""
+
+    def told(self) -> Told:
+        """Where it is written."""
+        state = f"the scheduler's configuration has no usable {self.key}, which such jobs need"
+        shown = f"{self.key}: {self.value}" if self.value else self.key
+        change = f"write {shown} into spec.initParams of SchedulingSettings, or into init-params of Volcano's ConfigMap"
+        return Told(state, change, Remedy(Step.SET_PARAMETER, values={self.key: self.value}))
+
+
+class NoDevices(NamedTuple):
+    """A node publishes no devices for resource claims."""
+
+    node: str
+
+    def told(self) -> Told:
+        """Its agent publishes them."""
+        state = f"node {self.node} publishes no devices for resource claims"
+        change = f"run belay agent with its DRA driver on {self.node}, and see its ResourceSlice"
+        return Told(state, change, Remedy(Step.REPORT, self.node))
+
+
+class TooManyVolumes(NamedTuple):
+    """A pod mounts more volumes of a driver than a node can have attached, with no other pod there."""
+
+    driver: str
+    wanted: int
+    most: int
+
+    def told(self) -> Told:
+        """Fewer volumes in one pod."""
+        state = f"a pod mounts {self.wanted} volumes of driver {self.driver}, and a node can have {self.most}"
+        change = f"mount no more than {self.most} of driver {self.driver} in a pod, instead of {self.wanted}"
+        return Told(state, change, Remedy(Step.ASK_LESS, values={"volumes": str(self.most)}))
+
+
+class UnsuitableDevices(NamedTuple):
+    """No devices of a node suit a resource claim, not even if all were free."""
+
+    node: str
+    claim: str
+
+    def told(self) -> Told:
+        """Another claim; of other nodes nothing is said."""
+        state = f"node {self.node} has no devices that suit resource claim {self.claim}, free or in use"
+        change = (
+            f"correct the count and selectors of resource claim {self.claim}: no devices of {self.node} suit it, "
+            "free or in use"
+        )
+        return Told(state, change, Remedy(Step.NEW_CLAIM, self.node, self.claim))
 
 
 Cause = (
-    IllegalSize
+    CannotBeCut
+    | CoresDisagree
+    | IllegalSize
     | NamespaceOfSystem
+    | NoDevices
     | OddTotal
     | OnePodOnly
+    | OtherBlocks
+    | ParameterMissing
     | SeveralResources
     | SeveralVNPUs
+    | TooManyVolumes
     | UnknownResource
     | UnknownAccelerator
     | PolicyNeeded
     | UnknownLabel
+    | UnlabelledInTree
+    | UnsuitableDevices
 )
 
 

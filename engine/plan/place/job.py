@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from engine.model.jobs import Gang
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from engine.model.plan_cache import PlanCache
 from engine.model.unstructured import nested_map
-from engine.plan.place import part_requests, switch_config
+from engine.plan.place import legal_blocks, part_requests, switch_config
 from engine.plan.place.causes import NamespaceOfSystem, SeveralResources, SeveralVNPUs, UnknownResource
 from engine.plan.place.families import rack950, registry
 from engine.plan.place.families.multilevel import read_group_sizes, read_trees
@@ -129,15 +130,19 @@ def of(
         return rule
     racks = rack950.blocks(request, params.super_pod_size) if rule.topology == "rack" else None
     if isinstance(racks, Refusal):
-        return racks  # before the sizes of pods: in MindCluster's order
+        # before the sizes of pods: in MindCluster's order
+        return legal_blocks.with_way_out(racks, request, rule.node_chips, partial(_size_refusal, rule, params))
     illegal = registry.check(rule, request)
     if illegal is not None and not rule.topology:
         illegal = illegal._replace(message=f"{ILLEGAL_SIZE}: {illegal.message}")
     cut = blocks(request, rule.node_chips, params.super_pod_nodes) if rule.topology == "superpod" else None
     if isinstance(cut, Refusal):
         illegal = _both(cut, illegal) if request.pods > 1 else illegal or cut
+    if illegal is not None and rule.topology:
+        return legal_blocks.with_way_out(illegal, request, rule.node_chips, partial(_size_refusal, rule, params))
     if illegal is not None:
         return illegal
+
     strict = rule.family.network_aware and request.pods > 1
     if switch_config.requested(gang.labels):
         if rule.topology:
@@ -170,12 +175,22 @@ def _both(cut: Refusal, illegal: Refusal | None) -> Refusal:
     return cut if illegal is None else Refusal(cut.reason, f"{cut.message}; {illegal.message}", illegal.cause)
 
 
+def _size_refusal(rule: registry.FamilyRule, params: InitParams, request: JobRequest) -> Refusal | None:
+    """Why the rule of a family with blocks refuses the sizes of a request; None when it accepts them."""
+    if rule.topology == "rack":
+        cut: object = rack950.blocks(request, params.super_pod_size)
+    elif rule.topology == "superpod":
+        cut = blocks(request, rule.node_chips, params.super_pod_nodes)
+    else:
+        cut = None
+    return cut if isinstance(cut, Refusal) else registry.check(rule, request)
+
+
 def _on_tree(job: SchedulerJob, params: InitParams) -> SchedulerJob | Refusal:
     trees, group_sizes = read_trees(params.resource_level_config), read_group_sizes(job.request)
-    for answer in (trees, group_sizes):
-        if isinstance(answer, Refusal):
-            return answer
-    return job
+    if isinstance(trees, Refusal):
+        return trees
+    return legal_blocks.of_groups(group_sizes, job.request) if isinstance(group_sizes, Refusal) else job
 
 
 def least_chips(job: SchedulerJob, observed: Observed) -> int:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from engine.model.cluster import Pod
-from engine.model.pending_reasons import NODE_UNSTABLE
+from engine.model.pending_reasons import IN_FLIGHT, NO_CHIP_MEMORY, NODE_UNSTABLE, RECOVERY_RESERVED, SHARES_OFF
 from engine.model.remedies import Remedy, Step
 from engine.plan.node_view import NodeView
+from engine.plan.place.families import duo
+from engine.plan.place.families.base import NODE_INVALID
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes import attach_limits, claim_choices, resource_claims, volumes
-from engine.plan.place.nodes.table import SHARE_LABEL, SHARES_ONLY
+from engine.plan.place.nodes.table import CARD_LABEL, MEMORY_LABEL, SHARE_LABEL, SHARES_ONLY
 
 #: Reasons that one step on the node removes, with nothing to choose.
 _ON_NODE: Final[Mapping[str, Step]] = {
@@ -23,16 +25,16 @@ _ON_NODE: Final[Mapping[str, Step]] = {
     "NodeReportRefused": Step.REPORT,
     "NodeReportStale": Step.REPORT,
     NODE_UNSTABLE: Step.REPORT,
-    "NodeInvalid": Step.REPORT,
     "NetworkStateUnknown": Step.REPORT,
     "RackUnknown": Step.REPORT,
     "SuperPodUnknown": Step.REPORT,
+    # its strategy keeps a job off chips or switches that are sub-healthy
+    "NodeRefused": Step.MEND,
     # they end with time
-    "NodeRefused": Step.WAIT,
     "AttemptBudget": Step.WAIT,
-    "RecoveryReserved": Step.WAIT,
+    RECOVERY_RESERVED: Step.WAIT,
     "ReservedForGang": Step.WAIT,
-    "VNPUInFlight": Step.WAIT,
+    IN_FLIGHT: Step.WAIT,
     "WaitingForRelease": Step.WAIT,
 }
 
@@ -68,14 +70,29 @@ def remedy_of_node(refusal: Refusal, pod: Pod, view: NodeView) -> Remedy | None:
     if reason in _ON_NODE:
         return Remedy(_ON_NODE[reason], node)
     if reason in _ON_CLAIM:
-        named = refusal.about or next(iter(pod.claims), "")
+        named = refusal.about or next((claim for _, claim in pod.resource_claims), "") or next(iter(pod.claims), "")
         return Remedy(_ON_CLAIM[reason], node, named) if named else None
     if reason in _RELAXED:
         return Remedy(Step.RELAX, values={_RELAXED[reason]: ""})
+    if reason == attach_limits.REASON and not any(other.claims for other in view.pods if other.key != pod.key):
+        return Remedy(Step.WAIT, node)  # volumes that no pod mounts there any more are still being detached
     if reason in _TAKEN:
         return Remedy(Step.FREE_ROOM, node, values={_TAKEN[reason]: ""})
     if reason == "PoolSuspended":
         return Remedy(Step.RESUME_POOL, node, view.pool)
+    if reason == NODE_INVALID:
+        return Remedy(Step.ADD_NODE, count=pod.count, values={pod.resource: ""})
+    return _of_label(reason, node)
+
+
+def _of_label(reason: str, node: str) -> Remedy | None:
+    """The label that is wrong or missing on the node."""
     if reason == SHARES_ONLY:
         return Remedy(Step.LABEL_NODE, node, remove=(SHARE_LABEL,))
+    if reason == SHARES_OFF:
+        return Remedy(Step.LABEL_NODE, node, values={SHARE_LABEL: "true"})
+    if reason == NO_CHIP_MEMORY:
+        return Remedy(Step.LABEL_NODE, node, values={MEMORY_LABEL: ""})
+    if reason == "NodeLabelMismatch":
+        return Remedy(Step.LABEL_NODE, node, values={CARD_LABEL: duo.NODE_LABEL})
     return None

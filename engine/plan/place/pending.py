@@ -13,8 +13,10 @@ from engine.model.cluster import Observed, Pod, ids_of
 from engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     FRAGMENTED,
+    IN_FLIGHT,
     INVALID_REQUEST,
     NODE_UNSTABLE,
+    RECOVERY_RESERVED,
     SHORTAGE,
     TOPOLOGY,
     RejectedAt,
@@ -34,7 +36,7 @@ MAX_TEXTS: Final = 3
 NOT_TOGETHER: Final = "too few of the nodes that fit lie together as the job's rule asks"
 
 #: The first of these that any node gave is the gang's reason: it comes from the node that is closest to fitting.
-STAGES: Final = (TOPOLOGY, FRAGMENTED, SHORTAGE, NODE_UNSTABLE, INVALID_REQUEST)
+STAGES: Final = (RECOVERY_RESERVED, IN_FLIGHT, TOPOLOGY, FRAGMENTED, SHORTAGE, NODE_UNSTABLE, INVALID_REQUEST)
 
 #: Reasons of nodes that were never meant for the pod.
 INELIGIBLE: Final = frozenset(
@@ -91,6 +93,12 @@ def explain(
         state = f"no node is meant for it: {nearest.state}"
         remedy = first.remedy if len(nearest.obstacles) == 1 or first.remedy.step is not Step.OFFER else None
         return PendingExplanation(nodes, reason, state, text, nearest.change, (nearest.name,)[:lacking], remedy)
+
+    if whole and whole.cause is not None:
+        told = whole.cause.told()
+        return PendingExplanation(
+            nodes, reason, told.state, text, told.unblock, remedy=told.remedy, rejected=RejectedAt.ORDER
+        )
 
     unblock, near, remedy = way_out(job, pod, reason, refusals, views, lacking)
     state = NOT_TOGETHER if whole else _state(job, pod, reason, near or sorted(refusals)[:1], views)
@@ -168,7 +176,7 @@ def counting_tentative_chips(
             text = f"{_IDLE.sub(idle, refusal.message, count=1)}, {chips} of them for other pods of the job"
         else:
             text = f"{refusal.message}, beside {many(len(tentative), 'other pod')} of the job"
-        adjusted[name] = Refusal(refusal.reason, text)
+        adjusted[name] = refusal._replace(message=text)
     return adjusted
 
 

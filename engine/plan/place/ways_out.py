@@ -105,7 +105,10 @@ def _on_node(
     lacking: int,
 ) -> WayOut:
     """The way out on the first of the nodes that gave the reason."""
-    first, message = near[0], refusals[near[0]].message
+    first, message, cause = near[0], refusals[near[0]].message, refusals[near[0]].cause
+    if cause is not None:
+        told = cause.told()
+        return WayOut(told.unblock, near[:lacking], told.remedy)
     remedy = remedy_of_node(refusals[first], pod, views[first])
     match reason:
         case "PodAntiAffinityConflict" | "PodAffinityMismatch" | "TopologySpreadConflict":
@@ -118,6 +121,9 @@ def _on_node(
         case "VolumeNodeAffinityConflict":
             text = "free room on the nodes that the job's volumes are bound to, or use volumes that move"
             return WayOut(text, remedy=remedy)
+        case attach_limits.REASON if remedy is not None and remedy.step is Step.WAIT:
+            text = f"nothing: volumes of pods that have gone are still being detached from {first}"
+            return WayOut(text, near[:lacking], remedy)
         case _ if reason in _VOLUME_WAYS_OUT:
             return WayOut(f"{_VOLUME_WAYS_OUT[reason]}: {message}", near[:lacking], remedy)
         case resource_claims.NOT_ALLOCATED:

@@ -134,7 +134,8 @@ class IncompleteGangs:
             evict(self._scope, helped.gang, whole, REASON, RULE, counted=True)
             gone += pods
             if outcome is not helped:
-                messages.amend(self._scope, outcome.gang, "all its pods start again once there is room for them")
+                text = "all its pods start again once there is room for them"
+                messages.amend(self._scope, outcome.gang, text, waits=False)
         messages.amend(self._scope, helped.gang, messages.waits_for_evictions(gone), near=messages.nodes_of(gone))
 
     def _explain(self, outcome: GangOutcome) -> None:

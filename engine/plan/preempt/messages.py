@@ -11,6 +11,7 @@ from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.plan import MAX_NEAR, Pending
 from engine.model.reasons import ActionReason
+from engine.model.remedies import Remedy, Step
 from engine.plan.preempt.victim_sets import VictimSet
 from engine.plan.scope import Scope
 
@@ -82,15 +83,24 @@ def named(gang: Gang) -> str:
 
 
 def amend(
-    scope: Scope, gang: Gang, unblock: str, *, reason: str | None = None, near: Iterable[str] | None = None
+    scope: Scope,
+    gang: Gang,
+    unblock: str,
+    *,
+    reason: str | None = None,
+    near: Iterable[str] | None = None,
+    waits: bool = True,
 ) -> None:
-    """Replace the way out in the gang's pending entry, its reason and its nodes where they are given."""
-    _edit(scope, gang, lambda _: unblock, reason, near)
+    """Replace the way out in the gang's pending entry, its reason and its nodes where they are given.
+
+    ``waits``: what the new text says is under way, so there is nothing to do; else the step of the entry stays.
+    """
+    _edit(scope, gang, lambda _: unblock, reason, near, waits=waits)
 
 
 def extend(scope: Scope, gang: Gang, more: str, *, near: Iterable[str] | None = None) -> None:
     """Append to the way out in the gang's pending entry; its nodes become those that are given."""
-    _edit(scope, gang, lambda entry: f"{entry.unblock}; {more}" if entry.unblock else more, None, near)
+    _edit(scope, gang, lambda entry: f"{entry.unblock}; {more}" if entry.unblock else more, None, near, waits=False)
 
 
 def nodes_of(pods: Iterable[Pod]) -> list[str]:
@@ -105,7 +115,13 @@ def entry_of(scope: Scope, gang: Gang) -> Pending | None:
 
 
 def _edit(
-    scope: Scope, gang: Gang, way_out: Callable[[Pending], str], reason: str | None, near: Iterable[str] | None
+    scope: Scope,
+    gang: Gang,
+    way_out: Callable[[Pending], str],
+    reason: str | None,
+    near: Iterable[str] | None,
+    *,
+    waits: bool,
 ) -> None:
     index = _index(scope, gang)
     if index is None:
@@ -114,7 +130,10 @@ def _edit(
     unblock = way_out(entry)
     unblock = unblock if len(unblock) <= MAX_UNBLOCK else unblock[: MAX_UNBLOCK - 1] + "…"
     nodes = entry.near if near is None else tuple(dict.fromkeys(near))[:MAX_NEAR]
-    scope.pending[index] = msgspec.structs.replace(entry, unblock=unblock, reason=reason or entry.reason, near=nodes)
+    remedy = Remedy(Step.WAIT) if waits else entry.remedy
+    scope.pending[index] = msgspec.structs.replace(
+        entry, unblock=unblock, reason=reason or entry.reason, near=nodes, remedy=remedy
+    )
 
 
 def _index(scope: Scope, gang: Gang) -> int | None:

@@ -219,7 +219,7 @@ class Repartition:
             view = self._scope.nodes[name]
             cuttings.append(_cutting(view, chip, self._template(view, job.resource) or "", cut))
         text = f"{'; '.join(cuttings)} would free enough; with a VNPULayout in mode dynamic Belay cuts them"
-        messages.amend(self._scope, gang, text, reason=FRAGMENTED, near=[name for name, _, _ in chosen])
+        messages.amend(self._scope, gang, text, reason=FRAGMENTED, near=[name for name, _, _ in chosen], waits=False)
 
     # ---- AI cores: pods are moved
 
@@ -242,7 +242,8 @@ class Repartition:
             names = ", ".join(f"{pod.key} away from {pod.node} chip {_chip(pod)}" for pod in option.pods)
             if not option.allowed:
                 text = f"moving {names} would free enough; with a VNPULayout in mode dynamic Belay moves them"
-                messages.amend(self._scope, gang, text, reason=FRAGMENTED, near=messages.nodes_of(option.pods))
+                near = messages.nodes_of(option.pods)
+                messages.amend(self._scope, gang, text, reason=FRAGMENTED, near=near, waits=False)
                 return
             for pod in option.pods:
                 self._evict(gang, pod)

@@ -37,6 +37,7 @@ from engine.model.costs import (
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
+from engine.model.pending_reasons import RECOVERY_RESERVED
 from engine.model.reasons import ActionReason
 from engine.plan import restart_scope
 from engine.plan.budgets import INDEPENDENT_KINDS
@@ -48,7 +49,6 @@ from engine.plan.views import chip_ids
 
 #: How long scarce room is kept for the job that loses most (ms); after that any job may take it.
 HELD_MS: Final = 120_000
-HELD: Final = "RecoveryReserved"
 #: Factor on the estimated time of an in-place restart after which the pods are evicted.
 IN_PLACE_FACTOR: Final = 3
 #: Levels at which no pod starts before training goes on.
@@ -210,10 +210,13 @@ def _keep_room(
         ]
         if wished is None or wished.room > room.get(option.resource, 0) or not others:
             continue
-        text = f"{HELD}: room for {wished.room} chips is kept for {', '.join(sorted(others)[:3])}, which loses more"
+        kept_for = ", ".join(sorted(others)[:3])
+        text = f"{RECOVERY_RESERVED}: room for {wished.room} chips is kept for {kept_for}, which loses more"
         scope.choices[option.job] = replace(choice, held=text)
+        # a node that is too small anyway has a reason of its own, which does not end with time
+        least = min((pod.count for pod in members.get(option.job, ()) if pod.count), default=1)
         for name, view in scope.nodes.items():
-            if view.resource == option.resource and view.free:
+            if view.resource == option.resource and view.free.bit_count() >= least:
                 scope.refused.setdefault(option.job, {}).setdefault(name, text)
 
 

@@ -15,11 +15,13 @@ import msgspec
 
 from engine.model.cluster import Node
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from engine.plan.place.causes import ParameterMissing, UnlabelledInTree
 from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed
 
 TREE_LABEL: Final = "huawei.com/topotree"
 AFFINITY_KEY: Final = "huawei.com/affinity-config"
 DEFAULT_TREE: Final = "default"
+_UNSET: Final = ParameterMissing("resource-level-config")
 MAX_LEVELS: Final = 10
 FRAGMENT_SCALE: Final = 10
 
@@ -62,11 +64,11 @@ class Level(msgspec.Struct, frozen=True):
 def read_trees(text: str | None) -> dict[str, tuple[Level, ...]] | Refusal:
     """``resource-level-config``: per tree its levels from level1 up, or what is wrong with it."""
     if not text:
-        return Refusal(INVALID_REQUEST, "resource-level-config is not set, multilevel scheduling needs it")
+        return Refusal(INVALID_REQUEST, "resource-level-config is not set, multilevel scheduling needs it", _UNSET)
     try:
         raw: dict[str, dict[str, dict[str, Any]]] = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, Any]]])
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError) as error:
-        return Refusal(INVALID_REQUEST, f"resource-level-config cannot be read: {error}")
+        return Refusal(INVALID_REQUEST, f"resource-level-config cannot be read: {error}", _UNSET)
     trees: dict[str, tuple[Level, ...]] = {}
     for name, rows in sorted(raw.items()):
         levels = []
@@ -74,7 +76,8 @@ def read_trees(text: str | None) -> dict[str, tuple[Level, ...]] | Refusal:
             row = rows.get(f"level{number}")
             label = row.get("label") if row else None
             if row is None or not isinstance(label, str) or not label or number > MAX_LEVELS:
-                return Refusal(INVALID_REQUEST, f"resource-level-config is invalid: tree {name} lacks level{number}")
+                text = f"resource-level-config is invalid: tree {name} lacks level{number}"
+                return Refusal(INVALID_REQUEST, text, _UNSET)
             kept = row.get("reservedNode", 0)
             levels.append(Level(label, kept if number == 1 and isinstance(kept, int) and kept > 0 else 0))
         if levels:
@@ -145,10 +148,16 @@ def select(
 
 def missing_label(node: Node, trees: Mapping[str, tuple[Level, ...]]) -> Refusal | None:
     """Why a node belongs to no configured tree; None when it has all labels."""
-    levels = trees.get(node.labels.get(TREE_LABEL, DEFAULT_TREE))
-    if levels is None or any(not node.labels.get(level.label) for level in levels):
-        return Refusal("TopologyLabelMissing", "topology label does not match config")
-    return None
+    tree = node.labels.get(TREE_LABEL, DEFAULT_TREE)
+    levels = trees.get(tree)
+    if levels is None:
+        lacking: tuple[str, ...] = (TREE_LABEL,)
+    else:
+        lacking = tuple(level.label for level in levels if not node.labels.get(level.label))
+    if not lacking:
+        return None
+    cause = UnlabelledInTree(node.name, lacking, tree, tuple(sorted(trees)))
+    return Refusal("TopologyLabelMissing", "topology label does not match config", cause)
 
 
 class _Tree:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from engine.plan.place.causes import ParameterMissing
 from engine.plan.place.families.base import enough
 from engine.plan.place.families.superpod import AFFINITY_LABEL, BLOCK_KEY, Block
 from engine.plan.place.handler import (
@@ -110,7 +111,7 @@ def _sp_block(job: JobRequest, chips: int, size: int) -> Refusal | None:
 def _super_pod_size(limit: int, chips: int, size: int) -> Refusal | None:
     if not 1 <= limit <= MAX_SUPER_POD:
         text = f"Parameter super-pod-size({limit}) in volcano.yaml is invalid which should be in range"
-        return _invalid(SIZE_REASON, f"{text} [1,{MAX_SUPER_POD}]")
+        return _invalid(SIZE_REASON, f"{text} [1,{MAX_SUPER_POD}]", ParameterMissing("super-pod-size"))
     if size > limit:
         text = f"Parameter spBlock({chips}/{CHIPS}={size}) is bigger than size of super-pod-size({limit})"
         return _invalid(SIZE_REASON, text)
@@ -182,8 +183,10 @@ def select(
     pools: dict[int, list[CandidateNode]] = {}
     for place in candidates:
         pools.setdefault(place.super_pod, []).append(place)
-    if any(len(nodes) > super_pod_nodes for nodes in pools.values()):
-        return Refusal(TOPOLOGY, "super-pod-size is smaller than superPod's node size")
+    most = max((len(nodes) for nodes in pools.values()), default=0)
+    if most > super_pod_nodes:
+        larger = ParameterMissing("super-pod-size", str(most))
+        return Refusal(TOPOLOGY, "super-pod-size is smaller than superPod's node size", larger)
     total = sum(len(nodes) // cut.size for nodes in pools.values())
     if total < len(ids) and not cut.soft:
         text = f"before scheduling, required sp-block count={len(ids)}, but total sp-block count={total}"
@@ -310,5 +313,5 @@ def _number(text: str | None, default: int) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
-def _invalid(reason: str, text: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{reason} {text}" if reason.endswith(".") else f"{reason}: {text}")
+def _invalid(reason: str, text: str, cause: ParameterMissing | None = None) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"{reason} {text}" if reason.endswith(".") else f"{reason}: {text}", cause)

@@ -14,6 +14,7 @@ from engine.gangs.forming import task_of
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.model.pending_reasons import TOPOLOGY
+from engine.plan.place.causes import ParameterMissing
 from engine.plan.place.families import rack950, superpod
 from engine.plan.place.families.rack950 import RackBlocks
 from engine.plan.place.families.superpod import CHOSEN_SCORE, Block
@@ -171,7 +172,8 @@ def _super_pods(
     if isinstance(job.family, superpod.SuperPodNode):
         crowded = next((key for key, names in free.items() if len(names) > state.params.super_pod_nodes), None)
         if crowded is not None:
-            return Refusal(TOPOLOGY, f"super-pod-size is smaller than superPod's node size (super-pod-id {crowded})")
+            text = f"super-pod-size is smaller than superPod's node size (super-pod-id {crowded})"
+            return Refusal(TOPOLOGY, text, ParameterMissing("super-pod-size", str(len(free[crowded]))))
     plan = _SuperPodPlan(state, job, waiting, ranks, memory, free)
     return plan.slots(cut)
 

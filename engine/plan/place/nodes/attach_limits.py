@@ -14,6 +14,7 @@ from typing import Final
 
 from engine.model.cluster import Observed, Pod
 from engine.plan.node_view import NodeView
+from engine.plan.place.causes import TooManyVolumes
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes.volumes import ClusterVolumes, CSIVolume
 
@@ -47,7 +48,9 @@ class AttachLimits:
             have = sum(one.driver == driver for one in attached)
             more = sum(one.driver == driver for one in wanted - attached)
             if have + more > limits[driver]:
-                return Refusal(REASON, f"node(s) exceed max volume count of driver {driver}, {limits[driver]}")
+                text = f"node(s) exceed max volume count of driver {driver}, {limits[driver]}"
+                alone = TooManyVolumes(driver, more, limits[driver]) if more > limits[driver] else None
+                return Refusal(REASON, text, alone)
         return None
 
     def _volumes(self, pod: Pod) -> frozenset[CSIVolume]:

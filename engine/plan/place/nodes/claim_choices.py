@@ -23,6 +23,7 @@ from engine.plan.claims.holding import MAX_USERS, AllocatedClaim, DeviceClaims, 
 from engine.plan.claims.matching import Given
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
+from engine.plan.place.nodes.claim_table import never_suited
 from engine.wire.dra import DRIVER, FINALIZER
 
 WAITING: Final = "ResourceClaimsNotAllocated"
@@ -57,12 +58,17 @@ class ClaimChoices:
         owned = {claim.key for claim in self.claims.owned.get(pod.key, ())}
         for claim in self.claims.open_of(pod):
             if claim.key not in owned and self._nodes.get(claim.key) != node:
-                return SHARED
-        if any(len(claim.users) >= MAX_USERS for claim in self.claims.unreserved_of(pod)):
-            return FULL
+                return SHARED._replace(about=claim.key.name)
+
+        crowded = next((claim for claim in self.claims.unreserved_of(pod) if len(claim.users) >= MAX_USERS), None)
+        if crowded is not None:
+            return FULL._replace(about=crowded.key.name)
         if pod.count or not owned:
             return None
-        return SHORT if self.claims.given(pod, node, self._busy(view), None, self._spent.get(node)) is None else None
+
+        if self.claims.given(pod, node, self._busy(view), None, self._spent.get(node)) is not None:
+            return None
+        return SHORT._replace(cause=never_suited(self.claims, pod, node))
 
     def assume(self, pod: Pod, view: NodeView, chips: int) -> int:
         """Take devices for a pod that is assigned to a node and chips. Returns the chips that are cut for it."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from engine.model.cluster import ids_of, mask_of
+from engine.model.cluster import Pod, ids_of, mask_of
 from engine.plan.claims.holding import DeviceClaims
 from engine.plan.node_view import NodeView
+from engine.plan.place.causes import NoDevices, UnsuitableDevices
 from engine.plan.place.handler import NodeChips, Refusal, ScoreOrRefusal, listed
 from engine.plan.place.nodes.table import NodeTable
 
@@ -17,7 +18,6 @@ ELSEWHERE: Final = Refusal(
     "ResourceClaimNodeMismatch", "node(s) cannot use the devices allocated to the resource claim"
 )
 _NONE: Final = Refusal(SHORT, "node(s) have no free devices that suit the resource claims together")
-_NO_DEVICES: Final = Refusal(SHORT, "node(s) publish no devices for resource claims")
 
 
 class ClaimTable(NodeTable):
@@ -41,7 +41,7 @@ class ClaimTable(NodeTable):
         if fixed - {name}:
             return ELSEWHERE
         if not self._claims.by_node.get(name) and not fixed:
-            return _NO_DEVICES
+            return Refusal(SHORT, "node(s) publish no devices for resource claims", NoDevices(name))
         if view.resource != self._sample.resource:
             return Refusal("NPUResourceMissing", f"not has(or not same) {self._sample.resource}")
         return None
@@ -82,7 +82,15 @@ class ClaimTable(NodeTable):
                 continue
             if best is None or score > best[0]:
                 best = score, chosen
-        return best or why
+        if best is not None:
+            return best
+
+        # where the family would take the free chips, it is the claims that these do not suit
+        everything = NodeChips(*self._node_chips(view, allowed, allowed.bit_count()))
+        never = never_suited(claims, pod, view.node.name)
+        if why is _NONE or never or not isinstance(family.score(everything, self._request), Refusal):
+            return _NONE._replace(cause=never)
+        return why
 
     def _restrictions(self, view: NodeView, free: int) -> Iterator[int]:
         """Sets of chips to let the family choose from: all that suit, those with one value of an attribute that must be
@@ -119,9 +127,19 @@ class ClaimTable(NodeTable):
         return self._claims.given(self._sample, view.node.name, taken, ids_of(chips)) is not None
 
 
+def never_suited(claims: DeviceClaims, pod: Pod, node: str) -> UnsuitableDevices | None:
+    """That no devices of the node suit the pod's claims, even if all were free; None when some would, or where devices
+    share counters that others have spent.
+    """
+    asking = claims.open_of(pod)
+    if not asking or node in claims.counters or claims.given(pod, node, set(), None) is not None:
+        return None
+    return UnsuitableDevices(node, asking[0].key.name)
+
+
 def of(claims: DeviceClaims) -> partial[ClaimTable]:
     """A constructor for tables over these claims."""
     return partial(ClaimTable, claims)
 
 
-__all__ = ["ELSEWHERE", "SHORT", "ClaimTable", "of"]
+__all__ = ["ELSEWHERE", "SHORT", "ClaimTable", "never_suited", "of"]

@@ -24,6 +24,8 @@ MISSING: Final = "NPUResourceMissing"
 SHARES_ONLY: Final = "SoftShareOnly"
 #: Label of nodes whose chips are shared softly; each chip is then offered as a hundred devices.
 SHARE_LABEL: Final = "huawei.com/scheduler.chip1softsharedev.enable"
+#: Label with the memory of one chip, which shares are measured by.
+MEMORY_LABEL: Final = "mind-cluster/npu-chip-memory"
 CARD_LABEL: Final = "infer-card-type"
 
 _ChipsKey = tuple[int, int, int, str, int]

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from engine.model.cores import ChipUse, free_capacity, unfit_reason
-from engine.model.pending_reasons import FRAGMENTED, INVALID_REQUEST, SHORTAGE
+from engine.model.pending_reasons import FRAGMENTED, IN_FLIGHT, INVALID_REQUEST, SHORTAGE
 from engine.model.vnpu import TemplateSize
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal, ScoreOrRefusal
@@ -19,8 +19,6 @@ from engine.plan.place.part_requests import ILLEGAL, SMALL_KIND, DynamicVNPU, dv
 from engine.plan.place.parts.shares import ChipParts, CoreNode, Tenants
 from engine.wire.parts import NPU_CORE
 
-#: Reason of a node where a vNPU is still being made: it takes no other template until then.
-IN_FLIGHT: Final = "VNPUInFlight"
 BEST_BONUS: Final = 8
 
 

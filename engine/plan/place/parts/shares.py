@@ -12,6 +12,7 @@ from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.cores import ChipUse
 from engine.model.vnpu import ChipCapacity, TemplateSize
 from engine.plan.node_view import NodeView
+from engine.plan.place.causes import CannotBeCut, CoresDisagree
 from engine.plan.place.handler import Refusal
 from engine.plan.place.part_requests import kind_of
 from engine.plan.vnpu.templates import SERVER_TYPE_LABEL, chip_totals, cut_on_demand, templates_of
@@ -177,19 +178,22 @@ def usable_shares(view: NodeView, shares: Mapping[int, list[Share]]) -> tuple[in
 
 
 def _core_node(desired: Desired, view: NodeView) -> CoreNode | Refusal:
-    invalid = Refusal(INVALID_NODE, INVALID_TEXT)
     templates = templates_of(desired, view)
     if templates is None or not templates.spec.dynamic:
-        return Refusal(INVALID_NODE, f"{INVALID_TEXT}: its chips cannot be cut on demand")
+        uncut = CannotBeCut(NPU_CORE, "")
+        return Refusal(INVALID_NODE, f"{INVALID_TEXT}: its chips cannot be cut on demand", uncut)
     if not cut_on_demand(view, templates):
         title = view.product.spec.title if view.product is not None else "this product"
-        return Refusal(INVALID_NODE, f"{INVALID_TEXT}: chips of {title} cannot be cut on demand")
+        uncut = CannotBeCut(NPU_CORE, title)
+        return Refusal(INVALID_NODE, f"{INVALID_TEXT}: chips of {title} cannot be cut on demand", uncut)
+
     totals = chip_totals(view, templates)
     cores = view.node.capacity.get(NPU_CORE, 0)
-    labelled = _labelled_cores(view.node.labels.get(SERVER_TYPE_LABEL, ""))
-    if labelled not in (None, totals.aicore) or not cores or cores % totals.aicore:
-        text = f"{cores} AI cores, label {SERVER_TYPE_LABEL}={view.node.labels.get(SERVER_TYPE_LABEL, '')}"
-        return invalid._replace(message=f"{INVALID_TEXT}: {text}, but its chips have {totals.aicore} each")
+    label = view.node.labels.get(SERVER_TYPE_LABEL, "")
+    if _labelled_cores(label) not in (None, totals.aicore) or not cores or cores % totals.aicore:
+        text = f"{cores} AI cores, label {SERVER_TYPE_LABEL}={label}, but its chips have {totals.aicore} each"
+        cause = CoresDisagree(view.node.name, cores, totals.aicore, SERVER_TYPE_LABEL, label)
+        return Refusal(INVALID_NODE, f"{INVALID_TEXT}: {text}", cause)
     return CoreNode(templates, kind_of(templates), totals, cores // totals.aicore)
 
 

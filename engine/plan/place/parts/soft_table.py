@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.model.pending_reasons import FRAGMENTED, SHORTAGE
+from engine.model.pending_reasons import FRAGMENTED, NO_CHIP_MEMORY, SHARES_OFF, SHORTAGE
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal, ScoreOrRefusal
 from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes.table import MISSING, SHARE_LABEL, NodeTable, room
+from engine.plan.place.nodes.table import MEMORY_LABEL, MISSING, SHARE_LABEL, NodeTable, room
 from engine.plan.place.part_requests import FULL, SoftShare
 from engine.plan.place.parts.shares import ChipParts, usable_shares
 from engine.wire.parts import Share
 
-MEMORY_LABEL: Final = "mind-cluster/npu-chip-memory"
-NOT_ENABLED: Final = "SoftShareNotEnabled"
-NO_MEMORY: Final = "ChipMemoryUnknown"
 MIB: Final = 1024
 BEST: Final = 200
 MAX_NODE: Final = 16
@@ -50,11 +47,11 @@ class SoftTable(NodeTable):
         if view.resource != self._sample.resource:
             return Refusal(MISSING, f"not has(or not same) {self._sample.resource}")
         if view.node.labels.get(SHARE_LABEL) != "true":
-            return Refusal(NOT_ENABLED, f"node label {SHARE_LABEL} not exist")
+            return Refusal(SHARES_OFF, f"node label {SHARE_LABEL} not exist")
         if chip_memory(view) is None:
             text = view.node.labels.get(MEMORY_LABEL)
             why = "missing npu-chip-memory label" if text is None else f"invalid npu-chip-memory value: {text:.40}"
-            return Refusal(NO_MEMORY, why)
+            return Refusal(NO_CHIP_MEMORY, why)
         return None
 
     def _score_npus(self, view: NodeView) -> ScoreOrRefusal:
