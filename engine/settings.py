@@ -41,6 +41,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     for every job, or send public faults of every node.
     ``console_hosts`` are the names, by commas, by which the console is reached, ``console_proxy_header`` is the header
     in which an OIDC proxy names its user, ``console_proxies`` the addresses that may send it (docs/console.md).
+    ``history_url`` is the database of the history: empty for a SQLite file in ``data``, a PostgreSQL URL, or ``off``;
+    ``history_password_file`` holds its password, ``history_days`` and ``history_megabytes`` bound it (docs/history.md).
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -93,6 +95,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     console_hosts: str = ""
     console_proxy_header: str = ""
     console_proxies: str = ""
+    history_url: str = ""
+    history_password_file: str = ""
+    history_days: int = 400
+    history_megabytes: int = 1024
     log_level: str = "INFO"
 
     @property
@@ -118,6 +124,8 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "stall": (0.001, _DAY),
     "health_port": (0, 65535),
     "grpc_health_port": (0, 65535),
+    "history_days": (1, 36_500),
+    "history_megabytes": (1, 1_048_576),
 }
 _NEVER_EMPTY: Final = ("redis_url", "identity", "shard", "data", "source_branch", "log_level")
 _LONGEST_PASSWORD: Final = 512
@@ -126,7 +134,8 @@ _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _EXPECTED: Final = {"float": "a number", "int": "a whole number", "bool": "0, 1, true or false"}
 #: Variables with this prefix that are not settings of these processes.
 _OTHERS: Final = frozenset(
-    PREFIX + name for name in ("DEBUG", "METRICS", "PROGRESS", "TIME_SCALE", "WEBHOOK_SECRET", "WORKER_RESTARTS")
+    PREFIX + name
+    for name in ("DEBUG", "METRICS", "PROGRESS", "SERVER", "TIME_SCALE", "WEBHOOK_SECRET", "WORKER_RESTARTS")
 )
 #: Variables that Kubernetes sets in every container for the Services of its namespace.
 _SERVICE: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
@@ -236,7 +245,8 @@ def with_redis_access(settings: Settings) -> Settings:
     place, query = parts.netloc, dict(parse_qsl(parts.query))
     if settings.redis_password_file:
         user, _, host = place.rpartition("@")
-        place = f"{user.partition(':')[0]}:{quote(_password(settings.redis_password_file), safe='')}@{host}"
+        password = password_in(settings.redis_password_file, "REDIS_PASSWORD_FILE")
+        place = f"{user.partition(':')[0]}:{quote(password, safe='')}@{host}"
     if settings.redis_ca_file:
         variable = f"{PREFIX}REDIS_CA_FILE {settings.redis_ca_file}"
         if parts.scheme not in ("rediss", "rediss+sentinel"):
@@ -248,8 +258,13 @@ def with_redis_access(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, redis_url=url) if (place, query) != (parts.netloc, {}) else settings
 
 
-def _password(path: str) -> str:
-    where = f"{PREFIX}REDIS_PASSWORD_FILE {path}"
+def password_in(path: str, setting: str) -> str:
+    """The password in a file that a setting names.
+
+    Raises:
+        InputError: the file cannot be read, or does not hold one line.
+    """
+    where = f"{PREFIX}{setting} {path}"
     try:
         if not Path(path).is_file():
             raise InputError("is not a file", where=where, hint="Make one: openssl rand -hex 32 > FILE")

@@ -76,6 +76,7 @@ ENGINE = (
     Asked("engine/kube/lease.py", "coordination.k8s.io", "leases", "get list create update", SYSTEM),
 )
 SERVER = (
+    Asked("engine/serve/records/writer.py", "", "events", "list watch"),
     Asked("engine/serve/grpc/recovery/cluster_writer.py", "", "pods/status", "patch"),
     Asked("engine/serve/grpc/recovery/cluster_writer.py", "", "nodes/status", "patch"),
     Asked("engine/serve/grpc/recovery/cluster_writer.py", "scheduling.volcano.sh", "podgroups", "patch"),

@@ -15,6 +15,7 @@ from engine.cli import (
     checkpoints,
     checks,
     diagnosing,
+    history,
     hosts,
     keys,
     processes,
@@ -29,7 +30,7 @@ from engine.cli.review import verb as reviewing
 
 #: Words of kubectl and of other tools of this field, and the verb that does this.
 _MEANT: Final = {
-    "describe": "explain", "why": "explain", "history": "get revisions", "log": "diagnose", "logs": "diagnose",
+    "describe": "explain", "why": "explain", "log": "diagnose", "logs": "diagnose",
     "lint": "validate", "dry-run": "plan", "start": "up", "events": "explain", "watch": "status -w",
 }  # fmt: skip
 
@@ -144,6 +145,7 @@ for _room in (
     reviewing,
     views,
     waiting,
+    history,
     processes,
     hosts,
     checkpoints,

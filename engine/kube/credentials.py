@@ -26,6 +26,9 @@ from engine.log import redact
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """Where Kubernetes puts the token of a pod's service account."""
 
+SERVER_EXTENSION = "belay.dev/server"
+"""Extension of a cluster in a kubeconfig: ``url`` is where its `belay server` is reached."""
+
 
 _HINT = "Set KUBECONFIG or give --kubeconfig."
 
@@ -137,6 +140,21 @@ def _refuse_absent(paths: str) -> None:
         return
     text = "is a folder, no kubeconfig" if any(file.is_dir() for file in files) else "does not exist"
     raise InputError(text, where=paths, hint=_HINT)
+
+
+def server_of(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """Where the kubeconfig says that the cluster's `belay server` is; empty where it says nothing."""
+    from kubernetes.config import ConfigException
+    from kubernetes.config.kube_config import KubeConfigMerger
+
+    try:
+        merged = KubeConfigMerger(kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config").config  # type: ignore[no-untyped-call]
+        chosen = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
+        cluster = merged["clusters"].get_with_name(chosen["cluster"])["cluster"]
+        named = cluster["extensions"].get_with_name(SERVER_EXTENSION)
+        return str(named["extension"]["url"])
+    except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 def _names_token_file(paths: str, context: str | None) -> bool:

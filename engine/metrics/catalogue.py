@@ -35,6 +35,12 @@ METRICS: Final = (
         "Errors of the console's server that nothing foresaw: a document, an answer, a request. The log has each.",
     ),
     Described(
+        "belay_history_up", "gauge", (),
+        "Whether the history's database can be used by this server (1) or not (0); while it cannot, nothing is lost "
+        "that the status still says when it can be used again.",
+    ),
+    Described("belay_history_records", "counter", (), "Records that this server stored in the history."),
+    Described(
         "belay_pass_age_seconds", "gauge", ("shard",),
         "Seconds since the shard's last completed pass, as belay-pass says: everything else shown is as old.",
     ),

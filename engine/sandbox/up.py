@@ -203,6 +203,9 @@ class Sandbox:
     def _start_api(self) -> ChildProcess:
         port = self._ports.choose("port")
         command = ["-m", "engine.sandbox.api", "--port", str(port), "--data", str(self.folder.api)]
+        if self.options.server:
+            self.server_url = f"http://127.0.0.1:{self._ports.choose('console-port', CONSOLE)}"
+            command += ["--console", self.server_url]
         return self._child("api", [*command, "--kubeconfig", str(self.folder.kubeconfig)], {})
 
     @property
@@ -240,9 +243,9 @@ class Sandbox:
         for verb in ("controller", "worker"):
             self._child(verb, ["-m", "engine.cli", verb], to_environment(self.settings(verb)))
         if self.options.server:
-            listen = f"127.0.0.1:{self._ports.choose('console-port', CONSOLE)}"
-            self.server_url = f"http://{listen}"
-            command = ["-m", "engine.cli", "server", "--listen", listen]
+            # without an API server of its own the port has not been chosen yet
+            self.server_url = self.server_url or f"http://127.0.0.1:{self._ports.choose('console-port', CONSOLE)}"
+            command = ["-m", "engine.cli", "server", "--listen", self.server_url.removeprefix("http://")]
             self._child("server", command, to_environment(self.settings("server")))
 
     def settings(self, role: str) -> Settings:

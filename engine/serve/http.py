@@ -39,6 +39,7 @@ from engine.serve.console.viewers import AccessRules, Viewers
 from engine.serve.console.viewers import rules as access_rules
 from engine.serve.engine_client import EngineClient
 from engine.serve.grpc.server import serving
+from engine.serve.records.service import OFF, HistoryService
 from engine.serve.slow_connections import SlowConnections
 from engine.settings import Settings, from_environment, kube_variables, warn
 from engine.store import StoreUnavailable, connect
@@ -69,12 +70,14 @@ class HttpServer:
         secret: str = "",
         clock: Callable[[], float] = time.monotonic,
         console: Console | None = None,
+        history: HistoryService | None = None,
     ) -> None:
         self.console = console or Console(ChangeStream(), Viewers(AccessRules(), None))
         self._engine = engine
         self._shard = shard
         self._secret = secret
         self._limiter = webhook.Limiter(clock)
+        self._history = history
         self.extra_metrics: CollectorRegistry | None = None
         """Metrics of the gRPC services."""
 
@@ -84,6 +87,8 @@ class HttpServer:
         app.router.add_get("/", _to_console)
         app.router.add_get("/plain", self.page)
         self.console.add_to(app)
+        if self._history is not None:
+            self._history.add_to(app)
         app.router.add_post("/webhook", self.webhook)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/healthz", self.healthz)
@@ -175,7 +180,8 @@ class HttpServer:
         for one in passes:
             if one.time:
                 since.add_metric([one.shard], max(0.0, time.time() - one.time))
-        registry.register(_FixedMetrics([build, redis_up, ages, since, failures.metric()]))
+        kept = self._history.metrics() if self._history is not None else []
+        registry.register(_FixedMetrics([build, redis_up, ages, since, failures.metric(), *kept]))
         return generate_latest(registry) + (
             generate_latest(self.extra_metrics) if self.extra_metrics is not None else b""
         )
@@ -245,7 +251,8 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
             proxy_header=settings.console_proxy_header, proxies=settings.console_proxies,
         )  # fmt: skip
         console = Console(changes, Viewers(rules, kube), questions=questions)
-        server = HttpServer(engine, shard=settings.shard, secret=secret, console=console)
+        history = HistoryService(settings) if settings.history_url != OFF and kube is not None else None
+        server = HttpServer(engine, shard=settings.shard, secret=secret, console=console, history=history)
         runner = await _listen(server, host, port, stack)
         slow = SlowConnections()
         slow.streaming = console.streaming
@@ -255,10 +262,13 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
                 kube,
                 changes,
                 shard=settings.shard,
-                problems=lambda: _problems(engine, settings.shard),
+                problems=lambda: _problems(engine, settings.shard, history),
                 commits=questions.commits,
                 published=past.see,
+                taken=history.take if history is not None else None,
             )
+            if history is not None:
+                _run_beside(history.run(kube, lambda: follower.synced), stack)
             _run_beside(follower.run(), stack)
             services = await stack.enter_async_context(serving(settings, kube))
             server.extra_metrics = services.training.metrics if services is not None else None
@@ -333,12 +343,13 @@ async def _cluster(settings: Settings, stack: AsyncExitStack) -> Kube | None:
         return None
 
 
-async def _problems(engine: EngineClient, shard: str) -> list[str]:
-    """What heartbeats and the last pass say. The seconds of a silence are left out: they change all the time."""
+async def _problems(engine: EngineClient, shard: str, history: HistoryService | None) -> list[str]:
+    """What heartbeats, the last pass and the history say, without seconds of a silence: they change all the time."""
     health = await asyncio.to_thread(engine.health)
     heard = [text.partition(" has been silent for")[0] + " is silent" if " has been silent for" in text else text
              for text in health.problems(shard)]  # fmt: skip
-    return [*heard, *await engine.missing(shard, missing_since)]
+    kept = history.problems() if history is not None else []
+    return [*heard, *await engine.missing(shard, missing_since), *kept]
 
 
 def _loopback(host: str) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
+
 from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
 from engine.model.causes import Cause
@@ -20,6 +22,7 @@ from engine.model.history import (
 from engine.model.plan import REFUSING, REPEATED, Plan, ShadowChange
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
+from engine.status.bodies import text as json_text
 from engine.wire import names
 from engine.wire.gojson import go_json
 
@@ -38,6 +41,10 @@ REPEATS: Final = "ActionRepeats"
 REFUSED: Final = "EvictionRefused"
 #: Reason of Events on objects whose deletion waits for a confirmation.
 HELD: Final = "PruneHeld"
+#: The component that Events name as their source.
+COMPONENT: Final = "belay"
+#: Annotation of an Event: the cause of what was done, as JSON, for programs; its text is in the message.
+CAUSE: Final = "belay.dev/cause"
 #: Reason of the Event on a bound pod, as kube-scheduler and Volcano give it.
 SCHEDULED: Final = "Scheduled"
 #: Conditions of a job that become Events, and those of them that are warnings.
@@ -285,12 +292,19 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
         reason, message = SCHEDULED, f"Successfully assigned {namespace}/{name} to {action.node}{chips}"
     elif not condition and isinstance(cause := action.evidence.cause, Cause):
         message = f"{message}; because of {cause.text}"
-    metadata = {"name": f"{name[:200]}.{digest}", "namespace": where}
+    metadata: dict[str, Any] = {"name": f"{name[:200]}.{digest}", "namespace": where}
+    if isinstance(action.evidence.cause, Cause):
+        metadata["annotations"] = {CAUSE: bounded_cause(action.evidence.cause)}
     return _body(metadata, subject, "Warning" if warns else "Normal", reason, kind_of(action), message, now)
 
 
+def bounded_cause(cause: Cause) -> str:
+    """A cause as JSON of bounded size: of further causes the first few."""
+    return json_text(msgspec.structs.replace(cause, also=cause.also[:4]))
+
+
 def _body(
-    metadata: dict[str, str], subject: dict[str, str], kind: str, reason: str, action: str, message: str, now: float
+    metadata: dict[str, Any], subject: dict[str, str], kind: str, reason: str, action: str, message: str, now: float
 ) -> dict[str, Any]:
     moment = rfc3339(float(int(now)))
     return {
@@ -302,7 +316,7 @@ def _body(
         "action": action,
         "message": message[:1000],
         "involvedObject": subject,
-        "source": {"component": "belay"},
+        "source": {"component": COMPONENT},
         "reportingComponent": "belay.dev/engine",
         "reportingInstance": "belay",
         "firstTimestamp": moment,

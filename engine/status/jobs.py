@@ -30,6 +30,9 @@ from engine.wire.podannotations import chip_ids
 
 STATUS_KEY = "status.json"
 PHASE_KEY = "phase"
+#: Label or annotation of a job: whose it is, for the history and its usage.
+USER_KEY: Final = "belay.dev/user"
+_LONGEST_USER: Final = 253
 _MAX_PODS = 2000
 _MAX_RANKS = 200
 
@@ -69,6 +72,7 @@ def job_status(
         why = broken(key, gang, pods, found.get(key, ()), desired, plan.now, cache)
         inputs = (
             gang,
+            user_of(gang, desired),
             pods,
             pending.get(key),
             plan.history.jobs.get(key),
@@ -176,6 +180,7 @@ def _wants_npu(gang: Gang, observed: Observed) -> bool:
 def _body(
     key: str,
     gang: Gang | None,
+    user: str,
     pods: tuple[Pod, ...],
     pending: Pending | None,
     memory: JobMemory | None,
@@ -193,7 +198,7 @@ def _body(
             placement[pod.name] = {"node": pod.node, "chips": list(pod.chips), "phase": pod.phase}
             running += pod.phase == "Running"
     phase = phase_of(gang, pending, end, placed=bool(placement), running=running, ended=ended)
-    status: dict[str, Any] = {"phase": phase, "placement": placement, **_asked(gang, pods), **impact_body(hit)}
+    status: dict[str, Any] = {"phase": phase, "placement": placement, **_asked(gang, user, pods), **impact_body(hit)}
     if pending is not None:
         status["pending"] = {
             "reason": pending.reason,
@@ -215,8 +220,21 @@ def _body(
     return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data, label)
 
 
-def _asked(gang: Gang | None, pods: Sequence[Pod]) -> dict[str, Any]:
-    """Since when the job exists, its queue, and what it asks for; empty for a job without live pods."""
+def user_of(gang: Gang | None, desired: Desired) -> str:
+    """Whose job it is: as its annotation or label says, else who wrote the commit that declares it; empty where
+    neither is known.
+    """
+    if gang is None:
+        return ""
+    said = gang.annotations.get(USER_KEY) or gang.labels.get(USER_KEY)
+    if said:
+        return said[:_LONGEST_USER]
+    declared = desired.manifest_index.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name))
+    return desired.place_of(declared.origin).author[:_LONGEST_USER] if declared is not None else ""
+
+
+def _asked(gang: Gang | None, user: str, pods: Sequence[Pod]) -> dict[str, Any]:
+    """Since when the job exists, its queue and user, and what it asks for; empty for a job without live pods."""
     if gang is None:
         return {}
     requests: dict[str, int] = {}
@@ -227,6 +245,7 @@ def _asked(gang: Gang | None, pods: Sequence[Pod]) -> dict[str, Any]:
     return {
         "since": rfc3339(gang.created) if gang.created else None,
         "queue": gang.queue,
+        **({"user": user} if user else {}),
         "wanted": gang.replicas,
         "requests": dict(sorted(requests.items())),
         **({"retries": asked} if asked else {}),

@@ -20,6 +20,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
     parser.add_argument("--data", type=Path, help="folder that keeps the objects; in memory only without it")
     parser.add_argument("--kubeconfig", type=Path, help="file to write the kubeconfig to, once the server listens")
+    parser.add_argument("--console", default="", help="where belay server will listen, for the kubeconfig")
     parser.add_argument("--no-auth", action="store_true", help="accept requests without the token")
     return parser.parse_args(argv)
 
@@ -34,9 +35,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
     await server.start()
     try:
         if arguments.kubeconfig is not None:
-            server.write_kubeconfig(arguments.kubeconfig)
+            server.write_kubeconfig(arguments.kubeconfig, arguments.console)
         else:
-            sys.stdout.write(server.kubeconfig())
+            sys.stdout.write(server.kubeconfig(arguments.console))
             sys.stdout.flush()
         await stopped.wait()
     finally:

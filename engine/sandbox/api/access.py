@@ -8,19 +8,23 @@ from pathlib import Path
 
 import yaml
 
+from engine.kube.credentials import SERVER_EXTENSION
 from engine.sandbox.api.kinds import JSON
 
 NAME = "belay-sandbox"
 
 
-def kubeconfig(url: str, token: str) -> str:
-    """Return a kubeconfig (YAML) for the server at `url`."""
+def kubeconfig(url: str, token: str, console: str = "") -> str:
+    """Return a kubeconfig (YAML) for the server at `url`; `console` is where `belay server` listens, if known."""
     user: JSON = {"token": token} if token else {}
+    cluster: JSON = {"server": url}
+    if console:
+        cluster["extensions"] = [{"name": SERVER_EXTENSION, "extension": {"url": console}}]
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": NAME,
-        "clusters": [{"name": NAME, "cluster": {"server": url}}],
+        "clusters": [{"name": NAME, "cluster": cluster}],
         "users": [{"name": NAME, "user": user}],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
     }

@@ -174,13 +174,13 @@ class ApiServer:
     def _prefix(self) -> str:
         return f"/{self._token}" if self._token else ""
 
-    def kubeconfig(self) -> str:
-        """Return a kubeconfig (YAML) for this server."""
-        return access.kubeconfig(self.url, self.token)
+    def kubeconfig(self, console: str = "") -> str:
+        """Return a kubeconfig (YAML) for this server; `console` is where `belay server` listens, if known."""
+        return access.kubeconfig(self.url, self.token, console)
 
-    def write_kubeconfig(self, path: Path) -> None:
+    def write_kubeconfig(self, path: Path, console: str = "") -> None:
         """Write the kubeconfig, readable by its owner only, replacing an older one atomically."""
-        access.write_secret(path, self.kubeconfig())
+        access.write_secret(path, self.kubeconfig(console))
 
     # -- requests
 

@@ -41,6 +41,7 @@ class StatusFollower:
         problems: what else cannot be read, asked every few seconds.
         commits: the newest commits of the repository, given the revision in force.
         published: called with every new document.
+        taken: called with every ConfigMap that changed: its name, its data (None: it is gone), and the object.
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class StatusFollower:
         problems: Problems | None = None,
         commits: Commits | None = None,
         published: Callable[[StateDocument, bytes, float], None] | None = None,
+        taken: Callable[[str, Data | None, Mapping[str, Any] | None], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._changes, self._builder = changes, Builder(shard)
-        self._problems, self._commits, self._published = problems, commits, published
+        self._problems, self._commits, self._published, self._taken = problems, commits, published, taken
         self._clock, self._wall = clock, wall
         self._found: dict[str, Data] = {}
         self._changed = asyncio.Event()
@@ -64,6 +66,11 @@ class StatusFollower:
         self._said: tuple[str, ...] = ("the API server has not been read yet",)
         self._broken = ""
         self._reflector = Reflector(kube, CONFIGMAP, names.SYSTEM, SELECTOR, on_change=self._take)
+
+    @property
+    def synced(self) -> bool:
+        """Whether the whole status was read once."""
+        return self._reflector.synced
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -78,6 +85,8 @@ class StatusFollower:
             self._found.pop(key, None)
         else:
             self._found[key] = data_of([change.obj]).get(key, {})
+        if self._taken is not None:
+            self._taken(key, self._found.get(key), change.obj)
         self._changed.set()
 
     async def _derive(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -16,6 +17,10 @@ from engine.replay.summary import SUFFIX, read_digest
 from engine.serve.console import comparison
 from engine.serve.console.document import Builder
 from engine.serve.console.questions import WhatIfBody
+from engine.serve.records.answers import query_of
+from engine.serve.records.changes import LookTimes, bindings, changes, evictions
+from engine.serve.records.events import read_events
+from engine.serve.records.reading import StatusReading
 from engine.simulate import World
 from tests.fuzz.harness import CORPUS, Form, Harness, scratch
 from tests.fuzz.harnesses.documents import _sample
@@ -60,7 +65,33 @@ def _asked(data: bytes) -> None:
         _commands(one)
 
 
+def _history(data: bytes) -> None:
+    """Status ConfigMaps, Events and a question, each as a look of the history reads them."""
+    try:
+        given: Any = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return
+    if not isinstance(given, dict):
+        return
+    status, events, asked = (given.get(key) for key in ("status", "events", "asked"))
+    if isinstance(asked, dict) and _stored(asked):
+        with suppress(InputError):
+            query_of(asked)
+    if isinstance(status, dict) and all(map(_stored, status.values())) and isinstance(events, list):
+        seen = StatusReading().read(status)
+        found = read_events([one for one in events if isinstance(one, dict)])
+        first = changes({}, seen, found, LookTimes(1_000, 0, bindings(found), evictions(found)))
+        lasting = {span.key: span for span in first.spans if not span.ended}
+        changes(lasting, StatusReading().read({}), (), LookTimes(2_000, 1_000), seen)
+
+
 HARNESSES: Final = (
+    Harness(
+        "history-look",
+        _history,
+        ("engine/serve/records/reading.py", "engine/serve/records/events.py", "engine/serve/records/answers.py"),
+        form=Form.JSON,
+    ),
     Harness(
         "console-document",
         _document,

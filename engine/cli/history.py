@@ -1,0 +1,199 @@
+"""Verbs about the past: `history`, `report`, `usage`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from engine.cli.invocation import fails_clearly
+
+_SUBJECTS: Final = ("job", "node", "chip", "pool", "user")
+_DAY: Final = 86_400.0
+_TIMES: Final = "A time (22:00, 2026-12-24, 2026-12-24T18:00:00Z) or how long ago (36h)."
+
+
+def _sources(command: Callable[..., None]) -> Callable[..., None]:
+    """Where the history is read."""
+    for option in (
+        click.option("--server", metavar="URL", help="Where belay server is. Default: $BELAY_SERVER, the kubeconfig."),
+        click.option("--database", metavar="URL", help="Read the history's database itself."),
+        click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(short_help="Show what happened: faults, decisions, placements, waits, commits.")
+@click.argument("subject", required=False, type=click.Choice(_SUBJECTS), metavar="[job|node|chip|pool|user]")
+@click.argument("name", required=False)
+@click.option("--since", metavar="TIME", help=f"{_TIMES} Default: 24h.")
+@click.option("--until", metavar="TIME", help="Likewise. Default: now.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="The newest so many.")
+@click.option("--audit", is_flag=True, help="Who asked for what, by which commit; with the hashes of the chain.")
+@click.option("--verify", is_flag=True, help="Check that no record was changed or removed; prints the chain's head.")
+@click.option("--head", metavar="NUMBER:HASH", help="With --verify: a head that was noted earlier must be in it.")
+@_sources
+@click.option("-o", "--output", type=click.Choice(("table", "json", "yaml", "csv")), default="table",
+              show_default=True, help="How to print.")  # fmt: skip
+@fails_clearly
+def history(
+    subject: str | None, name: str | None, since: str | None, until: str | None, limit: int, audit: bool,
+    verify: bool, head: str | None, output: str, **sources: Any,
+) -> None:  # fmt: skip
+    """Show what happened, oldest first: of everything, or of one job, node, chip (NODE/3), pool or user.
+
+    Examples: belay history --since 22:00; belay history job default/llm --since 7d; belay history node node-3
+    """
+    from engine.cli.history_source import ask, asked_times
+
+    if verify or head:
+        _verify(head or "", output, sources)
+        return
+    begin, end = moment(since or "24h", "--since"), moment(until, "--until")
+    asked = {"subject": subject or "", "name": name or "", "limit": str(limit), "audit": "1" if audit else ""}
+    answer = ask("records", {key: value for key, value in asked.items() if value} | asked_times(begin, end), **sources)
+    rows = answer.body.get("records") or []
+    _note(answer.note)
+    if left := answer.body.get("leftOut"):
+        _note(f"{left} older records are not shown: --limit shows more")
+    if output in ("json", "yaml"):
+        from engine.cli import output as show
+
+        show.document(answer.body, output)
+    elif output == "csv":
+        _csv(rows, _AUDIT if audit else _COLUMNS)
+    else:
+        _show(rows)
+
+
+_COLUMNS: Final = (
+    "time", "kind", "job", "node", "chip", "pool", "queue", "user", "text", "cause", "revision", "author",
+)  # fmt: skip
+_AUDIT: Final = ("number", *_COLUMNS, "previous", "hash")
+
+
+def _verify(head: str, output: str, sources: Mapping[str, Any]) -> None:
+    from engine.cli import output as show
+    from engine.cli.history_source import ask
+
+    found = ask("verify", {"expected": head} if head else {}, **sources).body
+    if output in ("json", "yaml"):
+        show.document(found, output)
+    elif found["broken"]:
+        show.text(f"broken: {found['broken']}")
+    else:
+        removed = f", {found['removed']} older ones were removed by the history's bounds" if found["removed"] else ""
+        show.text(f"whole: {found['records']} records{removed}")
+    if not found["broken"] and output == "table":
+        show.text(f"head: {found['head']}:{found['headHash']}")
+    if found["broken"]:
+        sys.exit(1)
+
+
+def _show(rows: Sequence[Mapping[str, Any]]) -> None:
+    from engine.cli import output as show
+
+    if not rows:
+        click.echo("nothing is recorded for this time", err=True)
+        return
+    cells = [[when(row["time"]), row["kind"], about(row), said(row, more)] for row, more in collapsed(rows)]
+    show.table(("time", "kind", "about", "what"), cells)
+
+
+def collapsed(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
+    """Rows, and how many alike follow each: the pods of a job that went at once are one line."""
+    found: list[tuple[Mapping[str, Any], int]] = []
+    for row in rows:
+        last = found[-1][0] if found else None
+        if last is not None and row["kind"] == "action" and row["job"] and _alike(last) == _alike(row):
+            found[-1] = (last, found[-1][1] + 1)
+        else:
+            found.append((row, 0))
+    return found
+
+
+def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["kind"], row["job"], str(row["text"]).partition(":")[0], str(row["time"])[:16]
+
+
+def about(row: Mapping[str, Any]) -> str:
+    """What a record is about: its job, its node or chip, or who wrote the commit."""
+    node = f"{row['node']}/{row['chip']}" if row.get("chip") is not None else row["node"]
+    return str(row["job"] or node or row["author"] or row["pool"])
+
+
+def said(row: Mapping[str, Any], more: int) -> str:
+    """The words of a record."""
+    rest = f" (and {more} more alike)" if more else ""
+    return f"{row['text']}{rest}"
+
+
+def when(text: str) -> str:
+    """A time as the clock on the wall shows it here."""
+    from engine.model.times import parse_rfc3339
+
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(parse_rfc3339(text)))
+
+
+def moment(text: str | None, option: str) -> float | None:
+    """A time of the past: of a clock (the last time it was so late), a day, RFC 3339, or how long ago.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    from engine.documents.scalars import parse_duration
+    from engine.errors import InputError
+    from engine.model.times import parse_rfc3339
+
+    if text is None:
+        return None
+    now = time.time()
+    for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M"):
+        try:
+            return time.mktime(time.strptime(text, form))
+        except (ValueError, OverflowError):
+            continue
+    try:
+        clock = time.strptime(text, "%H:%M")
+    except ValueError:
+        try:
+            return parse_rfc3339(text) if "T" in text else now - parse_duration(_days(text))
+        except (ValueError, OverflowError) as error:
+            raise InputError(f"{text[:40]!r} is no time of the past", where=option, hint=_TIMES) from error
+    here = time.localtime(now)
+    today = time.mktime((*here[:3], clock.tm_hour, clock.tm_min, 0, 0, 0, -1))
+    return today if today <= now else today - _DAY
+
+
+def _days(text: str) -> str:
+    """Days as hours: durations of Kubernetes know none."""
+    number = text.removesuffix("d")
+    return f"{int(number) * 24}h" if text.endswith("d") and number.isascii() and number.isdecimal() else text
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    import csv
+
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(columns)
+    for row in rows:
+        out.writerow(["" if row.get(column) is None else _harmless(row[column]) for column in columns])
+
+
+def _harmless(value: Any) -> Any:
+    """A value that a spreadsheet does not take for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _note(text: str) -> None:
+    from engine.cli.output import plain
+
+    if text:
+        click.echo(plain(text), err=True)
+
+
+VERBS = (history,)
