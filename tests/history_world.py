@@ -17,7 +17,7 @@ BEGIN = 1_790_000_000.0
 
 
 class HistoryWorld:
-    """What happens is published at once; each server of ``servers`` looks when it is told to."""
+    """What happens is published at once; each server of ``servers`` looks when it is asked to."""
 
     def __init__(self, url: str, servers: int = 1, bounds: HistoryBounds | None = None) -> None:
         self.now = BEGIN

@@ -2,8 +2,8 @@
 between is noticed.
 
 The oldest records are removed beyond the history's bounds; a record in the chain then says up to which one, and its
-hash, and the rest is verified from there. Whoever can write the database can make the whole chain again: keep the head,
-which ``belay history --verify`` prints, elsewhere, and compare.
+hash, and the rest is verified from there. A person who can write the database can make the whole chain again: keep the
+head, which ``belay history --verify`` prints, elsewhere, and compare.
 """
 
 from __future__ import annotations

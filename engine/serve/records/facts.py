@@ -74,8 +74,8 @@ class HistoryRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A time with a beginning and, once ``ended`` is not 0, an end. ``subject`` tells it from others of its kind that
-    last at the same time; ``cost`` and ``seen`` are those of a recovery.
+    """A time with a beginning and, once ``ended`` is not 0, an end. ``subject`` is what no other of its kind has that
+    lasts at the same time; ``cost`` and ``seen`` are those of a recovery.
     """
 
     kind: SpanKind

@@ -13,7 +13,7 @@ REASONS: Final = {
     "engine/cli/key_": "keys and rotations of the operator who runs the command, from files of mode 0600 or Secrets",
     "engine/cli/console_answers.py": _OWN,
     "engine/serve/console/answers.py": _OWN,
-    "engine/cli/history_source.py": "an answer of belay server that the user names: one decode, bounded, every error caught",
+    "engine/cli/history_source.py": "one bounded decode of an answer of the server that the user names",
     "engine/serve/records/store.py": "the history's own row about its writer; anything else counts as no writer",
     "engine/serve/console/offline.py": _OWN,
     "engine/serve/console/questions.py": "one decode of the body of a what-if, which console-what-if repeats",
