@@ -1,4 +1,4 @@
-"""What a change of the repository would do to the cluster, in a few lines: played before it is committed."""
+"""What a change of the repository does to the cluster, in a few lines: played before it is committed."""
 
 from __future__ import annotations
 

@@ -185,7 +185,27 @@ def confirm(digest: str, **options: Any) -> None:
     _act(options, lambda _: edit, trailer=f"Belay-Confirm: {digest}")
 
 
-VERBS = (isolate, drain, release, scale, priority, suspend, resume, rollback, confirm)
+@click.command(short_help="Declare running objects in Git as they are, as a commit.")
+@click.argument("objects", nargs=-1, required=True, metavar="NAMESPACE/KIND/NAME...")
+@_options
+@fails_clearly
+def adopt(objects: tuple[str, ...], **options: Any) -> None:
+    """Declare running objects in Git as they are: nothing of them changes, and from then on Git decides.
+
+    What the API server and controllers added is left out of the document. Example: belay adopt default/Deployment/chat
+    """
+    from engine.cli.acts.adoption import adopt
+    from engine.cli.acts.effects import NO_CLUSTER
+    from engine.cli.inputs import LIVE, cluster_items
+    from engine.errors import InputError
+
+    if options["cluster"] == NO_CLUSTER:
+        raise InputError("objects are adopted from a cluster", where="--cluster none", hint="--cluster FILE|live")
+    items = cluster_items(options["cluster"] or LIVE, None, options["kubeconfig"])[0]
+    _act(options, lambda files: adopt(files, items, objects))
+
+
+VERBS = (isolate, drain, release, scale, priority, suspend, resume, rollback, confirm, adopt)
 
 
 def _act(
