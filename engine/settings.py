@@ -38,7 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``grpc_plaintext``.
     ``grpc_callers`` says how callers prove who they are (``auto``: ``any`` for plaintext on loopback, else ``known``),
     ``grpc_operators`` and ``grpc_fault_senders`` list ServiceAccounts (``namespace/name``, by commas) that may speak
-    for every job, or send public faults of every node.
+    for every job, or send public faults of every node. ``recovery_namespace`` has the records of conversations with
+    jobs: one of its own where nothing checks the names that a server writes.
     ``console_hosts`` are the names, by commas, by which the console is reached, ``console_proxy_header`` is the header
     in which an OIDC proxy names its user, ``console_proxies`` the addresses that may send it (docs/console.md).
     ``history_url`` is the database of the history: empty for a SQLite file in ``data``, a PostgreSQL URL, or ``off``;
@@ -92,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_callers: Literal["auto", "known", "address", "any"] = "auto"
     grpc_operators: str = ""
     grpc_fault_senders: str = ""
+    recovery_namespace: Literal["belay-system", "belay-recovery"] = "belay-system"
     console_hosts: str = ""
     console_proxy_header: str = ""
     console_proxies: str = ""

@@ -92,6 +92,16 @@ def schema() -> dict[str, Any]:
                 ),
                 "restartOnSettings": truth,
                 "admissionControl": {"enum": ["auto", "webhook", "policy", "none"]},
+                "withoutAdmission": closed(
+                    {
+                        "nodes": _several("^[a-z0-9]([-a-z0-9.]{0,218}[a-z0-9])?$"),
+                        "namespaces": _several("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"),
+                        "shards": _several("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"),
+                        "superPods": _several("^[0-9]{1,9}$"),
+                        "kubeletConfig": {"type": "string", "pattern": "^/.+$"},
+                        "kubeletCertificates": {"type": "string", "pattern": "^/.+$"},
+                    }
+                ),
                 "components": some,
                 "namespaces": create,
                 "definitions": create,
@@ -112,6 +122,11 @@ def schema() -> dict[str, Any]:
 def closed(properties: Mapping[str, Any]) -> dict[str, Any]:
     """An object with these fields and no others."""
     return {"type": "object", "additionalProperties": False, "properties": dict(properties)}
+
+
+def _several(pattern: str) -> dict[str, Any]:
+    """A list of names."""
+    return {"type": "array", "items": {"type": "string", "pattern": pattern}, "uniqueItems": True}
 
 
 def _setting(field: msgspec.structs.FieldInfo) -> dict[str, Any]:

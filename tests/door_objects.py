@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from engine.wire.names import RECOVERIES
 from tests.doors import JOB, OTHER, OTHER_JOB, OWN, PLACES, Cluster, _targets
 
 Json = dict[str, Any]
@@ -92,7 +93,7 @@ async def _definitions(cluster: Cluster) -> dict[tuple[str, str], Json]:
 
 async def make(cluster: Cluster, written: frozenset[tuple[str, str]]) -> None:
     """Make the namespaces of two jobs, and an object of each resource (group and name) in ``written``."""
-    for namespace in (JOB, OTHER_JOB, *PLACES):
+    for namespace in (JOB, OTHER_JOB, *PLACES, RECOVERIES):
         metadata: Json = {"name": namespace}
         if namespace == "kube-system":  # as API servers from 1.21 on label it themselves
             label = {"metadata": {"labels": {"kubernetes.io/metadata.name": namespace}}}

@@ -11,15 +11,17 @@ import copy
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
 
-from tests.permits import EVERY_SERVICE_ACCOUNT, EVERYONE, READS, Target, bounds_of
+from tests.permits import EVERY_SERVICE_ACCOUNT, EVERYONE, READS, Bound, Target, bounds_of
 from tests.rights import Right
 
 Json = dict[str, Any]
+#: What bounds a right of an account to write.
+Limits = Callable[[str, Right], tuple[Bound, ...]]
 JOB, OTHER_JOB = "team-a", "team-b"
 #: Where every namespaced resource is tried.
 PLACES = (JOB, OTHER_JOB, "kube-system", "belay-system", "belay-nodes")
@@ -31,7 +33,8 @@ DOOR = "door"
 _NAMES: Mapping[tuple[str, str], Sequence[str]] = {
     ("configmaps", JOB): (DOOR, "reset-config-door", "data-trace-door"),
     ("configmaps", "kube-system"): (DOOR, f"mindx-dl-deviceinfo-{OWN}", f"mindx-dl-deviceinfo-{OTHER}"),
-    ("configmaps", "belay-system"): (f"belay-orders-{OWN}", "belay-recovery-1", "belay-policy-default"),
+    ("configmaps", "belay-system"): (f"belay-orders-{OWN}", "belay-recovery-1", "belay-policy-default", "belay-server"),
+    ("configmaps", "belay-recovery"): ("belay-recovery-1",),
     ("configmaps", "belay-nodes"): (f"belay-report-{OWN}", f"belay-report-{OTHER}"),
     ("configmaps", "mindx-dl"): (
         f"mindx-dl-nodeinfo-{OWN}",
@@ -162,7 +165,7 @@ class Cluster:
     """A real API server, its resources, and the objects that attempts are made on."""
 
     def __init__(self, session: aiohttp.ClientSession, server: str, admin: str) -> None:
-        self._session, self._server = session, server
+        self._session, self.server = session, server
         self._admin = {"Authorization": f"Bearer {admin}"}
         self._gate = asyncio.Semaphore(IN_FLIGHT)
         self.resources: list[Resource] = []
@@ -181,7 +184,7 @@ class Cluster:
         data = None if body is None else json.dumps(body)
         async with (
             self._gate,
-            self._session.request(method, self._server + path, data=data, headers=sent, ssl=False) as answer,
+            self._session.request(method, self.server + path, data=data, headers=sent, ssl=False) as answer,
         ):
             if "watch=1" in path and answer.status == 200:
                 answer.close()
@@ -231,10 +234,12 @@ class Cluster:
             self._live[path] = found if status == 200 else {}
         return self._live[path]
 
-    async def attempts(self, sharing: Sequence[Identity], rights: Iterable[Right], guarded: bool) -> list[Attempt]:
-        """Every verb on every resource at every kind of target, by the identities of one account in turn; what RBAC
-        grants, by one on each node. Where nothing is ``guarded``, only the writes that RBAC grants: a lost admission
-        changes the answer to no other. Who has no right at all is tried in two places.
+    async def attempts(
+        self, sharing: Sequence[Identity], rights: Iterable[Right], limits: Limits = bounds_of, *, whole: bool = True
+    ) -> list[Attempt]:
+        """Every verb on every resource at every kind of target, by the identities of one account in turn; what
+        ``rights`` have, by one on each node. ``limits`` say what is left of rights to write. Not the ``whole``: only
+        the writes among the rights, one change each. Who has no right at all is tried in two places.
         """
         granted = frozenset(rights)
         turns, found = itertools.cycle(sharing), []
@@ -246,30 +251,31 @@ class Cluster:
             for target in _targets(resource, verb):
                 right = Right(verb, resource.group, resource.name, target.namespace, target.name)
                 held = [one for one in granted if one.covers(right)]
-                if not held and (not guarded or target.namespace in few):
+                if not held and (not whole or target.namespace in few):
                     continue
-                if not guarded and verb in READS:
+                if not whole and verb in READS:
                     continue
                 for identity in [next(one) for one in on_nodes] if held else [next(turns)]:
-                    found += [one async for one in self._of(identity, resource, right, held, guarded)]
+                    tries = [one async for one in self._of(identity, resource, right, held, limits)]
+                    found += tries if whole else tries[:1]
         return found
 
     async def _of(
-        self, identity: Identity, resource: Resource, right: Right, held: Sequence[Right], guarded: bool
+        self, identity: Identity, resource: Resource, right: Right, held: Sequence[Right], limits: Limits
     ) -> AsyncIterator[Attempt]:
         writes = right.verb not in READS
         target = Target(right.namespace, right.name)
         known = await self.live(resource, target) if held and writes and target.name else {}
         if resource.base in ("pods", "resourceslices"):
             target = target._replace(node=(known.get("spec") or {}).get("nodeName", ""))
-        bounds = bounds_of(identity.account, held[0]) if held and writes else ()
-        open_here = [bound for bound in bounds if bound.allows(target, identity.node)] if guarded else list(bounds)
+        bounds = limits(identity.account, held[0]) if held and writes else ()
+        open_here = [bound for bound in bounds if bound.allows(target, identity.node)]
         allowed = bool(held) and (not bounds or bool(open_here))
 
         path = resource.path(target if right.verb != "create" or "/" in resource.name else target._replace(name=""))
         made = self._made.get(resource._replace(name=resource.base).path(target), known)
         for part, body in self._bodies(resource, right, made if right.verb == "create" else known):
-            fits = allowed and (not part or not guarded or any(bound.allows_change(part) for bound in open_here))
+            fits = allowed and (not part or any(bound.allows_change(part) for bound in open_here))
             yield Attempt(identity, right, _method(right.verb), f"{path}{_query(right)}", body, part, fits, known)
 
     def _bodies(self, resource: Resource, right: Right, known: Json) -> Iterator[tuple[str, Json | None]]:

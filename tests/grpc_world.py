@@ -51,6 +51,7 @@ class World:
         self.api = ApiServer()
         self.kube: Kube = None  # type: ignore[assignment]
         self.pod_groups = True
+        self.recoveries = "belay-system"
         self.custom = True
         self.uids: dict[str, str] = {}
 
@@ -64,7 +65,7 @@ class World:
         await self.prepare()
 
     async def prepare(self) -> None:
-        for name in ("belay-system", "belay-nodes", "mindx-dl", "cluster-system", NS):
+        for name in {"belay-system", self.recoveries, "belay-nodes", "mindx-dl", "cluster-system", NS}:
             await self.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         kinds = ("AscendJob", "PodGroup") if self.pod_groups else ("AscendJob",)
         for one in definitions.shipped() if self.custom else ():
@@ -79,7 +80,9 @@ class World:
 
     @contextlib.asynccontextmanager
     async def server(self, name: str = "server-0", **options: Any) -> AsyncIterator[GrpcServer]:
-        async with GrpcServer(self.kube, identity=name, **{"callers": "any", **options}) as server:
+        async with GrpcServer(
+            self.kube, identity=name, **{"callers": "any", "recoveries": self.recoveries, **options}
+        ) as server:
             assert server.leader is not None
             assert await server.leader.known(PATIENCE)
             await until(lambda: server.cluster.synced, "the cluster is listed")
@@ -236,7 +239,7 @@ class World:
         return dict((found or {}).get("metadata", {}).get("annotations") or {})
 
     async def records(self) -> list[Object]:
-        return (await self.kube.list(CONFIGMAP, "belay-system", recoveryrecord.SELECTOR)).items
+        return (await self.kube.list(CONFIGMAP, self.recoveries, recoveryrecord.SELECTOR)).items
 
 
 class Client:

@@ -26,6 +26,8 @@ from engine.sandbox import definitions
 from tests.needs import assets
 
 TOKEN = "admin-token"
+#: Of kubelet of one node.
+NODE_TOKEN, NODE_OF_TOKEN = "node-token", "n0"
 #: Who asked for what, without bodies: accounts of Belay and certificates of agents; nothing of others.
 AUDIT = """\
 apiVersion: audit.k8s.io/v1
@@ -101,7 +103,9 @@ def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
     port, client_port, peer_port = _free_ports(3)
     key = folder / "sa.key"
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True, timeout=30)
-    (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+    (folder / "tokens.csv").write_text(
+        f'{TOKEN},admin,admin,"system:masters"\n{NODE_TOKEN},system:node:{NODE_OF_TOKEN},node,"system:nodes"\n'
+    )
     (folder / "audit.yaml").write_text(AUDIT)
     etcd_url, peer_url = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
     with contextlib.ExitStack() as stack:
@@ -120,7 +124,8 @@ def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
             f"--etcd-servers={etcd_url} --secure-port={port} --bind-address=127.0.0.1 --cert-dir={folder / 'certs'}"
             f" --service-account-key-file={key} --service-account-signing-key-file={key}"
             f" --service-account-issuer=https://kubernetes.default.svc --token-auth-file={folder / 'tokens.csv'}"
-            " --authorization-mode=RBAC --allow-privileged=true --service-cluster-ip-range=10.0.0.0/24"
+            " --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction"
+            " --allow-privileged=true --service-cluster-ip-range=10.0.0.0/24"
             " --disable-admission-plugins=ServiceAccount"
             f" --audit-policy-file={folder / 'audit.yaml'} --audit-log-path={folder / 'audit.log'}",
         )

@@ -26,12 +26,15 @@ from engine.serve.admission.rules import (
     SERVER_RECORDS,
     reports_of,
 )
-from engine.wire.names import NODE_NAMESPACE, NODE_PREFIX, SYSTEM
+from engine.wire import superpods
+from engine.wire.names import NODE_NAMESPACE, NODE_PREFIX, RECOVERIES, SCHEDULER_NAMESPACE, SYSTEM
+from engine.wire.publicinfo import STATISTICS_NAMESPACE
 from engine.wire.reserved import CONTROL_PRIORITY, KUBERNETES, SYSTEM_NAMESPACES
 from tests.rights import Right, needed
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "threat-model.md"
 BEGIN, END = "<!-- rights: make reference -->", "<!-- end of rights -->"
+NAMED_BEGIN, NAMED_END = "<!-- rights by name: make reference -->", "<!-- end of rights by name -->"
 READS = frozenset({"get", "list", "watch"})
 OWN = "<node>"
 #: Namespaces, or names of cluster-wide objects, by a word of the table: those that are none of the listed ones.
@@ -169,6 +172,60 @@ BOUNDS = (
 )  # fmt: skip
 
 
+#: Placeholders of names that an installation without admission lists (deploy/components/without-admission).
+_LISTED = "<namespace>/*"
+_SERVER_NAMED = tuple(sorted(f"{namespace}/{name}" for namespace, name in SERVER_RECORDS))
+_KEPT = tuple(f"{place}/*" for place in (SYSTEM, STATISTICS_NAMESPACE, NODE_NAMESPACE, SCHEDULER_NAMESPACE))
+#: What is left of rights to write where nothing checks names: RBAC alone, and Kubernetes' NodeRestriction for agents,
+#: which have the identity of their node.
+DECLINED = (
+    Bound("belay-agent", "patch", "configmaps", _REPORTS),
+    Bound("belay-agent", "create", "events", ("*/*",)),
+    Bound("belay-agent", "patch", "nodes/status", (OWN,)),
+    Bound("belay-agent", "patch", "pods/status", ("*/*",), on_node=True),
+    Bound("belay-agent", "create update delete", "resourceslices.resource.k8s.io", ("*",), on_node=True),
+    Bound("belay-server", "create", "configmaps", (_LISTED, f"{RECOVERIES}/*")),
+    Bound("belay-server", "update", "configmaps",
+          (*_SERVER_NAMED, f"{superpods.NAMESPACE}/{superpods.PREFIX}<super-pod>", _LISTED, f"{RECOVERIES}/*")),
+    Bound("belay-server", "delete", "configmaps", (f"{RECOVERIES}/*",)),
+    Bound("belay-server", "create patch", "events", ("*/*",)),
+    Bound("belay-server", "patch", "nodes/status", ("<listed node>",)),
+    Bound("belay-server", "patch", "pods/status podgroups.scheduling.volcano.sh", (_LISTED,)),
+    Bound("belay-server", "update", "leases.coordination.k8s.io", (f"{SYSTEM}/belay-recovery",)),
+    Bound("belay-server", "create", "tokenreviews.authentication.k8s.io", ("*",)),
+    Bound("belay-server", "create", "subjectaccessreviews.authorization.k8s.io", ("*",)),
+    Bound("belay-engine", "create", "pods pods/binding pods/eviction secrets", (_LISTED,)),
+    Bound("belay-engine", "delete", "pods", (_LISTED,)),
+    Bound("belay-engine", "patch", "pods/status", (_LISTED,)),
+    Bound("belay-engine", "create update patch delete", "configmaps", (_LISTED, *_KEPT)),
+    Bound("belay-engine", "create patch", "events", ("*/*",)),
+    Bound("belay-engine", "update", "leases.coordination.k8s.io",
+          (f"{SYSTEM}/belay-shard-<shard>", f"{SYSTEM}/belay-controller-<shard>")),
+    Bound("belay-engine", "create patch delete", _OBJECTS, (_LISTED,)),
+    Bound("belay-engine", "patch", "namespaces", ("<namespace>",)),
+    Bound("belay-engine", "create patch delete", "priorityclasses.scheduling.k8s.io", ("*",)),
+    Bound("belay-engine", "create patch delete", _CLUSTER_WIDE, ("*",)),
+)  # fmt: skip
+
+
+def declined_bounds_of(account: str, right: Right, listed: Mapping[str, str]) -> tuple[Bound, ...]:
+    """What bounds a right where nothing checks names; ``listed`` has the names (patterns) of the placeholders."""
+    if right in EVERYONE:
+        return ()
+    found = []
+    for bound in DECLINED:
+        if bound.account == account and bound.about(right):
+            where = [_with(pattern, listed) for pattern in bound.where]
+            found.append(bound._replace(where=tuple(where)))
+    return tuple(found) or (Bound(account, right.verb, right_name(right), ()),)
+
+
+def _with(pattern: str, listed: Mapping[str, str]) -> str:
+    for placeholder, name in listed.items():
+        pattern = pattern.replace(placeholder, name)
+    return pattern
+
+
 def bounds_of(account: str, right: Right) -> tuple[Bound, ...]:
     """What bounds a right of an account."""
     return tuple(bound for bound in BOUNDS if bound.account == account and bound.about(right))
@@ -218,10 +275,24 @@ def _rows(account: str, rights: Iterable[Right]) -> Iterable[str]:
     return (f"| {may} | {', '.join(what)} | {place} | {left} |" for (may, place, left), what in rows.items())
 
 
+def named_section() -> str:
+    """What each account may write in an installation without admission, as one table."""
+    lines = [NAMED_BEGIN, "", "| account | may | what | where |", "|---|---|---|---|"]
+    for bound in sorted(DECLINED):
+        what = ", ".join(f"`{name}`" for name in bound.resources.split())
+        everywhere = bound.where in (("*",), ("*/*",))
+        where = "all" if everywhere else ", ".join(f"`{pattern}`" for pattern in bound.where)
+        on_node = " on the writer's node" if bound.on_node else ""
+        lines.append(f"| `{bound.account}` | {', '.join(bound.verbs.split())} | {what} | {where}{on_node} |")
+    return "\n".join([*lines, "", NAMED_END])
+
+
 def with_section(text: str) -> str:
-    """The page with the section as it is now."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{section()}{rest.partition(END)[2]}"
+    """The page with the sections as they are now."""
+    for begin, end, made in ((BEGIN, END, section()), (NAMED_BEGIN, NAMED_END, named_section())):
+        before, _, rest = text.partition(begin)
+        text = f"{before}{made}{rest.partition(end)[2]}"
+    return text
 
 
 if __name__ == "__main__":

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from agents.node import client
+from agents.node import client, credentials
 from agents.node.client import ApiError, KubeClient
 from agents.node.credentials import load
+from tests.certificates import authority, certificate
 
 
 def kubeconfig(folder: Path, host: str, port: int) -> Path:
@@ -95,3 +99,52 @@ def test_a_write_names_its_annotations_and_leaves_those_of_others(tmp_path: Path
         {"metadata": {"annotations": {"belay.dev/format": "1"}}, "data": {"k": "v"}},
         {"metadata": {}, "data": {}},
     ]
+
+
+def test_a_renewed_certificate_serves_new_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubelet renews the certificate that its kubeconfig names; an agent that uses it runs for longer."""
+    now = [1000.0]
+    monkeypatch.setattr(credentials.time, "monotonic", lambda: now[0])
+    root = authority(tmp_path, "ca")
+    pem = tmp_path / "kubelet-client-current.pem"
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(root))
+    own, key, _ = certificate(tmp_path, "localhost", "ca")
+    server.load_cert_chain(own, key)
+    server.verify_mode = ssl.CERT_REQUIRED
+
+    def issue(name: str) -> None:
+        signed, key, _ = certificate(tmp_path, name, "ca")
+        pem.write_bytes(signed.read_bytes() + key.read_bytes())
+
+    issue("first")
+    config = json.loads(kubeconfig(tmp_path, "127.0.0.1", 1).read_text())
+    config["users"][0]["user"] = {"client-certificate": str(pem), "client-key": str(pem)}
+    config["clusters"][0]["cluster"]["certificate-authority"] = str(root)
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    access = load(str(tmp_path / "kubeconfig"))
+
+    def shown() -> str:
+        access.headers()
+        assert isinstance(access.tls, ssl.SSLContext)
+        return _client_of(access.tls, server)
+
+    assert shown() == "first"
+    issue("second")
+    assert shown() == "first", "within the minute"
+    now[0] += 61
+    assert shown() == "second"
+    pem.write_text("half written")
+    now[0] += 61
+    assert shown() == "second"
+
+
+def _client_of(client: ssl.SSLContext, server: ssl.SSLContext) -> str:
+    """The name that a client shows in a handshake in memory."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    far = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (near, far, near, far):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    subject: Any = (far.getpeercert() or {})["subject"]
+    return str(dict(subject[0])["commonName"])

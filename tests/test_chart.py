@@ -14,10 +14,14 @@ import pytest
 import yaml
 
 from engine import settings
+from engine.cli.rights import rendered
+from engine.serve.admission.rules import SERVER_RECORDS, reports_of
 from tests.chart import CHART, ROOT, SCHEMA, components, library, plain, render, schema
 from tests.kube_server import define
 from tests.kustomize import kustomized
+from tests.permits import READS
 from tests.pod_security import ENFORCE, violations
+from tests.rights import granted
 from tests.test_network_policies import PodKind, Policies, pod_kinds
 
 IMAGE = {"repository": "registry.example.com/belay", "tag": "9.9.9"}
@@ -61,9 +65,15 @@ WAYS: list[tuple[str, list[str]]] = [
     ),
     ("none", ["git-token", "redis-existing"]),
     ("none", ["admission-policy", "host-agents", "redis-tls", "redis-existing"]),
-    ("none", ["without-admission"]),
 ]
+#: Said by a value of its own.
+BY_NAME = "without-admission"
 DIGEST = "belay.dev/settings"
+#: What no account writes everywhere in an installation without admission.
+BY_NAME_ONLY = frozenset(
+    {"configmaps", "pods", "pods/status", "pods/binding", "pods/eviction", "nodes/status", "secrets", "leases",
+     "services", "deployments", "statefulsets", "jobs", "namespaces", "podgroups", "ascendjobs", "resourceslices"}
+)  # fmt: skip
 Key = tuple[str, str, str, str]
 
 
@@ -111,7 +121,7 @@ def same(chart: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
 
 
 def test_the_ways_meet_every_component() -> None:
-    assert {name for _, listed in WAYS for name in listed} == set(components())
+    assert {name for _, listed in WAYS for name in listed} | {BY_NAME} == set(components())
 
 
 @pytest.mark.parametrize(
@@ -124,12 +134,78 @@ def test_helm_and_kustomize_make_the_same_objects(kustomize: Any, mode: str, lis
 
 @pytest.mark.parametrize(
     ("control", "listed"),
-    [("auto", []), ("webhook", []), ("policy", ["admission-policy"]), ("none", ["without-admission"])],
+    [("auto", []), ("webhook", []), ("policy", ["admission-policy"])],
 )
 def test_one_value_says_who_checks_what_belay_writes(kustomize: Any, control: str, listed: list[str]) -> None:
     """Rendered without a cluster, Helm knows of no policies: the webhook is what every server understands."""
     chart = render({"image": IMAGE, "agents": {"mode": "npu"}, "admissionControl": control})
     same(chart, kustomize(OVERLAYS["npu"], listed))
+
+
+@pytest.mark.parametrize("mode", sorted(OVERLAYS))
+def test_without_admission_both_grant_by_name(kustomize: Any, tmp_path: Path, mode: str) -> None:
+    """The chart grants what `belay rights` prints, and no account keeps a write that holds for every name."""
+    listed = {"nodes": ["n1", "n0.example.com"], "namespaces": ["team-a"], "superPods": ["3"]}
+    chart = render({"image": IMAGE, "agents": {"mode": mode}, "admissionControl": "none", "withoutAdmission": listed})
+    printed = list(yaml.safe_load_all(rendered(listed["nodes"], listed["namespaces"], ["main"], listed["superPods"])))
+    if mode == "none":  # MindCluster's device plugin and NodeD report
+        printed = [one for one in printed if not about_agents(one)]
+    same(chart, [*kustomize(OVERLAYS[mode], [BY_NAME]), *printed])
+
+    for account, rights in granted(chart).items():
+        for right in rights:
+            named = right.name or right.namespace in {"team-a", "belay-recovery"} or right.verb in READS
+            assert named or right.namespace or right.resource not in BY_NAME_ONLY, f"{account}: {right}"
+            assert named or right.namespace not in {"kube-system", "belay-nodes"}, f"{account}: {right}"
+
+
+def about_agents(document: dict[str, Any]) -> bool:
+    own = document["kind"] == "ConfigMap" and "super-pod" not in document["metadata"]["name"]
+    return own or document["metadata"]["name"].startswith("belay-agent-")
+
+
+def test_records_that_are_made_for_agents_are_those_that_they_write() -> None:
+    made = {
+        (one["metadata"]["namespace"], one["metadata"]["name"])
+        for one in yaml.safe_load_all(rendered(["n0"], [], [])) if one["kind"] == "ConfigMap"
+    }  # fmt: skip
+    assert made == reports_of("n0")
+    fixed = yaml.safe_load_all((ROOT / "deploy" / "components" / BY_NAME / "rbac.yaml").read_text())
+    server = {(d["metadata"]["namespace"], d["metadata"]["name"]) for d in fixed if d["kind"] == "ConfigMap"}
+    assert server == SERVER_RECORDS
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"agents": {"mode": "npu"}, "withoutAdmission": {"namespaces": ["a"]}}, "list withoutAdmission.nodes"),
+        ({"withoutAdmission": {"nodes": ["n0"]}}, "list the namespaces of jobs"),
+        ({"withoutAdmission": {"namespaces": ["kube-system"]}}, "kube-system belongs to Kubernetes"),
+    ],
+)
+def test_what_by_name_lacks_is_said(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(Exception, match=said):
+        render({"admissionControl": "none", **values})
+    with pytest.raises(Exception, match="set that instead"):
+        render({"components": [BY_NAME]})
+
+
+def test_sets_of_agents_have_no_right_of_their_account(tmp_path: Path) -> None:
+    sets = [{"name": "a3", "components": ["super-pod", "dra"]}]
+    listed = {"nodes": ["n0"], "namespaces": ["team-a"], "kubeletConfig": "/etc/rancher/kubelet.yaml"}
+    chart = render(
+        {"agents": {"mode": "npu", "sets": sets}, "admissionControl": "none", "withoutAdmission": listed}
+    )  # fmt: skip
+    assert "belay-agent" not in granted(chart)
+    (agents,) = [one for one in chart if one["kind"] == "DaemonSet"]
+    pod = agents["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    assert {"name": "KUBECONFIG", "value": "/etc/rancher/kubelet.yaml"} in container["env"]
+    for name in ("kubelet-config", "kubelet-certificates"):
+        assert mounts[name] == paths[name]
+    assert mounts["kubelet-config"] == "/etc/rancher/kubelet.yaml"
 
 
 def test_values_say_what_patches_say(kustomize: Any) -> None:

@@ -16,10 +16,24 @@ import aiohttp
 import pytest
 import yaml
 
+from agents.node.run import run_agent
+from agents.node.settings import Settings
+from engine.cli.rights import rendered
 from tests import door_objects
-from tests.doors import OTHER, OWN, Attempt, Cluster, Identity, special, tried
-from tests.kube_server import TOKEN, define
-from tests.permits import BOUNDS, EVERY_SERVICE_ACCOUNT, EVERYONE, PAGE, READS, bounds_of, with_section
+from tests.doors import JOB, OTHER, OWN, Attempt, Cluster, Identity, special, tried
+from tests.kube_server import NODE_OF_TOKEN, NODE_TOKEN, TOKEN, define
+from tests.permits import (
+    BOUNDS,
+    DECLINED,
+    EVERY_SERVICE_ACCOUNT,
+    EVERYONE,
+    PAGE,
+    READS,
+    Bound,
+    bounds_of,
+    declined_bounds_of,
+    with_section,
+)
 from tests.ports import free_port
 from tests.rights import AGENT_DRA, Right, granted, needed
 from tests.test_deploy_nodes import built
@@ -29,6 +43,12 @@ Json = dict[str, Any]
 WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
 GUARDS = ("ValidatingWebhookConfiguration", "ValidatingAdmissionPolicyBinding")
 AT_LEAST = 400
+AT_LEAST_BY_NAME = 40
+RBAC = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
+#: Who has no right by name.
+NOBODY = "nobody"
+#: What the installation without admission lists.
+LISTED = {"<listed node>": "n[01]", "<namespace>": JOB, "<shard>": "main", "<super-pod>": "1"}
 SYSTEM, HOST = "belay-system", "belay:agent"
 #: Agents outside pods serve no claims.
 DRA = frozenset(right for row in AGENT_DRA for right in row.rights())
@@ -45,7 +65,7 @@ def test_every_right_to_write_has_its_bounds() -> None:
         for right in sorted(held):
             if right.verb not in READS:
                 assert bounds_of(account, right), f"{account}: nothing in tests/permits.py says where {right} holds"
-    for bound in BOUNDS:
+    for bound in (*BOUNDS, *DECLINED):
         named = {
             name for name in bound.resources.split() if any(bound.about(r) for r in _all(rights[bound.account], name))
         }
@@ -141,21 +161,22 @@ def _reached_at(documents: list[Json], port: int) -> None:
                 hook["timeoutSeconds"] = 30  # a slow machine is no lost webhook
 
 
+def _kubeconfig(server: str, token: str) -> str:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
+            "users": [{"name": "c", "user": {"token": token}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        }
+    )  # fmt: skip
+
+
 @contextlib.contextmanager
 def admission(folder: Path, server: str, token: str, port: int) -> Iterator[None]:
     """The process of the Deployment, with its own account and a certificate that it makes."""
     config = folder / "admission.kubeconfig"
-    cluster = {"server": server, "insecure-skip-tls-verify": True}
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "v1", "kind": "Config", "current-context": "c",
-                "clusters": [{"name": "c", "cluster": cluster}],
-                "users": [{"name": "c", "user": {"token": token}}],
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-            }
-        )
-    )  # fmt: skip
+    config.write_text(_kubeconfig(server, token))
     command = [sys.executable, "-m", "engine.cli", "admission", "--listen", f"127.0.0.1:{port}"]
     environment = {**os.environ, "BELAY_KUBECONFIG": str(config)}
     with (folder / "admission.log").open("wb") as log:
@@ -191,24 +212,65 @@ async def installed(kubeconfig: str, folder: Path) -> AsyncIterator[tuple[Instal
             if not newer:
                 own = await installation._token(SYSTEM, "belay-admission", "belay-admission-0")
                 stack.enter_context(admission(folder, server, own, port))
-            await _guarded(cluster, identities, True)
+            await _guarded(cluster, identities)
             yield installation, identities
 
 
-async def _guarded(cluster: Cluster, identities: list[Identity], wanted: bool) -> None:
-    """Wait until an agent cannot change another node's report, or can again."""
+async def _guarded(cluster: Cluster, identities: list[Identity]) -> None:
+    """Wait until an agent cannot change another node's report."""
     (agent,) = (one for one in identities if one.name == "belay-agent")
     path = f"/api/v1/namespaces/kube-system/configmaps/mindx-dl-deviceinfo-{OTHER}?dryRun=All"
     ends = time.monotonic() + 90
     while True:
         status, said = await cluster.call("PATCH", path, {"data": {"x": "y"}}, agent.headers)
-        if status == (200 if not wanted else 403) or (wanted and "denied request" in str(said.get("message"))):
+        if status == 403 or "denied request" in str(said.get("message")):
             return
         assert time.monotonic() < ends, f"the API server goes on as before: {status} {said.get('message')}"
         await asyncio.sleep(0.2)
 
 
-async def _attempts(installation: Installation, identities: list[Identity], guarded: bool) -> list[Attempt]:
+async def _narrowed(cluster: Cluster, server: Identity) -> None:
+    """Wait until the last right that is made by name counts, and so those before it."""
+    path = "/api/v1/namespaces/cluster-system/configmaps/super-pod-1?dryRun=All"
+    _, found = await cluster.call("GET", path)
+    ends = time.monotonic() + 60
+    while (await cluster.call("PUT", path, found, server.headers))[0] != 200:
+        assert time.monotonic() < ends, "the API server does not know the rights by name"
+        await asyncio.sleep(0.2)
+
+
+async def _reports_as_its_node(cluster: Cluster, folder: Path) -> None:
+    """Run an agent with kubelet's credential until it has written its reports and marked its Node."""
+    config = folder / "node.kubeconfig"
+    config.write_text(_kubeconfig(cluster.server, NODE_TOKEN))
+    stop = asyncio.Event()
+    work = run_agent(
+        NODE_OF_TOKEN, journal_dir=folder / "journal", driver="simulated:atlas-800t-a2", kubeconfig=str(config),
+        settings=Settings(scale=0.1), stop=stop,
+    )  # fmt: skip
+    agent = asyncio.create_task(work)
+    ends = time.monotonic() + 60
+    try:
+        while not await _has_reported(cluster):
+            assert not agent.done() and time.monotonic() < ends, "the agent does not report"
+            await asyncio.sleep(0.2)
+    finally:
+        stop.set()
+        await agent
+
+
+async def _has_reported(cluster: Cluster) -> bool:
+    for place, name, key in (
+        ("kube-system", "mindx-dl-deviceinfo", "DeviceInfoCfg"), ("belay-nodes", "belay-report", "report.json"),
+    ):  # fmt: skip
+        _, found = await cluster.call("GET", f"/api/v1/namespaces/{place}/configmaps/{name}-{NODE_OF_TOKEN}")
+        if key not in found["data"]:
+            return False
+    _, node = await cluster.call("GET", f"/api/v1/nodes/{NODE_OF_TOKEN}")
+    return "baseDeviceInfos" in (node["metadata"].get("annotations") or {})
+
+
+async def _attempts(installation: Installation, identities: list[Identity]) -> list[Attempt]:
     named = needed()
     found = []
     # users with the same name have the same rights, whatever their process
@@ -216,7 +278,44 @@ async def _attempts(installation: Installation, identities: list[Identity], guar
         sharing = [one for one in identities if one.user == user]
         rights = named.get(sharing[0].account, set())
         rights = rights - DRA if user == HOST else rights | EVERY_SERVICE_ACCOUNT
-        found += await installation.cluster.attempts(sharing, rights | EVERYONE, guarded)
+        found += await installation.cluster.attempts(sharing, rights | EVERYONE)
+    return found
+
+
+def _declined(right_of: str, right: Right) -> tuple[Bound, ...]:
+    return declined_bounds_of(right_of, right, LISTED)
+
+
+async def _decline(installation: Installation, folder: Path) -> None:
+    """Have the installation be one without admission, for both nodes and the namespace of one job."""
+    cluster = installation.cluster
+    for document in installation.documents:
+        if document["kind"] in RBAC:
+            metadata = document["metadata"]
+            place = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
+            path = f"/apis/{document['apiVersion']}{place}/{document['kind'].lower()}s/{metadata['name']}"
+            await cluster.call("DELETE", path)
+
+    named = rendered([OWN, OTHER], [JOB], ["main"], ["1"])
+    documents = await asyncio.to_thread(built, folder, "super-pod", "host-agents", "dra", "without-admission")
+    for document in (*documents, *yaml.safe_load_all(named)):
+        if document["kind"] in RBAC or not document.get("data", document.get("spec")):
+            await cluster.make(document)
+
+
+async def _attempts_by_name(installation: Installation, identities: list[Identity]) -> list[Attempt]:
+    """Every right to write of a default installation, by who has them there; an agent besides by its node's identity,
+    and by those that it has no more.
+    """
+    named, found = needed(), []
+    acting = {"Impersonate-User": f"system:node:{OWN}", "Impersonate-Group": "system:nodes"}
+    headers = {"Authorization": f"Bearer {TOKEN}", **acting}
+    node = Identity("agent as its node", f"system:node:{OWN}", "belay-agent", headers, OWN)
+    former = [one._replace(account=NOBODY) for one in identities if one.account == "belay-agent"]
+    others = [one for one in identities if one.account in ("belay-engine", "belay-server")]
+    for identity in (node, *former, *others):
+        rights = named["belay-agent" if identity.account == NOBODY else identity.account]
+        found += await installation.cluster.attempts([identity], rights | EVERYONE, _declined, whole=False)
     return found
 
 
@@ -225,7 +324,7 @@ async def _attempts(installation: Installation, identities: list[Identity], guar
 def test_every_verb_on_every_resource_does_what_the_table_says(own_kubeconfig: str, tmp_path: Path) -> None:
     async def go() -> None:
         async with installed(own_kubeconfig, tmp_path) as (installation, identities):
-            counts, wrong = await tried(installation.cluster, await _attempts(installation, identities, True))
+            counts, wrong = await tried(installation.cluster, await _attempts(installation, identities))
             for identity in identities:
                 if identity.user != HOST:
                     wrong += await special(installation.cluster, identity)
@@ -235,17 +334,21 @@ def test_every_verb_on_every_resource_does_what_the_table_says(own_kubeconfig: s
             # the check itself: a right that the table lacks, and one that is not granted, are found
             (agent,) = (one for one in identities if one.name == "belay-agent")
             read, ends = Right("get", "", "nodes"), Right("delete", "", "nodes")
-            about = await installation.cluster.attempts([agent], {ends}, True)
+            about = await installation.cluster.attempts([agent], {ends})
             chosen = [one for one in about if (one.right.verb, one.right.resource) in {read[:3:2], ends[:3:2]}]
             _, found = await tried(installation.cluster, chosen)
             assert [len([one for one in found if text in one]) for text in ("is a door", "is refused")] == [2, 2]
 
-            # an installation that declines admission: verbs and kinds alone
+            # an installation that declines admission: rights by name alone
             await installation.unguard()
-            await _guarded(installation.cluster, identities, False)
-            identities = [one for one in identities if one.account != "belay-admission"]
-            _, wrong = await tried(installation.cluster, await _attempts(installation, identities, False))
+            await _decline(installation, tmp_path / "declined")
+            server = next(one for one in identities if one.account == "belay-server")
+            await _narrowed(installation.cluster, server)
+            attempts = await _attempts_by_name(installation, identities)
+            counts, wrong = await tried(installation.cluster, attempts)
             assert wrong == [], "\n".join(wrong)
+            assert min(counts.values()) >= AT_LEAST_BY_NAME, counts
+            await _reports_as_its_node(installation.cluster, tmp_path)
 
     define(Path(own_kubeconfig))
     asyncio.run(go())

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from engine.kube import CONFIGMAP, NODE, POD, Kube
+from engine.observe.observed import observe
 from tests import test_force_release, test_grpc_recover, test_grpc_rules
 from tests.grpc_world import ASCEND_JOB, NS, POD_GROUP, Client, World, until
 from tests.kube_server import define, real_cluster, wipe
@@ -85,6 +86,7 @@ def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:
     async def go() -> None:
         world = World(tmp_path)
         world.custom = world.pod_groups = False
+        world.recoveries = "belay-recovery"  # as an installation without admission has it
         async with Kube.from_config(kubeconfig) as kube:
             world.kube = kube
             await world.prepare()
@@ -95,6 +97,8 @@ def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:
                 assert (await client.next()).signalType == "stopTrain"
                 assert (await world.reset_json("pretrain"))["FaultFlushing"] is True
                 (record,) = await world.records()
+                assert record["metadata"]["namespace"] == world.recoveries
+                assert list(observe([record]).recoveries) == [job], "a pass reads it there"
                 await server.kill()
             async with world.server("server-1", duration=1.0) as server:
                 await client.close()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import yaml
+
+from engine.cli.rights import rendered
 from engine.load import load
 from engine.model.actions import BindPod
 from engine.model.diagnostics import ObjectKey
@@ -99,6 +102,27 @@ def test_a_refused_report_is_named_and_the_last_good_one_stays() -> None:
     observer.put(device("n1", at=300))
     healed = observer.observed()
     assert (healed.problems, healed.diagnostics, healed.reports["n1"].update_time) == ({}, (), 300)
+
+
+def test_a_record_that_was_made_for_its_writer_is_none_until_it_is_written() -> None:
+    """Where RBAC alone bounds names, the installation makes reports, empty: that is no broken report."""
+    observer = Observer()
+    observer.put(node("n1"))
+    made = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": one["metadata"]}
+        for one in yaml.safe_load_all(rendered(["n1"], [], [])) if one["kind"] == "ConfigMap"
+    ]  # fmt: skip
+    for one in made:
+        observer.put(one)
+    seen = observer.observed()
+    assert (seen.reports, seen.node_reports, seen.agents, seen.problems, seen.diagnostics) == ({}, {}, {}, {}, ())
+
+    observer.put(device("n1", at=100))
+    (emptied,) = [one for one in made if one["metadata"]["name"] == "mindx-dl-deviceinfo-n1"]
+    observer.put(emptied)
+    seen = observer.observed()
+    assert seen.reports["n1"].update_time == 100
+    assert seen.problems["n1"], "what was there and is empty now is refused"
 
 
 def test_a_report_of_an_unknown_node_is_named() -> None:

@@ -169,6 +169,7 @@ class Api:
         self.maps: dict[str, dict[str, Any]] = {}
         self.writes = 0
         self.down = False
+        self.by_name = False
 
     async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         return self.maps.get(f"{namespace}/{name}")
@@ -182,6 +183,8 @@ class Api:
         self.maps[key] = {**body, "data": {**data, **body["data"]}}
 
     async def delete_config_map(self, namespace: str, name: str) -> None:
+        if self.by_name:
+            raise ApiError(403, "may not delete")
         self.maps.pop(f"{namespace}/{name}", None)
 
 
@@ -228,6 +231,21 @@ def test_hardware_is_reported_again_after_half_an_hour_and_deleted_when_well() -
         s.around.apply({})
         await s.clock.advance(61)
         assert "mindx-dl/mindx-dl-nodeinfo-n0" not in s.api.maps
+
+    Survey(super_pod=False).lives(story)
+
+
+def test_an_agent_that_may_not_delete_its_report_says_that_all_is_well() -> None:
+    """Where RBAC alone bounds names, a deleted report could not be made again at the next alarm."""
+
+    async def story(s: Survey) -> None:
+        s.api.by_name = True
+        s.around.apply({"hardware": [{"device_type": "CPU", "device_id": 1, "code": "2C000031"}]})
+        await s.clock.advance(61)
+        s.around.apply({})
+        await s.clock.advance(61)
+        report = nodeinfo.parse(s.api.maps["mindx-dl/mindx-dl-nodeinfo-n0"])
+        assert (report.status, report.devices) == ("Healthy", ())
 
     Survey(super_pod=False).lives(story)
 

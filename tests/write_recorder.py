@@ -83,7 +83,8 @@ def broken_rule(write: Write) -> str:
     request = WriteRequest(
         _USERS[write.account], operation, right.resource, right.namespace, right.name, node=node or "unknown"
     )
-    return rules.refusal(request)
+    # conversations are there only where nothing checks names (deploy/components/without-admission)
+    return "" if write.right.namespace == names.RECOVERIES else rules.refusal(request)
 
 
 @functools.cache

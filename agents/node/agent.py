@@ -45,6 +45,7 @@ from engine.wire.errors import NewerFormat, WireError
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
 from engine.wire.orders import parse_orders, parse_report
 from engine.wire.policy import NodePolicy
+from engine.wire.unwritten import is_unwritten
 
 _START_CEILING: Final = 30.0
 _LEAST_PAUSE: Final = 0.02
@@ -378,7 +379,7 @@ class NodeAgent:
         so that none runs twice. This agent's report takes its place then, else the node would be without one.
         """
         state = self._known()
-        if report is None:
+        if report is None or is_unwritten(report):
             return {}
         try:
             return reported(state, parse_report(report))

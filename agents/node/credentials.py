@@ -17,14 +17,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from agents.node.log import Log
 from engine.wire import yamltext
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_LIFE: Final = 60.0
+_log = Log("credentials")
 
 
 class CredentialsError(Exception):
     """The credentials cannot be used; the text names the file and the field, and never their content."""
+
+
+class ClientCertificate:
+    """Certificate and key of the agent as files, in the TLS context of its connections."""
+
+    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+        self._context, self._certificate, self._key = context, certificate, key
+        self._held = (b"", b"")
+
+    def renew(self) -> None:
+        """Give new connections the pair that the files hold now. One that cannot be used leaves the former in place: it
+        is read again, or the API server says what it lacks."""
+        try:
+            pair = self._certificate.read_bytes(), self._key.read_bytes()
+            if pair != self._held:
+                _load_pair(self._context, *pair)
+                self._held = pair
+        except (OSError, ValueError) as error:
+            _log.warning("certificate not read again", file=str(self._certificate), error=type(error).__name__)
 
 
 class Access:
@@ -38,10 +59,12 @@ class Access:
         token: str = "",
         token_file: Path | None = None,
         basic: str = "",
+        certificate: ClientCertificate | None = None,
     ) -> None:
         self._server = server.rstrip("/")
         self.tls: ssl.SSLContext | bool = tls
         self._token, self._token_file, self._basic = token, token_file, basic
+        self._certificate = certificate
         self._read_at = -_TOKEN_LIFE
 
     def url(self, path: str) -> str:
@@ -49,12 +72,16 @@ class Access:
         return self._server + path
 
     def headers(self) -> dict[str, str]:
-        """Return the authorization; a token file is read again every minute, because Kubernetes rotates it."""
-        if self._token_file is not None and time.monotonic() - self._read_at >= _TOKEN_LIFE:
-            try:
-                self._token = self._token_file.read_text().strip()
-            except OSError as error:
-                raise CredentialsError(f"{self._token_file} cannot be read: {error.strerror}") from error
+        """Return the authorization; files are read again every minute: Kubernetes renews tokens, kubelet its
+        certificate."""
+        if time.monotonic() - self._read_at >= _TOKEN_LIFE:
+            if self._token_file is not None:
+                try:
+                    self._token = self._token_file.read_text().strip()
+                except OSError as error:
+                    raise CredentialsError(f"{self._token_file} cannot be read: {error.strerror}") from error
+            if self._certificate is not None:
+                self._certificate.renew()
             self._read_at = time.monotonic()
         if self._token:
             return {"Authorization": f"Bearer {self._token}"}
@@ -105,8 +132,13 @@ def _from_file(path: Path) -> Access:
     if user.get("username"):
         basic = base64.b64encode(f"{user['username']}:{user.get('password', '')}".encode()).decode()
     token_file = Path(str(user["tokenFile"])) if user.get("tokenFile") else None
+    tls = _tls(path, cluster, user)
+    certificate = None
+    if user.get("client-certificate") and user.get("client-key"):
+        files = (path.parent / str(user[field]) for field in ("client-certificate", "client-key"))
+        certificate = ClientCertificate(tls, *files)
     return Access(
-        server, tls=_tls(path, cluster, user), token=str(user.get("token") or ""), token_file=token_file, basic=basic
+        server, tls=tls, token=str(user.get("token") or ""), token_file=token_file, basic=basic, certificate=certificate
     )
 
 
@@ -122,7 +154,7 @@ def _named(path: Path, config: Mapping[str, Any], section: str, name: str) -> di
     raise CredentialsError(f"{path}: {section} has no entry {name!r}")
 
 
-def _tls(path: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext | bool:
+def _tls(path: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
     try:
         authority = _content(path, cluster, "certificate-authority")
         context = ssl.create_default_context(cadata=authority.decode() if authority else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from agents.drivers.base import DriverError
@@ -138,8 +139,17 @@ class SurroundingsMonitor:
         if devices:
             await self._cluster.put_config_map(nodeinfo.build(self._node, devices, status, self._clock.now()))
         elif await self._cluster.get_config_map(NODE_NAMESPACE, NODE_PREFIX + self._node) is not None:
-            await self._cluster.delete_config_map(NODE_NAMESPACE, NODE_PREFIX + self._node)
+            await self._withdraw_alarms(status)
         self._record("hardware", (tuple(devices), status))
+
+    async def _withdraw_alarms(self, status: str) -> None:
+        """Delete the report. An agent that may not, since it could not make it again, reports that all is well."""
+        try:
+            await self._cluster.delete_config_map(NODE_NAMESPACE, NODE_PREFIX + self._node)
+        except ApiError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            await self._cluster.put_config_map(nodeinfo.build(self._node, (), status, self._clock.now()))
 
     async def switch(self) -> None:
         """Report the switch's faults in the node's device report, once there is one."""

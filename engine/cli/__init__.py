@@ -20,6 +20,7 @@ from engine.cli import (
     keys,
     processes,
     questions,
+    rights,
     sandbox,
     views,
     waiting,
@@ -151,6 +152,7 @@ for _room in (
     checkpoints,
     checks,
     keys,
+    rights,
     sandbox,
 ):
     for _verb in _room.VERBS:

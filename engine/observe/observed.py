@@ -42,6 +42,7 @@ from engine.wire import (
 )
 from engine.wire.errors import WireError
 from engine.wire.field_types import wrong_type
+from engine.wire.unwritten import is_unwritten
 
 
 def observe(items: Iterable[Mapping[str, Any]], shard: str = names.MAIN_SHARD) -> Observed:
@@ -226,9 +227,24 @@ class Observer:
             self._public.pop(key, None)
         for namespace, prefix, take in self._FORMATS:
             if key.namespace == namespace and key.name.startswith(prefix):
-                take(self, key, obj)
+                if not self._awaits_first_write(key, obj):
+                    take(self, key, obj)
                 return True
         return False
+
+    def _awaits_first_write(self, key: ObjectKey, obj: Mapping[str, Any]) -> bool:
+        """Whether the installation made a record, empty, for a writer that may not make it and has not written yet. One
+        that was emptied later is refused."""
+        if not is_unwritten(obj):
+            return False
+        kept: tuple[tuple[str, Mapping[str, Any]], ...] = (
+            (names.DEVICE_PREFIX, self._reports), (names.NODE_PREFIX, self._node_reports),
+            (names.REPORT_PREFIX, self._agents), (evidence.PREFIX, self._evidence),
+        )  # fmt: skip
+        for prefix, reports in kept:
+            if key.name.startswith(prefix):
+                return key.name.removeprefix(prefix) not in reports
+        return key.name == names.FAULT_SUBSCRIBERS and self._subscriptions == NO_SUBSCRIPTIONS
 
     def _take_device(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         node = key.name.removeprefix(names.DEVICE_PREFIX)
@@ -325,6 +341,7 @@ class Observer:
         (names.SYSTEM, names.REFUSALS, _take_refusals),
         (names.SYSTEM, names.FAULT_SUBSCRIBERS, _take_subscriptions),
         (names.SYSTEM, recoveryrecord.PREFIX, _take_recovery),
+        (names.RECOVERIES, recoveryrecord.PREFIX, _take_recovery),
         (names.SYSTEM, names.SYNC, _take_sync),
         (names.SCHEDULER_NAMESPACE, names.SCHEDULER_CONFIGMAP, _take_scheduler),
     )
@@ -342,6 +359,9 @@ class Observer:
             self._agents.pop(key.name.removeprefix(names.REPORT_PREFIX), None)
         elif key.namespace == names.SCHEDULER_NAMESPACE and key.name == names.SCHEDULER_CONFIGMAP:
             self._init_params = {}
+        elif key.namespace == names.RECOVERIES:
+            self._recoveries.pop(key.name, None)
+            self._tests.pop(key.name, None)
         elif key.namespace == names.SYSTEM:
             self._forget_system(key.name)
 

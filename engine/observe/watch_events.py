@@ -120,7 +120,7 @@ def wanted(obj: Object) -> bool:
     if obj.get("kind") != "ConfigMap":
         return True
     metadata = obj["metadata"]
-    if metadata.get("namespace") in {names.SYSTEM, names.NODES}:
+    if metadata.get("namespace") in {names.SYSTEM, names.NODES, names.RECOVERIES}:
         # step times, pings and the last pass change all the time, the signed commit with every push; no pass reads them
         name = str(metadata.get("name") or "")
         return not name.startswith((names.STEPS_PREFIX, names.PINGS_PREFIX)) and name.split(".")[0] not in _UNREAD
@@ -137,7 +137,7 @@ def own_output(obj: Object) -> bool:
     if obj["kind"] != "ConfigMap":
         return False
     name = str(metadata.get("name") or "")
-    if metadata.get("namespace") == names.SYSTEM:
+    if metadata.get("namespace") in {names.SYSTEM, names.RECOVERIES}:
         return name.startswith(_OWN_OUTPUT) and not name.startswith(_SHARD_PART)
     return name.startswith(_WRITTEN_ELSEWHERE)
 

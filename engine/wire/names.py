@@ -13,6 +13,8 @@ DPU_PREFIX: Final = "dpuinfo-"
 DPU_KEY: Final = "DpuInfoCfg"
 SYSTEM: Final = "belay-system"
 NODES: Final = "belay-nodes"
+#: Conversations with jobs, where RBAC alone bounds what a server may write (deploy/components/without-admission).
+RECOVERIES: Final = "belay-recovery"
 ORDERS_PREFIX: Final = "belay-orders-"
 POLICY_PREFIX: Final = "belay-policy-"
 REPORT_PREFIX: Final = "belay-report-"

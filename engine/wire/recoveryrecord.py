@@ -49,12 +49,12 @@ def name_of(job: str) -> str:
     return names.bounded(PREFIX + job.lower())
 
 
-def build(record: Record, over: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def build(record: Record, over: Mapping[str, Any] | None = None, namespace: str = names.SYSTEM) -> dict[str, Any]:
     """The ConfigMap; ``over`` is the version to replace."""
     text = msgspec.json.encode(record)
     metadata: dict[str, Any] = {
         "name": name_of(record.conversation.job),
-        "namespace": names.SYSTEM,
+        "namespace": namespace,
         "labels": {names.ABOUT_LABEL: ABOUT},
     }
     if over is not None:
@@ -71,7 +71,8 @@ def parse(config_map: Mapping[str, Any]) -> Record:
     Raises:
         WireError: not valid.
     """
-    where = f"ConfigMap/{names.SYSTEM}/{(config_map.get('metadata') or {}).get('name', '')}"
+    metadata = config_map.get("metadata") or {}
+    where = f"ConfigMap/{metadata.get('namespace', names.SYSTEM)}/{metadata.get('name', '')}"
     packed = (config_map.get("binaryData") or {}).get(PACKED)
     text = (config_map.get("data") or {}).get(KEY)
     try:

@@ -19,6 +19,7 @@ from engine.wire.names import (
     NODE_NAMESPACE,
     NODE_PREFIX,
     NODES,
+    RECOVERIES,
     SCHEDULER_NAMESPACE,
     SCHEDULING_EXCEPTIONS,
     SYSTEM,
@@ -45,6 +46,7 @@ class ReservedRecord(NamedTuple):
 RECORDS: Final = (
     ReservedRecord(SYSTEM, "belay-*", "Belay"),
     ReservedRecord(NODES, "*", "the node's agent"),
+    ReservedRecord(RECOVERIES, "*", "Belay"),
     ReservedRecord(DEVICE_NAMESPACE, f"{DEVICE_PREFIX}*", "the node's device plugin"),
     ReservedRecord(DEVICE_NAMESPACE, f"{DPU_PREFIX}*", "the node's RDMA device plugin"),
     ReservedRecord(DEVICE_NAMESPACE, "mindx-dl-switchinfo-*", "the node's device plugin"),

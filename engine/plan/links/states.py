@@ -12,6 +12,7 @@ from engine.model.plan_cache import CacheKey, Memo
 from engine.wire import links as wire
 from engine.wire.errors import WireError
 from engine.wire.names import NODES
+from engine.wire.unwritten import is_unwritten
 
 if TYPE_CHECKING:
     from engine.plan.links.pairs import LinkPair
@@ -79,7 +80,7 @@ def _state(scope: Scope, pair: LinkPair, end: EndReport | None) -> LinkReport:
 
 def _reported(scope: Scope, node: str) -> tuple[EndReport, ...]:
     raw = scope.observed.objects.get(key_of(NODES, node))
-    if raw is None:
+    if raw is None or is_unwritten(raw):
         return ()
 
     def parsed() -> tuple[tuple[EndReport, ...], str]:

@@ -38,6 +38,7 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("batch.volcano.sh/v1alpha1", "Job"), optional=True),
     Watched(resource_for("scheduling.volcano.sh/v1beta1", "PodGroup"), optional=True),
 )
+_OWN_PLACES: Final = frozenset({names.SYSTEM, names.RECOVERIES})
 _OWN_OUTPUT: Final = (
     names.JOB_PREFIX, names.POOL_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET,
     recoveryrecord.PREFIX, names.ORDERS_PREFIX, names.POLICY_PREFIX, names.SLOW_NODES, names.SLOW_NETWORKS,
@@ -195,7 +196,7 @@ class ObservedCluster:
                 self._tables[key] = obj
             elif name.startswith("reset-config-"):
                 self._resets[key] = obj
-            elif not wanted(obj) or (key[0] == names.SYSTEM and name.startswith(_OWN_OUTPUT)):
+            elif not wanted(obj) or (key[0] in _OWN_PLACES and name.startswith(_OWN_OUTPUT)):
                 return
         elif kind == "Pod":
             self._container_settings[key] = _settings_of(obj)

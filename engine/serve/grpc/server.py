@@ -41,6 +41,7 @@ from engine.serve.grpc.super_pods import SuperPods
 from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of, is_loopback
 from engine.serve.grpc.token_reviews import TokenReviews
 from engine.settings import Settings
+from engine.wire import names
 from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
 from engine.wire.training import training_pb2
 
@@ -91,9 +92,10 @@ class GrpcServer:
         callers: Mode = "known",
         grants: Grants | None = None,
         own_token: Callable[[], str] | None = None,
+        recoveries: str = names.SYSTEM,
     ) -> None:
         self.cluster = cluster or ObservedCluster(kube)
-        self.registry = Registry(kube, self.cluster, clock=clock)
+        self.registry = Registry(kube, self.cluster, clock=clock, namespace=recoveries)
         self.host, self.port, self.health_port = host, port, health_port
         self._kube = kube
         self._identity = identity
@@ -295,6 +297,7 @@ async def serving(
         certificates=Certificates(files) if files is not None else None,
         callers=callers_of(settings, host, tls=files is not None),
         grants=grants,
+        recoveries=settings.recovery_namespace,
     )
     try:
         await server.__aenter__()

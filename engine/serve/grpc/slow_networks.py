@@ -22,6 +22,7 @@ from engine.wire import pings, slownetwork
 from engine.wire.errors import WireError
 from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NETWORKS
 from engine.wire.superpods import addresses
+from engine.wire.unwritten import is_unwritten
 
 _log = get("grpc.slownetworks")
 PERIOD: Final = 10.0
@@ -104,7 +105,7 @@ class SlowNetworks:
 
     def _take(self, reflector: Reflector, change: WatchChange) -> None:
         name = change.key[1]
-        if change.obj is None:
+        if change.obj is None or is_unwritten(change.obj):
             self._reports.pop(name, None)
             return
         try:

@@ -27,6 +27,7 @@ from engine.serve.grpc.public_faults import PubFaultService
 from engine.wire import slownode, steptimes
 from engine.wire.errors import WireError
 from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NODES
+from engine.wire.unwritten import is_unwritten
 
 _log = get("grpc.slownodes")
 PERIOD: Final = 10.0
@@ -181,7 +182,7 @@ class SlowNodes:
 
     def _take_steps(self, reflector: Reflector, change: WatchChange) -> None:
         name = change.key[1]
-        if change.obj is None:
+        if change.obj is None or is_unwritten(change.obj):
             self._reports.pop(name, None)
             return
         try:

@@ -31,8 +31,13 @@ templates here change it and print nothing.
 
 {{/* The documents of a file. (root, world, path) */}}
 {{- define "belay.file" -}}
+{{- include "belay.text.documents" (dict "world" .world "path" .path "text" (.root.Files.Get .path)) }}
+{{- end }}
+
+{{/* The documents of a text. (world, path, text) */}}
+{{- define "belay.text.documents" -}}
 {{- $world := .world }}
-{{- range (regexSplit "(?m)^---\\s*$" (.root.Files.Get .path) -1) }}
+{{- range (regexSplit "(?m)^---\\s*$" .text -1) }}
   {{- $object := fromYaml . }}
   {{- if $object.Error }}{{ fail (printf "%s: %s" $.path $object.Error) }}{{ end }}
   {{- if $object }}{{ $_ := set $world "objects" (append $world.objects $object) }}{{ end }}

@@ -20,8 +20,7 @@ them (Kubernetes 1.30), else the webhook of deploy/base. Empty where deploy/base
 {{- define "belay.admissionComponent" -}}
 {{- $values := .root.Values }}
 {{- $has := .root.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
-{{- if eq $values.agents.mode "simulated" }}
-{{- else if eq $values.admissionControl "none" }}without-admission
+{{- if eq $values.admissionControl "none" }}without-admission
 {{- else if eq $values.admissionControl "policy" }}admission-policy
 {{- else if and (eq $values.admissionControl "auto") $has }}admission-policy
 {{- end }}
@@ -40,6 +39,62 @@ them (Kubernetes 1.30), else the webhook of deploy/base. Empty where deploy/base
   {{- $own := fromYaml $text }}
   {{- include "belay.resources" (dict "root" $here.root "world" $here.world "folder" $folder "own" $own) }}
   {{- include "belay.patches" (dict "world" $here.world "patches" $own.patches) }}
+{{- end }}
+{{- if eq $admission "without-admission" }}{{ include "belay.rights" . }}{{ end }}
+{{- end }}
+
+{{/*
+Where nobody checks names, rights by name: the manifests that `belay rights` prints, for the nodes, namespaces, shards and
+super pods of values; and kubelet's files, by which agents act as their node. (root, world)
+*/}}
+{{- define "belay.rights" -}}
+{{- $own := .root.Values.withoutAdmission }}
+{{- $agents := ne .root.Values.agents.mode "none" }}
+{{- $nodes := $own.nodes }}
+{{- if not $nodes }}
+  {{- range (default (list) (lookup "v1" "Node" "" "").items) }}
+    {{- if eq (dig "metadata" "labels" "workerselector" "" .) "dls-worker-node" }}{{ $nodes = append $nodes .metadata.name }}{{ end }}
+  {{- end }}
+{{- end }}
+{{- if and $agents (not $nodes) }}
+  {{- fail "admissionControl: none grants writes by name, and no node has the label workerselector=dls-worker-node: list withoutAdmission.nodes" }}
+{{- end }}
+{{- if and (ne .root.Values.agents.mode "npu-alone") (not $own.namespaces) }}
+  {{- fail "admissionControl: none grants writes by name: list the namespaces of jobs in withoutAdmission.namespaces" }}
+{{- end }}
+{{- $guarded := list "kube-system" "kube-public" "kube-node-lease" "belay-system" "belay-nodes" "belay-recovery" "mindx-dl" "cluster-system" "volcano-system" }}
+{{- range $own.namespaces }}
+  {{- if has . $guarded }}{{ fail (printf "withoutAdmission.namespaces: %s belongs to Kubernetes, Belay, MindCluster or Volcano" .) }}{{ end }}
+{{- end }}
+{{- include "belay.each" (dict "here" . "kind" "shard" "names" $own.shards) }}
+{{- include "belay.each" (dict "here" . "kind" "namespace" "names" $own.namespaces) }}
+{{- include "belay.each" (dict "here" . "kind" "node" "names" $nodes) }}
+{{- if $agents }}{{ include "belay.each" (dict "here" . "kind" "node" "file" "agent" "names" $nodes) }}{{ end }}
+{{- include "belay.each" (dict "here" . "kind" "super-pod" "names" $own.superPods) }}
+{{- range $object := .world.objects }}
+  {{- if eq $object.kind "DaemonSet" }}
+    {{- range $object.spec.template.spec.volumes }}
+      {{- if eq .name "kubelet-config" }}{{ $_ := set .hostPath "path" $own.kubeletConfig }}{{ end }}
+      {{- if eq .name "kubelet-certificates" }}{{ $_ := set .hostPath "path" $own.kubeletCertificates }}{{ end }}
+    {{- end }}
+    {{- $container := first $object.spec.template.spec.containers }}
+    {{- range $container.volumeMounts }}
+      {{- if eq .name "kubelet-config" }}{{ $_ := set . "mountPath" $own.kubeletConfig }}{{ end }}
+      {{- if eq .name "kubelet-certificates" }}{{ $_ := set . "mountPath" $own.kubeletCertificates }}{{ end }}
+    {{- end }}
+    {{- range $container.env }}{{ if eq .name "KUBECONFIG" }}{{ $_ := set . "value" $own.kubeletConfig }}{{ end }}{{ end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The documents of one file, once for each name. (here: root and world, kind: of the names, file, names) */}}
+{{- define "belay.each" -}}
+{{- $here := .here }}
+{{- $kind := .kind }}
+{{- $path := printf "manifests/components/without-admission/per-%s.yaml" (default .kind .file) }}
+{{- range (sortAlpha (uniq .names)) }}
+  {{- $text := replace (printf "<%s>" $kind) . ($here.root.Files.Get $path) }}
+  {{- include "belay.text.documents" (dict "world" $here.world "path" $path "text" $text) }}
 {{- end }}
 {{- end }}
 

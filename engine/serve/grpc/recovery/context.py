@@ -12,12 +12,14 @@ from engine.model.recovery import Conversation
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
 from engine.serve.grpc.recovery.cluster_writer import ClusterWriter
 from engine.serve.grpc.recovery.release import Releases
+from engine.wire import names
 
 
 class SessionContext(ABC):
     """One server's. ``clock`` is milliseconds since 1970, ``nanos`` nanoseconds for uuids.
 
-    ``epoch`` grows with each server that takes over; ``closing`` says that this one ends.
+    ``epoch`` grows with each server that takes over; ``closing`` says that this one ends; ``namespace`` has the records
+    of conversations.
     """
 
     def __init__(
@@ -28,8 +30,10 @@ class SessionContext(ABC):
         writer: ClusterWriter | None = None,
         clock: Callable[[], int] = clock_ms,
         nanos: Callable[[], int] = time.time_ns,
+        namespace: str = names.SYSTEM,
     ) -> None:
         self.kube = kube
+        self.namespace = namespace
         self.cluster = cluster
         self.writer = writer or ClusterWriter(kube, cluster)
         self.releases = Releases(kube, cluster, clock=clock)

@@ -49,8 +49,9 @@ class Registry(SessionContext):
         clock: Callable[[], int] = clock_ms,
         nanos: Callable[[], int] = time.time_ns,
         max_jobs: int = MAX_JOBS,
+        namespace: str = names.SYSTEM,
     ) -> None:
-        super().__init__(kube, cluster, writer=writer, clock=clock, nanos=nanos)
+        super().__init__(kube, cluster, writer=writer, clock=clock, nanos=nanos, namespace=namespace)
         self.sessions: dict[str, Session] = {}
         self.last_conversations: dict[str, Conversation] = {}
         self._max_jobs = max_jobs
@@ -101,7 +102,7 @@ class Registry(SessionContext):
     async def adopt(self, epoch: int) -> int:
         """Take over every conversation stored in the cluster; returns the number of sessions. Raises KubeError."""
         self.epoch, self._adopted = epoch, time.monotonic()
-        listing = await self.kube.list(CONFIGMAP, names.SYSTEM, recoveryrecord.SELECTOR)
+        listing = await self.kube.list(CONFIGMAP, self.namespace, recoveryrecord.SELECTOR)
         for raw in listing.items:
             try:
                 record = recoveryrecord.parse(raw)

@@ -10,7 +10,7 @@ from engine.kube import CONFIGMAP, Conflict, KubeError, NotFound, Object
 from engine.log import get
 from engine.model.recovery import Conversation
 from engine.serve.grpc.recovery.context import SessionContext
-from engine.wire import names, recoveryrecord
+from engine.wire import recoveryrecord
 from engine.wire.errors import WireError
 from engine.wire.recoveryrecord import Record
 
@@ -46,7 +46,7 @@ class SessionStore:
             await self.erase()
             return
         for attempt in range(_TRIES):
-            body = recoveryrecord.build(self.record, self._stored)
+            body = recoveryrecord.build(self.record, self._stored, self._context.namespace)
             try:
                 write = self._context.kube.replace if self._stored is not None else self._context.kube.create
                 self._stored = await write(CONFIGMAP, body)
@@ -87,7 +87,7 @@ class SessionStore:
 
     async def _reread(self) -> None:
         """Read the record again after a conflict. Raises TakenOver when a newer server wrote it."""
-        live = await self._context.kube.get(CONFIGMAP, recoveryrecord.name_of(self._job), names.SYSTEM)
+        live = await self._context.kube.get(CONFIGMAP, recoveryrecord.name_of(self._job), self._context.namespace)
         self._stored = live
         if live is None:
             return
