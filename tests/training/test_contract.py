@@ -36,6 +36,7 @@ from agents.training.worker import buffers, repair
 from agents.training.worker.buckets import Buckets, agreed
 from agents.training.worker.control import Control
 from agents.training.worker.encoding import decode, described, encode
+from agents.training.worker.proof import Proof
 from agents.training.worker.protect import _Session
 from agents.training.worker.protected import Protected
 from agents.training.worker.randomness import Randomness
@@ -425,6 +426,7 @@ def test_a_rank_has_the_order_of_buckets_before_it_enters_the_function(monkeypat
     session.loaders = types.SimpleNamespace(records={})  # type: ignore[assignment]
     ours, theirs = socket.socketpair()
     session.control = Control(ours)
+    session.proof = Proof(session.control.send)
     plan = {"donors": {"1": 0}, "step": 5}
     with pytest.raises(bt.Interrupted, match="orders/0"):
         session._hand_over(plan, 2)

@@ -20,10 +20,13 @@ from agents.training.tolerance.coordinator_commands import (
     JoinGeneration,
     Leave,
     OperatorMessage,
+    SetPace,
     StartRank,
 )
 from agents.training.tolerance.members import Limits, Recovery, RunningRank
+from agents.training.tolerance.pace import Costs
 from agents.training.tolerance.rendezvous import Answer, Rendezvous
+from agents.training.tolerance.witness import Held
 from agents.training.values import join, split
 
 NAMED = 20
@@ -134,6 +137,8 @@ class CoordinatorHost:
             case "ready":
                 done, shard = int(message["done"]), message["shard"]
                 named, loads = None if shard is None else str(shard), bool(message.get("checkpoints"))
+                kept = frozenset(int(step) for step in message.get("kept", ()))
+                coordinator.keeps(rank, incarnation, kept, int(message.get("proven", -1)))
                 return self._carry_out(coordinator.ready(rank, incarnation, generation, done, named, now, loads))
             case "prepared":
                 return self._carry_out(coordinator.prepared(rank, incarnation, generation, int(message["step"]), now))
@@ -142,6 +147,8 @@ class CoordinatorHost:
                 done, shard = int(message["done"]), str(message["shard"])
                 divides = message.get("divides")
                 return self._carry_out(coordinator.sampled(rank, incarnation, generation, done, shard, sums, divides))
+            case "digest":
+                return self._digest(rank, incarnation, generation, message, now)
             case "shard":
                 coordinator.named(rank, incarnation, str(message["shard"]))
             case "offered":
@@ -165,6 +172,12 @@ class CoordinatorHost:
             case "leaving":
                 return self._carry_out(coordinator.left(rank, incarnation, int(message.get("code", 1)), now))
         return []
+
+    def _digest(self, rank: int, incarnation: int, generation: int, message: Message, now: float) -> list[Outgoing]:
+        done, shard, whole = int(message["done"]), str(message["shard"]), message.get("whole")
+        held = Held(int(message["weights"]), None if whole is None else int(whole))
+        costs = Costs(*(float(seconds) for seconds in message["costs"]))
+        return self._carry_out(self.coordinator.digested(rank, incarnation, generation, done, shard, held, costs, now))
 
     def _progress(self, message: Message, now: float) -> list[Outgoing]:
         commands: list[CoordinatorCommand] = []
@@ -230,7 +243,7 @@ class CoordinatorHost:
                     if active:
                         order["active"] = active
                     out += [self._to(rank, order) for rank in ranks]
-                case GenerationPlan(generation, step, donors, checkpoint):
+                case GenerationPlan(generation, step, donors, checkpoint, back):
                     # ranks of a smaller job are numbered without gaps
                     number = {rank: index for index, rank in enumerate(members)}
                     plan = {
@@ -239,9 +252,13 @@ class CoordinatorHost:
                         "step": step,
                         "donors": {str(number[receiver]): number[donor] for receiver, donor in donors.items()},
                         "checkpoint": checkpoint,
+                        "back": back,
+                        "pace": self._pace(),
                         "sharded": len({one.shard for one in members.values()}) > 1,
                     }
                     out += [self._to(rank, plan) for rank in members]
+                case SetPace():
+                    out += [self._to(rank, {"t": "pace", "pace": self._pace()}) for rank in members]
                 case Commit(generation, ranks, go):
                     out += [self._to(rank, {"t": "commit", "gen": generation, "go": go}) for rank in ranks]
                 case AskCheckpoint(generation):
@@ -256,6 +273,11 @@ class CoordinatorHost:
                 case EndJob():
                     self.ended = command
         return out
+
+    def _pace(self) -> list[int]:
+        """Steps between comparisons and between copies, and the newest proven step."""
+        pace = self.coordinator.pace
+        return [pace.compare, pace.keep, self.coordinator.witness.newest]
 
     def _recovered(self) -> None:
         recovery = self.coordinator.recovery

@@ -108,6 +108,14 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--checkpoint-listen", metavar="H:P", default="", help="keep copies of another host in memory")
     found.add_argument("--checkpoint-peer", metavar="H:P", default="", help="the host that keeps copies of this one")
     found.add_argument("--checkpoint-secret", metavar="FILE", default="", help="a secret that these hosts know")
+    found.add_argument(
+        "--compare",
+        metavar="auto|N|off",
+        type=_compare,
+        default=0,
+        help="find chips that compute wrong: copies compare their weights, every N steps or so often that it costs at "
+        "most 1 %% of the time (auto); a rank that differs is replaced, and training goes back to a proven step",
+    )
     found.add_argument("--quiet-limit", metavar="S", type=float, default=10.0, help="idle without a step: a hang (10)")
     found.add_argument("--busy-limit", metavar="S", type=float, default=600.0, help="at work without a step (600)")
     found.add_argument("script", metavar="SCRIPT", help="the script of the user, with a function under protect()")
@@ -268,6 +276,7 @@ def _agent(options: argparse.Namespace) -> int:
             least=options.least,
             shrink=options.shrink_after if options.least else Limits.shrink,
             elected=bool(options.addresses),
+            proof=options.compare,
         )
         return CoordinatorHost(places, limits, report, record, *(one.turn for one in orders))
 
@@ -348,6 +357,13 @@ def _checkpoints(options: argparse.Namespace) -> dict[str, str]:
         "secret": options.checkpoint_secret,
     }
     return {"BELAY_CHECKPOINTS": json.dumps(found)}
+
+
+def _compare(text: str) -> int:
+    """``auto`` (0), ``off`` (-1) or a number of steps, for argparse."""
+    if text in ("auto", "off"):
+        return 0 if text == "auto" else -1
+    return _number(1, 1_000_000)(text)
 
 
 def _range(text: str) -> tuple[int, int]:

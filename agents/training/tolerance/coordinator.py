@@ -14,10 +14,10 @@ from agents.training.tolerance.coordinator_commands import (
 )
 from agents.training.tolerance.donors import ranks_text, shard_text
 from agents.training.tolerance.members import Phase, RankStatus
-from agents.training.tolerance.nodes import Nodes
+from agents.training.tolerance.results import Results
 
 
-class Coordinator(Nodes):
+class Coordinator(Results):
     """The coordinator of one job as a state machine."""
 
     def ranks_lost(self, lost: Iterable[tuple[int, int, str]], now: float) -> list[CoordinatorCommand]:
@@ -186,6 +186,7 @@ class Coordinator(Nodes):
         self._unentered.discard(rank)
         if not self._unentered:
             self._planned_at = None
+            self._back = False
             self._progress_at = now
             if self.recovery:
                 self.recovery.entered = now
@@ -269,7 +270,7 @@ class Coordinator(Nodes):
             return []
         if self.generation == 0:
             return self._await_nodes(now)
-        commands: list[CoordinatorCommand] = []
+        commands = self._paced()
         if self._broken_at is not None and now - self._broken_at >= self._settle():
             self._broken += 1
             if self._broken > self.limits.deaths:

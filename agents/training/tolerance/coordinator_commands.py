@@ -48,6 +48,8 @@ class GenerationPlan:
     step: int
     donors: dict[int, int]
     checkpoint: bool = False
+    back: bool = False
+    """Whether ranks take the copies of that step that they have kept: what they computed since is wrong."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,16 @@ class Leave:
 
 
 @dataclass(frozen=True)
+class SetPace:
+    """How often ranks compare what they hold and keep a copy (`pace.Pace`); ``proven``: the newest step after which all
+    copies were equal."""
+
+    compare: int
+    keep: int
+    proven: int
+
+
+@dataclass(frozen=True)
 class EndJob:
     """End the job: 0 done, 1 the script failed or a rank was lost at the end, 2 the state is lost."""
 
@@ -92,5 +104,14 @@ class OperatorMessage:
 
 
 CoordinatorCommand = (
-    StartRank | EndRank | JoinGeneration | GenerationPlan | AskCheckpoint | Commit | Leave | EndJob | OperatorMessage
+    StartRank
+    | EndRank
+    | JoinGeneration
+    | GenerationPlan
+    | AskCheckpoint
+    | Commit
+    | Leave
+    | SetPace
+    | EndJob
+    | OperatorMessage
 )

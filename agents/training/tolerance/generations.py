@@ -23,6 +23,8 @@ from agents.training.tolerance.coordinator_commands import (
 )
 from agents.training.tolerance.donors import donors, ranks_text, shard_text
 from agents.training.tolerance.members import Limits, Phase, RankStatus, Recovery, RunningRank
+from agents.training.tolerance.pace import Costs, Pace
+from agents.training.tolerance.witness import Witness
 
 
 @dataclass
@@ -75,6 +77,16 @@ class Generations:
         self._hangs = 0
         self._samples: dict[tuple[int, str], tuple[int, dict[str, int]]] = {}
         """Finished steps and shard → the first rank that said what it holds, and its checksums."""
+        self.witness = Witness()
+        self.pace = Pace(self.limits.proof, self.limits.proof)
+        """How often ranks compare what they hold."""
+        self._costs: dict[int, Costs] = {}
+        """Rank → what that costs."""
+        self._back = False
+        """Whether the next plan goes back to a proven step, until all ranks have entered at it."""
+        self._lies = 0
+        self._furthest = -1
+        """Wrong results since the furthest proven step."""
         self._alone_at: float | None = None
         self._told_alone = False
         """Whether it was said which shards have no copy."""
@@ -95,6 +107,7 @@ class Generations:
     def _start(self, member: RankStatus, now: float) -> StartRank:
         member.incarnation += 1
         member.phase, member.done, member.offers, member.patience = Phase.STARTING, -1, None, 0.0
+        member.kept = frozenset()
         member.deadline = now + self.limits.start
         return StartRank(member.node, member.rank, member.incarnation, self.generation, self._active())
 
@@ -116,6 +129,7 @@ class Generations:
     def _forget(member: RankStatus) -> None:
         """Forget a lost process; its late messages are recognised by their incarnation."""
         member.phase, member.done, member.offers, member.patience = Phase.ABSENT, -1, None, 0.0
+        member.kept = frozenset()
 
     def _begin(
         self, cause: str, now: float, ranks: Iterable[int] = (), explained: bool = True
@@ -127,6 +141,7 @@ class Generations:
         self._broken_at = self._finishing_at = self._planned_at = None
         self._asked = self._stepped_on = False
         self._samples.clear()
+        self.witness.begin()
         if self.recovery is None or self.recovery.entered is not None:
             self.recovery = Recovery(cause, now)
         else:
@@ -166,6 +181,8 @@ class Generations:
         return [Commit(self.generation, tuple(one.rank for one in waiting), go)]
 
     def _decide(self, now: float) -> list[CoordinatorCommand]:
+        if self._back:
+            return self._go_back(now)
         held: dict[str, set[int]] = {}
         for member in self.members.values():
             held.setdefault(member.shard, set()).update({member.done} - {-1})
@@ -180,6 +197,23 @@ class Generations:
         step = max(common)
         holders = {one.rank for one in self.members.values() if one.done == step}
         return self._plan(GenerationPlan(self.generation, step, donors(self.members.values(), holders)), now)
+
+    def _go_back(self, now: float) -> list[CoordinatorCommand]:
+        """Begin at the newest proven step of which every shard was kept: what was computed since is wrong."""
+        kept: dict[str, set[int]] = {}
+        for member in self.members.values():
+            kept.setdefault(member.shard, set()).update(member.kept)
+        steps = set.intersection(*kept.values()) & set(self.witness.proven)
+        if not steps:
+            text = f"a wrong result may be part of the weights: {self.recovery.cause if self.recovery else ''}"
+            return self._end(
+                2, f"{text}; ranks have kept no copy of a proven step (host memory), start from a checkpoint"
+            )
+        step = max(steps)
+        self.witness.back(step)
+        holders = {one.rank for one in self.members.values() if step in one.kept}
+        found = donors(self.members.values(), holders)
+        return self._plan(GenerationPlan(self.generation, step, found, back=True), now)
 
     def _load(self, now: float) -> list[CoordinatorCommand]:
         """Begin at the newest step of which every shard has a checkpoint; ranks that lack it get it from a copy."""
@@ -213,7 +247,7 @@ class Generations:
 
     def _plan(self, plan: GenerationPlan, now: float) -> list[CoordinatorCommand]:
         self._planned_at = now
-        self._highest = max(self._highest, 0) if not plan.checkpoint else plan.step
+        self._highest = plan.step if plan.checkpoint or plan.back else max(self._highest, 0)
         if self.recovery:
             self.recovery.planned, self.recovery.step = now, plan.step
         for member in self.members.values():

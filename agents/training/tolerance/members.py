@@ -43,6 +43,10 @@ class Limits:
     """Hangs in a row, without a finished step between them, that end the job."""
     failures: int = 3
     """Exceptions of the script in a row, without a finished step between them, that end the job."""
+    proof: int = 0
+    """Steps from one comparison of copies to the next; 0: as many as cost at most 1 %, -1: they are not compared."""
+    lies: int = 5
+    """Wrong results in a row, without a newly proven step between them, that end the job."""
     deaths: int = 50
     """Faults in a row, without a finished step between them, that end the job."""
 
@@ -79,6 +83,8 @@ class RankStatus:
     """Where it was when no step was finished for a while; continues "rank 3 is"."""
     prepared: int = -1
     """The step whose update it is ready to make, gradients complete, and has not begun; -1: none."""
+    kept: frozenset[int] = frozenset()
+    """Finished steps of which it has kept a copy of its state."""
     patience: float = 0.0
     """When it is given up although no other rank has been found to hold its state; 0 where it need not be freed."""
 

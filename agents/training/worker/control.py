@@ -55,6 +55,8 @@ class Control:
         """Generation → its ranks, where these are not all of the job."""
         self.assignment: Message | None = None
         self.plan: Message | None = None
+        self.pace: list[int] = [0, 0, -1]
+        """Steps between comparisons of what ranks hold, and between copies of it; the newest proven step."""
         self.idle_until = 0.0
         """Until when the script waits on purpose (``run.idle``), by the monotonic clock."""
         self.explained = True
@@ -258,6 +260,9 @@ class Control:
         with self._changed:
             if kind == "plan":
                 self.plan = message
+                self.pace = message.get("pace", self.pace)
+            elif kind == "pace":
+                self.pace = message["pace"]
             elif kind == "commit":
                 self.commit = message
             elif kind == "leave":

@@ -25,6 +25,7 @@ from agents.training.worker.interruption import Interrupted, TrainingError
 from agents.training.worker.loaders import Loaders
 from agents.training.worker.periodic import PeriodicCheckpoints
 from agents.training.worker.process import CurrentRank, current
+from agents.training.worker.proof import Proof
 from agents.training.worker.protected import Checkpoint, Protected
 from agents.training.worker.randomness import Randomness
 from agents.training.worker.run import Run
@@ -133,6 +134,7 @@ class _Session:
         self.entries = 0
         self._sampled = 0
         """Generation whose state was compared with that of copies."""
+        self.proof = Proof(self.control.send)
         self._shown = False
         """Whether the traceback of lost links that nothing explained was shown."""
         self.sharded = False
@@ -170,6 +172,8 @@ class _Session:
                 self.control.check(generation)
                 if self.periodic is not None:
                     self.periodic.flush()
+                if self.protected is not None and self.member.world > 1:
+                    self.proof.finished(self.protected, self.control.pace, generation)
                 self.control.send("finished", gen=generation, done=self.protected.done if self.protected else 0)
                 self.control.wait_leave(generation)
                 return result
@@ -196,6 +200,8 @@ class _Session:
             done=protected.done if protected and protected.whole else -1,
             shard=protected.shard() if protected else None,
             checkpoints=self.checkpoint is not None,
+            kept=self.proof.steps(),
+            proven=self.control.pace[2],
         )
         plan = control.wait_plan(generation)
         while plan.get("ask"):
@@ -228,6 +234,8 @@ class _Session:
             found: list[Any] = [None] * self.world
             dist.all_gather_object(found, self.buckets.orders or left)
             self.buckets.orders = agreed(found, me)
+        if plan.get("back") and me not in donors:
+            self.loaders.records = self.proof.loaders(step)
         if me in donors.values():
             self._store_set(generation, f"orders/{me}", json.dumps(self.buckets.orders).encode())
             self._store_set(generation, f"loaders/{me}", json.dumps(self.loaders.records).encode())
@@ -241,6 +249,9 @@ class _Session:
     def _finished_step(self) -> None:
         self.buckets.finished()
         self.loaders.finished()
+        if self.member.world > 1:
+            assert self.protected is not None
+            self.proof.updated(self.protected, self.control.pace, self.loaders.records, self.control.joined)
         if self._sampled != self.control.joined and self.member.world > 1:
             # once an entry, after its first update: copies that differ would be mixed by a repair
             self._sampled = self.control.joined
@@ -253,7 +264,8 @@ class _Session:
         """Protect what the function has made in this entry; it takes over the state of the last entry's objects."""
         before, self.protected = self.protected, made
         donors = {int(receiver) for receiver in plan["donors"]}
-        if before is not None and before.whole and not plan.get("checkpoint") and self.rank not in donors:
+        replaced = plan.get("checkpoint") or plan.get("back") or self.rank in donors
+        if before is not None and before.whole and not replaced:
             made.restore(*before.capture())
         self.control.send("shard", gen=generation, shard=made.shard())
         self._prepare(plan, made, generation)
@@ -294,12 +306,16 @@ class _Session:
         if plan.get("checkpoint") and me not in donors:
             protected.whole = False
             self._load(step)
+        if plan.get("back") and me not in donors:
+            protected.whole = False
+            self.proof.back(protected, step)
         for receiver, donor in sorted(donors.items()):
             if donor == me:
                 repair.send_state(protected, receiver, step)
             elif receiver == me:
                 repair.receive_state(protected, donor, step)
         protected.done, protected.whole = step, True
+        self.proof.enter(step)
         self._keep_orders()
 
     def _keep_orders(self) -> None:

@@ -177,6 +177,17 @@ class Protected:
         for model in self.models.values():
             yield from shards.parameters(model)
 
+    def weights(self) -> list[torch.Tensor]:
+        """The shards of all parameters, which copies hold alike."""
+        return [_local(parameter.detach()) for parameter in self.parameters()]
+
+    def alike(self) -> tuple[str, list[torch.Tensor]]:
+        """All that copies hold alike, as text and tensors: weights, and the state of optimizers and the rest. Buffers
+        may be each rank's own (BatchNorm)."""
+        tensors = self.weights()
+        found = {name: encode(value.state_dict(), tensors, name) for name, value in self.stateful.items()}
+        return json.dumps(found, sort_keys=True), tensors
+
     def drop_gradients(self) -> None:
         """Drop half-reduced gradients, and views of buckets that an old group may still write to."""
         for parameter in self.parameters():
