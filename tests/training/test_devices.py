@@ -23,7 +23,7 @@ from torch.distributed import distributed_c10d as c10d
 from agents.training.native import devices
 from agents.training.native.nccl import Nccl
 from agents.training.native.npu import Npu
-from agents.training.worker.protect import _is_link_failure
+from agents.training.worker.link_failures import is_link_failure
 from agents.training.worker.protected import Protected
 from agents.training.worker.randomness import Randomness
 from agents.training.worker.run import Run
@@ -180,8 +180,8 @@ def test_cpu_has_no_file_and_a_missing_torch_npu_is_named(monkeypatch: pytest.Mo
 
 def test_what_a_stopped_device_raises_is_explained_by_the_fault() -> None:
     groups: Any = None  # neither is asked for its group
-    assert _is_link_failure(RuntimeError("FORCE STOP, error code is 107019"), groups, 0)
-    assert not _is_link_failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), groups, 0)
+    assert is_link_failure(RuntimeError("FORCE STOP, error code is 107019"), groups, 0)
+    assert not is_link_failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), groups, 0)
 
 
 def test_state_does_not_change_when_the_generation_ends_while_its_collectives_are_awaited() -> None:

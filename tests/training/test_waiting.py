@@ -19,7 +19,7 @@ except ImportError:
 from agents.training.tolerance.coordinator import Coordinator
 from agents.training.tolerance.coordinator_commands import EndJob, JoinGeneration, OperatorMessage
 from agents.training.worker import waiting
-from agents.training.worker.protect import _is_link_failure, _raised_by_a_library
+from agents.training.worker.link_failures import _raised_by_a_library, is_link_failure
 from tests.training.test_coordinator import training
 
 
@@ -103,7 +103,7 @@ def raises(text: str) -> None:
     ],
 )
 def test_class_and_origin_of_an_error_decide(call: Callable[[], object], broken: bool, expected: bool) -> None:
-    assert _is_link_failure(caught(call), Links(broken), 1) is expected  # type: ignore[arg-type]
+    assert is_link_failure(caught(call), Links(broken), 1) is expected  # type: ignore[arg-type]
 
 
 def raises_class(kind: type[Exception]) -> None:

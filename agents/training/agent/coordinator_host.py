@@ -25,6 +25,7 @@ from agents.training.tolerance.coordinator_commands import (
 )
 from agents.training.tolerance.members import Limits, Recovery, RunningRank
 from agents.training.tolerance.pace import Costs
+from agents.training.tolerance.recomputed import Computed
 from agents.training.tolerance.rendezvous import Answer, Rendezvous
 from agents.training.tolerance.witness import Held
 from agents.training.values import join, split
@@ -149,6 +150,10 @@ class CoordinatorHost:
                 return self._carry_out(coordinator.sampled(rank, incarnation, generation, done, shard, sums, divides))
             case "digest":
                 return self._digest(rank, incarnation, generation, message, now)
+            case "recomputed":
+                computed = Computed(*(int(message[name]) for name in ("weights", "own", "other", "found")))
+                done = int(message["done"])
+                return self._carry_out(coordinator.recomputed(rank, incarnation, generation, done, computed, now))
             case "shard":
                 coordinator.named(rank, incarnation, str(message["shard"]))
             case "offered":
@@ -275,9 +280,11 @@ class CoordinatorHost:
         return out
 
     def _pace(self) -> list[int]:
-        """Steps between comparisons and between copies, and the newest proven step."""
+        """Steps between comparisons and between copies, and the newest proven step; steps between those in which ranks
+        compute for each other, and how often one of these was undecided."""
         pace = self.coordinator.pace
-        return [pace.compare, pace.keep, self.coordinator.witness.newest]
+        coordinator = self.coordinator
+        return [pace.compare, pace.keep, coordinator.witness.newest, pace.check, coordinator.recomputes.attempts]
 
     def _recovered(self) -> None:
         recovery = self.coordinator.recovery

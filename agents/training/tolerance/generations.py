@@ -23,7 +23,8 @@ from agents.training.tolerance.coordinator_commands import (
 )
 from agents.training.tolerance.donors import donors, ranks_text, shard_text
 from agents.training.tolerance.members import Limits, Phase, RankStatus, Recovery, RunningRank
-from agents.training.tolerance.pace import Costs, Pace
+from agents.training.tolerance.pace import Costs, given
+from agents.training.tolerance.recomputed import Recomputed
 from agents.training.tolerance.witness import Witness
 
 
@@ -78,7 +79,8 @@ class Generations:
         self._samples: dict[tuple[int, str], tuple[int, dict[str, int]]] = {}
         """Finished steps and shard → the first rank that said what it holds, and its checksums."""
         self.witness = Witness()
-        self.pace = Pace(self.limits.proof, self.limits.proof)
+        self.recomputes = Recomputed()
+        self.pace = given(self.limits.proof)
         """How often ranks compare what they hold."""
         self._costs: dict[int, Costs] = {}
         """Rank → what that costs."""
@@ -142,6 +144,7 @@ class Generations:
         self._asked = self._stepped_on = False
         self._samples.clear()
         self.witness.begin()
+        self.recomputes.begin()
         if self.recovery is None or self.recovery.entered is not None:
             self.recovery = Recovery(cause, now)
         else:

@@ -7,10 +7,13 @@ have entered what the others have added. Ranks keep a copy of their state at pro
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agents.training.tolerance.coordinator_commands import CoordinatorCommand, OperatorMessage, SetPace
 from agents.training.tolerance.donors import ranks_text
 from agents.training.tolerance.nodes import Nodes
-from agents.training.tolerance.pace import Costs, Pace, pace
+from agents.training.tolerance.pace import Costs, given, pace
+from agents.training.tolerance.recomputed import Computed
 from agents.training.tolerance.witness import Held, Outcome, Verdict
 
 UNDECIDED = 3
@@ -41,6 +44,35 @@ class Results(Nodes):
         verdict = self.witness.answer(rank, done, shard, held, self.members)
         return [] if verdict is None else self._judged(verdict, now)
 
+    def recomputed(
+        self, rank: int, incarnation: int, generation: int, done: int, computed: Computed, now: float
+    ) -> list[CoordinatorCommand]:
+        """What a rank computed for its own share of a step, and for that of another rank."""
+        member = self.members[rank]
+        if member.incarnation != incarnation or generation != self.generation or self.ended:
+            return []
+        verdict = self.recomputes.answer(rank, done, computed, self.members)
+        if verdict is None:
+            return []
+        match verdict.outcome:
+            case Outcome.NEVER_EQUAL:
+                self.pace = replace(self.pace, check=0)
+                text = (
+                    f"{ranks_text(verdict.suspects)} computed other gradients from the same weights and data in step "
+                    f"{done}, the first that was compared: gradients are not recomputed (other processors or "
+                    "libraries, sums in no fixed order, data that does not follow from step and share)"
+                )
+                return [OperatorMessage(text), self._set_pace()]
+            case Outcome.UNDECIDED:
+                return self._undecided(verdict, f"in step {done} the gradients of", now)
+            case Outcome.WRONG:
+                text = f"in step {done} its gradients are not those that another rank, or it the second time, computed"
+                return self._convict(verdict.liars, text, True, now)
+        if verdict.liars:
+            text = f"in step {done} its gradients were not those that all have now that it was done again"
+            return self._convict(verdict.liars, text, False, now)
+        return self._unknown(verdict, f"in step {done}")
+
     def keeps(self, rank: int, incarnation: int, kept: frozenset[int], proven: int) -> None:
         """The steps of which a rank has kept a copy, and the newest that it knows to be proven."""
         member = self.members[rank]
@@ -52,7 +84,7 @@ class Results(Nodes):
         after = f"after step {verdict.done - 1}"
         match verdict.outcome:
             case Outcome.NEVER_EQUAL:
-                self.pace = Pace(-1, -1)
+                self.pace = given(-1)
                 text = (
                     f"{ranks_text(verdict.suspects)} hold copies, but differ {after}, the first that was compared: "
                     "results are not compared (copies must be equal: see the rules in docs/train.md)"
@@ -71,7 +103,16 @@ class Results(Nodes):
         if verdict.liars:
             text = f"{after} {_its(verdict.liars)} state was not the one that all have now that it was done again"
             commands += self._convict(verdict.liars, text, False, now)
-        return commands
+        return commands + self._unknown(verdict, after)
+
+    @staticmethod
+    def _unknown(verdict: Verdict, after: str) -> list[CoordinatorCommand]:
+        """Say that a doubt stays one, although all is equal now that the step was done again."""
+        if verdict.liars or not verdict.suspects:
+            return []
+        return [
+            OperatorMessage(f"{ranks_text(verdict.suspects)} agree {after} now; which of them was wrong is not known")
+        ]
 
     def _convict(self, liars: tuple[int, ...], text: str, back: bool, now: float) -> list[CoordinatorCommand]:
         found = [self.members[rank] for rank in liars if rank in self.members]
@@ -123,9 +164,10 @@ class Results(Nodes):
         costs = [self._costs[rank] for rank in self.members]
         wanted = pace(costs, self.median, len(costs))
         if wanted.compare <= self.pace.compare and wanted.compare * SLOWER > self.pace.compare > 0:
-            wanted = Pace(self.pace.compare, max(wanted.keep, self.pace.compare))
+            wanted = replace(wanted, compare=self.pace.compare, keep=max(wanted.keep, self.pace.compare))
         if wanted.keep <= self.pace.keep and wanted.keep * SLOWER > self.pace.keep > 0:
-            wanted = Pace(wanted.compare, max(self.pace.keep, wanted.compare))
+            wanted = replace(wanted, keep=max(self.pace.keep, wanted.compare))
+        wanted = replace(wanted, check=self.pace.check)
         if wanted == self.pace:
             return []
         self.pace = wanted

@@ -50,7 +50,8 @@ class Outcome(StrEnum):
 @dataclass(frozen=True)
 class Verdict:
     """``liars``: ranks that are convicted, ``agreed`` the number of answers that speak against each;
-    ``suspects``: ranks that differ without a majority. ``attempts``: how often this step was undecided."""
+    ``suspects``: ranks that differ, or differed before, without a majority. ``attempts``: how often this step was
+    undecided."""
 
     outcome: Outcome
     done: int
@@ -132,7 +133,7 @@ class Witness:
         outcome = Outcome.PROVEN if proven else Outcome.EQUAL
         if not wrong or len(wrong) == len(earlier):
             # a wrong gradient has entered what every rank has added, or the fault does not show in what is compared
-            return Verdict(outcome, done)
+            return Verdict(outcome, done, suspects=tuple(sorted(earlier)))
         return Verdict(outcome, done, tuple(sorted(wrong)), len(answers) + len(earlier) - len(wrong))
 
     def _differs(self, done: int, different: list[dict[int, Held]]) -> Verdict:

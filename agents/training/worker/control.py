@@ -55,8 +55,9 @@ class Control:
         """Generation → its ranks, where these are not all of the job."""
         self.assignment: Message | None = None
         self.plan: Message | None = None
-        self.pace: list[int] = [0, 0, -1]
-        """Steps between comparisons of what ranks hold, and between copies of it; the newest proven step."""
+        self.pace: list[int] = [0, 0, -1, 0, 0]
+        """Steps between comparisons of what ranks hold, and between copies of it; the newest proven step; steps between
+        those in which ranks compute for each other, and how often one of these was undecided."""
         self.idle_until = 0.0
         """Until when the script waits on purpose (``run.idle``), by the monotonic clock."""
         self.explained = True

@@ -62,7 +62,7 @@ class Proof:
     def updated(self, protected: Protected, pace: list[int], loaders: Records, generation: int) -> None:
         """An update was made: compare and keep what is due."""
         before, self._last = self._last, protected.done
-        compare, keep, proven = pace
+        compare, keep, proven, *_ = pace
         if compare < 0:
             return
         first = not before or (proven < 0 and self._compared < 0)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import json
 import os
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,12 +21,14 @@ from agents.training.worker import repair
 from agents.training.worker.buckets import Buckets, agreed
 from agents.training.worker.groups import Groups, accelerator, devices
 from agents.training.worker.interruption import Interrupted, TrainingError
+from agents.training.worker.link_failures import is_link_failure
 from agents.training.worker.loaders import Loaders
 from agents.training.worker.periodic import PeriodicCheckpoints
 from agents.training.worker.process import CurrentRank, current
 from agents.training.worker.proof import Proof
 from agents.training.worker.protected import Checkpoint, Protected
 from agents.training.worker.randomness import Randomness
+from agents.training.worker.recomputation import Recomputation
 from agents.training.worker.run import Run
 from agents.training.worker.sharing import Shares
 
@@ -166,6 +167,7 @@ class _Session:
                     functools.partial(self._agree, generation),
                     functools.partial(setattr, self.control, "idle_until"),
                     self.shares,
+                    self._recomputation(),
                 )
                 self.control.send("entered", gen=generation)
                 result = body(run)
@@ -223,6 +225,12 @@ class _Session:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self.shares = Shares(shares(active, local, self.member.world)[self.rank], self.world, self.member.world)
         os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.world))
+
+    def _recomputation(self) -> Recomputation | None:
+        """Ranks of a smaller job have no time for the shares of others beside those that they do anyway."""
+        if self.world != self.member.world:
+            return None
+        return Recomputation(self.rank, self.world, lambda: self.control.pace[3:], self.control.send)
 
     def _hand_over(self, plan: Message, generation: int) -> None:
         """Give and take how DDP reduces and where loaders are, before the function is entered: a DDP that it makes
@@ -374,47 +382,10 @@ class _Session:
         """Return once a fault explains the error; raise the error when it is the script's own."""
         if self.control.generation > generation:
             return
-        if isinstance(error, Interrupted) or _is_link_failure(error, self.groups, generation):
+        if isinstance(error, Interrupted) or is_link_failure(error, self.groups, generation):
             self._await_generation(error, generation)
             return
         raise error
-
-
-DEVICE_STOPPED: Final = "error code is 107019"
-"""What any operator raises on an Ascend device whose work was stopped (CANN, ACL_ERROR_RT_DEVICE_TASK_ABORT): a code
-that CANN puts into the text, not a word of it."""
-
-
-def _is_link_failure(error: BaseException, groups: Groups, generation: int) -> bool:
-    """Whether a failed collective caused the error, and not the script: by its class, and by where it comes from.
-
-    Gloo's errors are plain ``RuntimeError`` of C++, like those of any operator; then the sockets of its groups are
-    closed or shut down.
-    """
-    if isinstance(error, dist.DistError) or DEVICE_STOPPED in str(error):
-        return True
-    if type(error) is not RuntimeError or (place := _raised_by_a_library(error)) is None:
-        return False
-    if groups.sockets.broken(generation):
-        return True
-    # collectives of an accelerator have no sockets that can be looked at
-    return groups.device is not None and place.startswith(_COLLECTIVES)
-
-
-_COLLECTIVES = tuple(os.path.join(os.path.dirname(torch.__file__), part) for part in ("distributed", "autograd"))
-
-
-def _raised_by_a_library(error: BaseException) -> str | None:
-    """The file of the innermost line, where that line called C++ that raised the error; None where it has a
-    ``raise``."""
-    trace = error.__traceback__
-    if trace is None:
-        return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    opcode = dis.opname[code.co_code[trace.tb_lasti]]
-    return None if opcode in ("RAISE_VARARGS", "RERAISE") else code.co_filename
 
 
 def _steps(checkpoint: Checkpoint | None) -> list[int]:

@@ -16,6 +16,7 @@ from agents.training.worker.interruption import TrainingError
 from agents.training.worker.periodic import PeriodicCheckpoints
 from agents.training.worker.protected import Protected
 from agents.training.worker.randomness import Randomness
+from agents.training.worker.recomputation import Recomputation
 from agents.training.worker.sharing import Feed, Shares
 
 KEPT_STEPS = 20
@@ -49,6 +50,7 @@ class Run:
         agree: Callable[[int], None] | None = None,
         idle: Callable[[float], None] = lambda _: None,
         shares: Shares | None = None,
+        recomputation: Recomputation | None = None,
     ) -> None:
         self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
         self.generation = generation
@@ -59,6 +61,7 @@ class Run:
         self._agree = agree or (lambda _: self._check())
         self._idle = idle
         self._shares = shares or Shares((rank,), world_size, world_size)
+        self._recomputation = recomputation or Recomputation(rank, 1, lambda: (), lambda *_, **__: None)
         self._durations: deque[int] = deque(maxlen=KEPT_STEPS)
         self._began = self._first = 0
         self._step: int | None = None
@@ -129,6 +132,7 @@ class Run:
             raise TrainingError(
                 "run.batches(loader) in a job with fewer ranks: give a function of the share that makes its loader"
             )
+        self._recomputation.alone = several
         made = {share: loader(share) for share in self._shares.mine} if several else {self.rank: loader}
         feeds = {share: Feed(one) for share, one in made.items()}
         for step in self.steps(n):
@@ -138,8 +142,17 @@ class Run:
     def shares(self, *modules: Any) -> Iterator[int]:
         """Yield the shares of this step's batch that this rank does, of ``run.share_count``: its own, and in a job that
         has lost hosts those of others too. Gradients add up; ``modules``, the model under DDP or FSDP2, reduces them
-        with the last share, and they are then those of the mean over all shares."""
-        return self._shares.each(modules, self._gradients, lambda: self._randomness.begin(self.done))
+        with the last share, and they are then those of the mean over all shares. In few steps the share of another rank
+        comes first, whose gradients are compared with those of that rank and dropped."""
+        step, protected = self.done, self._protected
+        other = self._recomputation.other(step, modules, protected)
+        if other is not None:
+            self._shares.last = False
+            with self._recomputation.computing(other, modules, protected):
+                self._randomness.begin(step)
+                yield other
+        with self._recomputation.own(step, self.generation, protected):
+            yield from self._shares.each(modules, self._gradients, lambda: self._randomness.begin(step))
 
     @property
     def share_count(self) -> int:
@@ -180,6 +193,7 @@ class Run:
         self._protected.done = step + 1
         self._protected.settled()
         self._shares.updated()
+        self._recomputation.updated()
         self._updated = True
         self._finished()
         if self._checkpoints is not None:
