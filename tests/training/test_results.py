@@ -68,7 +68,7 @@ def test_of_two_copies_the_one_is_wrong_whose_answer_changes_when_the_step_is_do
     assert verdict_on(witness, 10, Held(3), Held(3)) == Verdict(Outcome.EQUAL, 10, (1,), 3)
 
 
-def test_nobody_is_convicted_when_neither_first_answer_was_right() -> None:
+def test_no_rank_is_convicted_when_neither_first_answer_was_right() -> None:
     witness = armed(Held(1, 1), Held(1, 1))
     verdict_on(witness, 10, Held(3), Held(4))
     witness.begin()
@@ -83,7 +83,7 @@ def test_copies_that_were_never_equal_are_not_compared() -> None:
 
 
 @given(st.data())
-def test_without_a_fault_nobody_is_convicted(data: st.DataObject) -> None:
+def test_without_a_fault_no_rank_is_convicted(data: st.DataObject) -> None:
     """Whatever order answers come in, whichever are missing, and however often a generation begins in between."""
     ranks = data.draw(st.integers(2, 5))
     shards = [data.draw(st.sampled_from("ab")) for _ in range(ranks)]
@@ -141,7 +141,7 @@ def test_a_chip_that_is_wrong_every_time_is_the_one_that_every_other_contradicts
     found.begin()
     again = checked(found, 250, [0, 11, 20], [20, 1, 10], shift=2)
     assert again is not None and (again.outcome, again.liars) == (Outcome.WRONG, (1,))
-    # of two nobody can say which
+    # of two it cannot be said which
     found = alike(2)
     assert [checked(found, 250, [0, 11], [10, 0]) for _ in range(2)] == [
         Verdict(Outcome.UNDECIDED, 250, suspects=(0, 1), attempts=attempt) for attempt in (1, 2)
