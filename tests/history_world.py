@@ -92,6 +92,10 @@ class HistoryWorld:
         self.jobs[job]["pending"] = {"reason": "NoRoom", "message": "it waits for chips"}
         self._publish_job(job, "Pending")
 
+    def starts(self, job: str) -> None:
+        """The job's pods have their chips and do not run yet."""
+        self._publish_job(job, "Starting")
+
     def finish(self, job: str) -> None:
         """The job ends well, and its pods give their chips back."""
         for pod in list(self.jobs[job]["placement"]):

@@ -13,7 +13,9 @@ from sqlalchemy import create_engine, text
 from engine.errors import InputError
 from engine.serve.records import store as database
 from engine.serve.records.facts import SpanKind
+from engine.serve.records.questions import spans_within
 from engine.serve.records.store import HistoryBounds, HistoryUnavailable, RecordStore
+from engine.serve.records.usage import Window, used
 from tests.history_world import BEGIN, HistoryWorld
 
 LLM = "default/AscendJob/llm"
@@ -354,8 +356,11 @@ def test_held_chip_seconds_are_those_of_the_world(steps: list[tuple[str, int]]) 
     assert store is not None
     with store.reading() as connection:
         rows = connection.execute(text("select chips, begun, ended from spans where kind = 'holds'")).all()
-    server.leave()
     now = round(world.now * 1000)
+    window = Window(round(BEGIN * 1000), now, now)
+    usage = used("user", spans_within(store, window), window)
+    server.leave()
     kept = sum(row.chips * ((row.ended or now) - row.begun) for row in rows) / 1000
     lasting = [(chips, begun, world.now) for chips, begun in world.bound.values()]
     assert kept == sum(chips * (end - begun) for chips, begun, end in (*(one[1:] for one in world.truth), *lasting))
+    assert sum(sums.chips for sums in usage.values()) == pytest.approx(kept)

@@ -196,4 +196,87 @@ def _note(text: str) -> None:
         click.echo(plain(text), err=True)
 
 
-VERBS = (history,)
+@click.command(short_help="Report goodput, losses, recoveries, waits and idle chips of a time.")
+@click.option("--week", is_flag=True, help="The last seven days, which is the default.")
+@click.option("--month", metavar="YYYY-MM", help="A month.")
+@click.option("--since", metavar="TIME", help=_TIMES)
+@click.option("--until", metavar="TIME", help="Likewise. Default: now.")
+@_sources
+@click.option("-o", "--output", type=click.Choice(("table", "json", "yaml")), default="table", show_default=True,
+              help="How to print.")  # fmt: skip
+@fails_clearly
+def report(week: bool, month: str | None, since: str | None, until: str | None, output: str, **sources: Any) -> None:
+    """Report a time: goodput by pool, queue and user, chip-hours lost by cause, MTTR and MTTI, waits by size of job,
+    chips that fail again and again, chips held without running. Recoveries and waits that last count until now.
+
+    Example: belay report --week
+    """
+    from engine.cli import output as show
+    from engine.cli.history_report import show_report
+    from engine.cli.history_source import ask, asked_times
+
+    answer = ask("report", asked_times(*_span(month, since or ("7d" if week else None), until)), **sources)
+    _note(answer.note)
+    if output == "table":
+        show_report(answer.body)
+    else:
+        show.document(answer.body, output)
+
+
+@click.command(short_help="Sum up chip-hours by user, queue, namespace or pool, for chargeback.")
+@click.option("--by", type=click.Choice(("user", "queue", "namespace", "pool")), default="user", show_default=True,
+              help="What each row is.")  # fmt: skip
+@click.option("--month", metavar="YYYY-MM", help="A month. Default: the current one.")
+@click.option("--since", metavar="TIME", help=_TIMES)
+@click.option("--until", metavar="TIME", help="Likewise. Default: now.")
+@_sources
+@click.option("-o", "--output", type=click.Choice(("csv", "table", "json", "yaml")), default="csv", show_default=True,
+              help="How to print.")  # fmt: skip
+@fails_clearly
+def usage(by: str, month: str | None, since: str | None, until: str | None, output: str, **sources: Any) -> None:
+    """Sum up what was used: hours of whole chips and of vNPUs, and chip-hours lost to recoveries.
+
+    A month is one of the local time zone. Example: belay usage --by user --month 2026-11 > november.csv
+    """
+    from engine.cli import output as show
+    from engine.cli.history_source import ask, asked_times
+
+    current = time.strftime("%Y-%m") if since is None else None
+    asked = {"by": by} | asked_times(*_span(month or current, since, until))
+    answer = ask("usage", asked, **sources)
+    rows = answer.body["usage"]
+    columns = (by, "jobs", "chipHours", "vnpuHours", "lostChipHours", "goodput")
+    _note(answer.note)
+    if output == "csv":
+        _csv(rows, columns)
+    elif output == "table":
+        show.table(columns, [[row[column] for column in columns] for row in rows])
+    else:
+        show.document(answer.body, output)
+
+
+def _span(month: str | None, since: str | None, until: str | None) -> tuple[float | None, float | None]:
+    """The time that is asked for: a month, or from one time to another.
+
+    Raises:
+        InputError: both are given, or one cannot be read.
+    """
+    from engine.errors import InputError
+
+    if month is None:
+        return moment(since, "--since"), moment(until, "--until")
+    if since or until:
+        raise InputError("give a month, or --since and --until")
+    try:
+        begin = time.strptime(month, "%Y-%m")
+        after = (begin.tm_year + begin.tm_mon // 12, begin.tm_mon % 12 + 1)
+        first = time.mktime((begin.tm_year, begin.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+        end = time.mktime((*after, 1, 0, 0, 0, 0, 0, -1))
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{month[:40]!r} is not a month", where="--month", hint="Write 2026-11.") from error
+    if first > time.time():
+        raise InputError("this month has not begun", where=f"--month {month}")
+    return first, end
+
+
+VERBS = (history, report, usage)

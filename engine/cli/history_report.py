@@ -1,0 +1,60 @@
+"""The report of a time as text: what a platform engineer reads on Monday."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from engine.cli import output as show
+from engine.cli.ages import length
+
+Rows = Sequence[Mapping[str, Any]]
+_TABLES: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
+    ("by pool", "byPool", ("pool", "jobs", "chipHours", "lostChipHours", "goodput")),
+    ("by queue", "byQueue", ("queue", "jobs", "chipHours", "lostChipHours", "goodput")),
+    ("by user", "byUser", ("user", "jobs", "chipHours", "vnpuHours", "lostChipHours", "goodput")),
+    ("lost, by cause", "lostByCause", ("cause", "recoveries", "lostChipHours")),
+    ("out of service", "outOfService", ("by", "chipHours", "nodeHours")),
+    ("failing again and again", "repeatOffenders", ("node", "chip", "faults", "codes", "last")),
+    ("waits, by chips of the job", "waits",
+     ("chips", "waits", "stillWaiting", "mean", "p50", "p90", "longest", "longestJob")),
+    ("held without running", "idleHeld", ("job", "user", "chips", "state", "seconds", "chipHours", "lasts")),
+)  # fmt: skip
+_TIMES: Final = frozenset({"mean", "p50", "p90", "longest", "seconds"})
+
+
+def show_report(body: Mapping[str, Any]) -> None:
+    """Print a report; sections without rows are left out."""
+    total, recoveries = body["total"], body["recoveries"]
+    show.text(f"{body['since']} to {body['until']}")
+    show.text(
+        f"goodput {_share(total['goodput'])}: {total['chipHours']:.1f} chip-hours held by {total['jobs']} jobs, "
+        f"{total['lostChipHours']:.1f} lost to recoveries"
+    )
+    if recoveries["ended"] or recoveries["underWay"]:
+        show.text(
+            f"{recoveries['ended']} recoveries ended, {recoveries['underWay']} under way; "
+            f"MTTR {_time(recoveries['mttr'])} (p50 {_time(recoveries['p50'])}, p90 {_time(recoveries['p90'])}), "
+            f"MTTI {_time(recoveries['mtti'])}"
+        )
+    for title, key, columns in _TABLES:
+        rows: Rows = body[key]
+        if rows:
+            show.text(f"\n{title}")
+            show.table(columns, [[_cell(column, row[column]) for column in columns] for row in rows])
+
+
+def _cell(column: str, value: Any) -> Any:
+    if column == "goodput":
+        return _share(value)
+    if column in _TIMES:
+        return _time(value)
+    return f"{value:.1f}" if isinstance(value, float) else value
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else length(seconds)
