@@ -41,7 +41,7 @@ class Window(msgspec.Struct, frozen=True):
 
 class UsedChips(msgspec.Struct):
     """Sums of one group, in seconds: chips held whole, vNPUs held, chips that stood still in recoveries, and those of
-    them that nobody held meanwhile, because their pods were being moved.
+    them that were free meanwhile, because the pods were being moved.
     """
 
     chips: float = 0.0
