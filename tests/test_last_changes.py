@@ -18,18 +18,22 @@ from engine.controller.revision_reader import RevisionReader
 from engine.documents import Desired
 from engine.load import load
 from engine.load.cluster import copies_from_git, places_of, with_places
-from engine.model.actions import IsolateChip, IsolateNode
+from engine.model.actions import DeleteObject, IsolateChip, IsolateNode
 from engine.model.causes import Cause
+from engine.model.cluster import Observed
+from engine.model.diagnostics import ObjectKey
 from engine.model.last_changes import LastChange, Place
 from engine.model.plan import Plan
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.replay import recording
+from engine.replay.offline import every_role
 from engine.status import SyncState
 from engine.status.events import events
 from engine.status.sync_status import sync_body
 from engine.store import RevisionRecord
 from engine.wire import lastchanges, sync
+from tests import worlds
 from tests.golden.test_maintenance import isolated, started
 
 ADA = LastChange("a" * 40, "Ada <ada@example.org>")
@@ -104,6 +108,47 @@ def test_an_isolation_has_reason_author_and_end_wherever_it_is_shown() -> None:
             assert part in text, (where, text)
     chip = narrated("chip", "infer-1/2", result, observed)
     assert "2027-01-01T00:00:00Z" in chip and "Grace <grace@example.org>" in chip and "lasers are weak" in chip
+
+
+def test_what_git_declares_no_more_names_its_file_and_the_commit_that_removed_it() -> None:
+    """The place comes from ``belay-sync``, which keeps it while the object is still there."""
+    kept, gone = config_map("kept"), config_map("gone")
+    files = {"desired/kept.yaml": json.dumps(kept).encode(), "desired/gone.yaml": json.dumps(gone).encode()}
+    before = load(files, revision="r1").desired
+    places = places_of(before)
+    assert places["ConfigMap/train/gone"] == Place("desired/gone.yaml", 1)
+    assert places_of(load({}, revision="r2").desired, places) == places, "what was declared stays for a while"
+
+    status = sync_body(SyncState(inventory=keys_of(kept, gone), places=places), plan_of(before), Observed())
+    live = [status, applied(kept), applied(gone)]
+    after = load({"desired/kept.yaml": files["desired/kept.yaml"]}, revision="r2").desired
+    after = dataclasses.replace(after, last_changes={"desired/gone.yaml": GRACE})
+    result = plan(every_role(after), observe(live), worlds.NOW)
+    rows = [*result.actions, *(row.action for row in result.deferred)]
+    (pruned,) = [one for one in rows if isinstance(one, DeleteObject)]
+    assert isinstance(pruned.evidence.cause, Cause)
+    assert pruned.evidence.cause.text == (
+        "ConfigMap/train/gone (no longer declared) at desired/gone.yaml:1@bbbbbbbbbbbb by Grace <grace@example.org>"
+    )
+
+
+def config_map(name: str) -> dict[str, Any]:
+    metadata = {"namespace": "train", "name": name}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
+
+
+def applied(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The object that Belay made of a manifest."""
+    own = {"uid": f"u-{manifest['metadata']['name']}", "labels": {"app.kubernetes.io/managed-by": "belay"}}
+    return manifest | {"metadata": manifest["metadata"] | own}
+
+
+def keys_of(*objects: dict[str, Any]) -> tuple[ObjectKey, ...]:
+    return tuple(ObjectKey("v1", "ConfigMap", "train", one["metadata"]["name"]) for one in objects)
+
+
+def plan_of(desired: Desired) -> Plan:
+    return plan(desired, Observed(), worlds.NOW)
 
 
 def narrated(kind: str, name: str, result: Plan, observed: Any) -> str:

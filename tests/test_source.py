@@ -615,6 +615,27 @@ def test_each_file_has_the_commit_that_last_changed_it_and_its_author(repo: Repo
     assert as_said(fresh) == wanted
 
 
+def test_a_file_that_is_gone_has_the_commit_that_removed_it(repo: Repo, tmp_path: Path) -> None:
+    repo.commit({"desired/a.yaml": "1", "desired/b.yaml": "1", "desired/c.yaml": "1"})
+    s = source(repo, tmp_path)
+    first = s.fetch()
+    git(repo.work, "rm", "-q", "desired/b.yaml")
+    git(repo.work, "mv", "desired/c.yaml", "desired/d.yaml")
+    removed = repo.commit({}, message="gone")
+    later = s.fetch(first.revision)
+    author = "Ada <ada@example.org>"
+    assert {path for path, (commit, _) in as_said(later).items() if commit == removed} == {
+        "desired/b.yaml", "desired/c.yaml", "desired/d.yaml",
+    }  # fmt: skip
+    assert as_said(later)["desired/b.yaml"] == (removed, author)
+
+    back = repo.commit({"desired/b.yaml": "2"})
+    last = s.fetch(later.revision)
+    assert as_said(last)["desired/b.yaml"] == (back, author) and as_said(last)["desired/c.yaml"] == (removed, author)
+    fresh = GitSource(SourceConfig(url=str(repo.bare)), tmp_path / "elsewhere").fetch()
+    assert as_said(fresh) == as_said(last)
+
+
 def test_a_rewritten_branch_names_its_own_commits(repo: Repo, tmp_path: Path) -> None:
     first = repo.commit({"desired/a.yaml": "1"})
     s = source(repo, tmp_path)

@@ -1,6 +1,6 @@
 """Small worlds for the reasons that random clusters seldom or never give: one of each, varied by chance.
 
-The table names the reason with which job j waits at first in each world; whoever follows the way out gets it placed.
+The table names the reason with which job j waits at first in each world; its way out, followed, gets it placed.
 """
 
 from __future__ import annotations

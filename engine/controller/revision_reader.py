@@ -157,7 +157,7 @@ class RevisionReader:
             declared=declared,
             in_force=_in_force(self._loaded, findings, applied if desired.has_git else ""),
             remembered=self._remembered,
-            places=places_of(desired),
+            places=places_of(desired, observed.places),
         )
 
     def _lacks_source(self, observed: Observed, record: RevisionRecord | None) -> StatusCondition | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -31,6 +32,9 @@ _FIELDS: Final = (
     "isolations", "fault_policies", "pools", "layouts", "budgets", "scheduling", "links", "products", "fault_tables",
     "templates", "diagnosis",
 )  # fmt: skip
+
+#: Places of documents that are declared no more, which are kept.
+MAX_FORMER: Final = 100
 
 Objects = Iterable[Mapping[str, Any]]
 
@@ -121,14 +125,26 @@ def _body(obj: Mapping[str, Any]) -> bytes:
     return json.dumps(body).encode()
 
 
-def places_of(desired: Desired) -> dict[str, Place]:
-    """Where Belay's own documents from Git stand, by ``Kind/name``; those first that hold chips and nodes."""
-    found = {
+def places_of(desired: Desired, before: Mapping[str, Place] = MappingProxyType({})) -> dict[str, Place]:
+    """Where documents from Git stand, by ``Kind/name``; those first that hold chips and nodes, manifests last.
+
+    ``before`` are the places of an earlier revision: those of documents that are not declared any more stay for a
+    while, since what they held or made may go only later. Of a manifest only its place is said.
+    """
+    own = {
         f"{item.document.kind}/{item.document.name}": desired.place_of(item.origin)
         for group in _groups(desired)
         for item in group
     }
-    return {name: place for name, place in found.items() if place.commit}
+    manifests = {subject_of(item.key): Place(item.origin.file, item.origin.line) for item in desired.manifests}
+    former = [name for name in before if name not in own and name not in manifests][:MAX_FORMER]
+    from_git = {name: place for name, place in own.items() if place.commit}
+    return from_git | {name: before[name] for name in former} | manifests
+
+
+def subject_of(key: ObjectKey) -> str:
+    """``Kind/namespace/name``, or ``Kind/name``, as causes and places name an object."""
+    return "/".join(part for part in (key.kind, key.namespace, key.name) if part)
 
 
 def with_places(desired: Desired, objects: Objects) -> Desired:

@@ -15,6 +15,7 @@ import msgspec
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
 from engine.model.history import History
+from engine.model.last_changes import Place
 from engine.model.log_evidence import PodEvidence
 from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
 from engine.model.recovery.progress import RecoveryProgress
@@ -356,7 +357,8 @@ class Observed(msgspec.Struct, frozen=True):
     ``reports`` then still holds the last good one if there is any. ``ledger`` maps
     ``node/chip name`` to the pod UID that claimed it; while a ledger cannot be read (``ledger_broken``) nothing may be
     placed, reset or partitioned. ``inventory`` lists what Git applied last
-    (None: none recorded). ``init_params`` are the raw ``init-params`` of the scheduler ConfigMap.
+    (None: none recorded), ``places`` where in Git its documents stood, by ``Kind/name`` or ``Kind/namespace/name``.
+    ``init_params`` are the raw ``init-params`` of the scheduler ConfigMap.
     ``newest_report`` is the newest report time, 0 when there is no report. ``public`` holds the ConfigMaps with public
     faults by ``namespace/name``. ``reserved`` is what shards reserved of the budgets, by limit and scope: time
     (Unix ms), unit, count, shard; while it cannot be read (``reserved_broken``) no disruptive action may run.
@@ -377,6 +379,7 @@ class Observed(msgspec.Struct, frozen=True):
     ledger: dict[str, str] = {}
     ledger_broken: bool = False
     inventory: tuple[ObjectKey, ...] | None = None
+    places: dict[str, Place] = {}
     applied_revision: str = ""
     init_params: dict[str, str] = {}
     diagnostics: tuple[Diagnostic, ...] = ()

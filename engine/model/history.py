@@ -66,7 +66,8 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One chip's memory: ``resets`` are times of recent reset orders, newest last, ``epoch`` the highest ordered.
 
-    ``hardware`` maps a code to the times at which the chip was charged with it.
+    ``hardware`` maps a code to the times at which the chip was charged with it. ``rule`` is the document that isolated
+    it last (``FaultPolicy/…``, ``Isolation/…``), kept beyond the release, which may come later than its cause.
     """
 
     codes: dict[str, CodeMemory] = {}
@@ -79,6 +80,7 @@ class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     recovering: int = 0
     timeline: tuple[tuple[int, str], ...] = ()
     hardware: dict[str, tuple[int, ...]] = {}
+    rule: str = ""
 
 
 class JobFault(msgspec.Struct, frozen=True, order=True, array_like=True):

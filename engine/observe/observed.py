@@ -18,6 +18,7 @@ from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Ob
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS
 from engine.model.history import History, JobMemory, NodeMemory
+from engine.model.last_changes import Place
 from engine.model.log_evidence import PodEvidence
 from engine.model.recovery.progress import RecoveryProgress, progress_of
 from engine.model.refusals import RefusalKey, ServerRefusal
@@ -89,6 +90,7 @@ class Observer:
         self._reserved_broken = False
         self._refusals: dict[str, dict[RefusalKey, ServerRefusal]] = {}
         self._inventory: tuple[ObjectKey, ...] | None = None
+        self._places: dict[str, Place] = {}
         self._applied = ""
         self._init_params: dict[str, str] = {}
         self._findings: dict[ObjectKey, Diagnostic] = {}
@@ -172,6 +174,7 @@ class Observer:
             reserved_broken=self._reserved_broken,
             refusals=self._refusals.get(names.refusals_config_map(shard), {}),
             inventory=self._inventory,
+            places=self._places,
             applied_revision=self._applied,
             init_params=dict(self._init_params),
             diagnostics=self._diagnostics(),
@@ -319,7 +322,7 @@ class Observer:
     def _take_sync(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.name == names.SYNC:
             self._applied = str((obj.get("data") or {}).get(sync.APPLIED, ""))
-            self._inventory = sync.parse_inventory(obj)
+            self._inventory, self._places = sync.parse_inventory(obj), sync.parse_places(obj)
         self._objects[key] = dict(obj)
 
     def _take_scheduler(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
@@ -387,7 +390,7 @@ class Observer:
         elif name == names.BUDGET:
             self._reserved, self._reserved_broken = {}, False
         elif name == names.SYNC:
-            self._applied, self._inventory = "", None
+            self._applied, self._inventory, self._places = "", None, {}
 
     def _physical_pods(self) -> dict[str, Pod]:
         """The pods with their chips by physical name; on Ascend950 annotations use logic ids."""

@@ -46,6 +46,7 @@ from engine.wire.orders import chip_number
 SYNC: Final = "sync"
 GONE: Final = "no longer declared"
 _ISOLATION: Final = "Isolation/"
+_POLICY: Final = "FaultPolicy/"
 
 
 def run(scope: Scope) -> None:
@@ -200,8 +201,7 @@ def _cause_of(scope: Scope, action: AnyAction) -> Cause:
     """The cause that an action's kind and evidence show."""
     evidence = action.evidence
     if isinstance(action, DeleteObject) and action.reason == ActionReason.PRUNED:
-        subject = _subject(action.object_kind, action.namespace, action.name)
-        return Cause(kind=CauseKind.DOCUMENT, subject=subject, detail=GONE, commit=scope.desired.revision)
+        return _gone(scope, _subject(action.object_kind, action.namespace, action.name))
     if isinstance(action, ReleaseChip | ReleaseNode):
         return _of_release(scope, action)
     if isinstance(action, ResetChips | IsolateChip):
@@ -219,10 +219,15 @@ def _cause_of(scope: Scope, action: AnyAction) -> Cause:
 
 
 def _of_release(scope: Scope, action: ReleaseChip | ReleaseNode) -> Cause:
-    """What ended: the Isolations that held before, else the faults in the reports."""
+    """What ended: the Isolations that held before, a policy that judged what is still reported, else the faults in the
+    reports.
+    """
     ended = joined(tuple(_ended(scope, rule) for rule in _isolated_by(scope, action)))
     if ended is not None:
         return ended
+    judged = joined(_judged_otherwise(scope, action)) if isinstance(action, ReleaseChip) else None
+    if judged is not None:
+        return judged
     device = _report(_device_report(action.node), ("clean",))
     if isinstance(action, ReleaseChip):
         return device
@@ -238,8 +243,40 @@ def _isolated_by(scope: Scope, action: ReleaseChip | ReleaseNode) -> tuple[str, 
         return (rule,) if rule.startswith(_ISOLATION) else ()
     before = scope.observed.history.nodes.get(action.node, NodeMemory()).chips
     chips = [before[chip] for chip in map(chip_number, action.chips) if chip in before]
-    rules = [hold.rule for row in chips for hold in row.holds]
+    rules = [rule for row in chips for rule in (row.rule, *(hold.rule for hold in row.holds))]
     return tuple(dict.fromkeys(rule for rule in rules if rule.startswith(_ISOLATION)))
+
+
+def _judged_otherwise(scope: Scope, action: ReleaseChip) -> tuple[Cause, ...]:
+    """The policies that changed: the report still has the faults for which the chips were isolated.
+
+    It is the policy that judged before, changed or gone, else the one that judges now.
+    """
+    view = scope.nodes.get(action.node)
+    before = scope.observed.history.nodes.get(action.node, NodeMemory()).chips
+    found: list[Cause] = []
+    if view is None or view.report is None:
+        return ()
+
+    for chip in map(chip_number, action.chips):
+        if not any(fault.chip == chip and fault.code for fault in view.report.faults):
+            continue
+        row = before.get(chip)
+        for rule in (row.rule if row is not None else "", view.chip_rules.get(chip, "")):
+            if rule.startswith(_POLICY):
+                found.append(_of_policy(scope, view, chip, rule))
+                break
+    return tuple(found)
+
+
+def _of_policy(scope: Scope, view: NodeView, chip: int, rule: str) -> Cause:
+    """A FaultPolicy as it is declared now, with the change of its file; or that it is declared no more."""
+    document, _, part = rule.partition("#")
+    for item in scope.desired.fault_policies:
+        if document == f"{_POLICY}{item.document.name}":
+            codes = ", ".join(view.chip_codes.get(chip, ()))
+            return _document(scope, document, item.origin, codes, rule=part)
+    return _gone(scope, document)
 
 
 def _ended(scope: Scope, rule: str) -> Cause:
@@ -247,7 +284,15 @@ def _ended(scope: Scope, rule: str) -> Cause:
     for item in scope.desired.isolations:
         if rule == f"{_ISOLATION}{item.document.name}":
             return of_document(scope, item)
-    return Cause(kind=CauseKind.DOCUMENT, subject=rule, detail=GONE, commit=scope.desired.revision)
+    return _gone(scope, rule)
+
+
+def _gone(scope: Scope, subject: str) -> Cause:
+    """That a document is declared no more: the file in which it stood, and the commit that took it out of it."""
+    former = scope.observed.places.get(subject)
+    if former is None:
+        return Cause(kind=CauseKind.DOCUMENT, subject=subject, detail=GONE, commit=scope.desired.revision)
+    return _document(scope, subject, Origin(former.file, former.line), GONE)
 
 
 def _of_partition(scope: Scope, action: PartitionChip) -> Cause:

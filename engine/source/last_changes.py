@@ -1,4 +1,4 @@
-"""The commit that last changed each file in force, and its author.
+"""The commit that last changed each file in force, or removed one that is there no more, and its author.
 
 One walk through the history answers for all files, newest commit first: the first commit that gave a path the blob in
 force is the one. That holds across merges too, since the log leaves out parents that brought nothing, and shows what a
@@ -21,6 +21,8 @@ from engine.source.tree import ROOTS
 WALKS: Final = (200, 5000)
 """Commits of a first walk, and of a second where the first left files open. What is older stays without an answer."""
 MAX_AUTHOR: Final = 100
+#: Removed files that a walk names, the newest first.
+MAX_REMOVED: Final = 1000
 _COMMIT: Final = re.compile(rb"^[0-9a-f]{40}([0-9a-f]{24})? ")
 _log = log.get("source")
 
@@ -42,7 +44,8 @@ class LastChanges:
 
     def of(self, objects: ObjectStore, sha: str, files: Mapping[str, str]) -> Mapping[str, LastChange]:
         """The last change of each of a commit's files (path → blob id); files whose change lies too far back, or that
-        the repository cannot answer for, are left out."""
+        the repository cannot answer for, are left out. Files that commits have removed are named by that commit.
+        """
         before, old_files, old = self._known
         if before == sha and old_files == files:
             return old
@@ -51,7 +54,7 @@ class LastChanges:
             follows = bool(before) and objects.has_commit(before) and objects.is_ancestor(before, sha)
             if follows:
                 fresh = self._walk(objects, (f"--max-count={WALKS[-1]}", f"{before}..{sha}"), files)
-                kept = {path: old[path] for path in old if old_files[path] == files.get(path)}
+                kept = {path: old[path] for path in old if old_files.get(path) == files.get(path)}
                 found: Mapping[str, LastChange] = {**kept, **fresh}
             else:
                 found = self._whole_walk(objects, sha, files)
@@ -66,7 +69,7 @@ class LastChanges:
         found: Mapping[str, LastChange] = {}
         for most in WALKS:
             found = self._walk(objects, (f"--max-count={most}", sha), files)
-            if len(found) == len(files):
+            if files.keys() <= found.keys():
                 break
         return found
 
@@ -76,11 +79,14 @@ class LastChanges:
             "--format=tformat:%H %an <%ae>", *span, "--", *(self._prefix + root for root in ROOTS),
         )  # fmt: skip
         found: dict[str, LastChange] = {}
+        removed: dict[str, LastChange] = {}
         for row in _rows(output.data):
             path = row.path.removeprefix(self._prefix)
             if files.get(path) == row.blob:
                 found.setdefault(path, row.change)
-        return found
+            elif path not in files and not row.blob.strip("0") and len(removed) < MAX_REMOVED:
+                removed.setdefault(path, row.change)
+        return removed | found
 
 
 def _rows(data: bytes) -> Iterator[_Written]:

@@ -261,7 +261,7 @@ class GitSource:
             problems=capped(problems),
             committed=snapshot.newest,
             subject=subject,
-            last_changes={path: one for path, one in known.items() if files.get(path) == committed.files[path]},
+            last_changes={path: one for path, one in known.items() if files.get(path) == committed.files.get(path)},
         )
 
     def _accept(self, objects: ObjectStore, sha: str, base: Revision | None) -> Revision:

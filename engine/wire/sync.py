@@ -210,7 +210,9 @@ def _rows(text: object, kind: type[_Row]) -> tuple[_Row, ...]:
 
 
 def parse_places(config_map: Mapping[str, Any]) -> dict[str, Place]:
-    """Where the documents in force stand in Git, by ``Kind/name``; empty if invalid, or of an older version."""
+    """Where the documents in force, and some former ones, stand in Git, by ``Kind/name``; empty if invalid, or of an
+    older version.
+    """
     try:
         return msgspec.json.decode((config_map.get("data") or {}).get(PLACES) or "{}", type=dict[str, Place])
     except (msgspec.DecodeError, RecursionError, TypeError, UnicodeError):

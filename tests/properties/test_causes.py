@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from engine.documents import Desired
@@ -16,6 +17,7 @@ from engine.load.cluster import foreign_documents
 from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
 from engine.model.causes import Cause, CauseKind
+from engine.model.history import History
 from engine.model.plan import Plan
 from engine.observe.observed import observe
 from engine.plan import plan
@@ -123,14 +125,40 @@ def give_back(chance: random.Random, cluster: ReferenceCluster, tree: cases.Tree
     return before
 
 
+def loosen(chance: random.Random, cluster: ReferenceCluster, tree: cases.Tree) -> Moment:
+    """A policy that makes a code a fault, or none, and its change while the code is still reported."""
+    server = cluster.servers[f"node-{chance.randrange(3)}"]
+    stricter = chance.random() < 0.5
+    code, level = ("80E18402", "NotHandleFault") if stricter else ("80C98003", "SeparateNPU")
+    server.faults[chance.randrange(8)] = {code: (int(cluster.now * 1000), level)}
+    cluster.report(server)
+    if stricter:
+        tree["policies/faults.yaml"] = cases._belay("FaultPolicy", "strict", {"levels": {code: "SeparateNPU"}})
+    cluster.push(cases.files_of(tree))
+    cluster.until_quiet()
+    before = at_rest(cluster, tree)
+    if stricter and chance.random() < 0.5:
+        del tree["policies/faults.yaml"]
+    else:
+        levels = {code: "NotHandleFault"}
+        tree["policies/faults.yaml"] = cases._belay("FaultPolicy", "strict", {"levels": levels})
+    return before
+
+
 Trouble = Callable[[random.Random, ReferenceCluster, cases.Tree], Moment | None]
 TROUBLES: tuple[Trouble, ...] = (fault, fault, policy, silence, isolate, commit)
-ENDS: tuple[Trouble, ...] = (heal, give_back)
+ENDS: tuple[Trouble, ...] = (heal, give_back, loosen)
 
 
-def planned(items: list[Json], files: dict[str, bytes], now: float, without: str = "") -> Plan:
+def planned(
+    items: list[Json], files: dict[str, bytes], now: float, without: str = "", history: History | None = None
+) -> Plan:
+    """The plan of a moment; with the ``history`` of a pass whose actions did not come to be."""
     loaded = load(files, revision="c1", cache=_READ, foreign=foreign_documents(items))
-    return plan(_without_document(loaded.desired, without), observe(items), now)
+    seen = observe(items)
+    if history is not None:
+        seen = msgspec.structs.replace(seen, history=history)
+    return plan(_without_document(loaded.desired, without), seen, now)
 
 
 def _without_document(desired: Desired, subject: str) -> Desired:
@@ -203,19 +231,23 @@ def put_back(now: Moment, before: Moment, cause: Cause) -> Moment:
     return now._replace(items=items)
 
 
-@pytest.mark.parametrize("seed", range(6))
+def releases(result: Plan) -> list[act.ReleaseChip | act.ReleaseNode]:
+    return [action for action in result.actions if isinstance(action, act.ReleaseChip | act.ReleaseNode)]
+
+
+@pytest.mark.parametrize("seed", range(12))
 def test_the_cause_of_a_release_put_back_takes_it_out_of_the_plan(seed: int) -> None:
-    before, now = world_with_trouble(random.Random(f"ends/{seed}"), seed, ENDS[seed % 2 :][:1])
-    released = [
-        action
-        for action in planned(now.items, now.files, now.now).actions
-        if isinstance(action, act.ReleaseChip | act.ReleaseNode)
-    ]
+    before, now = world_with_trouble(random.Random(f"ends/{seed}"), seed, ENDS[seed % 3 :][:1])
+    first = planned(now.items, now.files, now.now)
+    released = releases(first)
     assert released
+    second = releases(planned(now.items, now.files, now.now + 10, history=first.history))
+    assert [one.evidence.cause for one in second] == [one.evidence.cause for one in released], "a pass later"
     for action in released:
         cause = action.evidence.cause
         assert isinstance(cause, Cause)
         again = now
+        assert (cause.kind is CauseKind.REPORT) == (ENDS[seed % 3] is heal), cause.text
         for one in (cause, *cause.also):
             again = put_back(again, before, one)
         after = planned(again.items, again.files, again.now)

@@ -302,10 +302,18 @@ def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessme
                 chips=names,
                 level=level,
                 reason=ActionReason.REPORT_CLEAN,
-                message=f"{', '.join(names)} of node {name}: the newest report is clean and no hold covers them",
+                message=f"{', '.join(names)} of node {name}: {_why_released(view, names)}",
                 evidence=fault_rules.evidence("report", (), reports, scope.desired.revision),
             )
         )
+
+
+def _why_released(view: NodeView, names: tuple[str, ...]) -> str:
+    """Why chips come back: nothing is reported any more, or what is reported keeps no chip out any more."""
+    reported = {view.chip(fault.chip) for fault in view.report.faults if fault.code} if view.report else set[str]()
+    if reported.isdisjoint(names):
+        return "the newest report is clean and no hold covers them"
+    return "what the newest report says keeps them out no longer, and no hold covers them"
 
 
 def _shadows(scope: Scope, fault_rules: FaultRules, assessments: Assessments) -> None:

@@ -90,9 +90,17 @@ def _chips(scope: Scope, node: str, names: tuple[str, ...], *, level: str, text:
     for chip in _ids(names):
         row = rows.get(chip, ChipMemory())
         if level or row != ChipMemory():
-            row = msgspec.structs.replace(row, isolated=scope.now_ms if level else 0, level=level)
+            rule = _document(scope, node, chip) if level else row.rule
+            row = msgspec.structs.replace(row, isolated=scope.now_ms if level else 0, level=level, rule=rule)
             rows[chip] = with_entry(row, scope.now_ms, text)
     scope.memory.nodes[node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
+
+
+def _document(scope: Scope, node: str, chip: int) -> str:
+    """The rule of a document that decided about the chip; empty where tables or reports alone did."""
+    view = scope.nodes.get(node)
+    rule = view.chip_rules.get(chip, "") if view is not None else ""
+    return rule if rule.startswith(("FaultPolicy/", "Isolation/")) else ""
 
 
 def _reset(scope: Scope, action: ResetChips) -> None:
