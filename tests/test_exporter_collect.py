@@ -6,11 +6,12 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agents.drivers.base import DriverError
+from agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
 from agents.drivers.dcmi.supervisor import Supervisor
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
@@ -406,6 +407,62 @@ def test_a_chip_that_hangs_is_left_alone_and_others_are_read(library: Path, tmp_
             await supervisor.close()
 
     asyncio.run(asyncio.wait_for(go(), 60))
+
+
+class CountedProcess:
+    """A driver process that remembers its messages; ``hung`` chips do not answer in time."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[int]]] = []
+        self.hung: set[int] = set()
+
+    async def ask(self, call: str, argument: list[Any], *, timeout: float) -> Any:
+        turns = argument if call == "turns" else [argument]
+        phys = [turn[0][1] for turn in turns]
+        self.asked.append((call, phys))
+        await asyncio.sleep(0)
+        if self.hung & set(phys):
+            raise DcmiError(call, TIMED_OUT)
+        answers = [[{"value": request[1]} for request in turn] for turn in turns]
+        return answers if call == "turns" else answers[0]
+
+
+def test_chips_that_are_read_together_are_one_message() -> None:
+    """Utilization is read every second: eight messages a second were most of what an idle exporter cost."""
+    process, now = CountedProcess(), Now()
+    source = DcmiSource(cast(Supervisor, process), now)
+
+    async def round_of(chips: Sequence[int]) -> list[Any]:
+        found = await asyncio.gather(*(source.read(phy, [("utilisations", phy), ("health", phy)]) for phy in chips))
+        return [[reading.value for reading in one] for one in found]
+
+    async def go() -> None:
+        everyone = list(range(8))
+        assert await round_of(everyone) == [[phy, phy] for phy in everyone]
+        assert process.asked == [("turns", everyone)]
+        process.asked.clear()
+        assert await round_of([3]) == [[3, 3]] and process.asked == [("several", [3])]
+
+        process.asked.clear()
+        process.hung = {5}
+        found = await round_of(everyone)
+        assert [row for row in found if row != [None, None]] == [[phy, phy] for phy in everyone if phy != 5]
+        assert process.asked[0] == ("turns", everyone) and len(process.asked) == 9, "each on its own after that"
+        process.asked.clear()
+        await round_of(everyone)
+        assert process.asked == [("turns", [phy for phy in everyone if phy != 5])], "one that hangs rests"
+        now.seconds += 31
+        process.asked.clear()
+        await round_of(everyone)
+        assert sorted(process.asked) == [("several", [5]), ("turns", [0, 1, 2, 3, 4, 6, 7])], "and is asked alone"
+        now.seconds += 61
+        process.hung.clear()
+        assert await round_of(everyone) == [[phy, phy] for phy in everyone]
+        process.asked.clear()
+        await round_of(everyone)
+        assert process.asked == [("turns", everyone)], "all together again"
+
+    asyncio.run(go())
 
 
 def test_configuration_is_followed_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,14 @@ SHARED: Final = "not_displayed_for_multi_pod"
 _PARTS: Final = 3
 
 
+class RuntimeFault(Exception):
+    """A container runtime cannot be asked; the text names the socket, or what it answered, and what to do."""
+
+
+class NotServed(RuntimeFault):
+    """It has no such service."""
+
+
 class Container(msgspec.Struct, frozen=True):
     """A running container: its id, ``<namespace>_<pod>_<container>``, the devices it was given, its processes."""
 
@@ -85,4 +93,4 @@ def entries(machine: Machine, containers: Containers) -> Iterator[Entry]:
             yield Entry(chip, None, tuple(containers.get(device, ())))
 
 
-__all__ = ["Container", "Containers", "Entry", "SHARED", "entries"]
+__all__ = ["Container", "Containers", "Entry", "NotServed", "RuntimeFault", "SHARED", "entries"]

@@ -13,21 +13,20 @@ import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-import grpc
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agents.exporter import visible
-from agents.exporter.api import runtimes_pb2 as pb
-from agents.exporter.entries import Container, Containers
+from agents.exporter.entries import Container, Containers, NotServed, RuntimeFault
 from agents.node.log import Log
+
+if TYPE_CHECKING:
+    from agents.exporter.runtime_client import RuntimeClient
 
 MOST_CONTAINERS: Final = 1024
 LONGEST_ID: Final = 2048
 LONGEST_LABEL: Final = 512
 ROUND_SECONDS: Final = 5.0
 KEPT_SECONDS: Final = 100.0
-MOST_MESSAGE: Final = 16 << 20
 AT_ONCE: Final = 16
 CRI_VERSIONS: Final = ("v1", "v1alpha2")
 LABELS: Final = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name")
@@ -56,10 +55,6 @@ MODES: Final[Mapping[str, Addresses]] = {
 }
 
 
-class RuntimeFault(Exception):
-    """The runtime cannot be asked; the text names the socket and what to do."""
-
-
 class Runtimes:
     """One node's container runtime. ``owners`` may own sockets; ``now`` is a monotonic clock in seconds."""
 
@@ -78,7 +73,7 @@ class Runtimes:
         self._oci = (oci.removeprefix("unix://"),) if oci else found.oci
         self._namespace, self._isula = found.namespace, mode == "isula"
         self._now, self._owners, self._majors = now, owners, majors
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._clients: dict[str, RuntimeClient] = {}
         self._version = 0
         self._devices: dict[str, tuple[int, ...]] = {}
         self._last: Containers = {}
@@ -92,7 +87,7 @@ class Runtimes:
                 self._last = await self._round()
             self._until = self._now() + KEPT_SECONDS
             self._trouble = ""
-        except (RuntimeFault, grpc.aio.AioRpcError, TimeoutError) as error:
+        except (RuntimeFault, TimeoutError) as error:
             text = _said(error)
             if text != self._trouble:
                 _log.warning("containers cannot be listed", error=text)
@@ -114,7 +109,7 @@ class Runtimes:
             async with free:
                 try:
                     return await self._container(listed_one)
-                except (grpc.aio.AioRpcError, RuntimeFault, ValueError) as error:
+                except (RuntimeFault, ValueError) as error:
                     _log.warning("a container cannot be read", id=listed_one.id[:64], error=_said(error))
                     return None
 
@@ -126,20 +121,16 @@ class Runtimes:
         return found
 
     async def _list(self) -> Sequence[Any]:
-        request = pb.ListContainersRequest(
-            filter=pb.ContainerFilter(state=pb.ContainerStateValue(state=pb.CONTAINER_RUNNING))
-        )
-        channel = self._channel(self._cri)
+        client = self._client(self._cri)
         for version in range(self._version, len(CRI_VERSIONS)):
-            path = f"/runtime.{CRI_VERSIONS[version]}.RuntimeService/ListContainers"
             try:
-                answer = await _call(channel, path, request, pb.ListContainersResponse)
-            except grpc.aio.AioRpcError as error:
-                if error.code() == grpc.StatusCode.UNIMPLEMENTED and version + 1 < len(CRI_VERSIONS):
+                found = await client.running(CRI_VERSIONS[version])
+            except NotServed:
+                if version + 1 < len(CRI_VERSIONS):
                     continue
                 raise
             self._version = version
-            return [one for one in answer.containers if one.state == pb.CONTAINER_RUNNING]
+            return found
         return []
 
     async def _container(self, listed: Any) -> Container | None:
@@ -157,56 +148,33 @@ class Runtimes:
         return Container(listed.id, "_".join(parts), devices, await self._pids(listed.id))
 
     async def _given(self, id_: str) -> tuple[int, ...]:
-        channel = self._channel(self._oci)
+        client = self._client(self._oci)
         if self._isula:
-            answer = await _call(
-                channel, "/containers.ContainerService/Inspect", pb.InspectRequest(id=id_, timeout=3),
-                pb.InspectResponse,
-            )  # fmt: skip
-            return visible.of_inspection(_object(answer.container_json))
-        answer = await _call(
-            channel, "/containerd.services.containers.v1.Containers/Get", pb.GetContainerRequest(id=id_),
-            pb.GetContainerResponse, self._namespace,
-        )  # fmt: skip
+            return visible.of_inspection(_object(await client.inspection(id_)))
+        spec = _object(await client.spec(id_, self._namespace))
         if self._majors is None:
             self._majors = driver_majors()
-        return visible.of_spec(_object(answer.container.spec.value), self._majors)
+        return visible.of_spec(spec, self._majors)
 
     async def _pids(self, id_: str) -> frozenset[int]:
-        if self._isula:
-            return frozenset()
-        path, request = "/containerd.services.tasks.v1.Tasks/ListPids", pb.ListPidsRequest(container_id=id_)
-        answer = await _call(self._channel(self._oci), path, request, pb.ListPidsResponse, self._namespace)
-        return frozenset(process.pid for process in answer.processes)
+        return frozenset() if self._isula else await self._client(self._oci).pids(id_, self._namespace)
 
-    def _channel(self, paths: Sequence[str]) -> grpc.aio.Channel:
+    def _client(self, paths: Sequence[str]) -> RuntimeClient:
         for path in paths:
             if not Path(path).exists():
                 continue
             _trusted(Path(path), self._owners)
-            if path not in self._channels:
-                self._channels[path] = grpc.aio.insecure_channel(
-                    f"unix://{path}",
-                    options=[
-                        ("grpc.max_receive_message_length", MOST_MESSAGE),
-                        ("grpc.default_authority", "localhost"),
-                    ],
-                )
-            return self._channels[path]
+            if path not in self._clients:
+                from agents.exporter.runtime_client import RuntimeClient
+
+                self._clients[path] = RuntimeClient(path)
+            return self._clients[path]
         raise RuntimeFault(f"no container runtime at {', '.join(paths)}; see -containerMode, -endpoint and -containerd")
 
     async def close(self) -> None:
         """Close the sockets."""
-        for channel in self._channels.values():
-            await channel.close(None)
-
-
-async def _call(channel: grpc.aio.Channel, path: str, request: Any, answer: Any, namespace: str = "") -> Any:
-    call = channel.unary_unary(
-        path, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
-    )
-    metadata = (("containerd-namespace", namespace),) if namespace else ()
-    return await call(request, metadata=metadata, timeout=ROUND_SECONDS)
+        for client in self._clients.values():
+            await client.close()
 
 
 def _object(text: bytes | str) -> Mapping[str, Any]:
@@ -220,8 +188,6 @@ def _object(text: bytes | str) -> Mapping[str, Any]:
 
 
 def _said(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details() or ''}"[:300]
     return str(error)[:300] or type(error).__name__
 
 
@@ -249,4 +215,4 @@ def driver_majors(path: Path = MAJORS) -> frozenset[int]:
     return frozenset(found)
 
 
-__all__ = ["MODES", "RuntimeFault", "Runtimes", "driver_majors"]
+__all__ = ["MODES", "Runtimes", "driver_majors"]

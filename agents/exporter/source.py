@@ -47,13 +47,28 @@ class Source(Protocol):
         ...
 
 
+class _Turn(NamedTuple):
+    """Readings of one chip that wait to be sent."""
+
+    phy: int
+    requests: list[list[Any]]
+    answered: asyncio.Future[list[Reading]]
+
+
 class DcmiSource:
-    """Readings through the driver process; ``now`` is a monotonic clock in seconds."""
+    """Readings through the driver process; ``now`` is a monotonic clock in seconds.
+
+    Quick readings of many chips that are asked for together go as one message: with a message each, eight chips whose
+    utilization is read every second cost more than all else of an idle exporter. A chip that hangs would keep the
+    others waiting, so after that happened each is asked alone, and one that hung is, until it answers again.
+    """
 
     def __init__(self, supervisor: Supervisor, now: Callable[[], float]) -> None:
         self._supervisor, self._now = supervisor, now
         self._rest: dict[int, tuple[float, int]] = {}
         self._free = asyncio.Semaphore(AT_ONCE)
+        self._together: list[_Turn] = []
+        self._sending: set[asyncio.Task[None]] = set()
 
     async def places(self) -> Sequence[Place]:
         """Every chip of the driver."""
@@ -66,16 +81,64 @@ class DcmiSource:
         until, times = self._rest.get(phy, (0.0, 0))
         if self._now() < until:
             return [Reading(None, "the chip did not answer before")] * len(requests)
+        turn = [list(request) for request in requests]
+        if extra or times:
+            return await self._alone(phy, turn, extra)
+
+        loop = asyncio.get_running_loop()
+        one = _Turn(phy, turn, loop.create_future())
+        self._together.append(one)
+        if len(self._together) == 1:
+            loop.call_soon(self._send)  # after those who are asked for in the same moment
+        return await one.answered
+
+    def _send(self) -> None:
+        turns, self._together = self._together, []
+        task = asyncio.ensure_future(self._read_together(turns))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _read_together(self, turns: list[_Turn]) -> None:
+        """Answer all of these turns, whatever happens."""
         try:
-            turn = [list(request) for request in requests]
+            for turn, answer in zip(turns, await self._answers(turns), strict=True):
+                if not turn.answered.done():  # who asked may be gone
+                    turn.answered.set_result(answer)
+        except Exception as error:  # a bug: those who asked report it
+            for turn in turns:
+                if not turn.answered.done():
+                    turn.answered.set_exception(error)
+        finally:
+            for turn in turns:
+                turn.answered.cancel()  # without effect where it is answered
+
+    async def _answers(self, turns: list[_Turn]) -> list[list[Reading]]:
+        if len(turns) > 1:
+            try:
+                async with self._free:
+                    found = await self._supervisor.ask("turns", [turn.requests for turn in turns], timeout=SECONDS)
+            except DriverError as error:
+                if not isinstance(error, DcmiError) or error.code != TIMED_OUT:
+                    return [[Reading(None, str(error))] * len(turn.requests) for turn in turns]
+            else:
+                return [_readings(answer) for answer in found]
+        return list(await asyncio.gather(*(self._alone(turn.phy, turn.requests, 0.0) for turn in turns)))
+
+    async def _alone(self, phy: int, turn: list[list[Any]], extra: float) -> list[Reading]:
+        times = self._rest.get(phy, (0.0, 0))[1]
+        try:
             async with self._free:
                 found = await self._supervisor.ask("several", turn, timeout=SECONDS + extra)
         except DriverError as error:
             if isinstance(error, DcmiError) and error.code == TIMED_OUT:
                 self._rest[phy] = (self._now() + REST_SECONDS[min(times, len(REST_SECONDS) - 1)], times + 1)
-            return [Reading(None, str(error))] * len(requests)
+            return [Reading(None, str(error))] * len(turn)
         self._rest.pop(phy, None)
-        return [Reading(answer.get("value"), answer.get("error", "")) for answer in found]
+        return _readings(found)
+
+
+def _readings(found: list[dict[str, Any]]) -> list[Reading]:
+    return [Reading(answer.get("value"), answer.get("error", "")) for answer in found]
 
 
 __all__ = ["Reading", "DcmiSource", "Place", "SECONDS", "Source"]

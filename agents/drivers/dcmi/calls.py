@@ -64,6 +64,10 @@ class Calls(Identity, Gauges, Control):
                 answers.append({"error": str(error)[:500]})
         return answers
 
+    def turns(self, requests: list[list[list[Any]]]) -> list[list[dict[str, Any]]]:
+        """``several`` for many chips, one after the other. The deadline covers them all."""
+        return [self.several(turn) for turn in requests]
+
     def subscribe(self, heard: Callable[[dict[str, Any]], None]) -> None:
         """Call ``heard`` from a thread of the driver for every fault event of every chip.
 

@@ -251,6 +251,8 @@ class Supervisor:
 
 def _codes(answer: Any) -> Set[int]:
     """Return the error codes of a batch in which every reading failed, else none."""
+    if isinstance(answer, list) and answer and all(isinstance(one, list) for one in answer):
+        answer = [reading for turn in answer for reading in turn]  # of several chips
     if not isinstance(answer, list) or not all(
         isinstance(one, dict) and isinstance(one.get("code"), int) for one in answer
     ):
