@@ -28,7 +28,7 @@ from engine.model.actions import (
     Preconditions,
 )
 from engine.model.causes import Cause, CauseKind
-from engine.model.cluster import SwitchFault
+from engine.model.cluster import Observed, SwitchFault
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, RescheduleRecord
 from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan, RepeatOffender
@@ -214,6 +214,35 @@ def test_aggregates_are_sharded_by_size_and_a_surplus_shard_is_blanked() -> None
     assert {fewer[name][name] for name in shards if name != "cluster-info-device-0"} == {""}
     none = named(info.bodies(plan_of(), observe([])))
     assert {none[name][name] for name in (*shards, "cluster-info-node-cm")} == {""}
+
+
+def test_heartbeats_of_agents_alone_write_no_aggregate() -> None:
+    """Of a thousand nodes some report has always a new time: the aggregates, and a pass, were due each second."""
+    info, clock = ClusterInfo(), [0.0]
+    tracker = WriteTracker(lambda: clock[0])
+
+    def written(seen: Observed, seconds: float) -> set[str]:
+        clock[0] = seconds
+        bodies = info.bodies(msgspec.structs.replace(plan_of(), now=NOW + seconds), seen)
+        due = tracker.due(bodies)
+        for body in due:
+            tracker.record_write(body)
+        assert tracker.next_due(bodies) == 0, "nothing is held back"
+        return {body["metadata"]["name"] for body in due if "-device-" in body["metadata"]["name"]}
+
+    def later(seen: Observed, seconds: float, **changes: Any) -> Observed:
+        report = seen.reports["n1"]
+        again = {"update_time": NOW + seconds, "resource_version": str(seconds), **changes}
+        return msgspec.structs.replace(seen, reports=seen.reports | {"n1": msgspec.structs.replace(report, **again)})
+
+    seen = worlds.world(3)
+    assert written(seen, 0) == {"cluster-info-device-0"}
+    for second in (2, 10, 30, 59):
+        assert written(later(seen, second), second) == set()
+    beaten = later(seen, 60)
+    assert written(beaten, 60) == {"cluster-info-device-0"}, "readers call a report stale after minutes"
+    changed = later(beaten, 62, free=beaten.reports["n1"].free & ~1)
+    assert written(changed, 62) == {"cluster-info-device-0"}, "what changed is written at once"
 
 
 def test_network_lists_are_left_out_where_the_report_has_none() -> None:

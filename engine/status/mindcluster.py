@@ -7,9 +7,10 @@ use, UnHealthy for an idle one.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from engine.documents import Desired
 from engine.model.cluster import DeviceReport, NodeReport, Observed, SwitchReport, ids_of
@@ -32,14 +33,38 @@ _SWITCH_KEY: Final = "mindx-dl-switchinfo-"
 #: Fields of ClusterD's SwitchFaultInfo, in their order.
 _SWITCH_FIELDS: Final[tuple[str, ...]] = ("FaultCode", "FaultLevel", "UpdateTime", "NodeStatus", "FaultTimeAndLevelMap")
 _MEMO_LIMIT: Final = 40_000
+_TIME: Final = re.compile(r'"UpdateTime":\d+')
+REFRESH_SECONDS: Final = 60.0
+"""Seconds for which new times of reports alone change no aggregate: their readers call a report stale after minutes."""
+
+
+class _Entry(NamedTuple):
+    """One node's part of an aggregate: ``essence`` is its text without the time of the report."""
+
+    name: str
+    text: str
+    essence: str
+
+
+class _Part(NamedTuple):
+    """One rendered ConfigMap of an aggregate, and what it was made of at ``time``."""
+
+    entries: tuple[_Entry, ...]
+    body: dict[str, Any]
+    time: float
 
 
 class ClusterInfo:
-    """Renders the aggregated ConfigMaps; caches each node's text, so that an unchanged node costs nothing."""
+    """Renders the aggregated ConfigMaps; caches each node's text, so that an unchanged node costs nothing.
+
+    Agents repeat their reports every few minutes, so with many nodes some time has always changed. A ConfigMap in which
+    nothing else changed stays as it is for a while; else it would be written every second.
+    """
 
     def __init__(self) -> None:
-        self._memo: dict[str, tuple[tuple[Any, ...], str]] = {}
+        self._memo: dict[str, tuple[tuple[Any, ...], _Entry]] = {}
         self._shards: dict[str, int] = {}
+        self._parts: dict[str, _Part] = {}
 
     def bodies(
         self, plan: Plan, observed: Observed, desired: Desired = NOTHING, cache: PlanCache | None = None
@@ -51,18 +76,15 @@ class ClusterInfo:
         for chip in plan.chips:
             states.setdefault(chip.node, []).append(chip)
         devices = [
-            (
-                DEVICE_PREFIX + node,
-                self._device_entry(
-                    observed.reports[node], tuple(states.get(node, ())), raw.reports[node], plan.planes.get(node, {})
-                ),
+            self._device_entry(
+                observed.reports[node], tuple(states.get(node, ())), raw.reports[node], plan.planes.get(node, {})
             )
             for node in sorted(observed.reports)
             if node in observed.nodes
         ]
         used = {chip.node for chip in plan.chips if chip.used_by}
         switches = [
-            (
+            _entry(
                 _SWITCH_KEY + node,
                 _switch_entry(
                     node, report, node in used, grading.switch_levels(observed, report), plan.switches.get(node)
@@ -76,15 +98,15 @@ class ClusterInfo:
             for node, report in sorted(observed.node_reports.items())
         }
         return [
-            *self._sharded(DEVICE_SHARD, devices),
+            *self._sharded(DEVICE_SHARD, devices, plan.now),
             _aggregate(NODE_INFO, go_json(nodes) if nodes else ""),
-            *self._sharded(SWITCH_SHARD, switches),
+            *self._sharded(SWITCH_SHARD, switches, plan.now),
             *public_fault_statistics.bodies(plan, observed),
         ]
 
     def _device_entry(
         self, report: DeviceReport, chips: tuple[ChipState, ...], raw: DeviceReport, planes: Planes
-    ) -> str:
+    ) -> _Entry:
         version = (report.resource_version, report.update_time, chips, report.faults, raw.faults, planes)
         known = self._memo.get(report.node)
         if known is not None and known[0] == version:
@@ -99,28 +121,50 @@ class ClusterInfo:
             "RackID": max(report.rack_id, 0),  # 0 outside racks, as ClusterD has it
             "ServerIndex": report.server_index,
         }
-        rendered = go_json(entry)
+        rendered = _entry(DEVICE_PREFIX + report.node, go_json(entry))
         self._memo[report.node] = (version, rendered)
         return rendered
 
-    def _sharded(self, prefix: str, entries: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-        shards: list[list[str]] = [[]]
+    def _sharded(self, prefix: str, entries: list[_Entry], now: float) -> Iterator[dict[str, Any]]:
+        shards: list[list[_Entry]] = [[]]
         used = 2
-        for name, rendered in entries:
-            pair = f'"{name}":{rendered}'
-            size = len(pair.encode()) + 1
+        for entry in entries:
+            size = len(entry.name) + len(entry.text.encode()) + 4  # quotes, colon and comma
             if used + size > MAX_BYTES and shards[-1]:
                 shards.append([])
                 used = 2
-            shards[-1].append(pair)
+            shards[-1].append(entry)
             used += size
         if not entries and prefix not in self._shards:
             return
         for index in range(max(len(shards), self._shards.get(prefix, 0))):
-            # nothing to show is an empty text, as ClusterD has it, in the first shard too
-            full = "{" + ",".join(shards[index]) + "}" if index < len(shards) and shards[index] else ""
-            yield _aggregate(f"{prefix}{index}", full)
+            yield self._body(f"{prefix}{index}", tuple(shards[index]) if index < len(shards) else (), now)
         self._shards[prefix] = max(len(shards), self._shards.get(prefix, 0))
+
+    def _body(self, name: str, entries: tuple[_Entry, ...], now: float) -> dict[str, Any]:
+        """The ConfigMap of these entries: the one made before, where only times have changed since, a while ago."""
+        known = self._parts.get(name)
+        if known is not None and _same(known.entries, entries, times=not 0 <= now - known.time < REFRESH_SECONDS):
+            return known.body
+        # nothing to show is an empty text, as ClusterD has it, in the first shard too
+        full = "{" + ",".join(f'"{entry.name}":{entry.text}' for entry in entries) + "}" if entries else ""
+        made = _Part(entries, _aggregate(name, full), now)
+        self._parts[name] = made
+        return made.body
+
+
+def _same(before: tuple[_Entry, ...], after: tuple[_Entry, ...], *, times: bool) -> bool:
+    """Whether entries say the same; ``times``: also at the same times."""
+    if len(before) != len(after):
+        return False
+    pairs = zip(before, after, strict=True)
+    if times:
+        return all(old is new or old == new for old, new in pairs)
+    return all(old is new or (old.name == new.name and old.essence == new.essence) for old, new in pairs)
+
+
+def _entry(name: str, text: str) -> _Entry:
+    return _Entry(name, text, _TIME.sub("", text))
 
 
 def device_list(

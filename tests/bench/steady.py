@@ -17,6 +17,7 @@ from engine.model.cluster import AgentChip, AgentReport
 from engine.model.times import rfc3339
 from engine.wire import names
 from engine.wire.orders import build_report
+from tests.bench.clusters import node as node_object
 from tests.bench.measure import Result
 from tests.bench.plant import Plant, plant, report
 
@@ -75,9 +76,9 @@ async def _beat(made: Plant, kube: Kube) -> None:
             if (index + minute) % 5 == 0:
                 body = report(name, ())
                 await kube.patch(CONFIGMAP, body["metadata"]["name"], {"data": body["data"]}, names.DEVICE_NAMESPACE)
-                now = rfc3339(time.time())
-                ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now}
-                ready["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+                # as when it was made but for the time: a condition that turns is news, and this cluster is quiet
+                (ready,) = node_object(name, index)["status"]["conditions"]
+                ready["lastHeartbeatTime"] = rfc3339(time.time())
                 await kube.patch_status(NODE, name, {"status": {"conditions": [ready]}})
         turn += 1
         await asyncio.sleep(max(0.0, begin + turn * 60.0 / NODES - time.monotonic()))
