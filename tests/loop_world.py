@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from engine.controller.controller import Controller
-from engine.controller.messages import RECONCILE
+from engine.controller.queues import RECONCILE
 from engine.controller.worker import Worker
 from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, Object
 from engine.sandbox.api import ApiServer

@@ -127,6 +127,60 @@ def test_the_inbox_holds_the_newest_state_once_and_its_watermark() -> None:
     asyncio.run(case())
 
 
+def test_heartbeats_are_collected_and_all_else_is_written_at_once() -> None:
+    """A thousand nodes send twenty heartbeats a second; each was written to Redis on its own."""
+
+    async def scenario() -> None:
+        events = WatchEvents()
+        maps, pods = (Reflector(None, res, on_change=events.receive) for res in (CONFIGMAP, POD))  # type: ignore[arg-type]
+
+        async def due() -> bool:
+            """Whether what has come is written at once."""
+            waiting = asyncio.ensure_future(events.wait(3600))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            done = waiting.done()
+            waiting.cancel()
+            if done:
+                events.drain()
+            return done
+
+        def beat(seq: int, processes: int = 0) -> None:
+            body = config_map("belay-report-n", "belay-nodes", rv=str(seq), **{"report.json": report(seq, processes)})
+            events.receive(maps, WatchChange(("belay-nodes", "belay-report-n"), body, str(seq)))
+            maps.watermark = str(seq)
+            events.progress(maps)
+
+        beat(1)
+        assert await due(), "the first report of a node"
+        beat(2)
+        beat(3)
+        assert not await due()
+        changes, marks = events.drain()
+        assert [(json.loads(orjson.loads(one.value or b"")["data"]["report.json"])["seq"]) for one in changes] == [3]
+        assert marks == {"v1|ConfigMap": "3"}, "how far the watch has come is written with them"
+
+        beat(4)
+        beat(5, processes=1)
+        assert await due(), "the report says something new"
+        beat(6)
+        own = config_map("belay-history", manager="belay")
+        events.receive(maps, WatchChange(("belay-system", "belay-history"), own, "1"))
+        assert await due(), "a pass waits until its own writes are seen"
+        events.receive(maps, WatchChange(("belay-system", "belay-history"), own, "2"))
+        assert await due(), "also one that changed nothing"
+        events.receive(maps, WatchChange(("belay-nodes", "belay-report-n"), None, "7"))
+        assert await due()
+        events.progress(pods)
+        assert await due(), "a kind was listed, so the snapshot may be complete"
+        events.progress(pods)
+        assert not await due()
+        events.wake()
+        assert await due()
+
+    asyncio.run(scenario())
+
+
 def test_older_versions_that_sync_names_are_kept() -> None:
     async def case() -> None:
         events = WatchEvents()

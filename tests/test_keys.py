@@ -15,11 +15,11 @@ import yaml
 from click.testing import CliRunner
 
 from agents.node.trust import OrderTrust
-from engine.act.order_keys import OrderKeys
 from engine.cli import key_sets, main
 from engine.cli.key_sets import OrderKeySet, SignedObject
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, resource_for
+from engine.kube.order_keys import OrderKeys
 from engine.model.cluster import AgentReport, Orders
 from engine.store.keyring import Keyring, read_keys
 from engine.wire.names import NODES, SYSTEM

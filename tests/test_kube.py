@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -28,10 +30,13 @@ from engine.kube import (
     Transport,
     Unavailable,
     cancel_all,
+    credentials,
     resource_for,
     run_many,
 )
 from engine.kube.credentials import loader
+from engine.kube.plain_access import in_cluster
+from tests import certificates
 
 pytestmark = pytest.mark.real_time
 
@@ -492,6 +497,69 @@ def test_credentials_come_from_a_kubeconfig_and_bad_ones_are_named(tmp_path: Any
         with pytest.raises(InputError) as raised:
             loader(str(path))()
         assert words in str(raised.value)
+
+
+def test_plain_credentials_need_no_library_and_are_those_that_it_reads(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The official client costs each process 10 MiB; controller, worker and server pay for it only if they need it."""
+    ca = certificates.authority(tmp_path, "ca")
+    signed, key, _ = certificates.certificate(tmp_path, "client", "ca")
+    (tmp_path / "token").write_text("t0ken\n")
+    pair = {"client-certificate": signed, "client-key": key}
+    packed = {f"{name}-data": base64.b64encode(path.read_bytes()).decode() for name, path in pair.items()}
+    files = {name: path.name for name, path in pair.items()}
+    clusters = {"certificate-authority": ca.name, "tls-server-name": "api"}
+    cases: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+        (clusters, {"token": "t0ken"}, True),
+        ({"insecure-skip-tls-verify": True}, {"tokenFile": "token"}, True),
+        (clusters, files, True),
+        (clusters, packed, True),
+        ({}, {}, True),
+        (clusters, {"username": "u", "password": "p"}, False),
+        (clusters, {"token": "t0ken", "tokenFile": "token"}, False),
+        ({"proxy-url": "http://10.0.0.9:1"}, {"token": "t0ken"}, False),
+    ]
+    config = tmp_path / "config"
+    for cluster, user, plain in cases:
+        body = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "other",
+            "clusters": [{"name": "k", "cluster": {"server": "https://10.0.0.1:6443/", **cluster}}],
+            "users": [{"name": "u", "user": user}],
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        }  # fmt: skip
+        config.write_text(json.dumps(body))
+        assert (credentials._plain(str(config), "c") is not None) is plain, (cluster, user)
+        assert credentials._plain(str(config), None) is None, "the current context is missing: the library says so"
+        ours, theirs = loader(str(config), "c")(), credentials._by_library(str(config), "c")()
+        for endpoint in (ours, theirs):
+            assert endpoint.tls is not None and endpoint.host == "https://10.0.0.1:6443"
+        assert ours.headers == theirs.headers and ours.server_name == theirs.server_name
+        assert (ours.rotates, ours.proxy) == (theirs.rotates, theirs.proxy)
+        assert ours.tls is not None and theirs.tls is not None
+        assert ours.tls.verify_mode == theirs.tls.verify_mode
+        assert ours.tls.check_hostname == theirs.tls.check_hostname
+        if cluster == clusters:
+            assert ours.tls.get_ca_certs() == theirs.tls.get_ca_certs()
+    monkeypatch.setenv("https_proxy", "http://10.0.0.9:1")
+    config.write_text(config.read_text().replace("proxy-url", "extensions"))
+    assert credentials._plain(str(config), "c") is None, "a proxy of the environment"
+    monkeypatch.delenv("https_proxy")
+    for text in ("", "[", "5", "{contexts: 5}", "[" * 5000, "\0"):
+        config.write_text(text)
+        assert credentials._plain(str(config), None) is None
+
+
+def test_a_service_account_needs_no_library(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificates.authority(tmp_path, "ca")  # in ca.crt
+    (tmp_path / "token").write_text("t0ken\n")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    found = in_cluster(tmp_path)
+    assert found is not None and (found.host, found.token, found.rotates) == ("https://[fd00::1]:443", "t0ken", True)
+    assert found.tls is not None and found.tls.verify_mode == ssl.CERT_REQUIRED
+    (tmp_path / "ca.crt").write_text("none")
+    assert in_cluster(tmp_path) is None, "the library says what is wrong"
 
 
 @pytest.mark.parametrize("at", ["/k8s/clusters/c-1%2F2", "/k8s/clusters/c-1%2F2/"])

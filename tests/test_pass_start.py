@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from engine.controller import loop
-from engine.controller.messages import RECONCILE
+from engine.controller.queues import RECONCILE
 from engine.controller.worker import SOON_SECONDS, Worker
 from engine.settings import Settings
 from engine.store import StoreUnavailable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.controller.messages import ACT, RECONCILE
+from engine.controller.queues import ACT, RECONCILE
 from engine.kube import CONFIGMAP, POD
 from engine.replay.recording import SUFFIX, replay
 from engine.sandbox.api.faults import FaultRule

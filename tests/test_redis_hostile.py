@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from engine.controller import broker
-from engine.controller.broker import ACT, RECONCILE, Rejected, cleaned
+from engine.controller.broker import Rejected, cleaned
 from engine.controller.messages import broker_url, configuration
+from engine.controller.queues import ACT, RECONCILE
 from engine.controller.triggers import Triggers
 from engine.settings import Settings
 from engine.store import PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect, heal, repair

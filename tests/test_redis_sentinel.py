@@ -13,7 +13,8 @@ import pytest
 import redis
 from celery import Celery
 
-from engine.controller.messages import configuration, send, waiting
+from engine.controller.messages import configuration
+from engine.controller.queues import send, waiting
 from engine.errors import BelayError
 from engine.sandbox.redis_process import find_redis_server
 from engine.settings import Settings, from_environment
@@ -145,7 +146,7 @@ def test_clients_and_broker_follow_the_primary(site: Site) -> None:
     application = Celery("t")
     application.conf.update(configuration(Settings(redis_url=url)))
     client.set("kept", "1")
-    send(application, client, "belay.reconcile", "main")
+    send(client, "belay.reconcile", "main")
     assert waiting(client) == 1
     assert int(client.wait(1, 5000)) == 1
     site.processes["primary"].kill()

@@ -12,7 +12,8 @@ import pytest
 
 from engine.act.batch import decode, split
 from engine.controller.broker import cleaned
-from engine.controller.messages import ACT, RECONCILE, configuration
+from engine.controller.messages import configuration
+from engine.controller.queues import ACT, RECONCILE
 from engine.controller.worker import Worker
 from engine.errors import InputError
 from engine.kube import CONFIGMAP

@@ -73,7 +73,7 @@ def test_a_push_asks_the_shards_controller_to_fetch_once(redis_url: str) -> None
             for body in (PUSH, b""):
                 answer = await http.post("/webhook", data=body, headers={"X-GitHub-Event": "push"})
                 assert answer.status == 202 and "main" in await answer.text()
-                assert passes.take_fetch("main") and not passes.take_fetch("main")
+                assert passes.take_requests("main").fetch and not passes.take_requests("main").fetch
 
     run(work())
 
@@ -83,7 +83,7 @@ def test_every_living_controller_is_asked(redis_url: str) -> None:
         async with serving(redis_url) as (http, passes):
             passes.beat(f"{CONTROLLER_BEAT}east", passes.now())
             await http.post("/webhook")
-            assert passes.take_fetch("east") and passes.take_fetch("main")
+            assert passes.take_requests("east").fetch and passes.take_requests("main").fetch
 
     run(work())
 
@@ -110,7 +110,7 @@ def test_only_callers_who_know_the_secret_are_accepted(redis_url: str, headers: 
             answer = await http.post("/webhook", data=PUSH, headers=headers)
             assert answer.status == status
             assert SECRET not in await answer.text()
-            assert passes.take_fetch("main") is (status == 202)
+            assert passes.take_requests("main").fetch is (status == 202)
 
     run(work())
 
@@ -137,7 +137,7 @@ def test_bodies(redis_url: str, body: bytes, headers: dict[str, str], status: in
         async with serving(redis_url) as (http, passes):
             answer = await http.post("/webhook", data=body, headers=headers)
             assert answer.status == status
-            assert passes.take_fetch("main") is asked
+            assert passes.take_requests("main").fetch is asked
 
     run(work())
 

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from agents.node.settings import Settings
 from agents.node.trust import OrderTrust
 from engine.act import Edge, Fence
-from engine.act.order_keys import OrderKeys
 from engine.act.orders import order_chips, set_policy
 from engine.cli import main
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
 from engine.kube.lease import shard_lease
+from engine.kube.order_keys import OrderKeys
 from engine.model.actions import Evidence, IsolateChip, ResetChips
 from engine.model.cluster import Orders, ResetOrder
 from engine.model.seals import BUILT_IN_RULES, Entitlements, Warrant, reset_warrant

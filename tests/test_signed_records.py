@@ -13,7 +13,6 @@ import pytest
 
 from engine.act import Edge, Fence
 from engine.act.objects import create_object, patch_object
-from engine.act.order_keys import OrderKeys
 from engine.cli import key_sets
 from engine.controller.accepted_revisions import AcceptedRevisions
 from engine.controller.link_seals import seal_links
@@ -21,6 +20,7 @@ from engine.controller.policies import policy_bodies
 from engine.errors import SourceError
 from engine.kube import CONFIGMAP
 from engine.kube.lease import shard_lease
+from engine.kube.order_keys import OrderKeys
 from engine.load import load
 from engine.model.actions import CreateObject, Evidence, PatchObject
 from engine.model.diagnostics import ObjectKey

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _NEXT, _READY
+from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
 from engine.store import connect, snapshot
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.sim.memory import Memory
@@ -132,7 +132,6 @@ SHARDS = ("a", "b", "main")
 SOURCES = {
     "mark": _HEAD + _MARK,
     "ready": _HEAD + _READY,
-    "next": _HEAD + _NEXT,
     "claim": _HEAD + _CLAIM,
     "extend": _HEAD + _EXTEND,
     "done": _HEAD + _DONE,
@@ -154,7 +153,6 @@ def trigger_calls(chance: random.Random, count: int) -> list[tuple[str, list[Any
             "extend": [shard, owner, chance.randrange(1, 6), 500],
             "done": [shard, owner, chance.randrange(1, 6)],
             "free": [chance.choice((owner, ""))],
-            "next": [],
         }
         calls.append((name, arguments[name]))
     return calls

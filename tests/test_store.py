@@ -215,10 +215,10 @@ def test_a_late_result_counts_with_its_writes_but_finishes_nothing_of_the_next_p
 
 def test_relists_are_taken_once_and_heartbeats_are_kept(redis_url: str) -> None:  # noqa: F811
     passes = PassStore(connect(redis_url))
-    assert not passes.take_relist("main")
+    assert not passes.take_requests("main").relist
     passes.ask_relist("main")
-    assert passes.take_relist("main")
-    assert not passes.take_relist("main")
+    assert passes.take_requests("main").relist
+    assert not passes.take_requests("main").relist
     passes.beat("worker-1", 12.5)
     assert passes.alive() == {"worker-1": 12.5}
 
@@ -234,7 +234,7 @@ def test_eviction_is_warned_about(redis_url: str) -> None:  # noqa: F811
 
 def test_errors_are_ours_and_hold_no_password() -> None:
     with pytest.raises(StoreUnavailable) as failure:
-        PassStore(connect("redis://:hunter2@127.0.0.1:1/0")).take_relist("main")
+        PassStore(connect("redis://:hunter2@127.0.0.1:1/0")).take_requests("main")
     assert "hunter2" not in str(failure.value)
     with pytest.raises(BelayError, match="not a Redis URL") as wrong:
         connect("http://user:hunter2@host")

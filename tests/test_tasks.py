@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.controller.messages import RECONCILE, broker_url, configuration, send
+from engine.controller.messages import broker_url, configuration
+from engine.controller.queues import RECONCILE, send
 from engine.controller.triggers import Triggers
 from engine.controller.worker import Worker
 from engine.errors import InputError
@@ -200,10 +201,6 @@ def test_flushes_full_memory_and_doubled_messages_while_real_workers_run(
     processes: Processes,
     redis_url: str,  # noqa: F811
 ) -> None:
-    from celery import Celery
-
-    application = Celery("doubler", set_as_current=False)
-    application.config_from_object(configuration(processes.settings))
     processes.start("controller")
     processes.start("worker")
     for number in range(2):
@@ -211,7 +208,7 @@ def test_flushes_full_memory_and_doubled_messages_while_real_workers_run(
     for number in range(7):
         cluster.add_pod(f"two-{number}", 2)
         for _ in range(3):
-            send(application, connect(redis_url), RECONCILE, "main")
+            send(connect(redis_url), RECONCILE, "main")
         if number in {2, 5}:
             connect(redis_url).flushall()
         time.sleep(0.1)

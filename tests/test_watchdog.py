@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from engine.controller import watchdog
-from engine.controller.messages import ACT, MOST_WAITING, RECONCILE, send, waiting
+from engine.controller.queues import ACT, MOST_WAITING, RECONCILE, send, waiting
 from engine.controller.watchdog import (
     MAX_RESTARTS,
     RESTART_WINDOW,
@@ -153,20 +153,13 @@ def test_restarts_are_counted_over_the_restart_and_bounded(monkeypatch: pytest.M
 
 
 def test_queues_without_workers_stay_small(redis_url: str) -> None:  # noqa: F811
-    from celery import Celery
-
-    from engine.controller.messages import configuration
-    from engine.settings import Settings
-
     client = connect(redis_url)
     client.flushall()
-    application = Celery("sender", set_as_current=False)
-    application.config_from_object(configuration(Settings(identity="x", redis_url=redis_url)))
     for _ in range(MOST_WAITING[ACT]):
-        send(application, client, ACT, "batch")
+        send(client, ACT, "batch")
     with pytest.raises(StoreUnavailable, match="200 messages wait in queue act and no worker takes them"):
-        send(application, client, ACT, "batch")
-    send(application, client, RECONCILE, "main")
+        send(client, ACT, "batch")
+    send(client, RECONCILE, "main")
     assert waiting(client) == MOST_WAITING[ACT] + 1
     client.flushall()
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from engine.act.order_keys import OrderKeys
 from engine.act.pod_watch import PodWatch
 from engine.errors import BelayError
 from engine.kube import LEASE, Kube, Object
 from engine.kube.lease import NAMESPACE, epoch_of
+from engine.kube.order_keys import OrderKeys
 from engine.store import ObjectWrite
 
 FENCE_SECONDS = 1.0

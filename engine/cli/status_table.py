@@ -14,8 +14,8 @@ from engine.cli.phrases import ranges
 from engine.cli.watching import follow, stream
 from engine.errors import BelayError
 from engine.kube import CONFIGMAP, Kube
+from engine.model.freshness import NO_PASS
 from engine.observe.live import server_address, with_kube
-from engine.status.conditions import NO_PASS
 from engine.status.status_reader import SELECTOR, PublishedStatus, read_status
 from engine.wire import names
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine import log
-from engine.act.order_keys import OrderKeys
 from engine.errors import SourceError
 from engine.kube import CONFIGMAP, Conflict, Kube, NotFound, Object
+from engine.kube.order_keys import OrderKeys
 from engine.model.seals import Seal
 from engine.source import Revision, SourceConfig
 from engine.wire import names, revisionlog

@@ -14,7 +14,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from queue import Empty
 from typing import Any, Final
 
@@ -25,7 +25,8 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 
 from engine import log
-from engine.store import StoreUnavailable, repair, require_room, translated
+from engine.controller.queues import QUEUES, RECONCILE, task_message
+from engine.store import StoreUnavailable, repair, require_room
 
 _log = log.get("broker")
 # kombu's stubs lack what is overridden here
@@ -41,15 +42,6 @@ REPAIR_PAUSE: Final = 1.0
 _TAG: Final = re.compile(r"[0-9A-Za-z-]{1,64}\Z")
 _SHARD: Final = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{64} )?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
 """A shard's name, behind its seal where messages are sealed."""
-RECONCILE: Final = "belay.reconcile"
-ACT: Final = "belay.act"
-QUEUES: Final = {RECONCILE: "plan", ACT: "act"}
-
-
-def waiting(client: redis.Redis, queues: Sequence[str] = ("plan", "act")) -> int:
-    """The number of messages that wait in these queues. Raises StoreUnavailable."""
-    with translated():
-        return sum(int(client.llen(queue)) for queue in queues)
 
 
 class Rejected(ValueError):
@@ -77,21 +69,7 @@ def cleaned(raw: object, queue: str) -> dict[str, Any]:
     identity, tag = _tag(headers.get("id")), _tag(properties.get("delivery_tag"))
     info = properties.get("delivery_info")
     again = isinstance(info, Mapping) and info.get("redelivered") is True
-    body = json.dumps([[argument], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])
-    return {
-        "body": base64.b64encode(body.encode()).decode(),
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": {
-            "lang": "py", "task": task, "id": identity, "root_id": identity, "parent_id": None, "group": None,
-            "eta": None, "expires": None, "retries": 0, "timelimit": [None, None], "argsrepr": "", "kwargsrepr": "",
-            "origin": "", "ignore_result": True, "stamped_headers": None, "stamps": {},
-        },
-        "properties": {
-            "correlation_id": identity, "delivery_mode": 2, "priority": 0, "body_encoding": "base64",
-            "delivery_tag": tag, "delivery_info": {"exchange": "", "routing_key": queue, "redelivered": again},
-        },
-    }  # fmt: skip
+    return task_message(task, argument, identity, tag, redelivered=again)
 
 
 def _mapping(value: object, name: str) -> Mapping[str, Any]:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine, Iterable
 import redis.asyncio
 
 from engine import hot_loops, log
-from engine.controller.broker import RECONCILE, waiting
 from engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
 from engine.controller.pass_reporter import PassReporter
+from engine.controller.queues import RECONCILE, send, waiting
 from engine.controller.revision_feed import RevisionFeed
 from engine.controller.snapshot_feed import RETRY_SECONDS, SnapshotFeed, wait
 from engine.controller.triggers import Triggers
@@ -34,6 +34,7 @@ from engine.store import (
     Keyring,
     PassStore,
     ProcessLiveness,
+    Requests,
     RevisionWriter,
     SnapshotWriter,
     StoreUnavailable,
@@ -77,7 +78,6 @@ class Controller:
         self._shard = settings.shard
         self._kube = kube
         self._send = send
-        self._clock = clock
         self._asynchronous: redis.asyncio.Redis = connect_async(settings.redis_url)
         client = connect(settings.redis_url)
         self._keys = Keyring(settings.batch_key_file)
@@ -234,41 +234,48 @@ class Controller:
 
     async def _mark(self) -> None:
         await asyncio.to_thread(self._triggers.mark, self._shard)
-        await self._hand_out()
+        await asyncio.to_thread(self._hand_out)
 
-    async def _hand_out(self) -> None:
-        for shard in await asyncio.to_thread(self._triggers.ready):
-            await asyncio.to_thread(self._send, self._keys.wrap(RECONCILE, shard))
+    def _hand_out(self) -> float | None:
+        """Send what is due; blocking. Returns the seconds until something is due; None while nothing waits."""
+        due, later = self._triggers.look()
+        for shard in due:
+            self._send(self._keys.wrap(RECONCILE, shard))
+        return later
 
     async def _dispatch(self) -> None:
         """Send what is due, mark the shard every ``resync`` seconds, and serve requests for a fetch or a fresh list."""
         resync, renewed, beat, wait = 0.0, time.monotonic(), 0.0, TICK_SECONDS
         while True:
             await asyncio.sleep(wait)
-            wait = TICK_SECONDS
+            wait, now = TICK_SECONDS, time.monotonic()
             try:
-                if await asyncio.to_thread(self._passes.take_fetch, self._shard):
-                    self.fetch_soon()
-                if self.ready and time.monotonic() - beat >= BEAT_SECONDS:
-                    beat = time.monotonic()
+                if self.ready and now - beat >= BEAT_SECONDS:
+                    beat = now
                     await asyncio.to_thread(self._beat)
-                if await asyncio.to_thread(self._passes.take_relist, self._shard):
-                    self._snapshot.relist()
-                if self.ready and time.monotonic() - resync >= self._settings.resync:
-                    resync = time.monotonic()
+                if self.ready and now - resync >= self._settings.resync:
+                    resync = now
                     await asyncio.to_thread(self._triggers.mark, self._shard)
                     self._snapshot.wake()
-                if time.monotonic() - renewed >= RENEW_SECONDS:
-                    renewed = time.monotonic()
+                if now - renewed >= RENEW_SECONDS:
+                    renewed = now
                     await self._revision.expire()
-                await self._hand_out()
-                await asyncio.to_thread(self._passes.beat, f"controller/{self._shard}", self._clock())
+                requests, due = await asyncio.to_thread(self._look)
+                if requests.fetch:
+                    self.fetch_soon()
+                if requests.relist:
+                    self._snapshot.relist()
                 # what a pass holds back for a moment is written when it is due, not with the next look
-                if (due := await asyncio.to_thread(self._triggers.next_due)) is not None:
+                if due is not None:
                     wait = min(TICK_SECONDS, max(LEAST_SECONDS, due))
             except StoreUnavailable as error:
                 await self._snapshot.heal(error)
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _look(self) -> tuple[Requests, float | None]:
+        """One look at Redis, in two questions, for it comes four times a second; requests last, so none is lost."""
+        due = self._hand_out()
+        return self._passes.take_requests(self._shard), due
 
     def _beat(self) -> None:
         self._passes.beat(f"{CONTROLLER_BEAT}{self._shard}", self._passes.now(), BEAT_KEPT_SECONDS)
@@ -285,19 +292,13 @@ def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
 
 
 async def _serve(settings: Settings) -> None:
-    from celery import Celery
-
-    from engine.controller.messages import configuration, send
-
-    application = Celery("belay-controller", set_as_current=False)
-    application.config_from_object(configuration(settings))
     async with Kube.from_config(
         settings.kubeconfig or None, settings.context or None, kube_variables(settings)
     ) as kube:
         controller = Controller(
             settings,
             kube,
-            functools.partial(send, application, connect(settings.redis_url), RECONCILE),
+            functools.partial(send, connect(settings.redis_url), RECONCILE),
             source=source_configuration.source_of(settings),
         )
 

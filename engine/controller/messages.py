@@ -5,23 +5,15 @@ Tasks are acknowledged late, fetched one at a time, results ignored, JSON only.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-import redis
 import redis.retry
-from celery import Celery
 from kombu import Queue
-from kombu.exceptions import OperationalError
 
 from engine.controller import broker
-from engine.controller.broker import ACT, QUEUES, RECONCILE, waiting
+from engine.controller.queues import QUEUES
 from engine.settings import Settings
-from engine.store import StoreUnavailable, sentinel, translated
-
-__all__ = ["ACT", "MOST_WAITING", "QUEUES", "RECONCILE", "broker_url", "configuration", "send", "waiting"]
-
-MOST_WAITING: Final = {RECONCILE: 1000, ACT: 200}
-"""Most messages that may wait: without workers a queue must not fill Redis (a batch has at most 512 KiB)."""
+from engine.store import sentinel
 
 
 def broker_url(redis_url: str) -> str:
@@ -82,18 +74,3 @@ def _behind_sentinels(redis_url: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "sentinel_kwargs": asked.asking() | sentinel.patience(redis.retry.Retry),
     }
     return options, {} if asked.tls is None else {"broker_use_ssl": {"ssl_cert_reqs": "required", **asked.tls}}
-
-
-def send(application: Celery, client: redis.Redis, name: str, argument: str) -> None:
-    """Send a task with its one argument; ``client`` is the broker's Redis.
-
-    Raises StoreUnavailable when the broker does not answer within seconds, or when too many messages wait.
-    """
-    if (count := waiting(client, (QUEUES[name],))) >= MOST_WAITING[name]:
-        raise StoreUnavailable(f"{count} messages wait in queue {QUEUES[name]} and no worker takes them")
-    policy = {"max_retries": 2, "interval_start": 0.1, "interval_max": 0.5}
-    with translated():
-        try:
-            application.send_task(name, args=[argument], retry=True, retry_policy=policy)
-        except OperationalError as error:
-            raise StoreUnavailable(f"the broker does not take messages: {type(error).__name__}") from error

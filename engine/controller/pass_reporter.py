@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, NotFound
 from engine.log import get
-from engine.model.freshness import Hindrance, LastPass, allowed_seconds
-from engine.status.conditions import NO_PASS, VOUCHED
+from engine.model.freshness import NO_PASS, VOUCHED, Hindrance, LastPass, allowed_seconds
 from engine.wire import names, passinfo, sync
 
 WRITE_SECONDS: Final = 5.0

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from engine.act import Edge, Refused
-from engine.act.order_keys import OrderKeys
 from engine.act.orders import set_policy
 from engine.documents import Desired
 from engine.kube import Object, run_many
+from engine.kube.order_keys import OrderKeys
 from engine.log import get
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey

@@ -9,11 +9,11 @@ import msgspec
 import orjson
 
 from engine import log
-from engine.act.order_keys import OrderKeys
 from engine.controller.accepted_revisions import AcceptedRevisions
 from engine.controller.commit_proofs import CommitProofs
 from engine.errors import SourceError
 from engine.kube import Backoff, Kube, KubeError, cancel_all
+from engine.kube.order_keys import OrderKeys
 from engine.settings import Settings
 from engine.source import FetchResult, GitSource, Revision, configuration
 from engine.source.pending_deletion import PendingDeletion

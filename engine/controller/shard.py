@@ -16,7 +16,6 @@ from engine import versions
 from engine.act import SETTLE_SECONDS, Edge, Fence, Refused, SettlingClaims, claim, ended, refusals
 from engine.act.batch import Numbered, split
 from engine.act.budget import FIELD, reserve
-from engine.act.order_keys import OrderKeys
 from engine.controller.link_seals import seal_links
 from engine.controller.pass_reporter import PassReporter
 from engine.controller.policies import Policies, assign_policies, policy_bodies
@@ -29,6 +28,7 @@ from engine.documents import Desired
 from engine.errors import BelayError
 from engine.kube import Kube, KubeError, cancel_all
 from engine.kube.lease import shard_lease
+from engine.kube.order_keys import OrderKeys
 from engine.log import get
 from engine.metrics import PassSummary, counter_name, recovery_counts, timed, wait_counts
 from engine.model.actions import BindPod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from engine import log
+from engine import freed_memory, log
 from engine.controller.revision_feed import RevisionFeed
 from engine.kube import Kube, Reflector
 from engine.observe.resources import Watched
@@ -15,6 +15,8 @@ from engine.store import PassStore, SnapshotWriter, StoreUnavailable, fits
 _log = log.get("controller")
 RETRY_SECONDS = 1.0
 """Seconds until the next try after Redis did not answer."""
+HEARTBEAT_SECONDS = 2.0
+"""Seconds for which heartbeats of nodes are collected; all else is written at once. They are judged in minutes."""
 
 
 class SnapshotFeed:
@@ -69,7 +71,7 @@ class SnapshotFeed:
         Returns when another controller leads.
         """
         while True:
-            await self._events.wait()
+            await self._events.wait(HEARTBEAT_SECONDS)
             await asyncio.sleep(self._debounce)
             try:
                 if not self._generation:
@@ -135,6 +137,7 @@ class SnapshotFeed:
             return False
         if synced and not self.synced:
             _log.info("snapshot complete", shard=self._shard, generation=self._generation)
+            freed_memory.give_back()
         self.synced = synced
         await self._revision.put()
         if wakes and synced:

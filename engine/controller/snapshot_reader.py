@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from engine import freed_memory
 from engine.log import get
 from engine.model.cluster import Observed
 from engine.observe.observed import Observer, key_of
@@ -79,14 +80,16 @@ class SnapshotReader:
         changes = self._reader.changes(self._shard)
         if changes.reset:
             self._observer, self._seen, self.raw = Observer(), {}, {}
-        for field, value in changes.changed.items():
+        for field in list(changes.changed):
             try:
-                self._receive(field, value)
+                self._receive(field, changes.changed.pop(field))
             except (ValueError, TypeError, KeyError, AttributeError) as error:  # no controller wrote this
                 self._reader.damaged[self._shard] = f"{field[:100]} is not an object: {type(error).__name__}"
                 self._reader.forget(self._shard)
                 return False
         self.generation, self._watermarks = changes.generation, changes.watermarks
+        if changes.reset:
+            freed_memory.give_back()
         return changes.synced
 
     def _receive(self, field: str, value: bytes | None) -> None:

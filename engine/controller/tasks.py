@@ -17,14 +17,17 @@ from typing import Any, Final
 
 from celery import Celery, bootsteps
 from celery.signals import worker_init, worker_ready, worker_shutdown, worker_shutting_down
+from celery.utils.log import mlevel
+from celery.utils.nodenames import default_nodename, host_format
 
 from engine import log
-from engine.act.order_keys import OrderKeys
 from engine.controller import garbage_collection, watchdog
-from engine.controller.messages import ACT, RECONCILE, configuration, send, waiting
+from engine.controller.messages import configuration
+from engine.controller.queues import ACT, RECONCILE, send, waiting
 from engine.controller.triggers import Triggers
 from engine.controller.worker import TASK_SECONDS, Worker
 from engine.errors import BelayError
+from engine.kube.order_keys import OrderKeys
 from engine.settings import Settings, from_environment, warn
 from engine.store import Keyring, StoreUnavailable, connect, eviction_warning, heal, repair, require_room, translated
 
@@ -67,7 +70,7 @@ def worker() -> Worker:
         if os.getpid() not in _workers:
             settings = from_environment()
             client = connect(settings.redis_url)
-            _workers[os.getpid()] = Worker(settings, functools.partial(send, app, client))
+            _workers[os.getpid()] = Worker(settings, functools.partial(send, client))
         return _workers[os.getpid()]
 
 
@@ -172,19 +175,17 @@ def run(
         monitor.stop()
 
     watchdog.start(monitor, settings.health_port)
-    app.worker_main(
-        [
-            "worker",
-            f"--queues={','.join(queues)}",
-            f"--concurrency={concurrency}",
-            f"--pool={pool}",
-            f"--hostname={settings.identity}@%h",
-            f"--loglevel={settings.log_level}",
-            "--without-gossip",
-            "--without-mingle",
-            "--without-heartbeat",
-        ]
-    )
+    # without Celery's command line, whose shell and colours take 10 MiB
+    app.Worker(
+        queues=list(queues),
+        concurrency=concurrency,
+        pool_cls=pool,
+        hostname=host_format(default_nodename(f"{settings.identity}@%h")),
+        loglevel=mlevel(settings.log_level.upper()),
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    ).start()
     monitor.stop()
     if not asked:  # it also returns, with code 0, after errors that it calls unrecoverable
         watchdog.restart_in_place("Celery ended the worker unasked")

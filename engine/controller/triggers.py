@@ -57,23 +57,20 @@ return 1
 
 _READY = """
 local again, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
-local out = {}
+local out = {-1}
 local held = redis.call('HKEYS', busy)
 for _, shard in ipairs(held) do recover(shard) end
 for _, shard in ipairs(redis.call('ZRANGEBYSCORE', dirty, '-inf', now)) do
-  if #out >= limit then break end
+  if #out > limit then break end
   local last = tonumber(redis.call('HGET', sent, shard) or '0') or 0
   if not holder(shard) and last + again <= now then
     redis.call('HSET', sent, shard, now)
     out[#out + 1] = shard
   end
 end
-return out
-"""
-
-_NEXT = """
 local first = redis.call('ZRANGEBYSCORE', dirty, '(' .. string.format('%d', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-return first[2] and math.ceil(tonumber(first[2]) - now) or -1
+if first[2] then out[1] = math.ceil(tonumber(first[2]) - now) end
+return out
 """
 
 _CLAIM = """
@@ -128,8 +125,8 @@ class Triggers:
     def __init__(self, client: redis.Redis, prefix: str = "belay") -> None:
         self._client = client
         self._keys = [f"{prefix}:{{triggers}}:{name}" for name in ("dirty", "busy", "sent", "epochs")]
-        self._mark, self._ready, self._next, self._claim, self._extend, self._done, self._free = (
-            client.register_script(_HEAD + body) for body in (_MARK, _READY, _NEXT, _CLAIM, _EXTEND, _DONE, _FREE)
+        self._mark, self._ready, self._claim, self._extend, self._done, self._free = (
+            client.register_script(_HEAD + body) for body in (_MARK, _READY, _CLAIM, _EXTEND, _DONE, _FREE)
         )
 
     def mark(self, shard: str, at: float | None = None) -> None:
@@ -141,12 +138,13 @@ class Triggers:
 
         A shard is returned again only after ``again`` seconds, in case its message was lost.
         """
-        return [_text(shard) for shard in cast(list[Any], self._run(self._ready, int(again * 1000), limit))]
+        return self.look(again=again, limit=limit)[0]
 
-    def next_due(self) -> float | None:
-        """Seconds until the first mark that is for later; None without one."""
-        found = int(cast(int, self._run(self._next)))
-        return found / 1000 if found >= 0 else None
+    def look(self, *, again: float = 5.0, limit: int = 1000) -> tuple[list[str], float | None]:
+        """What ``ready`` returns, and the seconds until the first mark that is for later; None without one."""
+        first, *due = cast(list[Any], self._run(self._ready, int(again * 1000), limit))
+        later = int(first)
+        return [_text(shard) for shard in due], later / 1000 if later >= 0 else None
 
     def claim(self, shard: str, owner: str, ttl: float) -> int | None:
         """Begin a run: its epoch, or None when the shard is claimed or not due.

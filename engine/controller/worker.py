@@ -17,15 +17,15 @@ import redis
 
 from engine.act import Edge, Fence, PodWatch, refusals
 from engine.act import batch as batches
-from engine.act.order_keys import OrderKeys
-from engine.controller.broker import ACT, RECONCILE
 from engine.controller.loop import reconcile
+from engine.controller.queues import ACT, RECONCILE
 from engine.controller.shard import Shard, ShardLost
 from engine.controller.status_writer import write_events
 from engine.controller.triggers import Triggers
 from engine.errors import BelayError
 from engine.kube import Backoff, Kube, KubeError, cancel_all
 from engine.kube.lease import release_former_leases
+from engine.kube.order_keys import OrderKeys
 from engine.log import get, in_pass
 from engine.metrics import counter_name
 from engine.model.actions import kind_of
@@ -93,8 +93,8 @@ class Worker:
 
     def free_claims_of_the_dead(self) -> None:
         """Free the claims of workers that are dead, so that their shards are due now. Raises StoreUnavailable."""
-        for owner in sorted(self.triggers.owners()):
-            if owner != self.settings.identity and self.liveness.is_dead(owner) and self.triggers.free(owner):
+        for owner in sorted(self.liveness.dead()):
+            if self.triggers.free(owner):
                 _log.warning("worker is silent, its shards are due again", was=owner)
 
     def resume(self) -> None:

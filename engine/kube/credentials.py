@@ -1,8 +1,8 @@
-"""The API server's address and our credentials, read by the official client's config loader.
+"""The API server's address and our credentials.
 
-The loader supports KUBECONFIG with several files, in-cluster service accounts, tokens, client certificates, CA files,
-proxies and exec plugins. It is imported lazily (0.2 s, 44 MB) and called again whenever the server answers 401, so
-rotated tokens and plugin credentials are picked up; the token of a service account, and one in a kubeconfig's
+Service accounts and plain kubeconfigs are read by `engine.kube.plain_access`, all else by the official client's loader:
+KUBECONFIG with several files, proxies, exec plugins. Whichever it is reads them again whenever the server answers 401,
+so rotated tokens and plugin credentials are picked up; the token of a service account, and one in a kubeconfig's
 ``tokenFile``, is read again every minute too, since API servers accept an old one for long but complain of it.
 """
 
@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies
 
 from yarl import URL
 
 from engine.errors import InputError
+from engine.kube.plain_access import PlainAccess, from_file, in_cluster
 from engine.log import redact
 
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -58,11 +60,12 @@ def loader(kubeconfig: str | None = None, context: str | None = None, variables:
     """A loader for the given kubeconfig; without one: $KUBECONFIG, then ~/.kube/config, then the pod's service
     account. Errors name the ``variables`` that gave file and context.
     """
-    found = _loader(kubeconfig, context)
+    by_library = _by_library(kubeconfig, context)
 
     def load() -> Endpoint:
         try:
-            return found()
+            plain = _plain(kubeconfig, context)
+            return by_library() if plain is None else plain
         except InputError as error:
             if not variables:
                 raise
@@ -72,13 +75,40 @@ def loader(kubeconfig: str | None = None, context: str | None = None, variables:
     return load
 
 
-def _loader(kubeconfig: str | None, context: str | None) -> Loader:
+def _plain(kubeconfig: str | None, context: str | None) -> Endpoint | None:
+    """The endpoint, if it needs no library; a proxy of the environment does."""
+    if getproxies().keys() - {"no"}:
+        return None
+    if _in_cluster(kubeconfig):
+        found = in_cluster(SERVICE_ACCOUNT_TOKEN.parent)
+    else:
+        found = from_file(_paths(kubeconfig), context)
+    if found is None or not _is_address(found.host.rstrip("/")):
+        return None
+    return _endpoint(found)
+
+
+def _endpoint(found: PlainAccess) -> Endpoint:
+    return Endpoint(
+        host=found.host.rstrip("/"),
+        authorization=f"Bearer {found.token}" if found.token else "",
+        tls=found.tls,
+        server_name=found.server_name or None,
+        rotates=found.rotates,
+    )
+
+
+def _paths(kubeconfig: str | None) -> str:
+    return kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
+def _by_library(kubeconfig: str | None, context: str | None) -> Loader:
     def load() -> Endpoint:
         import yaml
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
-        configuration, where = Configuration(), kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        configuration, where = Configuration(), _paths(kubeconfig)
         try:
             if _in_cluster(kubeconfig):
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -91,7 +121,7 @@ def _loader(kubeconfig: str | None, context: str | None) -> Loader:
                 if complaints and not (configuration.api_key or configuration.cert_file):
                     raise ConfigException(f"the plugin of the kubeconfig gave none: {complaints[0]}")
             rotates = _in_cluster(kubeconfig) or _names_token_file(where, context)
-            return _endpoint(configuration, rotates=rotates)
+            return _configured(configuration, rotates=rotates)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
@@ -176,16 +206,16 @@ def _in_cluster(kubeconfig: str | None) -> bool:
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
 
 
-def _is_url(host: str) -> bool:
+def _is_address(host: str) -> bool:
     try:
-        return bool(URL(host).host)
+        return host.startswith(("https://", "http://")) and bool(URL(host).host)
     except ValueError:  # a bad port, an open bracket
         return False
 
 
-def _endpoint(configuration: Any, *, rotates: bool) -> Endpoint:
+def _configured(configuration: Any, *, rotates: bool) -> Endpoint:
     host = str(configuration.host).rstrip("/")
-    if not host.startswith(("https://", "http://")) or not _is_url(host):
+    if not _is_address(host):
         raise ValueError(f"the server {host[:100]!r} is not an address such as https://10.0.0.1:6443")
     token = configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization") or ""
     return Endpoint(

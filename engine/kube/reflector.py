@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,8 @@ from engine.log import get
 
 _log = get("kube.reflector")
 
+LISTED: Final = 200
+"""Objects per page of a list: read one by one, so a larger page only takes more memory at a time."""
 Key = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-scoped kinds."""
 
@@ -146,7 +148,7 @@ class Reflector:
         self._relist_requested = False
         seen: set[Key] = set()
         version = ""
-        async for page in self._kube.pages(self.res, self.ns, self.labels, self.fields):
+        async for page in self._kube.pages(self.res, self.ns, self.labels, self.fields, LISTED):
             version = page.resource_version
             self._check_relist()
             for obj in page.items:

@@ -17,6 +17,12 @@ LEAST_SECONDS: Final = 30.0
 """A pass that is missing for less time is no news: one may take so long."""
 MISSED: Final = 3
 """Regular passes that may be missing before it is news."""
+APPLIED: Final = "Applied"
+READY: Final = "Ready"
+VOUCHED: Final = (READY, APPLIED)
+"""Conditions of ``belay-sync`` that are true only as long as passes come."""
+NO_PASS: Final = "NoPass"
+"""Reason of conditions that are unknown because no pass comes."""
 
 
 class Hindrance(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -56,39 +57,55 @@ class WatchEvents:
         self._changes: dict[str, ObjectChange] = {}
         self._marks: dict[str, str] = {}
         self._essence: dict[str, bytes] = {}
-        self._changed = asyncio.Event()
+        self._listed: set[str] = set()
+        self._any = asyncio.Event()
+        #: something that a pass may wait for; heartbeats are not
+        self._news = asyncio.Event()
 
     def receive(self, reflector: Reflector, change: WatchChange) -> None:
         """Receive a change from a watch."""
         res = reflector.res
         field = f"{res.api_version}|{res.kind}|{change.key[0]}|{change.key[1]}"
+        self._any.set()
         if change.obj is None:
             known = self._essence.pop(field, None) is not None
             self._changes[field] = ObjectChange(field, None, known, None)
+            self._news.set()
         elif wanted(change.obj):
             self._put(field, change.obj)
         elif self._essence.pop(field, None) is not None:
             # it lost the label by which we watched it
             self._changes[field] = ObjectChange(field, None, True, None)
-        self._changed.set()
+            self._news.set()
 
     def progress(self, reflector: Reflector) -> None:
         """Record a watch's progress, even without a wanted change."""
+        kind = f"{reflector.res.api_version}|{reflector.res.kind}"
         if reflector.watermark:
-            self._marks[f"{reflector.res.api_version}|{reflector.res.kind}"] = reflector.watermark
-        self._changed.set()
+            self._marks[kind] = reflector.watermark
+        self._any.set()
+        if kind not in self._listed:  # the snapshot may be complete with it
+            self._listed.add(kind)
+            self._news.set()
 
     def wake(self) -> None:
         """Make ``wait`` return."""
-        self._changed.set()
+        self._any.set()
+        self._news.set()
 
-    async def wait(self) -> None:
-        """Wait for a change or progress."""
-        await self._changed.wait()
+    async def wait(self, longest: float = 0.0) -> None:
+        """Wait for a change or progress. Where only heartbeats have come, wait ``longest`` seconds for more: a thousand
+        nodes send twenty a second, and each write to Redis costs as much as reading ten of them.
+        """
+        await self._any.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                await self._news.wait()
 
     def drain(self) -> tuple[list[ObjectChange], dict[str, str]]:
         """Take all changes, and the resourceVersions that the watches have reached."""
-        self._changed.clear()
+        self._any.clear()
+        self._news.clear()
         changes, marks = list(self._changes.values()), dict(self._marks)
         self._changes.clear()
         self._marks.clear()
@@ -98,11 +115,15 @@ class WatchEvents:
         """Forget everything before a new list."""
         self.drain()
         self._essence.clear()
+        self._listed.clear()
 
     def _put(self, field: str, obj: Object) -> None:
         slim = slimmed(obj)
         digest = essence(slim)
-        wakes = self._essence.get(field) != digest and not own_output(slim)
+        changed = self._essence.get(field) != digest
+        wakes = changed and not own_output(slim)
+        if changed or not _has_heartbeats(slim):
+            self._news.set()
         earlier = self._changes.get(field)
         self._essence[field] = digest
         kept, base, waits = None, "", False
@@ -129,6 +150,15 @@ def wanted(obj: Object) -> bool:
     if _SCALING_RULE in (obj.get("data") or {}):
         return True
     return any(entry.get("manager") == "belay" for entry in metadata.get("managedFields") or [])
+
+
+def _has_heartbeats(obj: Object) -> bool:
+    """Whether others write the object again and again to show that they live."""
+    return obj["kind"] == "Node" or _is_report(obj)
+
+
+def _is_report(obj: Object) -> bool:
+    return obj["kind"] == "ConfigMap" and str(obj["metadata"].get("name") or "").startswith(_REPORTS)
 
 
 def own_output(obj: Object) -> bool:
@@ -166,7 +196,7 @@ def essence(obj: Object) -> bytes:
     elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_SHARD_PART):
         # the main shard's status follows another shard's at once where it turns, else with its next regular pass
         rest["data"] = {key: value for key, value in (obj.get("data") or {}).items() if key in _TURNS}
-    elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_REPORTS):
+    elif _is_report(obj):
         rest["data"] = {key: _quiet(value) for key, value in (obj.get("data") or {}).items()}
     return hashlib.blake2b(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS), digest_size=12).digest()
 

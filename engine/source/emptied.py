@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.errors import SourceError
-from engine.load.parser import read_file
 from engine.model.plan import CONFIRM
 from engine.source.tree import ROOTS, may_declare
+
+if TYPE_CHECKING:
+    from engine.load.parser import FileResult
 
 _DIGITS: Final = 32
 
@@ -70,7 +72,7 @@ class EmptyTreeGuard:
     def _declares(self, files: Files) -> bool:
         """Whether any file declares something, or cannot be read and so may; reads no further than the first."""
         for path, blob in sorted(files.items()):
-            result = read_file(path, self._read([blob])[blob])
+            result = _parsed(path, self._read([blob])[blob])
             if result.entries or not result.good:
                 return True
         return False
@@ -81,8 +83,15 @@ class EmptyTreeGuard:
             contents = self._read(before.values())
         except SourceError:  # the folder that held them is gone
             return f"objects in {len(before)} files"
-        count = sum(len(read_file(path, contents[blob]).entries) for path, blob in before.items())
+        count = sum(len(_parsed(path, contents[blob]).entries) for path, blob in before.items())
         return f"{count} {'object' if count == 1 else 'objects'}" if count else ""
+
+
+def _parsed(path: str, content: bytes) -> FileResult:
+    """A file's documents. Their kinds cost a controller a third of its memory, and only trees that change need them."""
+    from engine.load.parser import read_file
+
+    return read_file(path, content)
 
 
 def _within(root: str, files: Files) -> Files:

@@ -14,22 +14,17 @@ import msgspec
 from engine.model.actions import AnyAction, CreateObject, DeleteObject, PatchObject
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
+from engine.model.freshness import APPLIED, READY
 from engine.model.plan import REFUSED, Deferred, Plan
 from engine.model.reasons import ActionReason
 from engine.model.refusals import ServerRefusal
 from engine.model.unstructured import nested_map
 
-APPLIED: Final = "Applied"
-READY: Final = "Ready"
 EVERYTHING: Final = "Everything"
 EXCEPT_REFUSED: Final = "ExceptRefused"
 API_REFUSES: Final = "RefusedByServer"
 HELD_BACK: Final = "HeldBack"
 APPLYING: Final = "Applying"
-NO_PASS: Final = "NoPass"
-"""Reason of conditions that are unknown because no pass comes."""
-VOUCHED: Final = (READY, APPLIED)
-"""Conditions that are true only as long as passes come."""
 INFO: Final = "info"
 """Severity of a condition that follows from a setting and is no trouble."""
 _SYNC_RULE: Final = "sync"

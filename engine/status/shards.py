@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 from engine.documents import Desired
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
-from engine.status.conditions import APPLIED, APPLYING, NO_PASS, READY, VOUCHED, StatusCondition
+from engine.model.freshness import APPLIED, NO_PASS, READY, VOUCHED
+from engine.status.conditions import APPLYING, StatusCondition
 from engine.wire import names, passinfo, sourceinfo, sync
 from engine.wire.names import MAIN_SHARD, SYSTEM
 from engine.wire.sync import ShardPart

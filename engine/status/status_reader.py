@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.freshness import LastPass, missing_pass
-from engine.status.conditions import INFO, NO_PASS, VOUCHED
+from engine.model.freshness import NO_PASS, VOUCHED, LastPass, missing_pass
+from engine.status.conditions import INFO
 from engine.status.jobs import PHASE_KEY, STATUS_KEY
 from engine.wire import history, names, passinfo, sync
 

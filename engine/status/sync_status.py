@@ -12,6 +12,7 @@ from engine.documents import Desired
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.freshness import READY
 from engine.model.hardware_faults import PREFIX
 from engine.model.history import HoldKind
 from engine.model.last_changes import Place
@@ -19,7 +20,7 @@ from engine.model.plan import REFUSED, Plan, PruneHold, ShadowChange
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.status.bodies import bounded_list, config_map, text
-from engine.status.conditions import READY, Standing, StatusCondition, condition_row, conditions, standing
+from engine.status.conditions import Standing, StatusCondition, condition_row, conditions, standing
 from engine.status.readers import NOTHING
 from engine.status.shards import PublishedPart, declared_shards, of_all_shards, published_parts, rows_with_shard
 from engine.wire import manualinfo, names, sync

@@ -17,6 +17,7 @@ from engine.store.passes import (
     PassRecord,
     PassState,
     PassStore,
+    Requests,
 )
 from engine.store.port import (
     PREFIX,
@@ -47,6 +48,7 @@ __all__ = [
     "PassRecord",
     "PassState",
     "PassStore",
+    "Requests",
     "StoredRevisions",
     "RevisionRecord",
     "RevisionWriter",

@@ -95,6 +95,10 @@ class ProcessLiveness:
             and self._clock() - self._read_at <= self.silence / 2
         )
 
+    def dead(self) -> list[str]:
+        """The processes read lately that count as dead."""
+        return [name for name in self._seen if self.is_dead(name)]
+
     def update(self, watch: Callable[[], Iterable[str]], then: Callable[[], None] = lambda: None) -> None:
         """Change our number, read those of ``watch()``, call ``then``. Raises StoreUnavailable, as both may."""
         self.beat()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Mapping
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 import redis
@@ -109,6 +109,13 @@ class PassState(msgspec.Struct, frozen=True):
     @property
     def _own(self) -> list[BatchResult]:
         return [result for result in self.results if result.pass_id == self.record.pass_id]
+
+
+class Requests(NamedTuple):
+    """What others requested from a shard's controller: to fetch the repository, to list everything again."""
+
+    fetch: bool
+    relist: bool
 
 
 def _purpose(kind: type[object], shard: str) -> str:
@@ -217,11 +224,6 @@ class PassStore:
         with translated():
             self._client.set(f"{self._prefix}:{{{shard}}}:relist", "1", ex=_KEEP_SECONDS)
 
-    def take_relist(self, shard: str) -> bool:
-        """Whether a fresh list was requested since the last call."""
-        with translated():
-            return bool(self._client.delete(f"{self._prefix}:{{{shard}}}:relist"))
-
     def ask_fetch(self, shard: str) -> None:
         """Request a fetch from the controller: a webhook was called. If a flush loses the request, the next poll finds
         the revision.
@@ -229,10 +231,14 @@ class PassStore:
         with translated():
             self._client.set(f"{self._prefix}:{{{shard}}}:fetch", "1", ex=_KEEP_SECONDS)
 
-    def take_fetch(self, shard: str) -> bool:
-        """Whether a fetch was requested since the last call."""
-        with translated():
-            return bool(self._client.delete(f"{self._prefix}:{{{shard}}}:fetch"))
+    def take_requests(self, shard: str) -> Requests:
+        """What was requested since the last call."""
+        start = f"{self._prefix}:{{{shard}}}"
+        with translated(), self._client.pipeline(transaction=False) as pipe:
+            pipe.delete(f"{start}:fetch")
+            pipe.delete(f"{start}:relist")
+            fetch, relist = pipe.execute()
+        return Requests(bool(fetch), bool(relist))
 
     # metrics
 

@@ -25,7 +25,7 @@ from engine.store.port import PREFIX, VALUE_LIMIT, text, translated
 from engine.store.snapshot_seal import SEAL, SnapshotSeal
 
 FIELDS_PER_WRITE = 500
-BYTES_PER_WRITE = 4 * 1024 * 1024
+BYTES_PER_WRITE = 1024 * 1024
 _PAGE = 1000
 _TOMBSTONES = 20_000
 _READS = 8

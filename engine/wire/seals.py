@@ -62,19 +62,8 @@ class TrustedKeys:
 
     def __init__(self, pems: Iterable[bytes]) -> None:
         """Read public keys in PEM. Raises ValueError for one that is none."""
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-        from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-        self._keys: dict[str, Any] = {}
-        for pem in pems:
-            try:
-                key = load_pem_public_key(pem)
-            except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-                raise ValueError("is not a public key in PEM") from error
-            if not isinstance(key, Ed25519PublicKey):
-                raise ValueError("is not an Ed25519 key")
-            self._keys[key_id(key.public_bytes_raw())] = key
+        found = map(_public_key, pems)
+        self._keys: dict[str, Any] = {key_id(key.public_bytes_raw()): key for key in found}
 
     def __bool__(self) -> bool:
         return bool(self._keys)
@@ -86,18 +75,33 @@ class TrustedKeys:
 
     def problem(self, name: str, found: Mapping[str, str], seal: Seal | None) -> str:
         """Why a seal does not count for the object ``name`` whose texts have these digests; empty when it does."""
-        from cryptography.exceptions import InvalidSignature
-
         if seal is None or not seal.signature:
             return "is not signed"
         key = self._keys.get(seal.key)
         if key is None:
             return f"is signed by the unknown key {seal.key[:32]!r}; known are {', '.join(self.names)}"
+        from cryptography.exceptions import InvalidSignature
+
         try:
             key.verify(base64.b64decode(seal.signature, validate=True), _message(name, found, seal.signed_at))
         except (InvalidSignature, binascii.Error, ValueError):
             return f"has a signature of key {seal.key} that does not fit what it says"
         return ""
+
+
+def _public_key(pem: bytes) -> Any:
+    """An Ed25519 key in PEM. The library takes 7 MiB, which a process without keys is spared."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(pem)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError("is not a public key in PEM") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("is not an Ed25519 key")
+    return key
 
 
 def key_id(raw: bytes) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _NEXT, _READY
+from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
 from engine.store import snapshot
 
 Gate = Callable[[str, Callable[[], Any]], Any]
@@ -228,7 +228,7 @@ def _mark(memory: Memory, keys: list[str], args: list[Any]) -> int:
     return 1
 
 
-def _ready(memory: Memory, keys: list[str], args: list[Any]) -> list[bytes]:
+def _ready(memory: Memory, keys: list[str], args: list[Any]) -> list[bytes | int]:
     again, limit, now = int(args[0]), int(args[1]), memory.now_ms()
     for shard in memory.hkeys(keys[1]):
         _recover(memory, keys, shard)
@@ -240,10 +240,10 @@ def _ready(memory: Memory, keys: list[str], args: list[Any]) -> list[bytes]:
         if _holder(memory, keys[1], shard) is None and last + again <= now:
             memory.hset(keys[2], shard, now)
             out.append(shard)
-    return out
+    return [_next(memory, keys), *out]
 
 
-def _next(memory: Memory, keys: list[str], args: list[Any]) -> int:
+def _next(memory: Memory, keys: list[str]) -> int:
     now = memory.now_ms()
     later = memory.zrangebyscore(keys[0], f"({now}", "+inf")
     score = memory.zscore(keys[0], later[0]) if later else None
@@ -334,7 +334,6 @@ def _put(memory: Memory, keys: list[str], args: list[Any]) -> int:
 SCRIPTS: dict[str, Callable[[Memory, list[str], list[Any]], Any]] = {
     _HEAD + _MARK: _mark,
     _HEAD + _READY: _ready,
-    _HEAD + _NEXT: _next,
     _HEAD + _CLAIM: _claim,
     _HEAD + _EXTEND: _extend,
     _HEAD + _DONE: _done,

@@ -28,7 +28,7 @@ from agents.node.clock import Clock as AgentClock
 from agents.node.settings import Settings as AgentSettings
 from engine.act import batch as batches
 from engine.controller.controller import Controller
-from engine.controller.messages import ACT, MOST_WAITING, QUEUES, RECONCILE
+from engine.controller.queues import ACT, MOST_WAITING, QUEUES, RECONCILE
 from engine.controller.worker import Worker
 from engine.errors import BelayError
 from engine.kube import Kube, KubeError, cancel_all
@@ -128,7 +128,7 @@ class Messages:
         self._order = itertools.count()
 
     def send(self, life: Life, name: str, argument: str) -> None:
-        """What ``engine.controller.messages.send`` does."""
+        """What ``engine.controller.queues.send`` does."""
         try:
             waiting = life.call_redis("llen", lambda: self._memory.llen(QUEUES[name]))
         except Exception as error:

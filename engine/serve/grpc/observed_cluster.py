@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from engine import freed_memory
 from engine.kube import CONFIGMAP, NODE, POD, Kube, Object, Reflector, WatchChange, cancel_all, resource_for
 from engine.load import load
 from engine.model.cluster import Observed, Pod
@@ -95,8 +96,10 @@ class ObservedCluster:
         try:
             while True:
                 await self._dirty.wait()
-                begin = time.monotonic()
+                begin, whole = time.monotonic(), self.whole
                 self.refresh()
+                if self.whole and not whole:
+                    freed_memory.give_back()
                 await asyncio.sleep(max(MIN_INTERVAL, REST_FACTOR * (time.monotonic() - begin)))
         finally:
             await cancel_all(*tasks)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import InputError
-from engine.kube import Object
+from engine.kube.reader import Object
 from engine.log import get
 from engine.model.cluster import Orders
 from engine.model.seals import Seal
@@ -23,7 +23,7 @@ from engine.wire.seals import SigningKey, TrustedKeys
 
 SIGNING: Final = "signing.pem"
 _CHECK_SECONDS: Final = 5.0
-_log = get("act")
+_log = get("kube")
 
 
 class OrderKeys:
