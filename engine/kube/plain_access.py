@@ -98,7 +98,7 @@ def _tls(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> s
     if bool(certificate) != bool(key):
         raise _NotPlain
     if certificate and key:
-        with tempfile.NamedTemporaryFile() as file:  # the ssl module reads files only; nobody else may read this one
+        with tempfile.NamedTemporaryFile() as file:  # the ssl module reads files only; this one has mode 0600
             file.write(certificate + b"\n" + key)
             file.flush()
             made.load_cert_chain(file.name)
