@@ -149,6 +149,11 @@ class Sockets:
             count += _shut_down(descriptor, inode)
         return count
 
+    def closed(self, generation: int) -> bool:
+        """Whether gloo has closed all sockets of groups of generations before this one."""
+        of_groups = list(self._of_groups.items())
+        return not any(number < generation and _inode(fd) == inode for fd, (inode, number) in of_groups)
+
     def quiet(self) -> int:
         """Let no thread spin on sockets that were shut down and that their group has not closed; their number. Called
         when this rank has left the collectives of that group."""

@@ -75,8 +75,9 @@ class Control:
         self.freeing: list[Callable[[int], object]] = []
         """Called with the next generation when one ends, in the listening thread; must not block. Called again while
         this rank has not left the former one."""
-        self.left: list[Callable[[], object]] = []
-        """Called in a thread of its own once this rank has left the groups of an ended generation."""
+        self.ended: list[Callable[[int, bool], object]] = []
+        """Called several times after a generation has ended, in a thread of its own, with the next one and whether this
+        rank has left the groups of the former."""
         self._timers: list[threading.Timer] = []
         self.called: list[Callable[[int], object]] = []
         """Called in the listening thread when a generation begins."""
@@ -277,9 +278,10 @@ class Control:
             self._changed.notify_all()
 
     def _free_again(self, generation: int) -> None:
-        if self.joined < generation <= self.generation:
-            for free in self.freeing:
-                free(generation)
-        elif generation == self.generation:
-            for call in self.left:
-                call()
+        if generation != self.generation:
+            return
+        left = self.joined >= generation
+        for free in self.freeing if not left else ():
+            free(generation)
+        for call in self.ended:
+            call(generation, left)

@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from agents.training.native import devices as native
 from agents.training.native.gloo import Sockets
+from agents.training.native.lost_waits import LostWaits
 from agents.training.worker.control import Control
 from agents.training.worker.interruption import Interrupted
 from agents.training.worker.store import CoordinatorStore, FormingStore
@@ -33,6 +34,7 @@ class Groups:
         self.control, self.rank, self.address = control, rank, address
         self.timeout = datetime.timedelta(seconds=timeout)
         self.sockets = Sockets()
+        self._lost_waits = LostWaits()
         self._forming: dict[int, _Forming] = {}
         # the listening thread begins a group, the main thread asks for it
         self._form_lock = threading.Lock()
@@ -41,7 +43,7 @@ class Groups:
         self._ready: Any = None
         c10d.ProcessGroupGloo = _stand_in(self._made, self._gloo)
         control.freeing.append(self.sockets.shut)
-        control.left.append(self.sockets.quiet)
+        control.ended.append(self._ended)
         self.device = native.of(accelerator())
         """What stops and restarts this rank's accelerator; None on CPU."""
         if self.device is not None:
@@ -114,6 +116,13 @@ class Groups:
             oldest = self._retired.popleft()
             threading.Thread(target=oldest.clear, name="belay-retire", daemon=True).start()
             del oldest
+
+    def _ended(self, generation: int, left: bool) -> None:
+        """Leave nothing behind of the groups before ``generation``: no wait for a lost message, no thread that
+        spins."""
+        self._lost_waits.end(generation, left, self.sockets.closed(generation))
+        if left:
+            self.sockets.quiet()
 
     def _gloo(self, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
         """Replaces ``ProcessGroupGloo``: returns the default group, which exists already; makes others on this node's

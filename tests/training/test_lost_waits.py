@@ -1,0 +1,93 @@
+"""Waits for messages that gloo has lost: ended, and no other wait with them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.conftest import Launch
+from tests.training.launched import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training"), pytest.mark.timeout(300)]
+
+RANK = """
+import datetime, os, signal, sys, threading, time
+import torch, torch.distributed as dist
+from agents.training.native.lost_waits import LostWaits
+
+rank, kind = int(sys.argv[1]), sys.argv[2]
+limit = datetime.timedelta(seconds=60)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=rank, world_size=2, timeout=limit)
+message = torch.full((16 << 20,), float(rank + 1))
+pids = [None, None]
+dist.all_gather_object(pids, os.getpid())
+waits = LostWaits()
+
+def tear():
+    # the first bytes are here, the last are not: rank 1 dies
+    while message[0] == rank + 1:
+        pass
+    os.kill(pids[1], signal.SIGKILL)
+
+def free():
+    time.sleep(0.5)
+    # in a receive the main thread waits, in a collective a thread of the group's run loop
+    if kind == "recv":
+        found = [waits.end(2, left=True, closed=True), waits.end(2, left=False, closed=True)]
+    else:
+        found = [waits.end(1, left=True, closed=True), waits.end(2, left=True, closed=True)]
+    print(*found, flush=True)
+
+receives = kind in ("recv", "broadcast-1")
+if rank == (0 if receives else 1):
+    threading.Thread(target=tear, daemon=True).start()
+if rank == 0:
+    threading.Thread(target=free, daemon=True).start()
+try:
+    if kind == "recv":
+        dist.recv(message, 1) if rank == 0 else dist.send(message, 0)
+    else:
+        dist.broadcast(message, int(kind[-1]))
+except RuntimeError as error:
+    print(error, flush=True)
+time.sleep(0.5)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["recv", "broadcast-1", "broadcast-0"])
+def test_a_message_that_was_lost_in_the_middle_frees_its_rank_and_a_wait_of_the_newest_group_goes_on(
+    tmp_path: Path, kind: str
+) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), kind, str(tmp_path / "store")],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said, _ = ranks[0].communicate(timeout=50)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    lines = sorted(said.splitlines())
+    assert lines == ["0 1", "the peer of this collective was lost in the middle of a message"]
+
+
+def test_the_last_copy_lives_through_deaths_in_the_middle_of_a_message(launch: Launch) -> None:
+    job = launch("torn.py", 12, options=("--nproc", "2"))
+    assert job.end() == 0, job.errors()
+    # rank 0 holds the only copy and was never replaced; each step is done, with the same weights in both ranks
+    assert len({one.pid for one in job.steps(0)}) == 1
+    assert len({one.pid for one in job.steps(1)}) == 3
+    assert [{one.step: one.digest for one in job.steps(rank)} for rank in (0, 1)] == [
+        {one.step: one.digest for one in job.steps(0)}
+    ] * 2
+    assert max(float(str(one["freed_ms"])) for one in job.recoveries()) < 5000
