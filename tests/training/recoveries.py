@@ -32,6 +32,10 @@ GROWTH = 32 << 10
 """KiB that the resident memory of a process may grow after that."""
 DESCRIPTORS, THREADS = 24, 12
 """The same for file descriptors and threads: those of generations that are being retired come and go."""
+REST = 30.0
+"""Seconds without a fault after which rank 0 has the threads and descriptors again that it had before the first."""
+APART = 0.02
+"""Seconds within which two ranks are killed one after the other: the second may die in the middle of a recovery."""
 
 
 @dataclass
@@ -113,13 +117,16 @@ def hurt(folder: Path, account: Account, count: int, seconds: float, settled: in
         begun = max((step.step for step in job.steps(0)[-1:]), default=-1)
         job.reached(begun + 2, RANKS)
         rank0, turns, end = job.pid(0), 0, time.monotonic() + seconds
+        fresh, survivor = Use.of(rank0), rank0
         account.first = {}
         while account.recoveries < count and time.monotonic() < end and not account.wrong:
             time.sleep(dice.random() * 0.01)
             victims = dice.choice([(1,), (2,), (1,), (2,), (1, 2)])
             at = time.monotonic()
+            apart = dice.choice([0, APART]) * dice.random()
             for rank in victims:
                 signalled(job.pid(rank))
+                time.sleep(apart)
             took = job.next_step_of_all(at, RANKS, 60)
             account.worst, account.total = max(account.worst, took), account.total + took
             account.recoveries, turns = account.recoveries + 1, turns + 1
@@ -135,12 +142,28 @@ def hurt(folder: Path, account: Account, count: int, seconds: float, settled: in
                 sys.stdout.write(account.line() + "\n")
                 sys.stdout.flush()
         account.wrong += account.grown()
+        if survivor == job.pid(0):
+            account.wrong += at_rest(survivor, fresh)
         account.steps = min(job.steps(rank)[-1].step for rank in range(RANKS)) + 1
     except (AssertionError, OSError) as error:
         account.wrong.append(str(error))
     finally:
         job.close()
     account.wrong += [f"shared memory was left: {name}" for name in shared_memory() - memory]
+
+
+def at_rest(rank0: int, fresh: Use) -> Iterator[str]:
+    """What rank 0 still holds of its recoveries when there has been none for some time."""
+    end = time.monotonic() + REST
+    while True:
+        now = Use.of(rank0)
+        more = now.threads - fresh.threads, now.descriptors - fresh.descriptors
+        if max(more) <= 0:
+            return
+        if time.monotonic() > end:
+            yield f"{REST:g} s after the last recovery rank 0 has {more[0]} threads and {more[1]} descriptors too many"
+            return
+        time.sleep(0.1)
 
 
 def different(folder: Path, steps: int, undisturbed: Path) -> list[str]:

@@ -145,5 +145,5 @@ def test_the_loop_of_a_group_that_is_gone_is_let_go() -> None:
     sockets, before = Sockets(), len(os.listdir("/proc/self/fd"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         device(sockets, 1, server).close()
-    sockets.connected(1)
+    sockets.forget()
     assert len(os.listdir("/proc/self/fd")) == before

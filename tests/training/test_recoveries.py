@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training"), pytest.mark.
 def test_thirty_recoveries_lose_no_step_and_what_processes_hold_does_not_grow(tmp_path: Path) -> None:
     needs.torch()
     account = Account()
-    # the groups of the last eight generations stay
+    # groups stay for some seconds
     hurt(tmp_path / "hurt", account, 30, 400, settled=15, look=5)
     assert account.wrong == [] and account.recoveries == 30
     assert account.last.keys() == {"rank 0", "agent", "supervisor"}

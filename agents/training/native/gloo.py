@@ -110,16 +110,21 @@ class Sockets:
 
     def connected(self, generation: int) -> None:
         """The groups of this generation, and of those before it, may have connected sockets."""
+        self.forget()
         with self._making:
-            for loop, number in list(self._loops):
-                sockets = held(loop)
-                if not sockets:
-                    # the group is gone
-                    self._loops.remove((loop, number))
-                    os.close(loop)
-                elif number <= generation:
+            for loop, number in self._loops:
+                if number <= generation:
+                    sockets = held(loop)
                     found = ((descriptor, inode) for descriptor, inode in sockets.items() if is_connected(descriptor))
                     self._of_groups.update({descriptor: (inode, number) for descriptor, inode in found})
+
+    def forget(self) -> None:
+        """Let the loops go of groups that are gone: nothing is in them."""
+        with self._making:
+            for loop, number in list(self._loops):
+                if not held(loop):
+                    self._loops.remove((loop, number))
+                    os.close(loop)
 
     def broken(self, generation: int) -> bool:
         """Whether a link of this generation's groups is closed or shut down."""

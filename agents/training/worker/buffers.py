@@ -31,6 +31,7 @@ class _Kept:
 
     buffer: torch.Tensor
     version: int
+    tiny: bool
     values: torch.Tensor | None = None
 
 
@@ -56,8 +57,12 @@ class Buffers:
                 continue
             kept = self._kept.get(key)
             if kept is None or kept.buffer is not buffer:
-                self._kept[key] = _Kept(buffer, version(buffer), _copy(buffer) if buffer.nbytes <= SMALL else None)
-            elif kept.version != (now := version(buffer)) or buffer.nbytes <= TINY:
+                values = _copy(buffer) if buffer.nbytes <= SMALL else None
+                self._kept[key] = _Kept(buffer, version(buffer), buffer.nbytes <= TINY, values)
+            elif kept.tiny:
+                # BatchNorm has three of them in each layer: their count of changes says nothing and is not asked for
+                changed.append(kept)
+            elif kept.version != (now := version(buffer)):
                 kept.version = now
                 if kept.values is None:
                     kept.values = _copy(buffer)
@@ -77,7 +82,7 @@ class Buffers:
                 if kept is None:
                     continue
                 module._buffers[name] = kept.buffer
-                if version(kept.buffer) == kept.version and kept.buffer.nbytes > TINY:
+                if not kept.tiny and version(kept.buffer) == kept.version:
                     continue
                 if kept.values is None:
                     complete = False

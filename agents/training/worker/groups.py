@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime
 import functools
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -21,9 +22,9 @@ from agents.training.worker.control import Control
 from agents.training.worker.interruption import Interrupted
 from agents.training.worker.store import CoordinatorStore, FormingStore
 
-KEPT = 8
-"""Number of generations whose groups stay referenced: an old group may still write into its tensors while it ends, and
-its destructor may wait for that."""
+KEPT, KEPT_SECONDS = 8, 5.0
+"""Number of generations whose groups stay referenced, and for how long: an old group may still write into its tensors
+while it ends, and its destructor may wait for that. Three threads of each wake a hundred times a second."""
 
 
 class Groups:
@@ -38,7 +39,8 @@ class Groups:
         self._forming: dict[int, _Forming] = {}
         # the listening thread begins a group, the main thread asks for it
         self._form_lock = threading.Lock()
-        self._retired: deque[list[Any]] = deque()
+        self._retired: deque[tuple[float, list[Any]]] = deque()
+        """When groups were left, and they."""
         self._made = c10d.ProcessGroupGloo
         self._ready: Any = None
         c10d.ProcessGroupGloo = _stand_in(self._made, self._gloo)
@@ -56,7 +58,7 @@ class Groups:
         with self._form_lock:
             if generation not in self._forming:
                 for old in [number for number in self._forming if number < generation]:
-                    self._retired.append([self._forming.pop(old)])
+                    self._retired.append((time.monotonic(), [self._forming.pop(old)]))
                 self._forming[generation] = _Forming(self, generation)
             return self._forming[generation]
 
@@ -97,7 +99,7 @@ class Groups:
         """Drop the default group and all others without waiting for them."""
         world = c10d._world
         if world.pg_map:
-            self._retired.append([*world.pg_map, *world.pg_map.values()])
+            self._retired.append((time.monotonic(), [*world.pg_map, *world.pg_map.values()]))
         c10d._update_default_pg(None)
         for table in (
             world.pg_map,
@@ -112,17 +114,28 @@ class Groups:
         c10d._unregister_all_process_groups()
         world.group_count = 0
         # of each generation its groups, and what formed the first of them
-        while len(self._retired) > 2 * KEPT:
-            oldest = self._retired.popleft()
-            threading.Thread(target=oldest.clear, name="belay-retire", daemon=True).start()
-            del oldest
+        with self._form_lock:
+            while len(self._retired) > 2 * KEPT:
+                _, oldest = self._retired.popleft()
+                threading.Thread(target=oldest.clear, name="belay-retire", daemon=True).start()
+                del oldest
 
     def _ended(self, generation: int, left: bool) -> None:
-        """Leave nothing behind of the groups before ``generation``: no wait for a lost message, no thread that
-        spins."""
+        """Leave nothing behind of the groups before ``generation``: no wait for a lost message, no thread that spins,
+        in the end no thread at all."""
         self._lost_waits.end(generation, left, self.sockets.closed(generation))
         if left:
             self.sockets.quiet()
+        while (oldest := self._left_long_ago()) is not None:
+            oldest.clear()
+        self.sockets.forget()
+
+    def _left_long_ago(self) -> list[Any] | None:
+        """The oldest groups, once they need not be kept."""
+        with self._form_lock:
+            if not self._retired or time.monotonic() - self._retired[0][0] < KEPT_SECONDS:
+                return None
+            return self._retired.popleft()[1]
 
     def _gloo(self, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
         """Replaces ``ProcessGroupGloo``: returns the default group, which exists already; makes others on this node's
