@@ -19,7 +19,7 @@ import torch, torch.distributed as dist
 from agents.training.native.lost_waits import LostWaits
 
 rank, kind = int(sys.argv[1]), sys.argv[2]
-limit = datetime.timedelta(seconds=60)
+limit = datetime.timedelta(seconds=200)
 dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=rank, world_size=2, timeout=limit)
 message = torch.full((16 << 20,), float(rank + 1))
 pids = [None, None]
@@ -32,14 +32,22 @@ def tear():
         pass
     os.kill(pids[1], signal.SIGKILL)
 
+def gone(pid):
+    try:
+        return " (zombie)" in open(f"/proc/{pid}/status").read()
+    except OSError:
+        return True
+
 def free():
-    time.sleep(0.5)
+    while not gone(pids[1]):
+        time.sleep(0.01)
+    time.sleep(0.3)
     # in a receive the main thread waits, in a collective a thread of the group's run loop
-    if kind == "recv":
-        found = [waits.end(2, left=True, closed=True), waits.end(2, left=False, closed=True)]
-    else:
-        found = [waits.end(1, left=True, closed=True), waits.end(2, left=True, closed=True)]
-    print(*found, flush=True)
+    kept = waits.end(2 if kind == "recv" else 1, left=True, closed=True)
+    ended, until = 0, time.monotonic() + 60
+    while not ended and time.monotonic() < until:
+        ended = waits.end(2, left=kind != "recv", closed=True)
+    print(kept, ended, flush=True)
 
 receives = kind in ("recv", "broadcast-1")
 if rank == (0 if receives else 1):
@@ -72,7 +80,7 @@ def test_a_message_that_was_lost_in_the_middle_frees_its_rank_and_a_wait_of_the_
         for rank in range(2)
     ]
     try:
-        said, _ = ranks[0].communicate(timeout=50)
+        said, _ = ranks[0].communicate(timeout=150)
     finally:
         for rank in ranks:
             rank.kill()
