@@ -194,16 +194,20 @@ class UnlabelledInTree(NamedTuple):
 
 
 class CannotBeCut(NamedTuple):
-    """The chips of a node are of a product without vNPUs on demand; ``product`` is empty where none is known."""
+    """The chips of a node are of a product without vNPUs on demand; ``product`` is empty where none is known, and
+    ``layouts`` says whether a VNPULayout may cut them.
+    """
 
     resource: str
     product: str
+    layouts: bool
 
     def told(self) -> Told:
         """Another node."""
         what = f"chips of {self.product}" if self.product else "its chips"
         state = f"{what} cannot be cut on demand"
-        change = "add a node whose product cuts vNPUs on demand, or cut these chips by a VNPULayout in mode static"
+        change = "add a node whose product cuts vNPUs on demand"
+        change += ", or cut these chips by a VNPULayout in mode static" if self.layouts else ""
         return Told(state, change, Remedy(Step.ADD_NODE, count=1, values={self.resource: ""}))
 
 

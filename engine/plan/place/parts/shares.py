@@ -15,7 +15,7 @@ from engine.plan.node_view import NodeView
 from engine.plan.place.causes import CannotBeCut, CoresDisagree
 from engine.plan.place.handler import Refusal
 from engine.plan.place.part_requests import kind_of
-from engine.plan.vnpu.templates import SERVER_TYPE_LABEL, chip_totals, cut_on_demand, templates_of
+from engine.plan.vnpu.templates import SERVER_TYPE_LABEL, chip_totals, cut_by_layout, cut_on_demand, templates_of
 from engine.wire.parts import NPU_CORE, Share, parse_cores, parse_share, vgroup
 from engine.wire.podannotations import ASCEND_REAL
 
@@ -180,11 +180,11 @@ def usable_shares(view: NodeView, shares: Mapping[int, list[Share]]) -> tuple[in
 def _core_node(desired: Desired, view: NodeView) -> CoreNode | Refusal:
     templates = templates_of(desired, view)
     if templates is None or not templates.spec.dynamic:
-        uncut = CannotBeCut(NPU_CORE, "")
+        uncut = CannotBeCut(NPU_CORE, "", templates is not None and cut_by_layout(view))
         return Refusal(INVALID_NODE, f"{INVALID_TEXT}: its chips cannot be cut on demand", uncut)
     if not cut_on_demand(view, templates):
         title = view.product.spec.title if view.product is not None else "this product"
-        uncut = CannotBeCut(NPU_CORE, title)
+        uncut = CannotBeCut(NPU_CORE, title, cut_by_layout(view))
         return Refusal(INVALID_NODE, f"{INVALID_TEXT}: chips of {title} cannot be cut on demand", uncut)
 
     totals = chip_totals(view, templates)
