@@ -11,6 +11,7 @@ import pytest
 from engine.serve.grpc import observed_cluster
 from engine.serve.grpc.recovery import registry as room
 from engine.serve.grpc.recovery.registry import PERIOD, Registry
+from engine.wire import deviceinfo
 
 
 def test_a_refresh_that_always_fails_is_logged_and_retried_at_the_usual_pace(
@@ -54,7 +55,7 @@ def test_after_a_snapshot_that_took_long_calls_are_answered_for_twice_as_long(mo
 
     async def main() -> None:
         cluster = observed_cluster.ObservedCluster(cast(Any, None), ())
-        cluster._dirty.set()  # there is always something new
+        cluster._signal.news()  # there is always something new
         monkeypatch.setattr(cluster, "refresh", lambda: clock.append(clock[-1] + next(costs)))
         monkeypatch.setattr(observed_cluster, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
         monkeypatch.setattr(observed_cluster, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
@@ -63,3 +64,37 @@ def test_after_a_snapshot_that_took_long_calls_are_answered_for_twice_as_long(mo
 
     asyncio.run(main())
     assert rests == [observed_cluster.MIN_INTERVAL, pytest.approx(1.0)]
+
+
+def test_heartbeats_alone_make_no_snapshot_at_once() -> None:
+    """A thousand nodes send twenty a second: four snapshots of the cluster were made for them each second."""
+
+    def device(free: int, now: float) -> dict[str, Any]:
+        listed = {"huawei.com/Ascend910": ",".join(f"Ascend910-{chip}" for chip in range(free))}
+        body = deviceinfo.build("n0", device_list=listed, update_time=int(now))
+        return {"apiVersion": "v1", "kind": "ConfigMap", **body}
+
+    async def main() -> None:
+        cluster = observed_cluster.ObservedCluster(cast(Any, None), ())
+
+        async def due() -> bool:
+            waiting = asyncio.ensure_future(cluster._signal.wait(3600))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            done = waiting.done()
+            waiting.cancel()
+            return done
+
+        cluster.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}, "status": {}})
+        cluster.put(device(8, 1000))
+        assert await due()
+        cluster.refresh()
+        for second in range(1001, 1010):
+            cluster.put(device(8, second))
+            assert not await due()
+        cluster.refresh()
+        assert cluster.observed.reports["n0"].update_time == 1009, "the newest report is kept all the same"
+        cluster.put(device(7, 1010))
+        assert await due(), "a chip fewer"
+
+    asyncio.run(main())

@@ -50,6 +50,35 @@ class ObjectChange(NamedTuple):
     waits: bool = False
 
 
+class ChangeSignal:
+    """Wakes one who waits for changes: at once for news, after a while where only heartbeats have come."""
+
+    def __init__(self) -> None:
+        self._any = asyncio.Event()
+        self._news = asyncio.Event()
+
+    def heartbeat(self) -> None:
+        """Something came that is no reason to wake at once."""
+        self._any.set()
+
+    def news(self) -> None:
+        """Something changed."""
+        self._any.set()
+        self._news.set()
+
+    def clear(self) -> None:
+        """Take what has come."""
+        self._any.clear()
+        self._news.clear()
+
+    async def wait(self, longest: float) -> None:
+        """Wait for news; once there are heartbeats, at most ``longest`` seconds."""
+        await self._any.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                await self._news.wait()
+
+
 class WatchEvents:
     """The newest state of every object that changed since the last ``drain``; bounded by the number of objects."""
 
@@ -58,54 +87,47 @@ class WatchEvents:
         self._marks: dict[str, str] = {}
         self._essence: dict[str, bytes] = {}
         self._listed: set[str] = set()
-        self._any = asyncio.Event()
-        #: something that a pass may wait for; heartbeats are not
-        self._news = asyncio.Event()
+        self._signal = ChangeSignal()
 
     def receive(self, reflector: Reflector, change: WatchChange) -> None:
         """Receive a change from a watch."""
         res = reflector.res
         field = f"{res.api_version}|{res.kind}|{change.key[0]}|{change.key[1]}"
-        self._any.set()
+        self._signal.heartbeat()
         if change.obj is None:
             known = self._essence.pop(field, None) is not None
             self._changes[field] = ObjectChange(field, None, known, None)
-            self._news.set()
+            self._signal.news()
         elif wanted(change.obj):
             self._put(field, change.obj)
         elif self._essence.pop(field, None) is not None:
             # it lost the label by which we watched it
             self._changes[field] = ObjectChange(field, None, True, None)
-            self._news.set()
+            self._signal.news()
 
     def progress(self, reflector: Reflector) -> None:
         """Record a watch's progress, even without a wanted change."""
         kind = f"{reflector.res.api_version}|{reflector.res.kind}"
         if reflector.watermark:
             self._marks[kind] = reflector.watermark
-        self._any.set()
+        self._signal.heartbeat()
         if kind not in self._listed:  # the snapshot may be complete with it
             self._listed.add(kind)
-            self._news.set()
+            self._signal.news()
 
     def wake(self) -> None:
         """Make ``wait`` return."""
-        self._any.set()
-        self._news.set()
+        self._signal.news()
 
     async def wait(self, longest: float = 0.0) -> None:
         """Wait for a change or progress. Where only heartbeats have come, wait ``longest`` seconds for more: a thousand
         nodes send twenty a second, and each write to Redis costs as much as reading ten of them.
         """
-        await self._any.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(longest):
-                await self._news.wait()
+        await self._signal.wait(longest)
 
     def drain(self) -> tuple[list[ObjectChange], dict[str, str]]:
         """Take all changes, and the resourceVersions that the watches have reached."""
-        self._any.clear()
-        self._news.clear()
+        self._signal.clear()
         changes, marks = list(self._changes.values()), dict(self._marks)
         self._changes.clear()
         self._marks.clear()
@@ -122,8 +144,8 @@ class WatchEvents:
         digest = essence(slim)
         changed = self._essence.get(field) != digest
         wakes = changed and not own_output(slim)
-        if changed or not _has_heartbeats(slim):
-            self._news.set()
+        if changed or not has_heartbeats(slim):
+            self._signal.news()
         earlier = self._changes.get(field)
         self._essence[field] = digest
         kept, base, waits = None, "", False
@@ -152,7 +174,7 @@ def wanted(obj: Object) -> bool:
     return any(entry.get("manager") == "belay" for entry in metadata.get("managedFields") or [])
 
 
-def _has_heartbeats(obj: Object) -> bool:
+def has_heartbeats(obj: Object) -> bool:
     """Whether others write the object again and again to show that they live."""
     return obj["kind"] == "Node" or _is_report(obj)
 

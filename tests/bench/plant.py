@@ -29,6 +29,7 @@ from tests.bench.clusters import node as node_object
 from tests.bench.measure import Skipped
 from tests.bench.running import cpu_seconds, memory, resident, tree
 from tests.kube_server import real_cluster
+from tests.ports import free_port
 
 CODE, LEVEL = "80DF8402", "SeparateNPU"
 """The chip stays out and nothing resets it."""
@@ -54,7 +55,8 @@ class Plant:
             kubeconfig=self.kubeconfig,
             data=str(folder / "data"),
             recordings=False,
-            **settings,
+            # with the default, another server on this machine would leave the services out of the measurement
+            **{"grpc_listen": f"127.0.0.1:{free_port()}", **settings},
         )
         self.bad: dict[str, set[int]] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}

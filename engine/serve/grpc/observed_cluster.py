@@ -19,7 +19,7 @@ from engine.model.cluster import Observed, Pod
 from engine.model.plan_cache import PlanCache
 from engine.observe.observed import Observer, key_of
 from engine.observe.resources import Watched
-from engine.observe.watch_events import wanted
+from engine.observe.watch_events import ChangeSignal, essence, has_heartbeats, wanted
 from engine.plan import GradedReports
 from engine.serve.grpc.job_view import JobFaults, JobView, impact, views
 from engine.wire import globaltable, names, recoveryrecord
@@ -27,6 +27,8 @@ from engine.wire import globaltable, names, recoveryrecord
 #: Least seconds between two snapshots, and the wait as a multiple of the time that the last one took.
 MIN_INTERVAL: Final = 0.25
 REST_FACTOR: Final = 2.0
+#: Seconds between two snapshots while only heartbeats come: no service asks how old a report is.
+HEARTBEAT_SECONDS: Final = 10.0
 WATCHED: Final[tuple[Watched, ...]] = (
     Watched(NODE),
     Watched(POD),
@@ -82,7 +84,8 @@ class ObservedCluster:
         self._tables: dict[tuple[str, str], Object] = {}
         self._resets: dict[tuple[str, str], Object] = {}
         self._job_faults: dict[str, JobFaults] = {}
-        self._dirty = asyncio.Event()
+        self._essence: dict[tuple[str, str, str], bytes] = {}
+        self._signal = ChangeSignal()
         self._waiting: set[asyncio.Event] = set()
         self._listeners: list[Callable[[], None]] = []
         self._reflectors = [
@@ -95,7 +98,7 @@ class ObservedCluster:
         tasks = [asyncio.ensure_future(one.run()) for one in self._reflectors]
         try:
             while True:
-                await self._dirty.wait()
+                await self._signal.wait(HEARTBEAT_SECONDS)
                 begin, whole = time.monotonic(), self.whole
                 self.refresh()
                 if self.whole and not whole:
@@ -129,7 +132,7 @@ class ObservedCluster:
 
     def refresh(self) -> None:
         """Make the next snapshot now and call the listeners."""
-        self._dirty.clear()
+        self._signal.clear()
         self.whole = self.synced
         self.observed = self._grading.of(self._observer.observed())
         self.jobs = views(self.observed, self.cache)
@@ -204,10 +207,19 @@ class ObservedCluster:
         elif kind == "Pod":
             self._container_settings[key] = _settings_of(obj)
         self._observer.put(obj)
-        self._dirty.set()
+        if has_heartbeats(obj) and not self._says_something_new((str(kind), *key), obj):
+            self._signal.heartbeat()
+        else:
+            self._signal.news()
+
+    def _says_something_new(self, key: tuple[str, str, str], obj: Object) -> bool:
+        digest = essence(obj)
+        before, self._essence[key] = self._essence.get(key), digest
+        return digest != before
 
     def _forget(self, api_version: str, kind: str, namespace: str, name: str) -> None:
         key = (namespace, name)
+        self._essence.pop((kind, *key), None)
         if kind == "Pod":
             self._container_settings.pop(key, None)
         elif kind == "ConfigMap":
@@ -215,7 +227,7 @@ class ObservedCluster:
             self._resets.pop(key, None)
         metadata = {"namespace": namespace, "name": name}
         self._observer.delete(key_of({"apiVersion": api_version, "kind": kind, "metadata": metadata}))
-        self._dirty.set()
+        self._signal.news()
 
 
 def _key(obj: Mapping[str, Any]) -> tuple[str, str]:
