@@ -25,6 +25,7 @@ from engine.cli import (
     views,
     waiting,
 )  # fmt: skip
+from engine.cli.acts import beginnings, new
 from engine.cli.acts import verbs as acts
 from engine.cli.invocation import fails_clearly
 from engine.cli.review import verb as reviewing
@@ -157,3 +158,5 @@ for _room in (
 ):
     for _verb in _room.VERBS:
         main.add_command(_verb)
+main.add_command(new.new)
+main.add_command(beginnings.init)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from engine.cli.acts.edits import RepositoryEdit
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
+def act_options(command: Callable[..., None]) -> Callable[..., None]:
     """Where the clone is, whether to commit and push, and what the commit says."""
     for option in (
         click.option("--repo", metavar="DIR", default=".", help="The clone of the state repository. Default: here."),
@@ -37,7 +37,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("targets", nargs=-1, required=True, metavar="NODE[/CHIPS]...")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; shown wherever the chips are shown.")
 @click.option("--until", metavar="RFC3339|DURATION", help="When it ends, such as 2026-12-24T18:00:00Z or 36h.")
-@_options
+@act_options
 @fails_clearly
 def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options: Any) -> None:
     """Take nodes or chips out of service until they are released: an Isolation is added and pushed.
@@ -48,14 +48,14 @@ def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options:
     from engine.cli.acts import edits
 
     named = [edits.target(text) for text in targets]
-    _act(options, lambda files: edits.isolate(files, named, reason, _moment(until)))
+    act(options, lambda files: edits.isolate(files, named, reason, _moment(until)))
 
 
 @click.command(short_help="Empty nodes for maintenance, as a commit.")
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @click.option("--reason", default="maintenance", show_default=True, metavar="TEXT", help="Why.")
 @click.option("--until", metavar="RFC3339|DURATION", help="When it ends, such as 2026-12-24T18:00:00Z or 36h.")
-@_options
+@act_options
 @fails_clearly
 def drain(nodes: tuple[str, ...], reason: str, until: str | None, **options: Any) -> None:
     """Empty whole nodes: they are cordoned, and their gangs move whole to other nodes, within the safety budget.
@@ -69,12 +69,12 @@ def drain(nodes: tuple[str, ...], reason: str, until: str | None, **options: Any
     for one in named:
         if one.chips:
             raise InputError("chips are isolated, nodes are drained", where=str(one), hint=f"belay isolate {one}")
-    _act(options, lambda files: edits.isolate(files, named, reason, _moment(until)))
+    act(options, lambda files: edits.isolate(files, named, reason, _moment(until)))
 
 
 @click.command(short_help="Give isolated nodes or chips back, as a commit.")
 @click.argument("targets", nargs=-1, required=True, metavar="NODE[/CHIPS]...")
-@_options
+@act_options
 @fails_clearly
 def release(targets: tuple[str, ...], **options: Any) -> None:
     """Take nodes or chips out of the Isolations that name them; an Isolation of nothing is removed.
@@ -84,14 +84,14 @@ def release(targets: tuple[str, ...], **options: Any) -> None:
     from engine.cli.acts import edits
 
     named = [edits.target(text) for text in targets]
-    _act(options, lambda files: edits.release(files, named))
+    act(options, lambda files: edits.release(files, named))
 
 
 @click.command(short_help="Change how many pods a job has, as a commit.")
 @click.argument("job", metavar="JOB")
 @click.argument("replicas", type=click.IntRange(0, 100_000), metavar="N")
 @click.option("--task", default="", metavar="NAME", help="The task of a job of Volcano's that has several.")
-@_options
+@act_options
 @fails_clearly
 def scale(job: str, replicas: int, task: str, **options: Any) -> None:
     """Change how many pods a job has: the workers of an AscendJob, the replicas of a Deployment, a task of Volcano's.
@@ -101,46 +101,46 @@ def scale(job: str, replicas: int, task: str, **options: Any) -> None:
     """
     from engine.cli.acts import edits
 
-    _act(options, lambda files: edits.scale(files, job, replicas, task))
+    act(options, lambda files: edits.scale(files, job, replicas, task))
 
 
 @click.command(short_help="Change the priority of a job, as a commit.")
 @click.argument("job", metavar="JOB")
 @click.argument("priority", metavar="CLASS")
-@_options
+@act_options
 @fails_clearly
 def priority(job: str, priority: str, **options: Any) -> None:
     """Give a job another PriorityClass. Of a Deployment the template changes, so its pods are rolled."""
     from engine.cli.acts import edits
 
-    _act(options, lambda files: edits.prioritise(files, job, priority))
+    act(options, lambda files: edits.prioritise(files, job, priority))
 
 
 @click.command(short_help="Suspend a pool or a Job, as a commit.")
 @click.argument("name", metavar="NAME")
-@_options
+@act_options
 @fails_clearly
 def suspend(name: str, **options: Any) -> None:
     """Suspend a NodePool (it takes no new pods) or a Job of Kubernetes (its pods end). Other kinds are scaled."""
     from engine.cli.acts import edits
 
-    _act(options, lambda files: edits.suspend(files, name, True))
+    act(options, lambda files: edits.suspend(files, name, True))
 
 
 @click.command(short_help="Resume a suspended pool or Job, as a commit.")
 @click.argument("name", metavar="NAME")
-@_options
+@act_options
 @fails_clearly
 def resume(name: str, **options: Any) -> None:
     """Resume what is suspended: a NodePool or a Job of Kubernetes."""
     from engine.cli.acts import edits
 
-    _act(options, lambda files: edits.suspend(files, name, False))
+    act(options, lambda files: edits.suspend(files, name, False))
 
 
 @click.command(short_help="Go back to the documents of an earlier revision, as a commit.")
 @click.argument("revision", default="", metavar="[REV]")
-@_options
+@act_options
 @fails_clearly
 def rollback(revision: str, **options: Any) -> None:
     """Make desired/ and policies/ what they were at REV, in a new commit.
@@ -157,12 +157,12 @@ def rollback(revision: str, **options: Any) -> None:
     changed: dict[str, bytes | None] = {path: data for path, data in wanted.items() if present.get(path) != data}
     changed |= {path: None for path in present if path not in wanted}
     edit = RepositoryEdit(changed, f"Roll back to {commit[:12]}", f"belay rollback {before[:12]}")
-    _act(options, lambda _: edit)
+    act(options, lambda _: edit)
 
 
 @click.command(short_help="Confirm deletions that wait for a person, as a commit.")
 @click.argument("digest", metavar="DIGEST")
-@_options
+@act_options
 @fails_clearly
 def confirm(digest: str, **options: Any) -> None:
     """Confirm exactly the deletions that `belay status` shows with this DIGEST; the commit changes no file.
@@ -182,12 +182,12 @@ def confirm(digest: str, **options: Any) -> None:
     edit = RepositoryEdit(
         {}, f"Confirm deletions {digest[:8]}", "belay rollback, as long as the deletions have not come about"
     )
-    _act(options, lambda _: edit, trailer=f"Belay-Confirm: {digest}")
+    act(options, lambda _: edit, trailer=f"Belay-Confirm: {digest}")
 
 
 @click.command(short_help="Declare running objects in Git as they are, as a commit.")
 @click.argument("objects", nargs=-1, required=True, metavar="NAMESPACE/KIND/NAME...")
-@_options
+@act_options
 @fails_clearly
 def adopt(objects: tuple[str, ...], **options: Any) -> None:
     """Declare running objects in Git as they are: nothing of them changes, and from then on Git decides.
@@ -202,15 +202,13 @@ def adopt(objects: tuple[str, ...], **options: Any) -> None:
     if options["cluster"] == NO_CLUSTER:
         raise InputError("objects are adopted from a cluster", where="--cluster none", hint="--cluster FILE|live")
     items = cluster_items(options["cluster"] or LIVE, None, options["kubeconfig"])[0]
-    _act(options, lambda files: adopt(files, items, objects))
+    act(options, lambda files: adopt(files, items, objects))
 
 
 VERBS = (isolate, drain, release, scale, priority, suspend, resume, rollback, confirm, adopt)
 
 
-def _act(
-    options: Mapping[str, Any], change: Callable[[Mapping[str, bytes]], RepositoryEdit], trailer: str = ""
-) -> None:
+def act(options: Mapping[str, Any], change: Callable[[Mapping[str, bytes]], RepositoryEdit], trailer: str = "") -> None:
     """Edit, check, show, plan, commit, push; every step says what it did."""
     from engine.cli import output as show
     from engine.cli.acts.clone import Clone

@@ -1,0 +1,147 @@
+"""`belay init`: a state repository with pools, from the nodes of a cluster or from products that are named."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from engine.cli.acts.adoption import as_text
+from engine.cli.invocation import fails_clearly
+from engine.errors import BelayError, InputError
+
+if TYPE_CHECKING:
+    from engine.documents import Product
+
+_COUNTED: Final = re.compile(r"(?:(\d{1,5})x)?([a-z0-9-]+)")
+_README: Final = """# State of the cluster
+
+What is declared in desired/ and policies/ is what the cluster becomes: `git push` is how it changes.
+
+    belay validate .                  # before a commit: every finding at file:line:col
+    belay plan --desired . --cluster live
+    belay new job train --chips 8     # a document from a few words; belay --help lists the other acts
+"""
+
+
+@click.command(short_help="Begin a state repository, with pools of the nodes.")
+@click.argument("directory", metavar="DIR")
+@click.option("--nodes", metavar="NxPRODUCT,...", help="Servers without a cluster, such as 4x800t-a2,2x300i-pro.")
+@click.option("--cluster", metavar="FILE|live", default="live", show_default=True, help="Whose nodes make the pools.")
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
+@fails_clearly
+def init(directory: str, nodes: str | None, cluster: str, kubeconfig: str | None) -> None:
+    """Begin a state repository in DIR: one pool for each product of the nodes, committed; nothing is pushed."""
+    from engine.cli import output as show
+    from engine.load import load
+
+    folder = Path(directory)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError("this is not an empty directory", where=directory, hint="Name one that does not exist yet")
+    products = {name: one.document for name, one in load({}).desired.products.items() if one.document.spec.node_labels}
+    if nodes is not None:
+        found = named_products(nodes, products)
+        unknown: list[str] = []
+    else:
+        from engine.cli.inputs import cluster_items
+
+        found, unknown = products_of(cluster_items(cluster, None, kubeconfig)[0], products)
+    files = repository(found, products)
+    _commit(folder, files)
+    for name, count in sorted(found.items()):
+        click.echo(f"pool {pool_name(name)}: {count} nodes of {name} ({products[name].spec.title})")
+    for node in unknown[:10]:
+        click.echo(show.plain(f"node {node}: no product follows from its labels; docs/running.md names them"), err=True)
+    click.echo(show.plain(f"committed in {directory}; next: git remote add origin URL, git push -u origin main"))
+
+
+def named_products(text: str, products: Mapping[str, Product]) -> Counter[str]:
+    """How many servers of each product; ``atlas-`` may be left out.
+
+    Raises:
+        InputError: a word names no product.
+    """
+    found: Counter[str] = Counter()
+    for word in filter(None, text.split(",")):
+        match = _COUNTED.fullmatch(word.strip())
+        name = match[2] if match else word
+        name = name if name in products else f"atlas-{name}"
+        if match is None or name not in products:
+            known = ", ".join(sorted(one.removeprefix("atlas-") for one in products))
+            raise InputError("this names no servers", where=f"--nodes {word}", hint=f"Write NxPRODUCT; known: {known}")
+        found[name] += int(match[1] or 1)
+    if not found:
+        raise InputError("no servers are named", where="--nodes", hint="Write NxPRODUCT, such as 4x800t-a2")
+    return found
+
+
+def products_of(items: Sequence[Mapping[str, Any]], products: Mapping[str, Product]) -> tuple[Counter[str], list[str]]:
+    """How many nodes are of each product, by their labels; and the NPU nodes whose labels name none.
+
+    Raises:
+        InputError: the cluster has no node with NPUs.
+    """
+    found: Counter[str] = Counter()
+    unknown: list[str] = []
+    for item in items:
+        if item.get("kind") != "Node":
+            continue
+        labels = (item.get("metadata") or {}).get("labels") or {}
+        fitting = [name for name, product in products.items() if _fits(labels, product)]
+        if fitting:
+            found[fitting[0]] += 1
+        elif _has_npus(item):
+            unknown.append(str(item["metadata"]["name"]))
+    if not found:
+        raise InputError("no node of the cluster has labels of a product with NPUs", where="--cluster",
+                         hint="Name the servers: --nodes 4x800t-a2")  # fmt: skip
+    return found, unknown
+
+
+def repository(found: Mapping[str, int], products: Mapping[str, Product]) -> dict[str, bytes]:
+    """The files of the repository."""
+    files = {"README.md": _README.encode()}
+    for name in found:
+        labels = dict(products[name].spec.node_labels[0])
+        body = {
+            "apiVersion": "belay.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": pool_name(name)},
+            "spec": {"selector": {"matchLabels": labels}, "product": name},
+        }  # fmt: skip
+        files[f"desired/pools/{pool_name(name)}.yaml"] = as_text(body).encode()
+    return files
+
+
+def pool_name(product: str) -> str:
+    """The product's name without the family's."""
+    return product.removeprefix("atlas-")
+
+
+def _fits(labels: Mapping[str, str], product: Product) -> bool:
+    return any(all(labels.get(key) == value for key, value in row.items()) for row in product.spec.node_labels)
+
+
+def _has_npus(node: Mapping[str, Any]) -> bool:
+    offered = (node.get("status") or {}).get("allocatable") or {}
+    return any(str(name).startswith("huawei.com/") for name in offered)
+
+
+def _commit(folder: Path, files: Mapping[str, bytes]) -> None:
+    for path, data in files.items():
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    for words in (("init", "--quiet"), ("symbolic-ref", "HEAD", "refs/heads/main"), ("add", "--all"),
+                  ("commit", "--quiet", "--message", "Begin with the pools of the nodes")):  # fmt: skip
+        try:
+            done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        except FileNotFoundError as error:
+            raise BelayError("the git command is not on PATH", hint="Install git") from error
+        if done.returncode:
+            said = " ".join(done.stderr.split())[:300]
+            raise BelayError(f"git {words[0]} failed: {said}", where=str(folder),
+                             hint="The files are written: mend it and commit them")  # fmt: skip

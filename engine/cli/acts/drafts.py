@@ -1,0 +1,206 @@
+"""New documents from a few words: `belay new pool|queue|layout|policy|job`, with what the repository already knows.
+
+Each draft is what the task pages of the documentation show, so that a person can go on from it. Resource, selector and
+device names come from the product; words that do not fit are refused with those that do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.cli.acts.adoption import as_text
+from engine.cli.acts.edits import RepositoryEdit, documents
+from engine.errors import InputError
+
+if TYPE_CHECKING:
+    from engine.documents import Product
+
+Json = dict[str, Any]
+KINDS: Final = ("AscendJob", "Deployment", "Job")
+_OLD_TRAINING: Final = ("atlas-800-9000", "atlas-300t")
+_RING: Final = "ring-controller.atlas"
+_IMAGE: Final = "registry.example.org/train:1"
+
+
+def pool(
+    files: Mapping[str, bytes],
+    name: str,
+    labels: Mapping[str, str],
+    product: str | None,
+    products: Mapping[str, Product],
+) -> RepositoryEdit:
+    """A NodePool of the nodes with these labels; without labels those by which the product is known."""
+    known = _product(product, products) if product else None
+    if not labels and known is not None and known.spec.node_labels:
+        labels = known.spec.node_labels[0]
+    if not labels:
+        raise InputError("there is nothing that selects nodes", where=name, hint="Give --label KEY=VALUE, or --product")
+    spec: Json = {"selector": {"matchLabels": dict(labels)}, **({"product": product} if product else {})}
+    return _added(files, "desired/pools", name, [_belay("NodePool", name, spec)])
+
+
+def queue(files: Mapping[str, bytes], name: str, capability: Mapping[str, str], weight: int) -> RepositoryEdit:
+    """A queue with a share (``weight``) and, for some resources, a limit (``capability``)."""
+    spec: Json = {"weight": weight, "reclaimable": True, **({"capability": dict(capability)} if capability else {})}
+    body = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+    return _added(files, "desired/queues", name, [body])
+
+
+def layout(
+    files: Mapping[str, bytes], name: str, where: str, mode: str, cuts: Mapping[str, Sequence[str]]
+) -> RepositoryEdit:
+    """A VNPULayout: how the chips of a pool's nodes are cut; ``cuts`` names templates by chips, for ``static``."""
+    spec: Json = {"pool": where, "mode": mode}
+    if cuts:
+        spec["chips"] = [
+            {"chips": chips, **({"templates": list(templates)} if templates else {})}
+            for chips, templates in cuts.items()
+        ]
+    return _added(files, "desired/layouts", name, [_belay("VNPULayout", name, spec)])
+
+
+def policy(files: Mapping[str, bytes], name: str, levels: Mapping[str, str], pools: Sequence[str]) -> RepositoryEdit:
+    """A FaultPolicy that gives codes another level, in some pools or in all."""
+    spec: Json = {**({"scope": {"pools": list(pools)}} if pools else {}), "levels": dict(levels)}
+    return _added(files, "desired/faults", name, [_belay("FaultPolicy", name, spec)])
+
+
+def job(
+    files: Mapping[str, bytes],
+    name: str,
+    kind: str,
+    product: Product,
+    *,
+    chips: int,
+    pods: int,
+    namespace: str,
+    image: str | None,
+    queue: str | None,
+    priority: str | None,
+) -> RepositoryEdit:
+    """A job of whole chips: an AscendJob for training, a Deployment for services, or a Job of Kubernetes.
+
+    Raises:
+        InputError: a pod asks for more chips than a server of the product has.
+    """
+    if chips > product.spec.chips_per_node:
+        raise InputError(f"a pod asks for {chips} chips, a server of {product.name} has {product.spec.chips_per_node}",
+                         where=name, hint="Ask for fewer with --chips, and for more pods with --pods")  # fmt: skip
+    make = {"AscendJob": _ascend_job, "Deployment": _deployment, "Job": _plain_job}[kind]
+    template = _template(name, product, chips, image or _IMAGE)
+    if priority and kind != "AscendJob":
+        template["spec"]["priorityClassName"] = priority
+    bodies = make(name, namespace, template, pods, queue, priority)
+    return _added(files, "desired/inference" if kind == "Deployment" else "desired/jobs", name, bodies)
+
+
+def product_of(name: str | None, products: Mapping[str, Product], pools: Sequence[str]) -> Product:
+    """The product that is named, or the one that all pools of the repository name.
+
+    Raises:
+        InputError: there is none of this name, or none follows from the pools.
+    """
+    if name is not None:
+        return _product(name, products)
+    if len(set(pools)) == 1:
+        return _product(pools[0], products)
+    names = sorted(set(pools)) or sorted(products)
+    raise InputError("it is not clear for which servers", where="--product", hint=f"Name one: {', '.join(names)}")
+
+
+def _product(name: str, products: Mapping[str, Product]) -> Product:
+    found = products.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, products, 1)
+        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(sorted(products))}"
+        raise InputError("there is no such product", where=name, hint=hint)
+    return found
+
+
+def _ascend_job(
+    name: str, namespace: str, template: Json, pods: int, queue: str | None, priority: str | None
+) -> list[Json]:
+    labels = dict(template["metadata"]["labels"])
+    labels.pop("app")
+    template = {**template, "metadata": {"labels": labels}} if labels else {"spec": template["spec"]}
+    rings = {
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": f"rings-config-{name}", "namespace": namespace, **({"labels": labels} if labels else {})},
+        "data": {"hccl.json": '{"status":"initializing"}'},
+    }  # fmt: skip
+    scheduling: Json = {"minAvailable": pods, "queue": queue or "default"}
+    if priority:
+        scheduling["priorityClass"] = priority
+
+    def replica(count: int) -> Json:
+        return {"replicas": count, "restartPolicy": "Never", "template": template}
+
+    roles = {"Master": replica(1), **({"Worker": replica(pods - 1)} if pods > 1 else {})}
+    spec = {"schedulerName": "volcano", "runPolicy": {"schedulingPolicy": scheduling}, "successPolicy": "AllWorkers",
+            "replicaSpecs": roles}  # fmt: skip
+    metadata = {"name": name, "namespace": namespace, "labels": {"framework": "pytorch", **labels}}
+    return [rings, {"apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "metadata": metadata, "spec": spec}]
+
+
+def _deployment(
+    name: str, namespace: str, template: Json, pods: int, queue: str | None, priority: str | None
+) -> list[Json]:
+    spec = {"replicas": pods, "selector": {"matchLabels": {"app": name}}, "template": _queued(template, queue)}
+    metadata = {"name": name, "namespace": namespace, "labels": template["metadata"]["labels"]}
+    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}]
+
+
+def _plain_job(
+    name: str, namespace: str, template: Json, pods: int, queue: str | None, priority: str | None
+) -> list[Json]:
+    template["spec"]["restartPolicy"] = "Never"
+    spec: Json = {"parallelism": pods, "completions": pods, "completionMode": "Indexed",
+                  "template": _queued(template, queue)}  # fmt: skip
+    metadata = {"name": name, "namespace": namespace, "labels": template["metadata"]["labels"]}
+    return [{"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}]
+
+
+def _queued(template: Json, queue: str | None) -> Json:
+    if queue is None:
+        return template
+    metadata = {**template["metadata"], "annotations": {"scheduling.volcano.sh/queue-name": queue}}
+    return {**template, "metadata": metadata}
+
+
+def _template(name: str, product: Product, chips: int, image: str) -> Json:
+    resource, labels = product.spec.resource, product.spec.node_labels
+    container = {
+        "name": "ascend",
+        "image": image,
+        "resources": {"requests": {resource: chips}, "limits": {resource: chips}},
+    }
+    spec: Json = {"schedulerName": "volcano", **({"nodeSelector": dict(labels[0])} if labels else {}),
+                  "containers": [container]}  # fmt: skip
+    return {"metadata": {"labels": {"app": name, **_ring(product)}}, "spec": spec}
+
+
+def _ring(product: Product) -> dict[str, str]:
+    """The label by which the job controllers of MindCluster know the kind of chips."""
+    old = product.name.startswith(_OLD_TRAINING)
+    kinds = {"huawei.com/Ascend910": "ascend-910" if old else "ascend-910b", "huawei.com/Ascend310P": "ascend-310P",
+             "huawei.com/Ascend310": "ascend-310"}  # fmt: skip
+    found = kinds.get(product.spec.resource)
+    return {_RING: found} if found else {}
+
+
+def _belay(kind: str, name: str, spec: Json) -> Json:
+    return {"apiVersion": "belay.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _added(files: Mapping[str, bytes], folder: str, name: str, bodies: Sequence[Json]) -> RepositoryEdit:
+    kinds = {str(body["kind"]) for body in bodies}
+    for one in documents(files):
+        if one.kind in kinds and one.name.rpartition("/")[2] == name:
+            raise InputError("the repository declares it already", where=f"{one.file}: {one.kind}/{one.name}")
+    file = f"{folder}/{name}.yaml"
+    if file in files:
+        raise InputError("this file exists", where=file, hint="Choose another name")
+    text = "---\n".join(as_text(body) for body in bodies)
+    return RepositoryEdit({file: text.encode()}, f"Add {bodies[-1]['kind']} {name}", "git revert HEAD")

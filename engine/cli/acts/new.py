@@ -1,0 +1,131 @@
+"""`belay new`: a document from a few words, checked, planned and committed like every other act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from engine.cli.acts.verbs import act, act_options
+from engine.cli.invocation import fails_clearly
+
+if TYPE_CHECKING:
+    from engine.documents import Desired
+
+
+@click.group(short_help="Add a pool, queue, layout, policy or job, as a commit.")
+def new() -> None:
+    """Add a document to the repository from a few words; `--dry-run` prints it. Names come first, then what it says."""
+
+
+@new.command(short_help="A pool of nodes.")
+@click.argument("name")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Nodes with this label; may be repeated.")
+@click.option("--product", metavar="PRODUCT", help="What the servers are: a name in policies/products.")
+@act_options
+@fails_clearly
+def pool(name: str, labels: tuple[str, ...], product: str | None, **options: Any) -> None:
+    """Add a NodePool. Example: belay new pool training --product atlas-800t-a2"""
+    from engine.cli.acts import drafts
+
+    pairs = _pairs(labels, "--label")
+    act(options, lambda files: drafts.pool(files, name, pairs, product, _products(_desired(files))))
+
+
+@new.command(short_help="A queue.")
+@click.argument("name")
+@click.option("--weight", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="Its share.")
+@click.option("--capability", "amounts", multiple=True, metavar="RESOURCE=N", help="Its limit; may be repeated.")
+@act_options
+@fails_clearly
+def queue(name: str, weight: int, amounts: tuple[str, ...], **options: Any) -> None:
+    """Add a Queue. Example: belay new queue research --capability huawei.com/Ascend910=64"""
+    from engine.cli.acts import drafts
+
+    pairs = _pairs(amounts, "--capability")
+    act(options, lambda files: drafts.queue(files, name, pairs, weight))
+
+
+@new.command(short_help="How chips are cut into vNPUs.")
+@click.argument("name")
+@click.option("--pool", "where", required=True, metavar="POOL", help="Whose nodes.")
+@click.option("--mode", type=click.Choice(("static", "dynamic", "soft")), default="static", show_default=True)
+@click.option("--cut", "cuts", multiple=True, metavar="CHIPS=TEMPLATE,...",
+              help="Chips that are cut alike, such as 0-3=vir04,vir04; may be repeated.")  # fmt: skip
+@act_options
+@fails_clearly
+def layout(name: str, where: str, mode: str, cuts: tuple[str, ...], **options: Any) -> None:
+    """Add a VNPULayout. Example: belay new layout small --pool inference --cut 0-3=vir02,vir02,vir02,vir02"""
+    from engine.cli.acts import drafts
+
+    chips = {key: [one for one in text.split(",") if one] for key, text in _pairs(cuts, "--cut").items()}
+    act(options, lambda files: drafts.layout(files, name, where, mode, chips))
+
+
+@new.command(short_help="Other levels for fault codes.")
+@click.argument("name")
+@click.option("--level", "levels", multiple=True, required=True, metavar="CODE=LEVEL",
+              help="Such as 80C98001=RestartBusiness; may be repeated.")  # fmt: skip
+@click.option("--pool", "pools", multiple=True, metavar="POOL", help="Where; may be repeated. Default: everywhere.")
+@act_options
+@fails_clearly
+def policy(name: str, levels: tuple[str, ...], pools: tuple[str, ...], **options: Any) -> None:
+    """Add a FaultPolicy. Example: belay new policy tolerant --level 81078603=NotHandleFault --pool training"""
+    from engine.cli.acts import drafts
+
+    pairs = _pairs(levels, "--level")
+    act(options, lambda files: drafts.policy(files, name, pairs, pools))
+
+
+@new.command(short_help="A job of whole chips.")
+@click.argument("name")
+@click.option("--chips", type=click.IntRange(1, 64), required=True, help="Chips of a pod.")
+@click.option(
+    "--pods", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Pods; they start together."
+)
+@click.option("--kind", type=click.Choice(("AscendJob", "Deployment", "Job")), default="AscendJob", show_default=True)
+@click.option("--product", metavar="PRODUCT", help="For which servers. Default: the one that all pools name.")
+@click.option("--image", help="The container's image.")
+@click.option("--namespace", default="default", show_default=True)
+@click.option("--queue", help="Default: that of the namespace, or default.")
+@click.option("--priority", metavar="CLASS", help="Its PriorityClass.")
+@act_options
+@fails_clearly
+def job(name: str, kind: str, product: str | None, **options: Any) -> None:
+    """Add a job. Example: belay new job pretrain --chips 8 --pods 4 --image registry.example.org/train:1"""
+    from engine.cli.acts import drafts
+    from engine.cli.acts.edits import RepositoryEdit
+
+    more = {key: options.pop(key) for key in ("chips", "pods", "image", "namespace", "queue", "priority")}
+
+    def change(files: Mapping[str, bytes]) -> RepositoryEdit:
+        desired = _desired(files)
+        named = [one.document.spec.product for one in desired.pools if one.document.spec.product]
+        chosen = drafts.product_of(product, _products(desired), [str(one) for one in named])
+        return drafts.job(files, name, kind, chosen, **more)
+
+    act(options, change)
+
+
+def _desired(files: Mapping[str, bytes]) -> Desired:
+    from engine.load import load
+
+    return load(files).desired
+
+
+def _products(desired: Desired) -> dict[str, Any]:
+    """Server models by name; policies that run on several are none."""
+    return {name: one.document for name, one in desired.products.items() if one.document.spec.node_labels}
+
+
+def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    from engine.errors import InputError
+
+    found: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise InputError("a name, = and a value are wanted", where=f"{option} {text}")
+        found[key] = value
+    return found

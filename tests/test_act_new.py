@@ -1,0 +1,136 @@
+"""`belay new` and `belay init`: a few words become documents that hold, and that the cluster can carry out."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from engine.cli import main
+from engine.load import load, load_directory
+from tests.golden.stories import sample_world
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The sample cluster with its jobs."""
+    world = sample_world()
+    world.until_quiet()
+    file = tmp_path_factory.mktemp("cluster") / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(world.objects.values())}))
+    return str(file)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone of the sample repository; its remote does not matter."""
+    made = tmp_path / "clone"
+    made.mkdir()
+    subprocess.run(["cp", "-r", str(ROOT / "desired"), str(made)], check=True)
+    for words in ("init -q --initial-branch=main", "config user.name Ada", "config user.email ada@example.com",
+                  "add --all", "commit -qm Begin"):  # fmt: skip
+        subprocess.run(["git", *words.split()], cwd=made, check=True)
+    return made
+
+
+def new(clone: Path, *words: str) -> Result:
+    return CliRunner().invoke(main, ["new", *words, "--repo", str(clone), "--no-push"])
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (("pool", "spare", "--label", "rack=7"), "desired/pools/spare.yaml"),
+        (("queue", "research", "--weight", "3", "--capability", "huawei.com/Ascend910=64"),
+         "desired/queues/research.yaml"),
+        (("layout", "small", "--pool", "inference", "--cut", "0-1=vir02,vir02"), "desired/layouts/small.yaml"),
+        (("layout", "soft", "--pool", "training", "--mode", "soft"), "desired/layouts/soft.yaml"),
+        (("policy", "tolerant", "--level", "81078603=NotHandleFault", "--pool", "training"),
+         "desired/faults/tolerant.yaml"),
+        (("job", "one", "--chips", "8", "--product", "atlas-800t-a2", "--kind", "Job"), "desired/jobs/one.yaml"),
+    ],
+)  # fmt: skip
+def test_the_document_is_found_right_and_committed_with_its_way_back(
+    clone: Path, words: tuple[str, ...], file: str
+) -> None:
+    before = {(one.object, one.message) for one in load(load_directory(clone)).diagnostics}
+    done = new(clone, *words, "--cluster", "none")
+    assert done.exit_code == 0, done.output
+    assert (clone / file).exists() and "take it back: git revert HEAD" in done.output
+    after = {(one.object, one.message) for one in load(load_directory(clone)).diagnostics}
+    assert after <= before, "nothing new is found"
+    subject = subprocess.run(["git", "log", "-1", "--format=%s"], cwd=clone, capture_output=True, text=True, check=True)
+    assert re.match(r"Add \w+ \w+\n", subject.stdout)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("job", "train", "--chips", "8", "--pods", "3", "--product", "atlas-800t-a2"),
+        ("job", "serve", "--chips", "2", "--pods", "2", "--product", "atlas-300i-pro", "--kind", "Deployment"),
+        ("job", "batch", "--chips", "4", "--pods", "2", "--product", "atlas-800t-a2", "--kind", "Job"),
+    ],
+)
+def test_a_new_job_is_placed(clone: Path, cluster: str, words: tuple[str, ...]) -> None:
+    done = new(clone, *words, "--cluster", cluster)
+    assert done.exit_code == 0, done.output
+    assert "plan: 1 job placed" in done.output, done.output
+    assert f"default/{words[1]}: placed on " in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("job", "a", "--chips", "9", "--product", "atlas-800t-a2"), "a server of atlas-800t-a2 has 8"),
+        (("job", "a", "--chips", "8", "--product", "800t-a2"), "Did you mean atlas-800t-a2?"),
+        (("job", "a", "--chips", "8"), "Name one: atlas-300i-pro, atlas-800t-a2"),
+        (("job", "pretrain", "--chips", "8", "--product", "atlas-800t-a2"), "declares it already"),
+        (("pool", "a"), "Give --label KEY=VALUE, or --product"),
+        (("pool", "a", "--label", "rack"), "--label rack: a name, = and a value are wanted"),
+        (("layout", "a", "--pool", "inference", "--cut", "0=vir04,vir04"), "in place of vir04 fits"),
+        (("layout", "a", "--pool", "inferense", "--cut", "0=vir02"), "inferense"),
+        (("policy", "a", "--level", "81078603=Restart"), "Restart"),
+    ],
+)  # fmt: skip
+def test_words_that_do_not_fit_are_refused_and_nothing_is_written(
+    clone: Path, words: tuple[str, ...], says: str
+) -> None:
+    done = new(clone, *words, "--cluster", "none")
+    assert done.exit_code == 2 and says in " ".join(done.output.split()), done.output
+    left = subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True)
+    assert left.stdout == ""
+
+
+def begin(folder: Path, *words: str) -> Result:
+    names = {f"GIT_{who}_{what}": "ada@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    return CliRunner(env=names).invoke(main, ["init", str(folder), *words])
+
+
+def test_a_repository_begins_with_the_pools_of_the_clusters_nodes(tmp_path: Path, cluster: str) -> None:
+    done = begin(tmp_path / "state", "--cluster", cluster)
+    assert done.exit_code == 0, done.output
+    assert "pool 800t-a2: 8 nodes of atlas-800t-a2" in done.output
+    loaded = load(load_directory(tmp_path / "state"))
+    assert loaded.diagnostics == ()
+    pools: dict[str, Any] = {one.document.metadata.name: one.document.spec for one in loaded.desired.pools}
+    assert {name: spec.product for name, spec in pools.items()} == {
+        "800t-a2": "atlas-800t-a2", "300i-pro": "atlas-300i-pro"}  # fmt: skip
+    planned = CliRunner().invoke(main, ["get", "pools", "--desired", str(tmp_path / "state"), "--cluster", cluster])
+    assert planned.exit_code == 0 and re.search(r"800t-a2 +\S* *8\b|800t-a2.* 8 ", planned.output), planned.output
+
+
+def test_a_repository_begins_with_servers_that_are_named(tmp_path: Path) -> None:
+    assert begin(tmp_path / "state", "--nodes", "4x800t-a2,2x300i-duo,800t-a2").exit_code == 0
+    assert {one.document.spec.product for one in load(load_directory(tmp_path / "state")).desired.pools} == {
+        "atlas-800t-a2", "atlas-300i-duo"}  # fmt: skip
+    again = begin(tmp_path / "state", "--nodes", "4x800t-a2")
+    assert again.exit_code == 2 and "not an empty directory" in again.output
+    wrong = begin(tmp_path / "other", "--nodes", "4x800")
+    assert wrong.exit_code == 2 and "known: " in wrong.output and not (tmp_path / "other").exists()
