@@ -241,6 +241,14 @@ async def _narrowed(cluster: Cluster, server: Identity) -> None:
 
 async def _reports_as_its_node(cluster: Cluster, folder: Path) -> None:
     """Run an agent with kubelet's credential until it has written its reports and marked its Node."""
+    # as the installation makes them: what stands there was made to try doors on
+    await cluster.call("DELETE", f"/api/v1/namespaces/{SYSTEM}/configmaps/belay-orders-{NODE_OF_TOKEN}")
+    for record in yaml.safe_load_all(rendered([NODE_OF_TOKEN], [], [])):
+        if record["kind"] == "ConfigMap":
+            path = f"/api/v1/namespaces/{record['metadata']['namespace']}/configmaps"
+            await cluster.call("DELETE", f"{path}/{record['metadata']['name']}")
+            await cluster.call("POST", path, record)
+
     config = folder / "node.kubeconfig"
     config.write_text(_kubeconfig(cluster.server, NODE_TOKEN))
     stop = asyncio.Event()
@@ -264,7 +272,7 @@ async def _has_reported(cluster: Cluster) -> bool:
         ("kube-system", "mindx-dl-deviceinfo", "DeviceInfoCfg"), ("belay-nodes", "belay-report", "report.json"),
     ):  # fmt: skip
         _, found = await cluster.call("GET", f"/api/v1/namespaces/{place}/configmaps/{name}-{NODE_OF_TOKEN}")
-        if key not in found["data"]:
+        if key not in found.get("data", {}):
             return False
     _, node = await cluster.call("GET", f"/api/v1/nodes/{NODE_OF_TOKEN}")
     return "baseDeviceInfos" in (node["metadata"].get("annotations") or {})

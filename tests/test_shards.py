@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,31 @@ import yaml
 from engine.documents import Desired
 from engine.kube import CONFIGMAP, NODE
 from engine.model.diagnostics import Diagnostic
-from engine.model.plan import Plan
+from engine.model.plan import ChipState, NodeState, Pending, Plan, PlaneLevels
+from engine.model.plan_cache import PlanCache
 from engine.model.refusals import RefusalCause, RefusalKey, ServerRefusal
+from engine.model.states import ChipHealth, NodeHealth
 from engine.observe.observed import observe
+from engine.observe.watch_events import essence, own_output
+from engine.plan import plan
 from engine.sandbox import definitions
-from engine.status import StatusCondition, SyncState, outdated_parts, status_bodies
+from engine.status import (
+    ClusterInfo,
+    StatusCondition,
+    SyncState,
+    memory_bodies,
+    outdated_parts,
+    status_bodies,
+)
+from engine.status.shard_views import with_other_shards
 from engine.status.status_reader import PublishedStatus, read_status
-from engine.wire import names, sourceinfo
+from engine.wire import names, shardview, sourceinfo
 from engine.wire.sourceinfo import FollowedRepository
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, cluster, until  # noqa: F401
 from tests.redis_server import redis_process, redis_url  # noqa: F401
+from tests.worlds import NOW, device_report, document
 from tests.worlds import desired as desired_of
-from tests.worlds import document
 
 SHA, OLD = "a" * 40, "b" * 40
 FAR = document("NodePool", "far", selector={"matchLabels": {"zone": "far"}}, shard="far")
@@ -185,3 +198,103 @@ def test_two_real_shards_publish_one_status(cluster: Cluster, redis_url: str, tm
         main.close()
         if far is not None:
             far.close()
+
+
+#: ConfigMaps that list the nodes or jobs of all shards.
+LISTS = ("cluster-info-", "vcjob-fault-npu-cm", "scheduling-exception-report", "current-job-statistic", names.MANUAL)
+
+
+class Fleet:
+    """Two shards with a node each, whose passes publish everything."""
+
+    def __init__(self) -> None:
+        self.desired = desired_of(FAR, document("SchedulingSettings", "default", schedulerNames=["volcano"]))
+        self.objects = [plain_node("n0"), plain_node("f0", zone="far")]
+        self.stored: dict[str, dict[str, Any]] = {}
+        self.infos = {shard: ClusterInfo() for shard in ("main", "far")}
+
+    def report(self, name: str, *bad: int) -> None:
+        faulty = dict.fromkeys(bad, ("80E01801", "SeparateNPU"))
+        body = device_report(name, 8, faulty, int(NOW))
+        self.objects = [one for one in self.objects if one["metadata"]["name"] != body["metadata"]["name"]] + [body]
+
+    def passes(self, *shards: str) -> dict[str, str]:
+        """A pass of each, in this order; the lists as they then are."""
+        for shard in shards:
+            observed = observe([*self.objects, *self.stored.values()], shard)
+            decided = plan(self.desired, observed, NOW, shard=shard)
+            roles = {"schedule": "on", "aggregate": "on"}
+            state = SyncState(attempted=SHA, applied=SHA, conditions=(_FETCHED, _READY), in_force=_APPLIED, roles=roles)
+            bodies = status_bodies(decided, observed, state, self.infos[shard], self.desired, shard=shard)
+            bodies += memory_bodies(decided, observed, shard, self.desired)
+            self.stored.update({body["metadata"]["name"]: body for body in bodies})
+        return {name: json.dumps(body["data"]) for name, body in self.stored.items() if name.startswith(LISTS)}
+
+
+def plain_node(name: str, **labels: str) -> dict[str, Any]:
+    status = {
+        "allocatable": {"huawei.com/Ascend910": "8"}, "conditions": [{"type": "Ready", "status": "True"}],
+    }  # fmt: skip
+    marks = {"accelerator-type": "module-910b-8", "accelerator": "huawei-Ascend910", **labels}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": marks}, "status": status}
+
+
+def test_lists_of_all_nodes_have_one_writer_and_do_not_flip() -> None:
+    """Each shard wrote them from its own view: another's isolated chips were there and gone with every pass."""
+    fleet = Fleet()
+    fleet.report("n0", 1)
+    fleet.report("f0", 2)
+    lists = fleet.passes("far", "main")
+    for shards in (("far",), ("main",), ("far", "far"), ("main", "far")):
+        assert fleet.passes(*shards) == lists, shards
+
+    devices, faults = lists["cluster-info-device-0"], lists["vcjob-fault-npu-cm"]
+    for node, chip in (("n0", "Ascend910-1"), ("f0", "Ascend910-2")):
+        assert node in faults and chip in devices.partition(f"mindx-dl-deviceinfo-{node}")[2]
+
+    fleet.report("f0")
+    healed = fleet.passes("far", "main")
+    assert healed == fleet.passes("far", "main") and "f0" not in healed["vcjob-fault-npu-cm"]
+    assert "belay-view.far-0" in fleet.stored and "belay-view.main-0" not in fleet.stored
+
+
+def test_the_view_of_a_shard_that_no_pool_names_goes() -> None:
+    fleet = Fleet()
+    fleet.passes("far", "main")
+    seen = observe(fleet.stored.values())
+    assert ("belay-system", "belay-view.far-0") not in outdated_parts(seen, with_git(fleet.desired), "main")
+    assert ("belay-system", "belay-view.far-0") in outdated_parts(seen, with_git(desired_of()), "main")
+
+
+def with_git(desired: Desired) -> Desired:
+    return dataclasses.replace(desired, has_git=True)
+
+
+def test_a_view_survives_the_way_through_its_config_maps() -> None:
+    chips = tuple(
+        ChipState(f"n{number:05}", f"Ascend910-{chip}", ChipHealth.HEALTHY, "", (), (), "a/b")
+        for number in range(2000) for chip in range(8)
+    )  # fmt: skip
+    nodes = tuple(NodeState(f"n{number:05}", "far", NodeHealth.HEALTHY, "", ()) for number in range(2000))
+    planes = {"n00007": {3: PlaneLevels("SeparateNPU", {"81078603": "SubHealthFault"})}}
+    whole = Plan(revision=SHA, now=0.0, nodes=nodes, chips=chips, planes=planes)
+    bodies = shardview.build("far", whole)
+    assert len(bodies) == 2 and all(len(json.dumps(body)) < 800_000 for body in bodies)
+
+    merged = with_other_shards(Plan(revision=SHA, now=0.0), observe(bodies), desired_of(FAR), PlanCache())
+    assert (merged.nodes, merged.chips, merged.planes) == (nodes, chips, planes)
+    own = Plan(revision=SHA, now=0.0, nodes=nodes[:1])
+    moved = with_other_shards(own, observe(bodies), desired_of(FAR), PlanCache())
+    assert len(moved.nodes) == 2000 and len(moved.chips) == 8 * 1999, "a node that moved is the main shard's"
+
+
+def test_why_jobs_wait_in_another_shard_wakes_no_pass() -> None:
+    """Its text may change with every pass; states wake one."""
+    pending = Pending("AscendJob", "a", "j", ("j-0",), "GangIncomplete", "for 3 s", {}, None)
+    base = Plan(revision=SHA, now=0.0, nodes=(NodeState("n0", "far", NodeHealth.HEALTHY, "", ()),))
+    (first,) = shardview.build("far", base)
+    (text,) = shardview.build("far", msgspec.structs.replace(base, pending=(pending,)))
+    worse = NodeState("n0", "far", NodeHealth.ISOLATED, "SeparateNPU", ())
+    (states,) = shardview.build("far", msgspec.structs.replace(base, nodes=(worse,)))
+    assert essence(first) == essence(text) != essence(states)
+    assert not own_output(first)

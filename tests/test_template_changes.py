@@ -7,6 +7,7 @@ import pytest
 from engine.model.diagnostics import Diagnostic
 from tests.simworld import World
 from tests.test_sync_pruning import job, note, running, tree
+from tests.worlds import document
 
 
 def findings(world: World) -> list[Diagnostic]:
@@ -39,7 +40,7 @@ def test_running_pods_of_an_older_template_are_reported_until_they_restart() -> 
     world.until_quiet()
     assert findings(world) == []
     assert len([key for key in world.objects if key.kind == "Pod"]) == 2
-    assert not any(memory.retemplated for memory in world.plan().history.jobs.values())
+    assert not world.plan().history.retemplated
 
 
 @pytest.mark.parametrize("edit", ["gone", "another"])
@@ -52,3 +53,19 @@ def test_a_job_that_is_gone_is_not_reported(edit: str) -> None:
     world.push(tree(note("other")) if edit == "gone" else tree(job("other", workers=0)))
     world.until_quiet()
     assert findings(world) == []
+
+
+def test_a_job_of_another_shard_is_reported() -> None:
+    """The main shard applies what Git changes of every job; the pods are in the other shard's passes."""
+    world = running(job("train"), nodes=3)
+    changed = job("train")
+    for body in (changed, *world.objects.values()):
+        if (body.get("kind"), body["metadata"]["name"]) == ("AscendJob", "train"):
+            body["metadata"].setdefault("labels", {})["belay.dev/shard"] = "far"
+    for spec in changed["spec"]["replicaSpecs"].values():
+        spec["template"]["spec"]["containers"][0]["image"] = "train:2"
+    world.push(tree(changed, document("NodePool", "far", selector={"matchLabels": {"zone": "far"}}, shard="far")))
+    for _ in range(3):
+        world.step()
+    (finding,) = findings(world)
+    assert finding.message.startswith("2 of 2 running pods have the older template")

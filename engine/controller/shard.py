@@ -296,9 +296,8 @@ class Shard:
         await self.status.write_release_events(observed, plan)
         await self.status.delete_status(self._pools.outdated(self.name, bodies, desired))
         await self.status.delete_status(outdated_parts(observed, desired, self.name))
-        await self.status.delete_status(
-            surplus(observed, bodies, jobs=roles["aggregate"] == "on", links=desired.has_git)
-        )
+        jobs = roles["aggregate"] == "on" and self.name == MAIN_SHARD
+        await self.status.delete_status(surplus(observed, bodies, jobs=jobs, links=desired.has_git))
         fence = Fence(self._kube, self.name, self.lease.epoch or 0)
         edge = Edge(self._kube, self.name, fence, keys=self.order_keys, now=self.clock)
         if not await assign_policies(edge, policies, plan, observed):

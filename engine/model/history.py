@@ -236,7 +236,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     Volcano that was carried out last. ``switches`` holds the annotations of its pods under switch affinity by node,
     while their resource claims are being allocated there.
     ``asked`` holds evictions of its pods that were asked for and are not under way: by UID how often, and when last
-    (ms). ``retemplated`` is when Git last changed its pod templates while it ran (ms, 0: no running pod is older).
+    (ms).
     """
 
     uid: str = ""
@@ -276,7 +276,6 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     healing: Healing | None = None
     switches: dict[str, dict[str, str]] = {}
     asked: dict[str, tuple[int, int]] = {}
-    retemplated: int = 0
 
     @property
     def came_about(self) -> tuple[int, ...]:
@@ -316,8 +315,9 @@ class PoolEdit(msgspec.Struct, frozen=True, rename="camel"):
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The whole memory: nodes by name, jobs by ``namespace/Kind/name``, spent budget windows by name, deletions that
-    wait for a person, when actions were done to the same thing (``repeats``, by action and thing), and the pools before
-    the last edit that moved nodes.
+    wait for a person, when actions were done to the same thing (``repeats``, by action and thing), the pools before
+    the last edit that moved nodes, and when Git last changed the pod templates of jobs that run older pods
+    (``retemplated``, ms). The last is of the shard that applies Git's objects, whose jobs may be another shard's.
     """
 
     nodes: dict[str, NodeMemory] = {}
@@ -328,3 +328,4 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     prunes: tuple[HeldPrune, ...] = ()
     repeats: dict[str, tuple[int, ...]] = {}
     pool_edit: PoolEdit | None = None
+    retemplated: dict[str, int] = {}

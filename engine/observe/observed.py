@@ -167,6 +167,7 @@ class Observer:
                 prunes=cluster.prunes,
                 repeats=cluster.repeats,
                 pool_edit=cluster.pool_edit,
+                retemplated=cluster.retemplated,
             ),
             ledger=dict(sorted(claims.items())),
             ledger_broken=bool(self._broken_ledgers),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from engine.kube import Object, Reflector, WatchChange
-from engine.wire import names, publicinfo, rankfile, recoveryrecord, sync
+from engine.wire import names, publicinfo, rankfile, recoveryrecord, shardview, sync
 from engine.wire.objects import POD_SCHEDULED
 
 _OWN_OUTPUT = (
@@ -28,6 +28,7 @@ _WRITTEN_ELSEWHERE = (
     names.JOB_STATISTIC, names.SCHEDULING_EXCEPTIONS,
 )  # fmt: skip
 _SHARD_PART = f"{names.SYNC}."
+_VIEW_PART = names.VIEW_PREFIX
 _TURNS = frozenset({sync.APPLIED, sync.READY, sync.READY_REASON})
 _UNREAD = frozenset({names.COMMIT, names.PASS})
 _SCALING_RULE = "elastic_scaling.json"
@@ -218,6 +219,9 @@ def essence(obj: Object) -> bytes:
     elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_SHARD_PART):
         # the main shard's status follows another shard's at once where it turns, else with its next regular pass
         rest["data"] = {key: value for key, value in (obj.get("data") or {}).items() if key in _TURNS}
+    elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_VIEW_PART):
+        # states are for readers who wait for faults; why jobs wait may change with every pass
+        rest["binaryData"] = {shardview.STATES: (obj.get("binaryData") or {}).get(shardview.STATES)}
     elif _is_report(obj):
         rest["data"] = {key: _quiet(value) for key, value in (obj.get("data") or {}).items()}
     return hashlib.blake2b(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS), digest_size=12).digest()

@@ -39,6 +39,7 @@ def run(scope: Scope) -> None:
         memory.pool_edit = msgspec.structs.replace(memory.pool_edit, since=clock.at(memory.pool_edit.since))
     for thing, times in memory.repeats.items():
         memory.repeats[thing] = clock.times(times)
+    memory.retemplated = {key: clock.at(changed) for key, changed in memory.retemplated.items()}
 
 
 class _Clock:
@@ -115,8 +116,6 @@ class _Clock:
         if any(last > self.latest for _, last in job.asked.values()):
             asked = {uid: (tries, self.at(last)) for uid, (tries, last) in job.asked.items()}
             job = msgspec.structs.replace(job, asked=asked)
-        if job.retemplated > self.latest:
-            job = msgspec.structs.replace(job, retemplated=self.at(job.retemplated))
         if any(fault.at > self.latest for fault in job.faults):
             faults = tuple(sorted({msgspec.structs.replace(fault, at=self.at(fault.at)) for fault in job.faults}))
             job = msgspec.structs.replace(job, faults=faults)
@@ -129,7 +128,7 @@ def _newest_of(job: JobMemory) -> int:
     times += (last for _, last in job.asked.values())
     if job.healing is not None:
         times += job.healing.since, job.healing.at
-    return max(*times, job.retemplated, 0)
+    return max(times, default=0)
 
 
 def _newest(row: ChipMemory) -> int:

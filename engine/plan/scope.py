@@ -51,6 +51,7 @@ class Memory:
     prunes: tuple[HeldPrune, ...] = ()
     repeats: dict[str, tuple[int, ...]] = field(default_factory=dict)
     pool_edit: PoolEdit | None = None
+    retemplated: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(history: History) -> Memory:
@@ -64,6 +65,7 @@ class Memory:
             history.prunes,
             dict(history.repeats),
             history.pool_edit,
+            dict(history.retemplated),
         )
 
     def frozen(self, policy_revision: str = "") -> History:
@@ -77,6 +79,7 @@ class Memory:
             prunes=self.prunes,
             repeats=dict(sorted(self.repeats.items())),
             pool_edit=self.pool_edit,
+            retemplated=dict(sorted(self.retemplated.items())),
         )
 
 

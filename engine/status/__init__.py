@@ -24,12 +24,14 @@ from engine.status.pools import PublishedPools
 from engine.status.queues import queue_body
 from engine.status.readers import NOTHING
 from engine.status.rescheduling import scheduler_bodies
+from engine.status.shard_views import with_other_shards
 from engine.status.shards import outdated_parts
 from engine.status.statistics import statistic
 from engine.status.summaries import job_summaries, published_summaries
 from engine.status.switches import share_bodies
 from engine.status.sync_status import SyncState, manual_bodies, pool_bodies, sync_bodies, sync_body
 from engine.status.writer import WriteTracker, is_foreign
+from engine.wire import shardview
 from engine.wire.names import MAIN_SHARD
 
 __all__ = [
@@ -65,17 +67,23 @@ def status_bodies(
     holds the products that policies may name; ``cache`` is the one that the pass used.
     """
     bodies = sync_bodies(state, plan, observed, desired, shard)
-    bodies += [*pool_bodies(plan), *manual_bodies(plan, observed)]
+    bodies += pool_bodies(plan)
     bodies += map_bodies(plan, observed, desired, shard, cache)
     bodies.append(queue_body(plan, observed, desired, shard, cache))
     bodies += share_bodies(plan, observed)
     bodies += link_bodies(plan)
     bodies += rule_bodies(desired, observed)
+    if shard != MAIN_SHARD:
+        return [*bodies, *shardview.build(shard, plan)]
+
+    # one list of all nodes and jobs has one writer
+    whole = with_other_shards(plan, observed, desired, cache or PlanCache())
+    bodies += manual_bodies(whole, observed)
     if info is not None:
-        bodies.extend(info.bodies(plan, observed, desired, cache))
-        bodies.extend(job_bodies(plan, observed, cache))
+        bodies.extend(info.bodies(whole, observed, desired, cache))
+        bodies.extend(job_bodies(whole, observed, cache))
     if state.roles.get("schedule", "off") == "on":
-        bodies.extend(scheduler_bodies(plan, observed, desired, cache))
+        bodies.extend(scheduler_bodies(whole, observed, desired, cache))
     return bodies
 
 

@@ -53,6 +53,7 @@ def _of_cluster(memory: History) -> tuple[object, ...]:
         memory.prunes,
         memory.repeats,
         memory.pool_edit,
+        memory.retemplated,
     )
 
 

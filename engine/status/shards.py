@@ -61,7 +61,13 @@ def outdated_parts(observed: Observed, desired: Desired, shard: str) -> list[tup
         if key.name not in current
     ]
     shards = [name.removeprefix(f"{names.SYNC}.") for name in gone]
-    return sorted((SYSTEM, name) for name in (*gone, *map(passinfo.name_of, shards)))
+    views = [
+        key.name
+        for key in observed.objects
+        if key.kind == "ConfigMap" and key.namespace == SYSTEM and key.name.startswith(names.VIEW_PREFIX)
+        if key.name.removeprefix(names.VIEW_PREFIX).rpartition("-")[0] not in declared_shards(desired) - {MAIN_SHARD}
+    ]
+    return sorted((SYSTEM, name) for name in (*gone, *map(passinfo.name_of, shards), *views))
 
 
 def of_all_shards(

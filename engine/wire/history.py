@@ -24,7 +24,8 @@ JOB_NAME_KEY = "job"
 
 class ClusterMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Memory of no single node or job: spent budget windows, times when many nodes became not ready, the policy in
-    force, pending deletions, times of repeated actions, the pools before an edit.
+    force, pending deletions, times of repeated actions, the pools before an edit, jobs with pods of an
+    older template.
     """
 
     budgets: dict[str, tuple[tuple[int, str, int], ...]] = {}
@@ -33,6 +34,7 @@ class ClusterMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     prunes: tuple[HeldPrune, ...] = ()
     repeats: dict[str, tuple[int, ...]] = {}
     pool_edit: PoolEdit | None = None
+    retemplated: dict[str, int] = {}
 
 
 def parse_node(config_map: Mapping[str, Any]) -> tuple[str, NodeMemory]:
@@ -79,6 +81,7 @@ def cluster_data(history: History) -> dict[str, str]:
         history.prunes,
         history.repeats,
         history.pool_edit,
+        history.retemplated,
     )
     return {CLUSTER_KEY: _text(memory)}
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
-
 from engine.documents import Manifest
 from engine.gangs.forming import gang_key
 from engine.gangs.templates import pod_templates
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic, ObjectKey, Origin
-from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.times import rfc3339
 from engine.plan.scope import Scope
@@ -37,28 +34,26 @@ def remember(scope: Scope, manifest: Manifest, live: Mapping[str, Any]) -> None:
         first_difference({"template": new}, {"template": old}) for new, old in zip(declared, standing, strict=True)
     )
     if gang is not None and not same:
-        memory = scope.memory.jobs.get(gang.key, JobMemory(uid=gang.uid))
-        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, retemplated=scope.now_ms)
+        scope.memory.retemplated[gang.key] = scope.now_ms
 
 
 def report(scope: Scope) -> None:
     """Report the jobs that run pods of an older template; one that runs none any more is forgotten."""
-    changed = [(key, memory) for key, memory in scope.memory.jobs.items() if memory.retemplated]
-    if not changed:
+    if not scope.memory.retemplated:
         return
     files = {one.key: one for one in scope.desired.manifests}
-    for key, memory in changed:
+    for key, changed in sorted(scope.memory.retemplated.items()):
         gang = scope.gangs.get(key)
         running = list(_running(scope, gang)) if gang is not None else []
-        older = [pod for pod in running if pod.created * 1000 < memory.retemplated]
+        older = [pod for pod in running if pod.created * 1000 < changed]
         if gang is None or not older:
-            scope.memory.jobs[key] = msgspec.structs.replace(memory, retemplated=0)
+            del scope.memory.retemplated[key]
             continue
 
         origin = files[_object(gang)].origin if _object(gang) in files else Origin("", 0, 0)
         text = (
             f"{len(older)} of {len(running)} running pods have the older template: it was changed at "
-            f"{rfc3339(memory.retemplated / 1000)} and takes effect when the job restarts; belay plan says before a "
+            f"{rfc3339(changed / 1000)} and takes effect when the job restarts; belay plan says before a "
             "push whether the new one would fit"
         )
         where = f"{gang.kind}/{gang.namespace}/{gang.name}"
