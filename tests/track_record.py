@@ -71,7 +71,7 @@ PROMISES = (
     ),
     Promise(
         "No token reaches beyond its node",
-        "With admission, an agent's token changes what belongs to its own node; orders can be signed.",
+        "With admission or without, an agent's credential changes what belongs to its own node; orders can be signed.",
         (
             "test_doors.py::test_every_verb_on_every_resource_does_what_the_table_says",
             "test_admission.py::test_an_agent_writes_the_reports_of_its_node_only",
@@ -130,6 +130,16 @@ BREACHES = (
         "One node's token changed the image of any pod, `coredns` and any Node",
         "RBAC knows no names, and what checks them was optional",
         "test_doors.py::test_every_verb_on_every_resource_does_what_the_table_says",
+    ),
+    Breach(
+        "Without admission one node's token wrote each ConfigMap of `kube-system`, and a server's replaced orders",
+        "rights that admission bounds were granted for every name where it was declined",
+        "test_doors.py::test_every_verb_on_every_resource_does_what_the_table_says",
+    ),
+    Breach(
+        "With several shards, isolated chips of the others were in ClusterD's lists and gone with every pass",
+        "each shard wrote the lists of all nodes from its own view",
+        "test_shards.py::test_lists_of_all_nodes_have_one_writer_and_do_not_flip",
     ),
     Breach(
         "The engine's account ended pods of `kube-system`, and a server took the Lease that the engine works by",
