@@ -119,10 +119,11 @@ soak-scripts: venv-training ## users' training scripts, hurt at KILLS= (5) rando
 	@$(MAKE) --no-print-directory venv-frameworks || echo "samples for Accelerate, Transformers and Megatron-Core are left out" >&2
 	@$(BIN)/python -m tests.training.user_scripts --kills $${KILLS:-5} --rounds $${ROUNDS:-1} --seed $${SEED:-1} $${NAMES:-}
 
-soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock
+soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock; flipped bits in STEPS= (1000000)
 	@$(BIN)/python -m tests.training.sim $${SEED:-0} $${HISTORIES:-100000}
 	@$(BIN)/python -m tests.training.sim.native $${SEED:-0} $$(( $${HISTORIES:-100000} / 5 ))
 	@$(BIN)/python -m tests.training.sim.native $${SEED:-0} $$(( $${HISTORIES:-100000} / 50 )) 1
+	@$(BIN)/python -m tests.training.sim.flips $${STEPS:-1000000} $${SEED:-0}
 
 lock: ## renew the requirements-*.lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \

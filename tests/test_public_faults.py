@@ -156,6 +156,7 @@ def test_a_sender_may_send_a_hundred_at_once_and_one_a_second() -> None:
         ("200001010", "Netmind", "healthy", "NotHandleFault"),
         ("110001010", "fd-online", "sub-healthy", "SubHealthFault"),
         ("020001004", "CCAE", "isolated", "SeparateNPU"),
+        ("000001B01", "belay-train", "healthy", "NotHandleFault"),
     ],
 )
 def test_public_levels_behave_as_the_chip_levels_of_the_same_name(
@@ -233,6 +234,10 @@ def test_nodes_are_found_by_serial_number_and_the_name_wins() -> None:
 def test_a_policy_may_change_the_level_of_a_public_code_in_its_scope() -> None:
     rule = document("FaultPolicy", "p", levels={"220001001": "SubHealthFault"}, scope={"nodes": ["n0"]})
     assert chips(scope(message(), policies=[rule]))["n0/0"][:2] == ("sub-healthy", "SubHealthFault")
+    # a chip that computed a wrong result is shown only, unless a policy says more
+    rule = document("FaultPolicy", "p", levels={"000001B01": "SeparateNPU"})
+    wrong = message(code="000001B01", resource="belay-train")
+    assert chips(scope(wrong, policies=[rule]))["n0/0"][:2] == ("isolated", "SeparateNPU")
 
 
 def test_bad_messages_are_named_by_object_and_field() -> None:

@@ -146,6 +146,7 @@ class Reporter:
             generation=recovery.generation,
             cause=recovery.cause[:MAX_CAUSE],
             ranks=sorted(recovery.ranks)[:MAX_RANKS],
+            wrong=sorted(recovery.wrong)[:MAX_RANKS],
             world_size=self.world,
             local_world_size=self.local,
             step=max(0, recovery.step),

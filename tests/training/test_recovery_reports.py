@@ -15,11 +15,15 @@ from agents.training import reporting
 from agents.training.agent.coordinator_host import CoordinatorHost
 from agents.training.reporting import Reporter, reporter
 from agents.training.tolerance.members import Limits, Recovery
-from engine.kube import EVENT
+from engine.kube import CONFIGMAP, EVENT
+from engine.load import load
 from engine.model.history import JobMemory
 from engine.model.history import Recovery as Entered
+from engine.model.public_faults import Influence
 from engine.model.recovery import summary
+from engine.serve.grpc.recovery.wrong_results import CODE, SENDER
 from engine.status.recoveries import recovery_sentences
+from engine.wire import publicinfo
 from engine.wire.clusterd import recover_pb2_grpc
 from engine.wire.training import training_pb2 as pb
 from tests.grpc_world import NS, Client, World, play, until
@@ -70,6 +74,28 @@ def test_a_reported_recovery_becomes_a_summary_an_event_and_metrics_once(tmp_pat
             assert f'belay_training_ranks_lost_total{{job="pretrain",namespace="{NS}"}} 2.0' in numbers
 
     play(tmp_path, tale)
+
+
+def test_a_chip_that_computed_a_wrong_result_gets_a_fault_that_a_policy_grades(tmp_path: Path) -> None:
+    async def tale(world: World) -> None:
+        async with world.server() as server:
+            uid = await world.job()
+            await until(lambda: uid in server.cluster.jobs, "the job is known")
+            cause = "rank 9 on node 1 computed a wrong result: after step 842 its state differs"
+            answer = await ask(server.port, told(uid, cause=cause, wrong=[9]))
+            assert answer.info == "taken"
+            inbox = await world.kube.get(CONFIGMAP, publicinfo.MESSAGES, publicinfo.MESSAGES_NAMESPACE)
+            assert inbox is not None
+            [message] = publicinfo.parse(inbox).messages
+            [fault] = message.faults
+            # the second chip of the pod of ranks 8 to 15
+            assert (fault.code, fault.influences) == (CODE, (Influence("n1", "", (1,)),))
+            [text] = inbox["data"].values()
+            assert f"rank 9 of {NS}/pretrain: {cause}" in text
+
+    play(tmp_path, tale)
+    table = load({}).desired.tables["public"]
+    assert table.code_levels[CODE] == "NotHandleFault" and SENDER in table.spec.senders
 
 
 def test_wrong_reports_are_refused_by_field_and_change_nothing(tmp_path: Path) -> None:

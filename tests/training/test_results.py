@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agents.training.tolerance.coordinator import Coordinator
 from agents.training.tolerance.coordinator_commands import (
+    AskCheckpoint,
     CoordinatorCommand,
     EndJob,
     GenerationPlan,
@@ -22,6 +23,7 @@ from agents.training.tolerance.members import Limits
 from agents.training.tolerance.pace import Costs, Pace, pace
 from agents.training.tolerance.recomputed import Computed, Recomputed
 from agents.training.tolerance.witness import Held, Outcome, Verdict, Witness
+from tests import needs
 from tests.training.conftest import Launch
 from tests.training.launched import Job, history
 
@@ -265,6 +267,19 @@ def test_without_a_kept_copy_the_job_ends_instead_of_going_on_with_wrong_weights
     assert isinstance(end, EndJob) and end.code == 2 and "start from a checkpoint" in end.text
 
 
+def test_without_a_kept_copy_a_checkpoint_of_before_is_loaded() -> None:
+    machine = training()
+    answered(machine, 10, Held(3), Held(3), Held(7), Held(3))
+    found: list[CoordinatorCommand] = []
+    for rank, member in machine.members.items():
+        found += machine.ready(rank, member.incarnation, 2, -1 if rank == 2 else 11, "", 1.1, checkpoints=True)
+    assert found == [AskCheckpoint(2)]
+    for rank, member in machine.members.items():
+        found += machine.offered(rank, member.incarnation, 2, [10, 4, 2], 1.2)
+    # that of step 10 may hold a wrong result
+    assert found[1:] == [GenerationPlan(2, 4, {}, checkpoint=True)]
+
+
 def test_the_pace_follows_from_costs_and_stays_below_one_percent() -> None:
     assert pace([], 0.02, 0) == Pace()
     assert pace([CHEAP, Costs(0.0005, 0.003)], 0.02, 2) == Pace(10, 50)
@@ -282,6 +297,24 @@ def test_ranks_are_given_another_pace_when_it_has_become_much_cheaper() -> None:
     assert machine.tick(1.1) == []
     machine.median = 0.001
     assert machine.tick(1.2) == [SetPace(50, 1000, 5)]
+
+
+def test_bits_that_flip_in_results_buffers_and_moments_are_found_and_undone() -> None:
+    needs.torch()
+    import torch
+
+    from tests.training.sim.flips import FlippedJob, summary
+
+    calm = FlippedJob(4, 0.0, 5)
+    calm.run(600)
+    assert (calm.machine.generation, calm.worked, calm.false) == (1, 600, 0)
+    jobs = [FlippedJob(ranks, rate, 5) for ranks, rate in ((4, 4e-3), (16, 1e-3))]
+    for job in jobs:
+        job.run(600)
+    flips, changed, found, false = summary(jobs)
+    assert flips > 10 and changed > 5 and found == changed and not false
+    # the job of the same seed ends as if no bit had flipped
+    assert torch.equal(jobs[0].weights, calm.weights) and torch.equal(jobs[0].second, calm.second)
 
 
 FOUR = ("--nproc", "4", "--compare", "5")

@@ -207,6 +207,9 @@ class Generations:
         for member in self.members.values():
             kept.setdefault(member.shard, set()).update(member.kept)
         steps = set.intersection(*kept.values()) & set(self.witness.proven)
+        if not steps and any(member.checkpoints for member in self.members.values()):
+            self._asked = True
+            return [AskCheckpoint(self.generation)]
         if not steps:
             text = f"a wrong result may be part of the weights: {self.recovery.cause if self.recovery else ''}"
             return self._end(
@@ -224,6 +227,10 @@ class Generations:
         for member in self.members.values():
             found.setdefault(member.shard, set()).update(member.offers or ())
         common = set.intersection(*found.values())
+        if self._back:
+            # later ones may hold a wrong result
+            common = {step for step in common if step <= self.witness.newest}
+            self.witness.back(max(common, default=-1))
         if common:
             step = max(common)
             holders = {one.rank for one in self.members.values() if one.offers and step in one.offers}

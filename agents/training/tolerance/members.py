@@ -119,6 +119,8 @@ class Recovery:
     step: int = 0
     ranks: set[int] = field(default_factory=set)
     """Ranks whose processes were lost."""
+    wrong: set[int] = field(default_factory=set)
+    """Those of them that computed a wrong result."""
     formed: float | None = None
     repaired: float | None = None
     """When the slowest rank had its group, and its state."""

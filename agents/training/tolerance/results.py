@@ -129,7 +129,10 @@ class Results(Nodes):
         message = (
             f"{cause}. {self._goes_on(back)}; if it happens again, take the host out of service and test its chips"
         )
-        return [OperatorMessage(message), *self._begin(cause, now, liars)]
+        commands = [OperatorMessage(message), *self._begin(cause, now, liars)]
+        assert self.recovery is not None
+        self.recovery.wrong.update(liars)
+        return commands
 
     def _undecided(self, verdict: Verdict, after: str, now: float) -> list[CoordinatorCommand]:
         nodes = sorted({self.members[rank].node for rank in verdict.suspects if rank in self.members})

@@ -86,6 +86,13 @@ class Proof:
         # an optimizer takes over the tensors that it is given
         protected.restore(kept.meta, [tensor.clone() for tensor in kept.tensors])
 
+    def received(self, protected: Protected, step: int, loaders: Records) -> None:
+        """Another rank has given its copy of a step: this rank keeps one too."""
+        meta, live = protected.capture()
+        self._fits = _fits(live) if self._fits is None else self._fits
+        if self._fits:
+            self._copy(step, meta, live, step, loaders)
+
     def _compare(self, protected: Protected, generation: int) -> None:
         began = time.monotonic()
         weights = digest(protected.weights())

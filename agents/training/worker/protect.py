@@ -324,6 +324,8 @@ class _Session:
                 repair.receive_state(protected, donor, step)
         protected.done, protected.whole = step, True
         self.proof.enter(step)
+        if plan.get("back") and me in donors:
+            self.proof.received(protected, step, self.loaders.records)
         self._keep_orders()
 
     def _keep_orders(self) -> None:

@@ -111,7 +111,7 @@ class GrpcServer:
         self.jobs = JobService(self.cluster)
         self.tracing = TrainingDataTraceService(kube, self.cluster)
         self.public = PubFaultService(kube, self.cluster, table)
-        self.training = TrainingService(self.registry)
+        self.training = TrainingService(self.registry, self.public)
         self.super_pods = SuperPods(kube, self.cluster, self._leading)
         self.slow_nodes = SlowNodes(kube, self.cluster, self.public, self.tracing, self._leading)
         self.slow_networks = SlowNetworks(kube, self.cluster, self.public, self._leading)

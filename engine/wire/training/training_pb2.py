@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#engine/wire/training/training.proto\x12\x11\x62\x65lay.training.v1\"\'\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x61\x66ter_us\x18\x02 \x01(\x04\"\xc2\x01\n\x08Recovery\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x03(\r\x12\x12\n\nworld_size\x18\x05 \x01(\r\x12\x18\n\x10local_world_size\x18\t \x01(\r\x12\x0c\n\x04step\x18\x06 \x01(\x04\x12\x0e\n\x06\x61ge_us\x18\x07 \x01(\x04\x12(\n\x06stages\x18\x08 \x03(\x0b\x32\x18.belay.training.v1.Stage\"$\n\x06\x41nswer\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t2T\n\x08Training\x12H\n\x0eReportRecovery\x12\x1b.belay.training.v1.Recovery\x1a\x19.belay.training.v1.Answerb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#engine/wire/training/training.proto\x12\x11\x62\x65lay.training.v1\"\'\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x61\x66ter_us\x18\x02 \x01(\x04\"\xd1\x01\n\x08Recovery\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x03(\r\x12\x12\n\nworld_size\x18\x05 \x01(\r\x12\x18\n\x10local_world_size\x18\t \x01(\r\x12\x0c\n\x04step\x18\x06 \x01(\x04\x12\x0e\n\x06\x61ge_us\x18\x07 \x01(\x04\x12(\n\x06stages\x18\x08 \x03(\x0b\x32\x18.belay.training.v1.Stage\x12\r\n\x05wrong\x18\n \x03(\r\"$\n\x06\x41nswer\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t2T\n\x08Training\x12H\n\x0eReportRecovery\x12\x1b.belay.training.v1.Recovery\x1a\x19.belay.training.v1.Answerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STAGE']._serialized_start=58
   _globals['_STAGE']._serialized_end=97
   _globals['_RECOVERY']._serialized_start=100
-  _globals['_RECOVERY']._serialized_end=294
-  _globals['_ANSWER']._serialized_start=296
-  _globals['_ANSWER']._serialized_end=332
-  _globals['_TRAINING']._serialized_start=334
-  _globals['_TRAINING']._serialized_end=418
+  _globals['_RECOVERY']._serialized_end=309
+  _globals['_ANSWER']._serialized_start=311
+  _globals['_ANSWER']._serialized_end=347
+  _globals['_TRAINING']._serialized_start=349
+  _globals['_TRAINING']._serialized_end=433
 # @@protoc_insertion_point(module_scope)

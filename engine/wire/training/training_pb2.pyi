@@ -15,7 +15,7 @@ class Stage(_message.Message):
     def __init__(self, name: _Optional[str] = ..., after_us: _Optional[int] = ...) -> None: ...
 
 class Recovery(_message.Message):
-    __slots__ = ("job_id", "generation", "cause", "ranks", "world_size", "local_world_size", "step", "age_us", "stages")
+    __slots__ = ("job_id", "generation", "cause", "ranks", "world_size", "local_world_size", "step", "age_us", "stages", "wrong")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class Recovery(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGE_US_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    WRONG_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     generation: int
     cause: str
@@ -34,7 +35,8 @@ class Recovery(_message.Message):
     step: int
     age_us: int
     stages: _containers.RepeatedCompositeFieldContainer[Stage]
-    def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., cause: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., world_size: _Optional[int] = ..., local_world_size: _Optional[int] = ..., step: _Optional[int] = ..., age_us: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ...) -> None: ...
+    wrong: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job_id: _Optional[str] = ..., generation: _Optional[int] = ..., cause: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., world_size: _Optional[int] = ..., local_world_size: _Optional[int] = ..., step: _Optional[int] = ..., age_us: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., wrong: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("code", "info")

@@ -1,7 +1,8 @@
 """The service `belay.training.v1.Training`: recoveries that training carried out on its own, reported by `belay train`.
 
 Each becomes an account on the job's PodGroup, as the conversations of `Recover` do: the planner enters it in the ledger
-of training time, which `belay-job-*` and `belay explain job` show. It also becomes an Event and a histogram.
+of training time, which `belay-job-*` and `belay explain job` show. It also becomes an Event and a histogram. A chip
+that computed a wrong result gets a public fault.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from engine.model.recovery import summary
 from engine.model.recovery.conversation import StepRecord
 from engine.model.recovery.summary import RecoverySummary
 from engine.model.times import rfc3339
-from engine.serve.grpc.job_view import JobView
+from engine.serve.grpc.job_view import JobView, places
+from engine.serve.grpc.public_faults import PubFaultService
 from engine.serve.grpc.recovery.registry import Registry
+from engine.serve.grpc.recovery.wrong_results import wrong_results
 from engine.serve.grpc.streams import Context
 from engine.wire.training import training_pb2 as pb
 
@@ -42,8 +45,8 @@ STAGES: Final = frozenset({"freed", "aligned", "formed", "repaired", "entered", 
 class TrainingService:
     """The handlers, named as the RPCs."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, public: PubFaultService) -> None:
+        self._registry, self._public = registry, public
         self._written: dict[str, str] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self.metrics = CollectorRegistry(auto_describe=False)
@@ -76,9 +79,17 @@ class TrainingService:
             if not await self._registry.writer.mark_group(view, notes={summary.KEY: text}):
                 return pb.Answer(code=AGAIN, info="the account could not be written")
             self._written[view.id] = text
+        await self._suspect(request, view)
         self._count(request, view)
         await self._announce(request, view)
         return pb.Answer(code=OK, info="taken")
+
+    async def _suspect(self, request: pb.Recovery, view: JobView) -> None:
+        """Report the chips of ranks that computed a wrong result."""
+        placed = places(view, self._registry.cluster.observed)
+        body = wrong_results(request, f"{view.namespace}/{view.name}", placed, self._registry.clock())
+        if body is not None and (problem := await self._public.report(body)):
+            _log.warning("a wrong result is not stored as a fault", job=f"{view.namespace}/{view.name}", reason=problem)
 
     def _count(self, request: pb.Recovery, view: JobView) -> None:
         for stage in request.stages:
@@ -133,8 +144,8 @@ def _wrong(request: pb.Recovery) -> str:
         return f"stages: {len(request.stages)} given, 1 to {MAX_STAGES} are needed"
     if request.age_us > MAX_AGE_US:
         return f"age_us: {request.age_us} is more than an hour"
-    if len(request.ranks) > MAX_RANKS:
-        return f"ranks: {len(request.ranks)} given, at most {MAX_RANKS} are accepted"
+    if max(len(request.ranks), len(request.wrong)) > MAX_RANKS:
+        return f"ranks: {max(len(request.ranks), len(request.wrong))} given, at most {MAX_RANKS} are accepted"
     for stage in request.stages:
         if not stage.name.isidentifier() or len(stage.name) > 32 or stage.after_us > request.age_us:
             return f"stages: {stage.name[:32]!r} after {stage.after_us} µs does not lie between the fault and now"
