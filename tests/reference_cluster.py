@@ -423,6 +423,6 @@ class ReferenceCluster:
             found += [hold.until / 1000 for chip in memory.chips.values() for hold in chip.holds if hold.until]
         for row in result.pending:  # nodes are reserved for a job that has waited long
             made = [pod.created for pod in self.observed().pods.values() if pod.name in row.pods]
-            found += [max(made) + 1800.0] if made and row.reason in ("NPUResourceShortage", "TopologyNotMet") else []
+            found += [max(made) + 1800.0] if made else []
         self.wakes = [at for at in self.wakes if at > self.now]
         return [at + 1.0 for at in found if self.now < at <= self.now + PATIENCE]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.forecast_cases import case
 
-WRONG_ONCE = (1120, 1444, 2448, 2776)
+WRONG_ONCE = (1120, 1444, 2448, 2776, 6508)
 """Nodes reserved for a job that waits long; a pod below a StatefulSet's partition, which keeps the older template."""
 
 

@@ -35,12 +35,15 @@ WIDER: Final = 4
 
 
 def reservations_due(starvation: Starvation, result: Plan, pods: Mapping[str, Pod]) -> Iterator[float]:
-    """Unix seconds at which jobs of a plan will have waited too long, so that nodes are reserved for them."""
+    """Unix seconds at which jobs of a plan will have waited too long, so that nodes may be reserved for them.
+
+    Whatever reason a row shows: of a job that waits for several reasons it is one, and another may be curable.
+    """
     if not starvation.after:
         return
     for row in result.pending:
         waiting = [pods[key] for name in row.pods if (key := f"{row.namespace}/{name}") in pods]
-        if row.reason in CURABLE and waiting:
+        if waiting:
             yield max(pod.created for pod in waiting) + starvation.after
 
 
