@@ -66,6 +66,8 @@ def history(
         show.document(answer.body, output)
     elif output == "csv":
         _csv(rows, _AUDIT if audit else _COLUMNS)
+    elif audit:
+        _show_audit(rows)
     else:
         _show(rows)
 
@@ -102,6 +104,17 @@ def _show(rows: Sequence[Mapping[str, Any]]) -> None:
         return
     cells = [[when(row["time"]), row["kind"], about(row), said(row, more)] for row, more in collapsed(rows)]
     show.table(("time", "kind", "about", "what"), cells)
+
+
+def _show_audit(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Who wrote the commit that was the cause, which commit, and what was done."""
+    from engine.cli import output as show
+
+    cells = [
+        [row["number"], when(row["time"]), row["author"] or "-", row["revision"][:12] or "-", about(row), row["text"]]
+        for row in rows
+    ]
+    show.table(("number", "time", "by", "commit", "about", "what"), cells)
 
 
 def collapsed(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:

@@ -74,16 +74,22 @@ def changes(
     ``last`` is the moment whose changes were stored last: what it said already is not looked at again.
     """
     last = last or SeenCluster()
-    fresh = [job for key, job in seen.jobs.items() if last.jobs.get(key) is not job]
-    wanted = {span.key: span for span in seen_spans(seen, times)}
+    everything = last.pools != seen.pools
+    fresh = [job for key, job in seen.jobs.items() if everything or last.jobs.get(key) is not job]
+    names = {job.key for job in fresh}
+    wanted = {span.key: span for span in seen_spans(seen, fresh, times)}
 
     began = [span for key, span in wanted.items() if key not in lasting and not span.ended]
-    ended = [_ended(span, times.end(span)) for key, span in lasting.items() if key not in wanted]
+    ended = [
+        _ended(span, times.end(span))
+        for key, span in lasting.items()
+        # what a job that has not changed holds is not looked at
+        if key not in wanted and (span.job in names or span.job not in seen.jobs)
+    ]
     renewed = [_renewed(lasting[key], span) for key, span in wanted.items() if key in lasting]
     changed = [span for span in renewed if span != lasting[span.key]]
     # a recovery may begin and end between two looks
-    names = {job.key for job in fresh}
-    past = [span for key, span in wanted.items() if key not in lasting and span.ended and span.job in names]
+    past = [span for key, span in wanted.items() if key not in lasting and span.ended]
 
     records = [
         *(() if last.revisions == seen.revisions else revision_records(seen)),
@@ -98,10 +104,10 @@ def changes(
     return HistoryChanges(tuple(records), (*began, *ended, *changed, *past))
 
 
-def seen_spans(seen: SeenCluster, times: LookTimes) -> list[Span]:
-    """The spans that last at a moment, and the recoveries that ended of late."""
+def seen_spans(seen: SeenCluster, jobs: Iterable[SeenJob], times: LookTimes) -> list[Span]:
+    """The spans that last at a moment, and the recoveries that ended of late; of jobs only those of ``jobs``."""
     found: list[Span] = []
-    for job in seen.jobs.values():
+    for job in jobs:
         found += _job_spans(job, seen, times)
     for fault in seen.faults:
         found.append(

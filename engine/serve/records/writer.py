@@ -19,7 +19,7 @@ from engine.log import get
 from engine.serve.records import store as database
 from engine.serve.records.changes import LookTimes, bindings, changes, evictions
 from engine.serve.records.events import FIELDS, SeenEvent, read_event
-from engine.serve.records.facts import Span, SpanKind
+from engine.serve.records.facts import HistoryChanges, Span, SpanKind
 from engine.serve.records.reading import Data, SeenCluster, StatusReading, moment
 from engine.serve.records.store import HistoryBounds, HistoryUnavailable, RecordStore
 from engine.wire import names
@@ -29,7 +29,9 @@ _log = get("history")
 LOOK_SECONDS: Final = 2.0
 RENEW_SECONDS: Final = 10.0
 PRUNE_SECONDS: Final = 3600.0
-MOST_EVENTS: Final = 50_000
+SHARE: Final = 10.0
+"""A large cluster is not looked at more often than every so many times the seconds that a look takes."""
+MOST_EVENTS: Final = 20_000
 """Events of the last hour that are kept in memory: pods' bindings and evictions among them."""
 
 
@@ -96,9 +98,10 @@ class HistoryWriter:
         """Store until cancelled. ``ready``: whether status and Events were read whole at least once."""
         try:
             while True:
+                began = self._clock()
                 if ready():
                     await self._look_guarded()
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(max(LOOK_SECONDS, SHARE * (self._clock() - began)))
         finally:
             if self.store is not None:
                 self.leave()
@@ -139,6 +142,9 @@ class HistoryWriter:
         if not self._is_writer(store, now):
             return
 
+        if not self._dirty:
+            self._keep(store, now)
+            return
         # taken before reading, so that what comes meanwhile is looked at next time
         self._dirty, events, status = False, list(self._new_events), dict(self._status)
         try:
@@ -160,6 +166,15 @@ class HistoryWriter:
         del self._new_events[: len(events)]
         self._last, self._before, self._renewed = seen, now, self._clock()
         self._stand(written)
+        self._prune(store, now)
+
+    def _keep(self, store: RecordStore, now: int) -> None:
+        """Nothing changed: note that the cluster was looked at, and stay the writer."""
+        if store.write(HistoryChanges(), by=self._identity, now=now) is None:
+            self._lose()
+            return
+        self._before, self._renewed = now, self._clock()
+        self._stand(0)
         self._prune(store, now)
 
     def _open(self) -> RecordStore:
@@ -189,7 +204,7 @@ class HistoryWriter:
         if epoch != self._epoch:
             self._lasting, self._before, self._last = store.lasting(), store.last_seen(), None
             self._new_events = list(self._events.values())
-            self._epoch = epoch
+            self._epoch, self._dirty = epoch, True
         return True
 
     def _times(self, now: int, status: Mapping[str, Data]) -> LookTimes:
