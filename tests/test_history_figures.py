@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.errors import InputError
+from engine.model.history import JobMemory, Recovery
 from engine.model.times import rfc3339
+from engine.serve.records.reading import StatusReading
 from engine.serve.records.report import size_class
+from engine.status.recoveries import recovery_body
 from tests.history_world import BEGIN, HistoryWorld
 
 LLM = "default/AscendJob/llm"
@@ -103,6 +107,13 @@ def test_chips_held_without_running_are_listed_with_who_holds_them(tmp_path: Pat
     assert row == {
         "job": LLM, "user": "ann", "chips": 8, "state": "Starting", "seconds": 1800.0, "chipHours": 4.0, "lasts": True
     }  # fmt: skip
+
+
+def test_a_job_that_trains_on_without_its_hit_part_loses_that_part_only() -> None:
+    memory = JobMemory(recoveries=(Recovery(at=1_000, level="shrink", reason="CardUnhealthy", chips=64, hit=8),))
+    status = msgspec.json.encode({"phase": "Running", **recovery_body(memory)}).decode()
+    (job,) = StatusReading().read({"belay-job-a": {"job": LLM, "status.json": status}}).jobs.values()
+    assert [one.chips for one in job.recoveries] == [8]
 
 
 @pytest.mark.parametrize(

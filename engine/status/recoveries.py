@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from engine.model.costs import cost, so_far
+from engine.model.costs import RecoveryLevel, cost, so_far
 from engine.model.history import JobMemory, Recovery
 from engine.model.recovery import summary
 from engine.model.recovery.progress import RecoveryProgress
@@ -82,6 +82,8 @@ def _row(one: Recovery) -> dict[str, Any]:
         "level": one.level,
         "by": "cost" if rows else "ladder",
         "chips": one.chips,
+        # training goes on without the hit part, so only that is lost
+        **({"hitChips": one.hit} if one.level == RecoveryLevel.SHRINK else {}),
         "estimate": {key: rows[0][key] for key in ("seconds", "chipSeconds")} if rows else None,
         "alternatives": rows[1:],
         "actual": {"seconds": (one.back - one.at) // 1000, "chipSeconds": cost(one)} if one.back else None,
