@@ -1,15 +1,16 @@
 """A small model whose ranks compute wrong on order; each rank writes what it saw: `step loss digest time pid`.
 
 Arguments: folder, steps, seconds of a step, then faults ``rank:step:place:bit``. A fault happens once, in the process
-that comes there first, which leaves a file; with ``always`` instead of the step, in every step. Places: ``weights`` and
-``moments`` (of the optimizer) after the update, ``buckets`` (reduced gradients) before it, ``gradients`` (local ones,
-while they are computed).
+that comes there first, which leaves a file; with ``50+`` instead of the step, in every step from it on. Places:
+``weights`` and ``moments`` (of the optimizer) after the update, ``buckets`` (reduced gradients) before it,
+``gradients`` (local ones, while they are computed).
 """
 
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -21,15 +22,17 @@ faults = [text.split(":") for text in sys.argv[4:]]
 torch.manual_seed(7)
 model = torch.nn.Sequential(torch.nn.Linear(16, 48), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(48, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+hooks: list[Any] = []
 
 
 def due(rank: int, step: int, place: str) -> int | None:
     """The bit that is flipped here and now."""
     for one in faults:
-        if one[0] != str(rank) or one[1] not in (str(step), "always") or one[2] != place:
+        every, first = one[1].endswith("+"), int(one[1].rstrip("+"))
+        if (one[0], one[2]) != (str(rank), place) or step < first or (step > first and not every):
             continue
         mark = folder / f"done-{':'.join(one)}"
-        if one[1] == "always" or not mark.exists():
+        if every or not mark.exists():
             mark.touch()
             return int(one[3])
     return None
@@ -56,7 +59,10 @@ def train(run: bt.Run) -> None:
             flip(gradient, bit)
         return gradient
 
-    hook = weight.register_hook(wrong)
+    # that of an earlier entry is gone
+    while hooks:
+        hooks.pop().remove()
+    hooks.append(weight.register_hook(wrong))
     with (folder / f"rank-{rank}").open("a") as log:
         for step in run.steps(steps):
             now[:] = [step]
@@ -76,7 +82,6 @@ def train(run: bt.Run) -> None:
                     flip(optimizer.state[weight]["exp_avg"], bit)
             log.write(f"{step} {loss.item().hex()} {digest()} {time.monotonic_ns()} {os.getpid()}\n")
             log.flush()
-    hook.remove()
 
 
 train()
