@@ -5,17 +5,20 @@ All text from the cluster is escaped by the template engine. Lists are cut and s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from jinja2 import Environment, StrictUndefined
 
 from engine import versions
 from engine.model.states import CONCERNS
 from engine.model.times import rfc3339
 from engine.serve.engine_client import PageData
 from engine.status.status_reader import PublishedJob, PublishedStatus
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 REFRESH_SECONDS: Final = 5
 ROWS: Final = 50
@@ -59,9 +62,15 @@ th{font-weight:600}td{overflow-wrap:anywhere}code{font-size:.92em}
 <code>kubectl get configmaps -n belay-system -l belay.dev/about</code>, <a href="metrics">metrics</a>.</p>
 </body></html>
 """
-_compiled: Final = Environment(
-    autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-).from_string(_TEMPLATE)
+
+
+@functools.cache
+def _compiled() -> Template:
+    """The template. Few ask for this page, and its engine takes 3 MiB."""
+    from jinja2 import Environment, StrictUndefined
+
+    made = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    return made.from_string(_TEMPLATE)
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -82,7 +91,7 @@ def render(page: PageData, shard: str) -> str:
     if page.cluster:
         problems.append(f"the cluster's status is not shown: {page.cluster}")
     sections = [*(_cluster(page.status) if page.status else ()), _engine(page)]
-    return _compiled.render(
+    return _compiled().render(
         version=versions.version(),
         refresh=REFRESH_SECONDS,
         time=rfc3339(page.time),
