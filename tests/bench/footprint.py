@@ -1,8 +1,10 @@
 """What the node's programs cost beside MindCluster's: the exporter alone, and one agent with all of its parts.
 
 Over the compiled stand-in of the driver, 8 chips, default intervals, scraped every 15 s; the sandbox's API server and a
-kubelet of memory are in the benchmark's own process and not counted. CPU is that of the program and its driver process
-over a minute, after half a minute of rest; memory is resident (RSS) of the program, of its driver process beside it.
+kubelet of memory are in the benchmark's own process and not counted. CPU is that of the program, of its driver process
+(the stand-in reads a file for each answer) and of the runs of hccn_tool, over a minute, after half a minute of rest;
+memory is resident (RSS) of the program, of its driver process beside it. There is no container runtime: where there is
+one, the exporter alone takes 10 MiB more for gRPC, which an agent has for kubelet anyway.
 MindCluster's figures were measured on the same machine with the same stand-in: exporter 31 MiB; device plugin, NodeD
 and exporter together 137 MiB and 0.08 to 0.22 CPU s a minute.
 """
@@ -62,6 +64,7 @@ def _node() -> dict[str, object]:
 
 
 async def _cost(what: str, arguments: Sequence[str], standin: Standin, port: int, *, memory: float) -> list[Result]:
+    parts = [0.0, 0.0, 0.0]
     used = Result(f"{what}: memory (RSS)", "MiB", memory)
     cpu = Result("the same: CPU in an idle minute, with its driver process", "s", 0.2)
     with program(list(arguments), standin) as running:
@@ -70,14 +73,26 @@ async def _cost(what: str, arguments: Sequence[str], standin: Standin, port: int
         await asyncio.sleep(REST)
         for _ in range(int(MEASURED // 20) or 1):
             family = tree(running.pid)
-            before, begin = sum(cpu_seconds(pid, waited=True) for pid in family), time.monotonic()
+            before, begin = _spent(family), time.monotonic()
             await asyncio.sleep(min(20.0, MEASURED))
-            spent = sum(cpu_seconds(pid, waited=True) for pid in family) - before
-            cpu.runs.append(60 * spent / (time.monotonic() - begin))
+            minutes = (time.monotonic() - begin) / 60
+            spent = [(now - then) / minutes for now, then in zip(_spent(family), before, strict=True)]
+            cpu.runs.append(sum(spent))
+            parts = [part + share for part, share in zip(parts, spent, strict=True)]
             used.runs.append(resident(running.pid))
         used.remark = f"driver process beside it: {sum(map(resident, family[1:])):.0f} MiB"
+        own, tools, driver = (part / len(cpu.runs) for part in parts)
+        cpu.remark = f"itself {own:.2f} s, its driver process {driver:.2f} s, hccn_tool {tools:.2f} s"
         scraping.cancel()
     return [used, cpu]
+
+
+def _spent(family: Sequence[int]) -> list[float]:
+    """CPU seconds of the program itself, of the programs that it ran, of its driver process."""
+    program, *others = family
+    own = cpu_seconds(program)
+    rest = sum(cpu_seconds(pid, waited=True) for pid in others)
+    return [own, cpu_seconds(program, waited=True) - own, rest]
 
 
 __all__ = ["run"]
