@@ -98,4 +98,6 @@ def test_the_last_copy_lives_through_deaths_in_the_middle_of_a_message(launch: L
     assert [{one.step: one.digest for one in job.steps(rank)} for rank in (0, 1)] == [
         {one.step: one.digest for one in job.steps(0)}
     ] * 2
+    # of the groups of three generations one hook is left
+    assert (job.folder / "hooks-0").read_text() == "1"
     assert max(float(str(one["freed_ms"])) for one in job.recoveries()) < 5000

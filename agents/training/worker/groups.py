@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import sys
 import threading
 import time
 from collections import deque
@@ -42,6 +43,9 @@ class Groups:
         self._retired: deque[tuple[float, list[Any]]] = deque()
         """When groups were left, and they."""
         self._made = c10d.ProcessGroupGloo
+        self._hook: Any = None
+        """``sys.excepthook`` as PyTorch has set it for the present group, around the inner one."""
+        self._inner_hook: Any = sys.excepthook
         self._ready: Any = None
         c10d.ProcessGroupGloo = _stand_in(self._made, self._gloo)
         control.freeing.append(self.sockets.shut)
@@ -73,6 +77,10 @@ class Groups:
             self.control.check(generation)
             raise Interrupted(f"the group of generation {generation} could not be formed: {forming.error}")
         self._ready = forming.group
+        # PyTorch puts a hook of its own around the present one each time: one is enough
+        if sys.excepthook is self._hook:
+            sys.excepthook = self._inner_hook
+        self._inner_hook = sys.excepthook
         try:
             dist.init_process_group(
                 backend=backend,
@@ -82,7 +90,7 @@ class Groups:
                 timeout=self.timeout,
             )
         finally:
-            self._ready = None
+            self._ready, self._hook = None, sys.excepthook
         if self.device is not None:
             self.device.made()
 
