@@ -33,7 +33,16 @@ def overhead(rounds: int) -> None:
         for name, (module, *options, protected) in sorted(launchers.items(), reverse=bool(turn % 2)):
             command = [sys.executable, "-m", module, *options, str(SCRIPTS / "paced.py"), str(STEPS), protected]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+            # a session of its own: the kernel shares processors among sessions, and this shell may run other things
+            ended = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+                start_new_session=True,
+            )
             line = next(line for line in ended.stdout.splitlines() if "median" in line)
             found[name].append(float(line.split()[-1]) * 1000)
             _say(f"{name}: {found[name][-1]:.3f} ms a step")
