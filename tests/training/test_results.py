@@ -22,7 +22,7 @@ from agents.training.tolerance.coordinator_commands import (
 from agents.training.tolerance.members import Limits
 from agents.training.tolerance.pace import Costs, Pace, pace
 from agents.training.tolerance.recomputed import Computed, Recomputed
-from agents.training.tolerance.witness import Held, Outcome, Verdict, Witness
+from agents.training.tolerance.witness import Finding, Held, Verdict, Witness
 from tests import needs
 from tests.training.conftest import Launch
 from tests.training.launched import Job, history
@@ -42,15 +42,15 @@ def verdict_on(witness: Witness, done: int, *held: Held, shards: str = "") -> Ve
 def armed(*held: Held, shards: str = "") -> Witness:
     """A witness that has found copies equal at step 5."""
     witness = Witness()
-    assert verdict_on(witness, 5, *(held or (Held(1, 2),) * 4), shards=shards) == Verdict(Outcome.PROVEN, 5)
+    assert verdict_on(witness, 5, *(held or (Held(1, 2),) * 4), shards=shards) == Verdict(Finding.PROVEN, 5)
     return witness
 
 
 def test_the_rank_that_differs_from_the_others_is_wrong() -> None:
     witness = armed()
-    assert verdict_on(witness, 10, Held(3), Held(3), Held(7), Held(3)) == Verdict(Outcome.WRONG, 10, (2,), 3)
+    assert verdict_on(witness, 10, Held(3), Held(3), Held(7), Held(3)) == Verdict(Finding.WRONG, 10, (2,), 3)
     assert verdict_on(witness, 15, Held(3, 1), Held(3, 1), Held(3, 1), Held(3, 2)) == Verdict(
-        Outcome.WRONG, 15, (3,), 3
+        Finding.WRONG, 15, (3,), 3
     )
     assert witness.newest == 5
 
@@ -58,28 +58,28 @@ def test_the_rank_that_differs_from_the_others_is_wrong() -> None:
 def test_each_shard_has_witnesses_of_its_own() -> None:
     witness = armed(*[Held(1, 1), Held(2, 2)] * 3, shards="ababab")
     answers = [Held(1), Held(2), Held(1), Held(2), Held(4), Held(2)]
-    assert verdict_on(witness, 10, *answers, shards="ababab") == Verdict(Outcome.WRONG, 10, (4,), 2)
+    assert verdict_on(witness, 10, *answers, shards="ababab") == Verdict(Finding.WRONG, 10, (4,), 2)
     # a shard without a copy has none
     assert verdict_on(Witness(), 5, Held(1, 1), Held(2, 2), shards="ab") is None
 
 
 def test_of_two_copies_the_one_is_wrong_whose_answer_changes_when_the_step_is_done_again() -> None:
     witness = armed(Held(1, 1), Held(1, 1))
-    assert verdict_on(witness, 10, Held(3), Held(4)) == Verdict(Outcome.UNDECIDED, 10, suspects=(0, 1), attempts=1)
+    assert verdict_on(witness, 10, Held(3), Held(4)) == Verdict(Finding.UNDECIDED, 10, suspects=(0, 1), attempts=1)
     witness.begin()
-    assert verdict_on(witness, 10, Held(3), Held(3)) == Verdict(Outcome.EQUAL, 10, (1,), 3)
+    assert verdict_on(witness, 10, Held(3), Held(3)) == Verdict(Finding.EQUAL, 10, (1,), 3)
 
 
 def test_no_rank_is_convicted_when_neither_first_answer_was_right() -> None:
     witness = armed(Held(1, 1), Held(1, 1))
     verdict_on(witness, 10, Held(3), Held(4))
     witness.begin()
-    assert verdict_on(witness, 10, Held(5), Held(5)) == Verdict(Outcome.EQUAL, 10, suspects=(0, 1))
+    assert verdict_on(witness, 10, Held(5), Held(5)) == Verdict(Finding.EQUAL, 10, suspects=(0, 1))
 
 
 def test_copies_that_were_never_equal_are_not_compared() -> None:
     witness = Witness()
-    assert verdict_on(witness, 5, Held(1, 1), Held(2, 2)) == Verdict(Outcome.NEVER_EQUAL, 5, suspects=(0, 1))
+    assert verdict_on(witness, 5, Held(1, 1), Held(2, 2)) == Verdict(Finding.NEVER_EQUAL, 5, suspects=(0, 1))
     assert witness.off
     assert verdict_on(witness, 10, Held(1, 1), Held(2, 2)) is None
 
@@ -104,7 +104,7 @@ def test_without_a_fault_no_rank_is_convicted(data: st.DataObject) -> None:
                 rank, step, shards[rank], Held(value, value if whole[rank] else None), range(ranks)
             )
             assert verdict is None or verdict == Verdict(verdict.outcome, step)
-            assert verdict is None or verdict.outcome in (Outcome.EQUAL, Outcome.PROVEN)
+            assert verdict is None or verdict.outcome in (Finding.EQUAL, Finding.PROVEN)
     assert all(done <= step + 1000 for done in witness.proven)
 
 
@@ -127,14 +127,14 @@ def alike(ranks: int = 3) -> Recomputed:
 
 def test_a_wrong_gradient_is_a_doubt_and_the_step_done_again_shows_whose_it_was() -> None:
     found = alike()
-    assert checked(found, 250, [0, 11, 20], [10, 20, 0]) == Verdict(Outcome.UNDECIDED, 250, suspects=(0, 1), attempts=1)
+    assert checked(found, 250, [0, 11, 20], [10, 20, 0]) == Verdict(Finding.UNDECIDED, 250, suspects=(0, 1), attempts=1)
     found.begin()
     # rank 1 computes its own share right now; another one checks it
-    assert checked(found, 250, [0, 10, 20], [20, 0, 10], shift=2) == Verdict(Outcome.EQUAL, 250, (1,), 2)
+    assert checked(found, 250, [0, 10, 20], [20, 0, 10], shift=2) == Verdict(Finding.EQUAL, 250, (1,), 2)
     # the one that checked was wrong
-    assert checked(found, 500, [0, 10, 20], [11, 20, 0]) == Verdict(Outcome.UNDECIDED, 500, suspects=(0, 1), attempts=1)
+    assert checked(found, 500, [0, 10, 20], [11, 20, 0]) == Verdict(Finding.UNDECIDED, 500, suspects=(0, 1), attempts=1)
     found.begin()
-    assert checked(found, 500, [0, 10, 20], [20, 0, 10], shift=2) == Verdict(Outcome.EQUAL, 500, (0,), 2)
+    assert checked(found, 500, [0, 10, 20], [20, 0, 10], shift=2) == Verdict(Finding.EQUAL, 500, (0,), 2)
 
 
 def test_a_chip_that_is_wrong_every_time_is_the_one_that_every_other_contradicts() -> None:
@@ -142,23 +142,23 @@ def test_a_chip_that_is_wrong_every_time_is_the_one_that_every_other_contradicts
     checked(found, 250, [0, 11, 20], [10, 21, 0])
     found.begin()
     again = checked(found, 250, [0, 11, 20], [20, 1, 10], shift=2)
-    assert again is not None and (again.outcome, again.liars) == (Outcome.WRONG, (1,))
+    assert again is not None and (again.outcome, again.liars) == (Finding.WRONG, (1,))
     # of two it cannot be said which
     found = alike(2)
     assert [checked(found, 250, [0, 11], [10, 0]) for _ in range(2)] == [
-        Verdict(Outcome.UNDECIDED, 250, suspects=(0, 1), attempts=attempt) for attempt in (1, 2)
+        Verdict(Finding.UNDECIDED, 250, suspects=(0, 1), attempts=attempt) for attempt in (1, 2)
     ]
 
 
 def test_a_rank_that_computes_its_own_share_twice_and_not_alike_is_wrong() -> None:
     found = Recomputed()
     assert checked(found, 1, [0, 10], [0, 10], shift=0) is None
-    assert checked(found, 250, [0, 10], [0, 11], shift=0) == Verdict(Outcome.WRONG, 250, (1,), 1)
+    assert checked(found, 250, [0, 10], [0, 11], shift=0) == Verdict(Finding.WRONG, 250, (1,), 1)
 
 
 def test_ranks_that_do_not_compute_alike_by_nature_are_not_compared() -> None:
     found = Recomputed()
-    assert checked(found, 1, [0, 10], [11, 0]) == Verdict(Outcome.NEVER_EQUAL, 1, suspects=(0, 1))
+    assert checked(found, 1, [0, 10], [11, 0]) == Verdict(Finding.NEVER_EQUAL, 1, suspects=(0, 1))
     assert found.off and checked(found, 250, [0, 10], [11, 0]) is None
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from agents.training.tolerance.witness import OPEN, Outcome, Verdict
+from agents.training.tolerance.witness import OPEN, Finding, Verdict
 
 DOUBTS = 4
 """Undecided steps whose answers are kept."""
@@ -79,9 +79,9 @@ class Recomputed:
             return None
         if not self._armed:
             self.off = True
-            return Verdict(Outcome.NEVER_EQUAL, done, suspects=_members(pairs))
+            return Verdict(Finding.NEVER_EQUAL, done, suspects=_members(pairs))
         if twice := tuple(sorted(owner for owner, rank in pairs if owner == rank)):
-            return Verdict(Outcome.WRONG, done, twice, 1)
+            return Verdict(Finding.WRONG, done, twice, 1)
         doubt = self._doubts.setdefault(done, _Doubt({}, []))
         while len(self._doubts) > DOUBTS:
             del self._doubts[min(self._doubts)]
@@ -91,9 +91,9 @@ class Recomputed:
             del self._doubts[done]
             self.attempts = 0
             suspects = () if liars else _members(doubt.pairs[0])
-            return Verdict(Outcome.WRONG if pairs else Outcome.EQUAL, done, liars, 2, suspects)
+            return Verdict(Finding.WRONG if pairs else Finding.EQUAL, done, liars, 2, suspects)
         self.attempts = len(doubt.pairs)
-        return Verdict(Outcome.UNDECIDED, done, suspects=_members(pairs), attempts=self.attempts)
+        return Verdict(Finding.UNDECIDED, done, suspects=_members(pairs), attempts=self.attempts)
 
 
 def _count(doubt: _Doubt, answers: Mapping[int, Computed], pairs: set[tuple[int, int]]) -> None:

@@ -14,7 +14,7 @@ from agents.training.tolerance.donors import ranks_text
 from agents.training.tolerance.nodes import Nodes
 from agents.training.tolerance.pace import Costs, given, pace
 from agents.training.tolerance.recomputed import Computed
-from agents.training.tolerance.witness import Held, Outcome, Verdict
+from agents.training.tolerance.witness import Finding, Held, Verdict
 
 UNDECIDED = 3
 """Times that copies may differ after the same step, without a majority, before the job ends."""
@@ -55,7 +55,7 @@ class Results(Nodes):
         if verdict is None:
             return []
         match verdict.outcome:
-            case Outcome.NEVER_EQUAL:
+            case Finding.NEVER_EQUAL:
                 self.pace = replace(self.pace, check=0)
                 text = (
                     f"{ranks_text(verdict.suspects)} computed other gradients from the same weights and data in step "
@@ -63,9 +63,9 @@ class Results(Nodes):
                     "libraries, sums in no fixed order, data that does not follow from step and share)"
                 )
                 return [OperatorMessage(text), self._set_pace()]
-            case Outcome.UNDECIDED:
+            case Finding.UNDECIDED:
                 return self._undecided(verdict, f"in step {done} the gradients of", now)
-            case Outcome.WRONG:
+            case Finding.WRONG:
                 text = f"in step {done} its gradients are not those that another rank, or it the second time, computed"
                 return self._convict(verdict.liars, text, True, now)
         if verdict.liars:
@@ -83,22 +83,22 @@ class Results(Nodes):
     def _judged(self, verdict: Verdict, now: float) -> list[CoordinatorCommand]:
         after = f"after step {verdict.done - 1}"
         match verdict.outcome:
-            case Outcome.NEVER_EQUAL:
+            case Finding.NEVER_EQUAL:
                 self.pace = given(-1)
                 text = (
                     f"{ranks_text(verdict.suspects)} hold copies, but differ {after}, the first that was compared: "
                     "results are not compared (copies must be equal: see the rules in docs/train.md)"
                 )
                 return [OperatorMessage(text), self._set_pace()]
-            case Outcome.UNDECIDED:
+            case Finding.UNDECIDED:
                 return self._undecided(verdict, after, now)
-            case Outcome.WRONG:
+            case Finding.WRONG:
                 text = f"{after} {_its(verdict.liars)} state differs from that of {verdict.agreed} copies that agree"
                 return self._convict(verdict.liars, text, True, now)
         commands: list[CoordinatorCommand] = []
-        if verdict.outcome is Outcome.PROVEN and verdict.done > self._furthest:
+        if verdict.outcome is Finding.PROVEN and verdict.done > self._furthest:
             self._furthest, self._lies = verdict.done, 0
-        if verdict.outcome is Outcome.PROVEN:
+        if verdict.outcome is Finding.PROVEN:
             commands.append(self._set_pace())
         if verdict.liars:
             text = f"{after} {_its(verdict.liars)} state was not the one that all have now that it was done again"

@@ -35,7 +35,7 @@ class Held:
         return self.weights != other.weights or (None not in (self.whole, other.whole) and self.whole != other.whole)
 
 
-class Outcome(StrEnum):
+class Finding(StrEnum):
     """What the answers of all ranks to one step say."""
 
     EQUAL = "equal"
@@ -53,7 +53,7 @@ class Verdict:
     ``suspects``: ranks that differ, or differed before, without a majority. ``attempts``: how often this step was
     undecided."""
 
-    outcome: Outcome
+    outcome: Finding
     done: int
     liars: tuple[int, ...] = ()
     agreed: int = 0
@@ -118,7 +118,7 @@ class Witness:
             return self._agreed(done, {rank: held for rank, (_, held) in answers.items()})
         if not self._armed:
             self.off = True
-            return Verdict(Outcome.NEVER_EQUAL, done, suspects=tuple(sorted(different[0])))
+            return Verdict(Finding.NEVER_EQUAL, done, suspects=tuple(sorted(different[0])))
         return self._differs(done, different)
 
     def _agreed(self, done: int, answers: dict[int, Held]) -> Verdict:
@@ -130,7 +130,7 @@ class Witness:
         earlier = self._doubts.pop(done, {})
         self._attempts.pop(done, None)
         wrong = [rank for rank, held in earlier.items() if rank in answers and held.differs(answers[rank])]
-        outcome = Outcome.PROVEN if proven else Outcome.EQUAL
+        outcome = Finding.PROVEN if proven else Finding.EQUAL
         if not wrong or len(wrong) == len(earlier):
             # a wrong gradient has entered what every rank has added, or the fault does not show in what is compared
             return Verdict(outcome, done, suspects=tuple(sorted(earlier)))
@@ -148,7 +148,7 @@ class Witness:
             else:
                 suspects += list(group)
         if not suspects:
-            return Verdict(Outcome.WRONG, done, tuple(sorted(liars)), agreed)
+            return Verdict(Finding.WRONG, done, tuple(sorted(liars)), agreed)
         self._attempts[done] = self._attempts.get(done, 0) + 1
         self._doubts.setdefault(done, {rank: held for group in different for rank, held in group.items()})
         while len(self._doubts) > DOUBTS:
@@ -156,7 +156,7 @@ class Witness:
             del self._doubts[oldest]
             self._attempts.pop(oldest, None)
         return Verdict(
-            Outcome.UNDECIDED, done, tuple(sorted(liars)), agreed, tuple(sorted(suspects)), self._attempts[done]
+            Finding.UNDECIDED, done, tuple(sorted(liars)), agreed, tuple(sorted(suspects)), self._attempts[done]
         )
 
 
@@ -169,4 +169,4 @@ def _equal(group: Mapping[int, Held]) -> bool:
     return len(_agreeing(group, first)) == len(group)
 
 
-__all__ = ["Held", "Outcome", "Verdict", "Witness"]
+__all__ = ["Held", "Finding", "Verdict", "Witness"]
