@@ -45,7 +45,7 @@ _RUN_LOOP = "pt_gloo_runloop"
 
 
 @dataclass(frozen=True)
-class Wait:
+class MessageWait:
     """A thread that waits for a message. ``switches``: how often it has given up its processor."""
 
     thread: int
@@ -58,7 +58,7 @@ class LostWaits:
 
     def __init__(self) -> None:
         self._looking = threading.Lock()
-        self._since: dict[Wait, float] = {}
+        self._since: dict[MessageWait, float] = {}
         self._of_threads: dict[int, int] = {}
         """Thread of a run loop → a generation that is not older than its group."""
 
@@ -163,7 +163,7 @@ def _gloo() -> _Gloo | None:
         return None
 
 
-def _waits(table: int) -> Iterator[Wait]:
+def _waits(table: int) -> Iterator[MessageWait]:
     """The threads that wait for a message, by the table of methods of its class."""
     with contextlib.suppress(OSError), open("/proc/self/mem", "rb", buffering=0) as memory:
         for thread in _threads():
@@ -174,7 +174,7 @@ def _waits(table: int) -> Iterator[Wait]:
             if buffer := _object_around(memory, int(fields[1], 16), table):
                 status = _read(f"/proc/self/task/{thread}/status")
                 switches = [line for line in status.splitlines() if line.startswith("voluntary")]
-                yield Wait(thread, buffer, "".join(switches))
+                yield MessageWait(thread, buffer, "".join(switches))
 
 
 def _object_around(memory: Any, address: int, table: int) -> int:
