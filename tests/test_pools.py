@@ -259,6 +259,14 @@ def test_policies_and_windows_that_cover_no_node() -> None:
     assert all(one.file.startswith("policies/") and one.line for one in warnings(result))
 
 
+def test_nodes_of_two_pools_are_named_and_a_policy_of_either_covers_them() -> None:
+    declared = pools(("training", RACK_A), ("spare", RACK_A), extra=(SLOW,))
+    result = plan(declared, racks(2), NOW)
+    assert warnings(result) == []
+    twice = [one.message for one in result.diagnostics if "is matched by the pools" in one.message]
+    assert len(twice) == 2 and all(f"node n{i} is matched by" in text for i, text in enumerate(sorted(twice)))
+
+
 def test_the_memory_of_an_edit_survives_its_config_map() -> None:
     seen = racks()
     first = plan(pools(("training", RACK_A)), seen, NOW)

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from engine import cli
 from engine.load import load
 from tests import listing
-from tests.listing import node, report
+from tests.listing import Item, node, report
 
 Document = dict[str, Any]
 
@@ -137,6 +137,9 @@ AGAINST: dict[str, tuple[list[Document], tuple[str, ...]]] = {
     ),
     "a queue that none has": ([volcano("reserch")], ("neither Git nor the cluster has queue 'reserch'",)),
 }
+QUEUE: Final[Item] = {
+    "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}, "spec": {"weight": 1}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", AGAINST)
@@ -145,10 +148,21 @@ def test_what_needs_a_cluster_is_found_with_one(case: str, tmp_path: Path) -> No
     folder = tree(tmp_path, documents)
     assert findings(str(folder)) == (0, [])
     cluster = tmp_path / "cluster.json"
-    cluster.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [node("n0"), report("n0")]}))
+    cluster.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [node("n0"), report("n0"), QUEUE]}))
     code, found = findings(str(folder), "--cluster", str(cluster))
     assert code == 1 and len(found) == 1, found
     assert all(word in found[0]["message"] for word in words), found
+
+
+def test_chips_in_use_are_chips_and_a_list_without_queues_does_not_say_which_there_are(tmp_path: Path) -> None:
+    """What the List does not show is not said to be missing: chips that a report names are the free and bad ones only,
+    and the README's list of kinds has no queues.
+    """
+    folder = tree(tmp_path, [own("Isolation", chips=[{"node": "n0", "chips": "4-5"}], reason="r"), volcano("research")])
+    busy = [node("n0"), report("n0", busy=range(8))]
+    cluster = tmp_path / "cluster.json"
+    cluster.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": busy}))
+    assert findings(str(folder), "--cluster", str(cluster)) == (0, [])
 
 
 def test_a_folder_without_documents_is_a_finding(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -57,18 +58,16 @@ class PoolSelectors:
             self._known[telling] = found
         return found
 
-    def first(self, labels: Mapping[str, str]) -> NodePool | None:
-        """The first one that matches."""
-        found = self.of(labels)
-        return found[0] if found else None
-
 
 class _Places(NamedTuple):
-    """Pool and product of every node, for a desired state and its nodes; ``counts`` of each pair."""
+    """Pool and product of every node, for a desired state and its nodes; ``counts`` of each pair.
+
+    A node that several pools match counts for each of them: which of them it stays in depends on what was before.
+    """
 
     desired: Desired
     nodes: Mapping[str, Node]
-    of_node: dict[str, tuple[str, str]]
+    of_node: dict[str, tuple[tuple[str, str], ...]]
     counts: Mapping[tuple[str, str], int]
 
 
@@ -122,7 +121,8 @@ def _near_labels(wanted: Mapping[str, str], nodes: Mapping[str, Node]) -> str:
 def _idle_policy(item: Declared[FaultPolicy], places: _Places) -> Iterator[Diagnostic]:
     """Of a policy whose scope no node is in, the scope."""
     scope = item.document.spec.scope
-    among = [places.of_node[name] for name in scope.nodes if name in places.of_node] if scope.nodes else places.counts
+    named = chain.from_iterable(places.of_node.get(name, ()) for name in scope.nodes)
+    among = named if scope.nodes else places.counts
     if any(_is_in(pool, scope.pools) and _is_in(product, scope.products) for pool, product in among):
         return
     parts = (("node", scope.nodes), ("pool", scope.pools), ("product", scope.products))
@@ -156,11 +156,16 @@ def _places(desired: Desired, nodes: Mapping[str, Node], cache: PlanCache) -> _P
     for name in differing(nodes, last.nodes) if last is not None else nodes:
         of_node.pop(name, None)
         if name in nodes:
-            pool = selectors.first(nodes[name].labels)
-            product = products.of(nodes[name], pool)
-            of_node[name] = (pool.name if pool else DEFAULT_POOL, product.name if product else "")
-    slot.value = _Places(desired, nodes, of_node, Counter(of_node.values()))
+            pools = selectors.of(nodes[name].labels) or (None,)
+            of_node[name] = tuple(_place(nodes[name], pool, products) for pool in pools)
+    slot.value = _Places(desired, nodes, of_node, Counter(chain.from_iterable(of_node.values())))
     return slot.value
+
+
+def _place(node: Node, pool: NodePool | None, products: Products) -> tuple[str, str]:
+    """The names of the pool and of the product that a node has in it."""
+    product = products.of(node, pool)
+    return (pool.name if pool else DEFAULT_POOL, product.name if product else "")
 
 
 # who left a pool

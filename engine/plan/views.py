@@ -280,7 +280,8 @@ class _Pools:
                 line=origin.line,
                 column=origin.column,
                 field="spec.selector",
-                message=f"node is matched by the pools {names}; it stays in {kept.name}: let only one selector match",
+                message=f"node {node.name} is matched by the pools {names}; it stays in {kept.name}: let only one selector "
+                "match",
             )
         )
         return kept

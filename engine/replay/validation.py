@@ -53,7 +53,7 @@ def against_cluster(desired: Desired, observed: Observed) -> Iterator[Diagnostic
     yield from idle_declarations(desired, observed.nodes)
     for isolation in desired.isolations:
         yield from _isolation(isolation, observed)
-    yield from undeclared_queues(desired, _queues(observed))
+    yield from undeclared_queues(desired, _queues(observed) or None)  # a List may have been made without its queues
 
 
 def _isolation(declared: Declared[Isolation], observed: Observed) -> Iterator[Diagnostic]:
@@ -65,11 +65,20 @@ def _isolation(declared: Declared[Isolation], observed: Observed) -> Iterator[Di
             text = f"the cluster has no node {name}{meant}"
             yield _finding(document.KIND, document.name, declared.origin, "spec.nodes", text)
     for row in spec.chips:
-        report = observed.reports.get(row.node)
-        beyond = [chip for chip in row.chips if report is not None and not report.listed >> chip & 1]
-        if beyond and report is not None:
-            text = f"node {row.node} has no chip {', '.join(map(str, beyond))}: it has {report.listed.bit_count()}"
+        there = _chips_of(row.node, observed)
+        beyond = [chip for chip in row.chips if there and not there >> chip & 1]
+        if beyond:
+            text = f"node {row.node} has no chip {', '.join(map(str, beyond))}: it has {there.bit_count()}"
             yield _finding(document.KIND, document.name, declared.origin, "spec.chips", text)
+
+
+def _chips_of(node: str, observed: Observed) -> int:
+    """The mask of a node's chips; 0 where they are not known. A report alone does not name healthy chips in use."""
+    found = observed.nodes.get(node)
+    if found is None or not found.base_chips:
+        return 0
+    report = observed.reports.get(node)
+    return found.base_chips | (report.listed if report is not None else 0)
 
 
 def _queue_of(manifest: Manifest) -> str:
