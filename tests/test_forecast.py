@@ -327,6 +327,23 @@ def test_an_empty_tree_is_refused_where_an_engine_would_refuse_it(
     assert belay("--desired", str(empty), "--cluster", write(tmp_path / "plain.json", no_engine)).exit_code == 0
 
 
+def test_a_layer_that_lost_all_its_documents_is_refused_where_an_engine_would_refuse_it(
+    tree: Path, cluster: str, items: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    (tree / "policies").mkdir()
+    shutil.move(tree / "desired" / "budget.yaml", tree / "policies")
+    (tree / "desired").rename(tree / "Desired")
+    refused = belay("--desired", str(tree), "--cluster", cluster)
+    assert refused.exit_code == 2 and "EmptyLayer: layer desired/ declared 3 objects" in refused.stderr
+    assert "PartitionChip" not in refused.output
+    no_engine = [item for item in items if item["metadata"]["name"] != "belay-sync"]
+    assert belay("--desired", str(tree), "--cluster", write(tmp_path / "plain.json", no_engine)).exit_code == 0
+
+    (tree / "desired").mkdir()
+    (tree / "desired" / "broken.yaml").write_text("kind: [")  # may have declared anything: an engine reads on
+    assert belay("--desired", str(tree), "--cluster", cluster).exit_code == 1
+
+
 def test_a_document_with_an_unknown_pool_leaves_its_last_good_version_in_force(tree: Path, tmp_path: Path) -> None:
     world = sample_world()
     for definition in shipped():

@@ -138,8 +138,11 @@ AGAINST: dict[str, tuple[list[Document], tuple[str, ...]]] = {
     "a queue that none has": ([volcano("reserch")], ("neither Git nor the cluster has queue 'reserch'",)),
 }
 QUEUE: Final[Item] = {
-    "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}, "spec": {"weight": 1}
-}  # fmt: skip
+    "apiVersion": "scheduling.volcano.sh/v1beta1",
+    "kind": "Queue",
+    "metadata": {"name": "default"},
+    "spec": {"weight": 1},
+}
 
 
 @pytest.mark.parametrize("case", AGAINST)

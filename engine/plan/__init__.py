@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from engine.plan.slowness.network import NetworkDetector
     from engine.plan.slowness.paths import PingSample
     from engine.plan.sync.objects import declared_keys
+    from engine.plan.sync.pruning import emptied_layer
 
 #: Where the other names of the door are defined.
 _DEFINED: Final = {
@@ -50,6 +51,7 @@ _DEFINED: Final = {
     "SlownessDetector": "slowness.detector",
     "culprits": "slowness.excess",
     "declared_keys": "sync.objects",
+    "emptied_layer": "sync.pruning",
     "idle_declarations": "memberships",
     "divide": "queue.share",
     "enforced": "shadow",
@@ -190,6 +192,6 @@ def assess(
 __all__ = [
     "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample",
     "QueueDemand", "QueueState", "SlownessDetector", "assess", "culprits", "declared_keys", "divide",
-    "enforced", "graded_reports", "idle_declarations", "passes", "plan", "pool_rules", "queues_of", "reservations_due",
-    "resolve_roles", "tables_in_force",
+    "emptied_layer", "enforced", "graded_reports", "idle_declarations", "passes", "plan", "pool_rules", "queues_of",
+    "reservations_due", "resolve_roles", "tables_in_force",
 ]  # fmt: skip

@@ -271,6 +271,7 @@ class _Pools:
         before = {pool.name for pool in self._previous if pool.spec.selector.matches(node.labels)}
         kept = min(found, key=lambda pool: (pool.name not in before, pool.name))
         names = ", ".join(pool.name for pool in found)
+        stays = f"it stays in {kept.name}: let only one selector match"
         origin = next(item.origin for item in self._declared if item.document.name == found[-1].name)
         self._scope.diagnostics.append(
             Diagnostic(
@@ -280,8 +281,7 @@ class _Pools:
                 line=origin.line,
                 column=origin.column,
                 field="spec.selector",
-                message=f"node {node.name} is matched by the pools {names}; it stays in {kept.name}: let only one selector "
-                "match",
+                message=f"node {node.name} is matched by the pools {names}; {stays}",
             )
         )
         return kept

@@ -24,13 +24,14 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339
 from engine.observe.observed import key_of, observe
-from engine.plan import plan
+from engine.plan import emptied_layer, plan
 from engine.replay import validation
 from engine.replay.recording import LATEST
 from engine.simulate.rehearsal import rehearse
 from engine.source.confirmations import confirmed_in
 from engine.source.tree import is_document_path, may_declare
 from engine.wire import names, sync
+from engine.wire.errors import WireError
 
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
 
@@ -59,7 +60,10 @@ def desired_from(
             _refuse_empty(files, tree)
             before = in_force(cluster)
         loaded = load(files, overlays=extra, foreign=foreign_documents(cluster), before=before)
-        return with_confirmations(loaded.desired, tree, cluster), loaded.diagnostics
+        desired = with_confirmations(loaded.desired, tree, cluster)
+        if not any(one.severity == "error" and one.file.startswith(f"{ROOTS[0]}/") for one in loaded.diagnostics):
+            _refuse_emptied(desired, tree, cluster)
+        return desired, loaded.diagnostics
     if live or has_engine(cluster):
         loaded = load(copies_from_git(cluster), overlays=extra, has_git=False, foreign=foreign_documents(cluster))
         return with_places(loaded.desired, cluster), loaded.diagnostics
@@ -77,6 +81,26 @@ def _refuse_empty(files: Mapping[str, bytes], tree: str) -> None:
         where=tree,
         hint="To remove everything, keep one document; a big deletion then asks for its confirmation",
     )
+
+
+def _refuse_emptied(desired: Desired, tree: str, cluster: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what an engine refuses that knows the revision before: ``desired/`` declares nothing any more
+    (``EmptyLayer``), unless commits of the tree confirm something.
+    """
+    status = next((item for item in cluster if key_of(item) == _SYNC), None)
+    if status is None or desired.confirmed:
+        return
+    try:
+        inventory = sync.parse_inventory(status) or ()
+    except WireError:
+        return  # nothing is pruned then
+    if emptied := emptied_layer(desired, inventory):
+        raise InputError(
+            f"EmptyLayer: {emptied}; the engine refuses such a tree and the revision in force stays",
+            where=tree,
+            hint="Was the folder renamed? Restore it, or keep one document in it; if all of it shall go, condition "
+            "Accepted of belay-sync shows the line for a commit that confirms it",
+        )
 
 
 def in_force(cluster: Sequence[Mapping[str, Any]]) -> PriorState:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from engine.documents import CLUSTER, SHIPPED
+from engine.documents import CLUSTER, SHIPPED, Desired
 from engine.gangs.forming import gang_key
 from engine.gangs.owners import annotations_of, controller_of, metadata
 from engine.model.actions import DeleteObject
@@ -157,7 +157,7 @@ class Pruning:
         freed = _sum(self._chips.get(member, NO_CHIPS) for member in rest)
         ended = len(self._running.intersection(rest))
         beyond = self._ledger.beyond(BudgetDemand(KIND, "", len(rest), (), freed, ended))
-        if emptied := emptied_layer(self._scope):
+        if emptied := emptied_layer(self._scope.desired, self._scope.observed.inventory or ()):
             beyond.insert(0, (EMPTIED, emptied))
         if beyond:
             self._hold(row, rest, beyond)
@@ -211,14 +211,13 @@ class Pruning:
         scope.diagnostics.append(Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message))
 
 
-def emptied_layer(scope: Scope) -> str:
+def emptied_layer(desired: Desired, inventory: Iterable[ObjectKey]) -> str:
     """That ``desired/`` declared objects and declares none now, in words; empty while it declares something.
 
     Only ``desired/`` may hold manifests, so the objects of the inventory that are not Belay's own came from there. A
     folder that was renamed or never copied looks like that, and no one who means to delete everything is hindered by a
     confirmation.
     """
-    desired, inventory = scope.desired, scope.observed.inventory or ()
     if any(not origin.file.startswith(_OTHER_LAYERS) for origin in desired.origins):
         return ""
     objects = sum(not key.api_version.startswith(_BELAY) for key in inventory)
