@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,8 @@ from engine.load.earlier_manifests import with_earlier
 from engine.model.actions import DeleteObject, PatchObject
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan, PruneHold
+from engine.model.refusals import LONGEST_WAIT_MS, RefusalCause
+from engine.model.refused_actions import refusal_key, refused_again
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.plan.sync import pruning
@@ -548,3 +551,26 @@ def test_no_revision_frees_more_than_the_budget_without_a_confirmation(data: st.
         if result.held_prune is not None:
             assert freed == 0 and there == of_git(world), "the whole set waits"
         world.pass_time(4000)
+
+
+def test_a_refused_deletion_that_the_budget_holds_back_is_held_and_not_refused() -> None:
+    world = World(
+        tree(note("a"), budget("shut", {"actions": ["DeleteObject"], "per": "cluster", "max": 5, "window": "1h"})), []
+    )
+    world.until_quiet()
+    world.push(tree(budget("shut", {"actions": ["DeleteObject"], "per": "cluster", "max": 0, "window": "1h"})))
+    observed = world.observer.observed()
+    action = next(row.action for row in plan(world.desired, observed, world.now).deferred)
+    assert isinstance(action, DeleteObject) and action.name == "a"
+    key = refusal_key(action)
+    assert key is not None
+    refused = refused_again(action, key, RefusalCause.NOT_ALLOWED, "is forbidden", None, round(world.now * 1000))
+
+    def later(seconds: float) -> Plan:
+        known = msgspec.structs.replace(observed, refusals={key: refused})
+        return plan(world.desired, known, world.now + seconds)
+
+    assert [row.key.name for row in later(1.0).refusals] == ["a"], "it is tried again soon, so it is refused"
+    over = later(LONGEST_WAIT_MS / 1000)
+    assert over.refusals == () and all("refuses it" not in finding.message for finding in over.diagnostics)
+    assert [row.budget for row in over.deferred] == ["shut"]

@@ -1,7 +1,8 @@
 """The pass that leaves alone what the API server refused, until its time comes; adds no action.
 
 It runs before safety, so that a refused deletion spends no budget, and once more after the passes that follow safety.
-What stays refused is a finding and a part of the plan, whether it waits or is tried again now.
+What stays refused is a finding and a part of the plan, whether it waits or is tried again now; what safety holds back
+by then is held.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def run(scope: Scope) -> None:
     """Defer the actions whose refusal still waits."""
     if not scope.observed.refusals:
         return
+    _forget_held(scope)
     kept: list[AnyAction] = []
     for action in scope.actions:
         refusal = standing(scope, action)
@@ -40,6 +42,19 @@ def run(scope: Scope) -> None:
         else:
             kept.append(action)
     scope.actions = kept
+
+
+def _forget_held(scope: Scope) -> None:
+    """What safety holds back is not tried, so it counts as held and not as refused, whatever the last try met."""
+    held = {
+        refusal_key(row.action)
+        for row in scope.deferred
+        if row.budget != REFUSED and not isinstance(row.action, _WHOLE_GANGS)
+    }
+    over = [refusal for refusal in scope.refusals if refusal.key in held]
+    findings = {_finding(refusal) for refusal in over}
+    scope.refusals = [refusal for refusal in scope.refusals if refusal not in over]
+    scope.diagnostics = [finding for finding in scope.diagnostics if finding not in findings]
 
 
 def standing(scope: Scope, action: AnyAction) -> ServerRefusal | None:
