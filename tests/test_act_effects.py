@@ -56,6 +56,14 @@ def test_a_change_without_effect_says_so(cluster: str) -> None:
     assert effect(files, files, cluster, None) == ["plan: nothing changes"]
 
 
+def test_a_node_that_the_cluster_has_not_is_said(cluster: str) -> None:
+    files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
+    edit = edits.isolate(files, [edits.target("node-99")], "fan", None)
+    after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
+    said, plan = effect(files, after, cluster, None)
+    assert "warning: the cluster has no node node-99: did you mean node-" in said and plan == "plan: nothing changes"
+
+
 def test_without_a_cluster_the_act_says_that_it_was_not_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,12 @@ def kubernetes_job(**labels: str) -> Document:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
 
 
+def in_class(workload: Document, name: str) -> Document:
+    """A workload whose pods name a PriorityClass."""
+    workload["spec"]["template"]["spec"]["priorityClassName"] = name
+    return workload
+
+
 def own(kind: str, **spec: Any) -> Document:
     return {"apiVersion": "belay.dev/v1alpha1", "kind": kind, "metadata": {"name": "own"}, "spec": spec}
 
@@ -136,6 +142,16 @@ AGAINST: dict[str, tuple[list[Document], tuple[str, ...]]] = {
         ("no chip 8, 9", "it has 8"),
     ),
     "a queue that none has": ([volcano("reserch")], ("neither Git nor the cluster has queue 'reserch'",)),
+    "a priority that none has": (
+        [in_class(deployment(), "hihg")],
+        ("neither Git nor the cluster has PriorityClass 'hihg'", "did you mean high?"),
+    ),
+}
+PRIORITY: Final[Item] = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "high"},
+    "value": 9,
 }
 QUEUE: Final[Item] = {
     "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -151,7 +167,9 @@ def test_what_needs_a_cluster_is_found_with_one(case: str, tmp_path: Path) -> No
     folder = tree(tmp_path, documents)
     assert findings(str(folder)) == (0, [])
     cluster = tmp_path / "cluster.json"
-    cluster.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [node("n0"), report("n0"), QUEUE]}))
+    cluster.write_text(
+        json.dumps({"kind": "List", "apiVersion": "v1", "items": [node("n0"), report("n0"), QUEUE, PRIORITY]})
+    )
     code, found = findings(str(folder), "--cluster", str(cluster))
     assert code == 1 and len(found) == 1, found
     assert all(word in found[0]["message"] for word in words), found

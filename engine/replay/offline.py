@@ -143,6 +143,7 @@ def validated(
     found += validation.against_clock(loaded.desired, now)
     if cluster is None:
         found += validation.undeclared_queues(loaded.desired, None)
+        found += validation.undeclared_priorities(loaded.desired, None)
     else:
         found += validation.against_cluster(loaded.desired, observe(list(cluster)))
     findings = sorted({*loaded.diagnostics, *found}, key=lambda item: (item.file, item.line, item.column, item))

@@ -15,6 +15,8 @@ from engine.model.unstructured import nested_map
 from engine.plan import idle_declarations
 
 _QUEUE_API: Final = "scheduling.volcano.sh/v1beta1"
+_PRIORITY_API: Final = "scheduling.k8s.io/v1"
+_OF_KUBERNETES: Final = frozenset({"system-cluster-critical", "system-node-critical"})
 _EVERYWHERE: Final = frozenset({"default", "root"})
 _SHOWN: Final = 8
 
@@ -30,22 +32,46 @@ def against_clock(desired: Desired, now: float) -> Iterator[Diagnostic]:
 
 def undeclared_queues(desired: Desired, existing: Iterable[str] | None) -> Iterator[Diagnostic]:
     """Jobs in queues that neither Git nor the cluster has; without a cluster (None) only where Git declares queues."""
-    declared = {queue.name for queue in desired.settings.queues}
-    declared |= {m.key.name for m in desired.manifests if (m.key.api_version, m.key.kind) == (_QUEUE_API, "Queue")}
-    known = _EVERYWHERE | declared | set(existing or ())
+    declared = {queue.name for queue in desired.settings.queues} | _names(desired, _QUEUE_API, "Queue")
     if existing is None and not declared:
         return
-
+    known, where = _EVERYWHERE | declared | set(existing or ()), _nowhere(existing)
     for manifest in desired.manifests:
         queue = _queue_of(manifest)
-        if not queue or queue in known:
-            continue
-        close = difflib.get_close_matches(queue, sorted(known), n=1, cutoff=0.7)
-        meant = f"did you mean {close[0]}?" if close else f"the known ones are {_listed(known)}"
-        where = "neither Git nor the cluster has" if existing is not None else "Git declares no"
-        text = f"{where} queue {queue!r:.80}, and a job there waits for ever: {meant}"
-        origin = manifest.origin
-        yield Diagnostic("warning", str(manifest.key), origin.file, origin.line, origin.column, "queue", text)
+        if queue and queue not in known:
+            text = f"{where} queue {queue!r:.80}, and a job there waits for ever: {_meant(queue, known)}"
+            yield _about(manifest, "queue", text)
+
+
+def undeclared_priorities(desired: Desired, existing: Iterable[str] | None) -> Iterator[Diagnostic]:
+    """Jobs of a PriorityClass that neither Git nor the cluster has; as for queues."""
+    declared = _names(desired, _PRIORITY_API, "PriorityClass")
+    if existing is None and not declared:
+        return
+    known, where = _OF_KUBERNETES | declared | set(existing or ()), _nowhere(existing)
+    for manifest in desired.manifests:
+        for name in sorted(_priorities_of(manifest) - known):
+            what = "and the API server refuses pods that name it, a PodGroup counts as 0"
+            yield _about(manifest, "priority", f"{where} PriorityClass {name!r:.80}, {what}: {_meant(name, known)}")
+
+
+def _names(desired: Desired, api_version: str, kind: str) -> set[str]:
+    """The declared manifests of a kind."""
+    return {m.key.name for m in desired.manifests if (m.key.api_version, m.key.kind) == (api_version, kind)}
+
+
+def _nowhere(existing: Iterable[str] | None) -> str:
+    return "neither Git nor the cluster has" if existing is not None else "Git declares no"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
+    return f"did you mean {close[0]}?" if close else f"the known ones are {_listed(known)}"
+
+
+def _about(manifest: Manifest, field: str, text: str) -> Diagnostic:
+    origin = manifest.origin
+    return Diagnostic("warning", str(manifest.key), origin.file, origin.line, origin.column, field, text)
 
 
 def against_cluster(desired: Desired, observed: Observed) -> Iterator[Diagnostic]:
@@ -53,7 +79,9 @@ def against_cluster(desired: Desired, observed: Observed) -> Iterator[Diagnostic
     yield from idle_declarations(desired, observed.nodes)
     for isolation in desired.isolations:
         yield from _isolation(isolation, observed)
-    yield from undeclared_queues(desired, _queues(observed) or None)  # a List may have been made without its queues
+    # a List may have been made without its queues and classes
+    yield from undeclared_queues(desired, _of_kind(observed, _QUEUE_API, "Queue") or None)
+    yield from undeclared_priorities(desired, _of_kind(observed, _PRIORITY_API, "PriorityClass") or None)
 
 
 def _isolation(declared: Declared[Isolation], observed: Observed) -> Iterator[Diagnostic]:
@@ -93,8 +121,19 @@ def _queue_of(manifest: Manifest) -> str:
     return next((str(place) for place in places if place), "")
 
 
-def _queues(observed: Observed) -> list[str]:
-    return [key.name for key in observed.objects if (key.api_version, key.kind) == (_QUEUE_API, "Queue")]
+def _priorities_of(manifest: Manifest) -> set[str]:
+    """The PriorityClasses that a job or its pods name."""
+    body: Mapping[str, Any] = manifest.body
+    names = (
+        nested_map(body, "spec", "runPolicy", "schedulingPolicy").get("priorityClass"),
+        nested_map(body, "spec").get("priorityClassName"),
+        nested_map(body, "spec", "template", "spec").get("priorityClassName"),
+    )
+    return {str(name) for name in names if name}
+
+
+def _of_kind(observed: Observed, api_version: str, kind: str) -> list[str]:
+    return [key.name for key in observed.objects if (key.api_version, key.kind) == (api_version, kind)]
 
 
 def _finding(kind: str, name: str, origin: Origin, field: str, text: str) -> Diagnostic:

@@ -51,7 +51,16 @@ def effect(
         trees = [_written(Path(scratch) / name, files) for name, files in (("before", before), ("after", after))]
         found = review(trees[1], trees[0], cluster=items, now=now, clock=clock or time.time(),
                        live=cluster in (None, LIVE))  # fmt: skip
-    return list(_lines(found))
+    return [*_against_cluster(found, after), *_lines(found)]
+
+
+def _against_cluster(found: Review, after: Mapping[str, bytes]) -> Iterator[str]:
+    """What the change names and the cluster has not; the documents themselves were checked before."""
+    from engine.load import load
+
+    said = {(one.field, one.message) for one in load(after).diagnostics}
+    rest = [one for one in found.findings if one.new and (one.field, one.message) not in said]
+    yield from _first((f"{one.place} {one.field} - {one.severity}: {one.message}" for one in rest), len(rest))
 
 
 def _configured(kubeconfig: str | None) -> bool:
@@ -73,7 +82,7 @@ def _lines(found: Review) -> Iterator[str]:
     yield from (f"note: {note}" for note in found.notes)
     if not found.planned:
         return
-    # findings were said already, by the check of the documents
+    # findings were said already
     yield f"plan: {summary(_without_findings(found))}"
     yield from _first(map(_job, found.jobs), len(found.jobs))
     yield from _first((f"  {one.namespace}/{one.pod} leaves {one.node}: {one.message}" for one in found.evicted),

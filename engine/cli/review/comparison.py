@@ -11,7 +11,7 @@ from engine.cli.forecast import Eviction, Forecast, JobOutcome, Pruned, end_of, 
 from engine.cli.invocation import debugging
 from engine.model.diagnostics import Diagnostic
 from engine.model.plan import Plan
-from engine.model.times import rfc3339
+from engine.model.times import parse_rfc3339, rfc3339
 from engine.replay.offline import plan_offline, validated
 
 
@@ -91,8 +91,9 @@ def review(
     Raises:
         InputError: a folder or the time is not usable.
     """
-    found = validated(tree, overlays).diagnostics
-    known = {_about(one) for one in validated(base, overlays).diagnostics} if base else set()
+    today = parse_rfc3339(now) if now else clock or 0.0
+    found = validated(tree, overlays, cluster, today).diagnostics
+    known = {_about(one) for one in validated(base, overlays, cluster, today).diagnostics} if base else set()
     findings = tuple(
         Finding(
             one.severity,
