@@ -132,6 +132,7 @@ def test_without_a_kind_of_chips_there_is_no_handler(kind: str) -> None:
 def test_the_setting_for_static_vnpus_refuses_dynamic_ones() -> None:
     (entry,) = placed(wants("p", 2), init_params={"presetVirtualDevice": "true"}).pending
     assert entry.reason == "InvalidRequest" and "only support static vnpu" in entry.message
+    assert "presetVirtualDevice: true" in entry.message and 'presetVirtualDevice: "false"' in entry.unblock
 
 
 def test_a_job_of_the_other_kind_finds_no_node() -> None:

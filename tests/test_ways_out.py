@@ -104,7 +104,7 @@ CASES: dict[str, tuple[list[Item], str, tuple[str, ...]]] = {
     "more CPUs than any node has": (
         [*one(), *job("j", 1, 8, policy="chip8-node8", spec={"containers": [{"name": "c", "image": "i", "resources": {
              "requests": {"cpu": "5000", "huawei.com/Ascend910": "8"}, "limits": {"huawei.com/Ascend910": "8"}}}]})],
-        "InsufficientCpu", ("ask for less cpu",),
+        "InsufficientCpu", ("ask for less cpu", "more than 192"),
     ),
     "pods of others": (
         [*one(sizes={"pods": "2"}), *(listing.pod(f"w{i}", on="n0") for i in range(2)),

@@ -152,6 +152,12 @@ def cannot_cut(chance: random.Random) -> Waiting:
     return Waiting([*items, params(presetVirtualDevice="false"), cores(chance.choice((1, 2)))])
 
 
+def cut_by_layouts_only(chance: random.Random) -> Waiting:
+    """Cores are asked for where layouts alone cut, which is so unless the scheduler's configuration says otherwise."""
+    said = [params(presetVirtualDevice="true")] if chance.random() < 0.5 else []
+    return Waiting([*cut_on_demand("n0", 2), *said, cores(chance.choice((1, 2)))])
+
+
 def fragmented(chance: random.Random) -> Waiting:
     """Enough cores are free, but not on one chip."""
     items = [*cut_on_demand("n0", 2), params(presetVirtualDevice="false")]

@@ -37,6 +37,7 @@ from tests.waiting_jobs import (
 from tests.waiting_nodes import (
     cannot_cut,
     cores,
+    cut_by_layouts_only,
     fragmented,
     no_memory,
     no_rack,
@@ -281,6 +282,7 @@ WORLDS: Final[tuple[tuple[str, Callable[[random.Random], Waiting]], ...]] = (
     ("NotSupportPolicy", no_such_policy),
     ("InvalidRequest", sure(wrong_request, "namespace")),
     ("InvalidRequest", sure(wrong_request, "parameter")),
+    ("InvalidRequest", cut_by_layouts_only),
     ("GangIncomplete", sure(gang, "pods", 3)),
     ("JobEnqueueFailed", sure(gang, "stated")),
     ("SwitchTopologyUnknown", sure(beside_chips, "switches")),

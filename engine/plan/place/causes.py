@@ -269,6 +269,22 @@ class ParameterMissing(NamedTuple):
         return Told(state, change, Remedy(Step.SET_PARAMETER, values={self.key: self.value}))
 
 
+class CutByLayoutsOnly(NamedTuple):
+    """The job asks for AI cores, which are cut on demand, but the scheduler's configuration lets layouts alone cut."""
+
+    resource: str
+    key: str
+
+    def told(self) -> Told:
+        """A layout's vNPU, or the other setting, which people choose for all jobs."""
+        state = f"the job asks for {self.resource}, but with {self.key}: true no vNPU is cut on demand"
+        change = (
+            f'ask for a vNPU that a VNPULayout cuts, or write {self.key}: "false" into spec.initParams of '
+            "SchedulingSettings, or into init-params of Volcano's ConfigMap"
+        )
+        return Told(state, change, Remedy(Step.SET_PARAMETER, values={self.key: "false"}))
+
+
 class NoDevices(NamedTuple):
     """A node publishes no devices for resource claims."""
 
@@ -316,6 +332,7 @@ Cause = (
     | CoresDisagree
     | IllegalSize
     | NamespaceOfSystem
+    | CutByLayoutsOnly
     | NoDevices
     | OddTotal
     | OnePodOnly

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
-from engine.plan.place.causes import UnknownLabel
+from engine.plan.place.causes import CutByLayoutsOnly, UnknownLabel
 from engine.plan.place.handler import Refusal
 from engine.wire.parts import NPU_CORE, SHARE_CORES, SHARE_MEMORY, SHARE_POLICY
 
@@ -136,7 +136,7 @@ def _dynamic(gang: Gang, pods: list[Pod], desired: Desired, params: InitParams) 
         return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {NPU_CORE} needs to know the kind of chips, {text}", unknown)
     if params.preset_virtual_device:
         text = "volcano configuration presetVirtualDevice true, only support static vnpu"
-        return Refusal(INVALID_REQUEST, f"InvalidArgument: {text}")
+        return Refusal(INVALID_REQUEST, f"InvalidArgument: {text}", CutByLayoutsOnly(NPU_CORE, "presetVirtualDevice"))
     families = [t for t in desired.families.values() if t.spec.dynamic and kind_of(t) == kind]
     for pod in pods:
         if dvpp_of(pod) not in DVPP_VALUES:

@@ -17,6 +17,7 @@ from engine.model.pending_reasons import (
     reason_in_words,
 )
 from engine.model.plan import MAX_NEAR
+from engine.model.quantities import text_of
 from engine.model.remedies import Remedy, Step
 from engine.plan.node_view import NodeView
 from engine.plan.place import switch_config
@@ -160,7 +161,9 @@ def _room(
     if not able:
         most = max(views[name].node.allocatable.get(what, 0) for name in near)
         remedy = Remedy(Step.ASK_LESS, values={what: str(most)})
-        return WayOut(f"ask for less {what}: no node that the job may use has so much", (), remedy)
+        return WayOut(
+            f"ask for less {what}: no node that the job may use has more than {text_of(what, most)}", (), remedy
+        )
     text = f"needs {what} on a node: end work that takes it, for example on {able[0]}"
     return WayOut(text, able[:lacking], Remedy(Step.FREE_ROOM, able[0], values={what: str(wanted)}))
 
