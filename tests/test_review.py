@@ -504,6 +504,11 @@ def test_a_tree_that_is_too_large_is_refused(parted: Path, monkeypatch: pytest.M
     assert "--base" in str(large.value)
 
 
+def test_a_time_that_is_none_is_named(state: Path, cluster: str) -> None:
+    result = belay("--desired", str(state), "--base", "origin/main", "--cluster", cluster, "--now", "noon")
+    assert result.exit_code == 2 and "'noon' is not a time" in result.stderr
+
+
 def test_a_folder_that_is_not_a_state_repository_fails(state: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     done = belay("--desired", str(tmp_path / "other"))

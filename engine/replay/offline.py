@@ -234,14 +234,19 @@ def moment(now: str | None, observed: Observed, clock: float | None) -> float:
         InputError: not RFC 3339.
     """
     if now is not None:
-        try:
-            given = parse_rfc3339(now)
-        except (ValueError, OverflowError) as error:
-            raise InputError(f"{now!r} is not a time", where="--now", hint="Write 2026-09-01T08:00:00Z.") from error
-        if not 0 <= given < LATEST:
-            raise InputError(f"{now!r} is out of range", where="--now", hint="Give a time from 1970 to 9998.")
-        return given
+        return given_time(now)
     return clock if clock is not None and not observed.newest_report else (observed.newest_report or 0.0)
+
+
+def given_time(now: str) -> float:
+    """The time that ``--now`` gives. Raises InputError where it is none."""
+    try:
+        given = parse_rfc3339(now)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{now!r} is not a time", where="--now", hint="Write 2026-09-01T08:00:00Z.") from error
+    if not 0 <= given < LATEST:
+        raise InputError(f"{now!r} is out of range", where="--now", hint="Give a time from 1970 to 9998.")
+    return given
 
 
 def _folder(folder: str) -> Path:

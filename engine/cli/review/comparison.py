@@ -11,8 +11,8 @@ from engine.cli.forecast import Eviction, Forecast, JobOutcome, Pruned, end_of, 
 from engine.cli.invocation import debugging
 from engine.model.diagnostics import Diagnostic
 from engine.model.plan import Plan
-from engine.model.times import parse_rfc3339, rfc3339
-from engine.replay.offline import plan_offline, validated
+from engine.model.times import rfc3339
+from engine.replay.offline import given_time, plan_offline, validated
 
 
 class Finding(msgspec.Struct, frozen=True, rename="camel"):
@@ -91,7 +91,7 @@ def review(
     Raises:
         InputError: a folder or the time is not usable.
     """
-    today = parse_rfc3339(now) if now else clock or 0.0
+    today = given_time(now) if now is not None else clock or 0.0
     found = validated(tree, overlays, cluster, today).diagnostics
     known = {_about(one) for one in validated(base, overlays, cluster, today).diagnostics} if base else set()
     findings = tuple(
