@@ -20,6 +20,7 @@ from engine.model.times import rfc3339
 from engine.observe.observed import observe
 from engine.sandbox.definitions import shipped
 from engine.simulate import SimulatedServer
+from tests.gitrepo import git
 from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).parent.parent
@@ -315,6 +316,22 @@ def test_running_pods_keep_a_changed_template_and_the_next_restart_is_tried(
     assert ("the next restart would not fit" in " ".join(text.split())) == (verdict == "waits")
 
 
+def test_a_queue_that_a_running_job_names_and_none_has_is_a_finding_of_the_plan(tree: Path, cluster: str) -> None:
+    job = tree / "desired" / "jobs" / "pretrain.yaml"
+    job.write_text(job.read_text().replace("queue: default", "queue: reserch"))
+    text = belay("--desired", str(tree), "--cluster", cluster).stdout
+    assert "neither Git nor the cluster has queue 'reserch'" in text
+
+
+def test_what_an_anchor_shares_is_no_difference(tree: Path, cluster: str) -> None:
+    job = tree / "desired" / "jobs" / "pretrain.yaml"
+    assert "*trainer" in job.read_text()
+    job.write_text(job.read_text().replace("    Worker:\n      replicas: 1", "    Worker:\n      replicas: 2"))
+    text = CliRunner().invoke(cli.main, ["diff", "--desired", str(tree), "--cluster", cluster]).stdout
+    changed = [line for line in text.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert changed == ["-      replicas: 1", "+      replicas: 2"]
+
+
 def test_an_empty_tree_is_refused_where_an_engine_would_refuse_it(
     tree: Path, cluster: str, items: list[dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -327,18 +344,32 @@ def test_an_empty_tree_is_refused_where_an_engine_would_refuse_it(
     assert belay("--desired", str(empty), "--cluster", write(tmp_path / "plain.json", no_engine)).exit_code == 0
 
 
+def committed(tree: Path) -> str:
+    """The commit of all that is in the folder now."""
+    git(tree, "add", "--all")
+    git(tree, "-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "--quiet", "-m", "all")
+    return git(tree, "rev-parse", "HEAD").strip()
+
+
 def test_a_layer_that_lost_all_its_documents_is_refused_where_an_engine_would_refuse_it(
-    tree: Path, cluster: str, items: list[dict[str, Any]], tmp_path: Path
+    tree: Path, items: list[dict[str, Any]], tmp_path: Path
 ) -> None:
+    """As after ``git mv desired Desired``; the revision in force is known from the repository itself."""
+    git(tree, "init", "--quiet")
+    in_force = committed(tree)
+    mine = [copy.deepcopy(item) for item in items]
+    (status,) = [item for item in mine if item["metadata"]["name"] == "belay-sync"]
+    status["data"]["appliedRevision"] = in_force
+    cluster = write(tmp_path / "mine.json", mine)
     (tree / "policies").mkdir()
     shutil.move(tree / "desired" / "budget.yaml", tree / "policies")
     (tree / "desired").rename(tree / "Desired")
     refused = belay("--desired", str(tree), "--cluster", cluster)
     assert refused.exit_code == 2 and "EmptyLayer: layer desired/ declared 3 objects" in refused.stderr
     assert "PartitionChip" not in refused.output
-    no_engine = [item for item in items if item["metadata"]["name"] != "belay-sync"]
-    assert belay("--desired", str(tree), "--cluster", write(tmp_path / "plain.json", no_engine)).exit_code == 0
 
+    status["data"]["appliedRevision"] = committed(tree)  # an engine took it, by whatever way
+    assert belay("--desired", str(tree), "--cluster", write(tmp_path / "taken.json", mine)).exit_code == 0
     (tree / "desired").mkdir()
     (tree / "desired" / "broken.yaml").write_text("kind: [")  # may have declared anything: an engine reads on
     assert belay("--desired", str(tree), "--cluster", cluster).exit_code == 1

@@ -154,7 +154,12 @@ def _tidy(value: Any) -> Any:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """YAML with block style for texts of several lines."""
+    """YAML with block style for texts of several lines, and without anchors: objects of the cluster have none, so that
+    what a document shares would look like a difference.
+    """
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 def _represent_text(dumper: Any, text: str) -> Any:

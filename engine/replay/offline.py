@@ -28,7 +28,7 @@ from engine.plan import emptied_layer, plan
 from engine.replay import validation
 from engine.replay.recording import LATEST
 from engine.simulate.rehearsal import rehearse
-from engine.source.confirmations import confirmed_in
+from engine.source.confirmations import confirmed_in, declared_in
 from engine.source.tree import is_document_path, may_declare
 from engine.wire import names, sync
 from engine.wire.errors import WireError
@@ -84,11 +84,14 @@ def _refuse_empty(files: Mapping[str, bytes], tree: str) -> None:
 
 
 def _refuse_emptied(desired: Desired, tree: str, cluster: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what an engine refuses that knows the revision before: ``desired/`` declares nothing any more
-    (``EmptyLayer``), unless commits of the tree confirm something.
+    """Refuse what an engine refuses that knows the revision before: ``desired/`` had documents in the revision in force
+    and declares nothing any more (``EmptyLayer``), unless commits of the tree confirm something.
     """
     status = next((item for item in cluster if key_of(item) == _SYNC), None)
     if status is None or desired.confirmed:
+        return
+    in_force = str((status.get("data") or {}).get(sync.APPLIED) or "")
+    if not declared_in(Path(tree), in_force, ROOTS[0]):
         return
     try:
         inventory = sync.parse_inventory(status) or ()
@@ -200,7 +203,8 @@ def plan_offline(
     if not live:
         desired = every_role(desired)
     result = plan(desired, observed, moment(now, observed, clock), shard=shard, about=about)
-    diagnostics = tuple(sorted({*result.diagnostics, *found}))
+    named = validation.names_of_nothing(desired, observed) if tree is not None else ()
+    diagnostics = tuple(sorted({*result.diagnostics, *found, *named}))
     return msgspec.structs.replace(result, diagnostics=diagnostics), observed, desired
 
 

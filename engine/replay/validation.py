@@ -79,7 +79,13 @@ def against_cluster(desired: Desired, observed: Observed) -> Iterator[Diagnostic
     yield from idle_declarations(desired, observed.nodes)
     for isolation in desired.isolations:
         yield from _isolation(isolation, observed)
-    # a List may have been made without its queues and classes
+    yield from names_of_nothing(desired, observed)
+
+
+def names_of_nothing(desired: Desired, observed: Observed) -> Iterator[Diagnostic]:
+    """Queues and PriorityClasses that jobs name and neither Git nor the cluster has; a running job shows it at its next
+    start only. A List may have been made without them.
+    """
     yield from undeclared_queues(desired, _of_kind(observed, _QUEUE_API, "Queue") or None)
     yield from undeclared_priorities(desired, _of_kind(observed, _PRIORITY_API, "PriorityClass") or None)
 

@@ -13,6 +13,7 @@ from engine.source.git import Git
 from engine.source.objects import ObjectStore
 from engine.source.records import Limits
 from engine.source.signatures import Verifier
+from engine.source.tree import is_document_path
 
 _DIGEST: Final = re.compile(r"^[0-9a-f]{32}$")
 _MAX_COMMITS: Final = 64
@@ -49,3 +50,15 @@ def confirmed_in(folder: Path, base: str) -> tuple[str, ...]:
         return confirmed(objects, None, base, tip) if tip else ()
     except SourceError:
         return ()
+
+
+def declared_in(folder: Path, commit: str, layer: str) -> bool:
+    """Whether a commit of the repository that is checked out in ``folder`` had documents below ``layer``; False where
+    that is not known.
+    """
+    try:
+        entries = ObjectStore(Git(folder.resolve()), Limits()).entries(commit, "") if commit else []
+    except SourceError:
+        return False
+    paths = [entry.path.decode("utf-8", "replace") for entry in entries]
+    return any(path.startswith(f"{layer}/") and is_document_path(path) for path in paths)
