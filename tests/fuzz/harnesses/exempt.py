@@ -61,6 +61,7 @@ REASONS: Final = {
     "agents/training/checkpoint/slots.py": "the header of memory that this process shares; another magic is free",
     "agents/training/checkpoint/writer.py": "credentials of a peer from the kernel (SO_PEERCRED)",
     "agents/training/manager/core.py": "reports of agents on the bus: bus-body reads the texts inside them",
+    "agents/training/native/lost_waits.py": "words of this process's own memory; any bytes are numbers",
     "agents/training/page.py": "a page of shared memory with five numbers; any bytes are numbers",
     "agents/training/worker/": "state that ranks of one job exchange over their own process group",
 }
