@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from engine.cli.acts.adoption import as_text
 from engine.cli.invocation import fails_clearly
 from engine.errors import BelayError, InputError
 
@@ -105,6 +104,8 @@ def products_of(items: Sequence[Mapping[str, Any]], products: Mapping[str, Produ
 
 def repository(found: Mapping[str, int], products: Mapping[str, Product]) -> dict[str, bytes]:
     """The files of the repository."""
+    from engine.cli.acts.adoption import as_text
+
     files = {"README.md": _README.encode()}
     for name in found:
         labels = dict(products[name].spec.node_labels[0])
