@@ -170,7 +170,7 @@ REFUSED = {**{case: items for case, (items, _) in INVALID.items()}, **UNSUPPORTE
 TOO_LARGE = "950 memory"
 
 
-@pytest.mark.parametrize("case", REFUSED.keys() - {TOO_LARGE})
+@pytest.mark.parametrize("case", sorted(REFUSED.keys() - {TOO_LARGE}))
 def test_every_request_that_no_cluster_can_meet_is_corrected_by_its_way_out(case: str) -> None:
     """All numbers, blocks, policies and labels whose sentence tests/test_place_pending.py has."""
     first, *more = follow_to_the_end(REFUSED[case])
