@@ -93,6 +93,15 @@ PROMISES = (
         ),
         ("truth",),
     ),
+    Promise(
+        "What is foretold and advised is true",
+        "A forecast says who runs where, who waits and why; a job that waits is placed once its way out is followed.",
+        (
+            "properties/test_forecasts.py::test_the_forecast_and_the_cluster_agree_on_who_runs_where_who_waits_and_who_went",
+            "test_ways_out.py::test_each_reason_has_a_world_whose_way_out_is_followed",
+        ),
+        ("forecasts", "ways-out"),
+    ),
 )
 
 BREACHES = (
@@ -235,6 +244,16 @@ BREACHES = (
         "Redis out of memory wrote one traceback a timer",
         "errors of the broker were logged whole",
         "test_log.py::test_a_redis_that_refuses_leaves_no_traceback",
+    ),
+    Breach(
+        "`belay plan` foretold another reason for a waiting job than the cluster then had",
+        "it ended before nodes were reserved for a job that waits long",
+        "properties/test_forecasts.py::test_the_forecast_and_the_cluster_agree_on_who_runs_where_who_waits_and_who_went",
+    ),
+    Breach(
+        "A deletion that a budget holds back was said to be refused by the API server",
+        "a refusal ended only with another try",
+        "test_sync_pruning.py::test_a_refused_deletion_that_the_budget_holds_back_is_held_and_not_refused",
     ),
 )
 

@@ -183,7 +183,9 @@ def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEd
         raise _none_or_many("NodePool or Job of Kubernetes", name, rows, found)
     one, path = rows[0], ("spec", "suspend")
     if bool(_value(one.body, path, False)) == wanted:
-        raise InputError(f"it is {'suspended' if wanted else 'not suspended'} already", where=f"{one.file}: {one.name}")
+        raise InputError(
+            "it is suspended already" if wanted else "it is not suspended", where=f"{one.file}: {one.name}"
+        )
     text = splices.with_value(_text(files[one.file], one.file), one.number, path, wanted)
     verb, back = ("Suspend", "resume") if wanted else ("Resume", "suspend")
     return RepositoryEdit({one.file: text.encode()}, f"{verb} {one.kind} {one.name}", f"belay {back} {one.name}")

@@ -55,7 +55,8 @@ def summary(review: Review) -> str:
         if number:
             parts.append(f"{counted(number, 'job')} {words}")
     if review.evicted:
-        lost = f"{review.chip_hours_lost:g} chip-hours lost"
+        plural = "" if review.chip_hours_lost == 1 else "s"
+        lost = f"{review.chip_hours_lost:g} chip-hour{plural} lost"
         parts.append(f"{counted(len(review.evicted), 'running pod')} evicted ({lost})")
     if review.pruned:
         parts.append(f"{counted(len(review.pruned), 'object')} pruned")
