@@ -79,3 +79,11 @@ def test_a_cluster_that_is_named_and_cannot_be_read_ends_the_act(tmp_path: Path)
     done = CliRunner().invoke(main, ["drain", "node-1", "--repo", str(ROOT), "--cluster", str(tmp_path / "none.json"),
                                      "--dry-run"])  # fmt: skip
     assert done.exit_code == 2 and "none.json" in done.output
+
+
+def test_chips_that_are_isolated_by_hand_are_named_with_the_document_and_its_reason(cluster: str) -> None:
+    files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
+    edit = edits.isolate(files, [edits.target("node-1/3")], "ECC, ticket 4711", None)
+    after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
+    lines = effect(files, after, cluster, None)
+    assert any("leaves node-1" in line and "(Isolation/node-1-3: ECC, ticket 4711)" in line for line in lines), lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.gangs.forming import SHARD_LABEL
 from engine.gangs.job_status import ended
 from engine.model import relations
+from engine.model.causes import Cause, CauseKind
 from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.faults import HEARTBEAT
@@ -108,8 +109,16 @@ def _chip_fault(scope: Scope, view: NodeView, bad: int, kind: str) -> PodFault:
     chips = ids_of(bad)
     codes = tuple(sorted({code for chip in chips for code in view.chip_codes.get(chip, ())}))
     what = ", ".join(f"{view.chip(c)} {view.chip_level.get(c, '')}".strip() for c in chips)
-    text = f"node {view.node.name}: {what}" + (f" ({', '.join(codes)})" if codes else "")
-    return PodFault(kind, codes, text, causes.of_chips(scope, view, chips) or causes.of_codes(view.node.name, codes))
+    cause = causes.of_chips(scope, view, chips) or causes.of_codes(view.node.name, codes)
+    said = ", ".join(codes) or _said_by_people(cause)
+    return PodFault(kind, codes, f"node {view.node.name}: {what}" + (f" ({said})" if said else ""), cause)
+
+
+def _said_by_people(cause: Cause) -> str:
+    """The document that holds chips without a fault code, and its reason."""
+    if cause.kind is not CauseKind.DOCUMENT:
+        return ""
+    return f"{cause.subject}: {cause.detail}" if cause.detail else cause.subject
 
 
 def _relation_fault(scope: Scope, gang: Gang, pod: Pod, kind: str) -> PodFault | None:
