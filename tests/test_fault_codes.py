@@ -26,7 +26,8 @@ COUNTS = {
              "FreeRestartNPU": 23, "RestartNPU": 162, "PreSeparateNPU": 200, "SeparateNPU": 215},
     "switch": {"NotHandleFault": 12, "SubHealthFault": 8, "RestartRequestFault": 1, "SeparateFault": 9},
     "node": {"NotHandleFault": 7, "PreSeparateFault": 51, "SeparateFault": 1},
-    "public": {"NotHandleFault": 5, "SubHealthFault": 10, "PreSeparateNPU": 2, "SeparateNPU": 13},
+    # the sixth is Belay's own, of a chip that computed a wrong result
+    "public": {"NotHandleFault": 6, "SubHealthFault": 10, "PreSeparateNPU": 2, "SeparateNPU": 13},
 }  # fmt: skip
 
 #: level → (state idle, taken out idle, state in use, taken out in use, the work on it goes)
@@ -46,7 +47,7 @@ CONSEQUENCES = {
 def test_the_counts_of_every_table(plane: str) -> None:
     levels = list(TABLES[plane].code_levels.values())
     assert {level: levels.count(level) for level in set(levels)} == COUNTS[plane]
-    assert len(levels) == {"chip": 802, "switch": 30, "node": 59, "public": 30}[plane]
+    assert len(levels) == {"chip": 802, "switch": 30, "node": 59, "public": 31}[plane]
 
 
 def chips_with(codes: Iterable[tuple[str, str]], *, used: bool, kind: str = CARD) -> tuple[Scope, dict[str, Any]]:
