@@ -35,6 +35,17 @@ def test_a_pass_that_is_missing_is_said_with_its_age_and_reason() -> None:
     assert missing_pass(LastPass(shard="main", time=NOW, every=120.0), NOW + 300) == "", "passes are that rare there"
     assert missing_pass(LastPass(shard="main"), NOW) == "", "nothing is known of an older engine"
     assert missing_pass(LastPass(shard="main", problem="no worker"), NOW) == "no pass yet: no worker"
+    ahead = LastPass(shard="main", time=NOW + 600, every=EVERY, by="worker-1")
+    assert missing_pass(ahead, NOW).startswith("the last pass is 600 s ahead of this clock")
+    assert "set the clock of worker-1" in missing_pass(ahead, NOW) and missing_pass(ahead, NOW + 590) == ""
+
+
+def test_nothing_is_held_back_for_certain_while_no_pass_comes() -> None:
+    rows = [{"type": kind, "status": "True", "reason": "x", "message": ""} for kind in ("PruneHeld", "OrdersSigned")]
+    held = {"metadata": {"name": names.SYNC}, "data": {"conditions.json": json.dumps(rows)}}
+    old = passinfo.build(LastPass(shard="main", time=NOW, every=EVERY))
+    said = {row["type"]: row["status"] for row in read_status([held, old], NOW + 100).conditions}
+    assert said == {"PruneHeld": "Unknown", "OrdersSigned": "True"}
 
 
 def test_a_stream_of_changes_repeats_that_no_pass_comes() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, NotFound
 from engine.log import get
-from engine.model.freshness import NO_PASS, VOUCHED, Hindrance, LastPass, allowed_seconds
+from engine.model.freshness import DOUBTED, NO_PASS, Hindrance, LastPass, allowed_seconds
 from engine.wire import names, passinfo, sync
 
 WRITE_SECONDS: Final = 5.0
@@ -136,6 +136,6 @@ class PassReporter:
 
 def _doubted(row: dict[str, Any], text: str) -> dict[str, Any]:
     """A condition that only passes can vouch for, as Unknown; the others stay."""
-    if row.get("type") not in VOUCHED or row.get("status") != "True":
+    if row.get("type") not in DOUBTED or row.get("status") != "True":
         return row
     return {**row, "status": "Unknown", "reason": NO_PASS, "message": text}

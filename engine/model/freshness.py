@@ -20,6 +20,8 @@ MISSED: Final = 3
 APPLIED: Final = "Applied"
 READY: Final = "Ready"
 VOUCHED: Final = (READY, APPLIED)
+"""Conditions of ``belay-sync`` that say whether everything is in force; the worst shard decides them."""
+DOUBTED: Final = (*VOUCHED, "PruneHeld")
 """Conditions of ``belay-sync`` that are true only as long as passes come."""
 NO_PASS: Final = "NoPass"
 """Reason of conditions that are unknown because no pass comes."""
@@ -68,7 +70,16 @@ def is_missing(last: LastPass, now: float) -> bool:
 
 
 def missing_pass(last: LastPass, now: float) -> str:
-    """``no pass for 840 s: reason``; empty while passes come."""
+    """``no pass for 840 s: reason``; empty while passes come.
+
+    A pass that lies ahead of the reader's clock says nothing of its age, so it vouches for nothing.
+    """
+    ahead = last.time - now
+    if ahead > allowed_seconds(last.every):
+        return (
+            f"the last pass{_of_shard(last)} is {ahead:.0f} s ahead of this clock, so the age of what is shown "
+            f"is not known: set the clock of {last.by or 'the worker'}, or this one"
+        )
     if not is_missing(last, now):
         return ""
     age = f" for {now - last.time:.0f} s" if last.time else " yet"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.freshness import NO_PASS, VOUCHED, LastPass, missing_pass
+from engine.model.freshness import DOUBTED, NO_PASS, LastPass, missing_pass
 from engine.status.conditions import INFO
 from engine.status.jobs import PHASE_KEY, STATUS_KEY
 from engine.wire import history, names, passinfo, sync
@@ -95,7 +95,7 @@ def _doubted(published: PublishedStatus, missing: str) -> PublishedStatus:
     """The status while a pass is missing: conditions that only passes vouch for are Unknown."""
     rows = [
         {**row, "status": "Unknown", "reason": NO_PASS, "message": missing}
-        if row.get("type") in VOUCHED and row.get("status") == "True"
+        if row.get("type") in DOUBTED and row.get("status") == "True"
         else row
         for row in published.conditions
     ]
