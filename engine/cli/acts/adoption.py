@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from engine.cli.acts import splices
-from engine.cli.acts.edits import JOB_KINDS, PlacedDocument, RepositoryEdit, documents
+from engine.cli.acts.edits import JOB_KINDS, PlacedDocument, RepositoryEdit, documents, text_of
 from engine.errors import InputError
 from engine.model.unstructured import nested_list, nested_map
 from engine.wire.reserved import SYSTEM_NAMESPACES
@@ -58,7 +58,7 @@ def adopt(files: Mapping[str, bytes], items: Sequence[Mapping[str, Any]], names:
         live = _found(items, name)
         _check_free(live, name, declared)
         file = _file(live, declared)
-        text = changed[file].decode() if file in changed else ""
+        text = text_of(changed[file], file) if file in changed else ""
         changed[file] = splices.with_document(text, as_text(document_of(live))).encode()
         undo.append(_undo(live))
     done = {path: data for path, data in changed.items() if data != files.get(path)}

@@ -7,11 +7,13 @@ device names come from the product; words that do not fit are refused with those
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.cli.acts.adoption import as_text
 from engine.cli.acts.edits import RepositoryEdit, documents
+from engine.documents.scalars import NAME_PATTERN
 from engine.errors import InputError
 
 if TYPE_CHECKING:
@@ -195,6 +197,9 @@ def _belay(kind: str, name: str, spec: Json) -> Json:
 
 
 def _added(files: Mapping[str, bytes], folder: str, name: str, bodies: Sequence[Json]) -> RepositoryEdit:
+    if not re.fullmatch(NAME_PATTERN, name):
+        # the name makes the file's, which must not lead out of the folder
+        raise InputError("this is not an RFC 1123 name: lower-case letters, digits, '-' and '.'", where=name)
     kinds = {str(body["kind"]) for body in bodies}
     for one in documents(files):
         if one.kind in kinds and one.name.rpartition("/")[2] == name:

@@ -118,7 +118,7 @@ def isolate(
     file = f"{_ISOLATIONS}.yaml" if f"{_ISOLATIONS}.yaml" in files else f"{_ISOLATIONS}/{name}.yaml"
     if f"{_ISOLATIONS}.yaml" not in files and kept and all(path == kept[0] for path in kept) and len(kept) > 1:
         file = kept[0]
-    text = _text(files[file], file) if file in files else ""
+    text = text_of(files[file], file) if file in files else ""
     what = ", ".join(map(str, targets))
     end = f" until {rfc3339(until)}" if until is not None else ""
     undo = "belay release " + " ".join(map(str, targets))
@@ -147,7 +147,7 @@ def scale(files: Mapping[str, bytes], name: str, replicas: int, task: str = "") 
     Of an AscendJob it is the number of workers; where all its pods had to start together, they still have to.
     """
     job = _job(files, name)
-    text, path = _text(files[job.file], job.file), _replicas_path(job, task)
+    text, path = text_of(files[job.file], job.file), _replicas_path(job, task)
     old = _value(job.body, path, 1)
     text = splices.with_value(text, job.number, path, replicas)
     if job.kind == "AscendJob":
@@ -170,7 +170,7 @@ def prioritise(files: Mapping[str, bytes], name: str, priority: str) -> Reposito
         raise InputError(f"{job.kind} has no priority of its own", where=f"{job.file}: {job.name}",
                          hint="Its roles have: edit the document")  # fmt: skip
     old = _value(job.body, path, "")
-    text = splices.with_value(_text(files[job.file], job.file), job.number, path, priority)
+    text = splices.with_value(text_of(files[job.file], job.file), job.number, path, priority)
     undo = f"belay priority {job.name} {old}" if old else "git revert HEAD"
     return RepositoryEdit({job.file: text.encode()}, f"Set the priority of {job.kind} {job.name} to {priority}", undo)
 
@@ -186,7 +186,7 @@ def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEd
         raise InputError(
             "it is suspended already" if wanted else "it is not suspended", where=f"{one.file}: {one.name}"
         )
-    text = splices.with_value(_text(files[one.file], one.file), one.number, path, wanted)
+    text = splices.with_value(text_of(files[one.file], one.file), one.number, path, wanted)
     verb, back = ("Suspend", "resume") if wanted else ("Resume", "suspend")
     return RepositoryEdit({one.file: text.encode()}, f"{verb} {one.kind} {one.name}", f"belay {back} {one.name}")
 
@@ -197,7 +197,7 @@ def documents(files: Mapping[str, bytes], kind: str = "") -> Iterator[PlacedDocu
         if not is_document(path) or path.endswith(".json") or (kind and kind.encode() not in files[path]):
             continue
         try:
-            bodies = splices.bodies(_text(files[path], path))
+            bodies = splices.bodies(text_of(files[path], path))
         except (InputError, yaml12.YAMLProblem):
             continue  # a file that cannot be read declares nothing that an act could change
         for number, body in enumerate(bodies):
@@ -260,7 +260,7 @@ def _release_one(files: dict[str, bytes | None], one: NodeOrChips) -> list[str]:
         reasons.append(str(spec.get("reason", "")))
         data = files[found.file]
         assert data is not None
-        text = _text(data, found.file)
+        text = text_of(data, found.file)
         parts = len(spec.get("nodes") or ()) + len(spec.get("chips") or ())
         if parts > 1:
             siblings = spec.get(str(path[1])) or ()
@@ -308,7 +308,8 @@ def _isolation(name: str, targets: Sequence[NodeOrChips], reason: str, until: fl
     return "\n".join(lines) + "\n"
 
 
-def _text(data: bytes, file: str) -> str:
+def text_of(data: bytes, file: str) -> str:
+    """The text of a file. Raises InputError where it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
