@@ -200,8 +200,13 @@ def _names_token_file(paths: str, context: str | None) -> bool:
         return False  # it names no user
 
 
+def names_cluster(kubeconfig: str | None) -> bool:
+    """Whether a person names a cluster: by the option, by ``$KUBECONFIG``, or by a file in the usual place."""
+    return bool(kubeconfig or os.environ.get("KUBECONFIG")) or (Path.home() / ".kube" / "config").exists()
+
+
 def _in_cluster(kubeconfig: str | None) -> bool:
-    if kubeconfig or os.environ.get("KUBECONFIG") or (Path.home() / ".kube" / "config").exists():
+    if names_cluster(kubeconfig):
         return False
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
 

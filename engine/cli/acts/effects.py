@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -35,10 +34,11 @@ def effect(
     from engine.cli.progress import progress
     from engine.cli.review.comparison import review
     from engine.errors import BelayError
+    from engine.kube.credentials import names_cluster
 
     if cluster == NO_CLUSTER:
         return []
-    if cluster is None and not _configured(kubeconfig):
+    if cluster is None and not names_cluster(kubeconfig):
         return ["not planned: no cluster is configured (--cluster FILE|live)"]
     try:
         items, clock, now = cluster_items(cluster or LIVE, None, kubeconfig)
@@ -61,10 +61,6 @@ def _against_cluster(found: Review, after: Mapping[str, bytes]) -> Iterator[str]
     said = {(one.field, one.message) for one in load(after).diagnostics}
     rest = [one for one in found.findings if one.new and (one.field, one.message) not in said]
     yield from _first((f"{one.place} {one.field} - {one.severity}: {one.message}" for one in rest), len(rest))
-
-
-def _configured(kubeconfig: str | None) -> bool:
-    return bool(kubeconfig or os.environ.get("KUBECONFIG") or (Path.home() / ".kube/config").exists())
 
 
 def _written(folder: Path, files: Mapping[str, bytes]) -> str:
