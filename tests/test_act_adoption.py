@@ -149,3 +149,9 @@ def test_a_running_deployment_is_adopted_by_one_command(tmp_path: Path) -> None:
                                      str(tmp_path / "cluster.json"), "--dry-run"])  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "+++ b/desired/objects/c.yaml" in done.output and "+  script: |\n+    a\n+    b\n" in done.output
+
+
+def test_a_file_that_is_not_utf_8_is_named() -> None:
+    live = stored({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "b"}})
+    with pytest.raises(InputError, match=r"desired/objects/c\.yaml.*not UTF-8"):
+        adopt({"desired/objects/c.yaml": b"# \xff\n"}, [live], ["default/ConfigMap/c"])
