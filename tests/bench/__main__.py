@@ -50,6 +50,7 @@ SECTIONS = {
     "training-cases": ("Training, other faults", "training_recovery", "run_cases"),
     "training-helpers": ("Training, helpers killed", "training_recovery", "run_helpers"),
     "training-state": ("Training, a large state and a quiet day", "training_recovery", "run_state"),
+    "training-launchers": ("Training, a lost agent, a lost host, and beside torchrun", "training_launchers", "run"),
     "training-server": ("Training, recovered by belay server", "training_server", "run"),
     "containers": ("Making containers", "containers", "run"),
     "console": ("The console in a browser", "console", "run"),

@@ -37,7 +37,7 @@ LIMIT = 15.0
 
 def run() -> list[Result]:
     """A kill, forty times."""
-    with _folder() as folder:
+    with scratch() as folder:
         one = Result("SIGKILL of one of 4 → next step of all", "ms", 80, remark=_torchrun(folder / "torchrun"))
         replaced = Result("survivors whose process changed", "", 0)
         job = _job(folder / "faults")
@@ -64,7 +64,7 @@ def run_cases() -> list[Result]:
         (Result("SIGSTOP", "ms", 1000), lambda job, n: job.kill(n % 4, number=signal.SIGSTOP)),
     ]
     bare = Result("no spare kept: SIGKILL of one of 4", "ms", 300)
-    with _folder() as folder:
+    with scratch() as folder:
         job = _job(folder / "faults")
         try:
             for result, hurt in cases:
@@ -85,7 +85,7 @@ def run_cases() -> list[Result]:
 def run_helpers() -> list[Result]:
     """Processes that only help are killed; then a rank."""
     found = []
-    with _folder() as folder:
+    with scratch() as folder:
         job = _job(folder / "helpers")
         try:
             for who, helpers in (
@@ -153,12 +153,13 @@ def _lost(job: Job) -> Result:
 
 def run_state() -> list[Result]:
     """A large state, and what a job costs while nothing fails."""
-    with _folder() as folder:
+    with scratch() as folder:
         return [_large(folder), _spares(folder), *_overhead(), _end(folder)]
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
+def scratch() -> Iterator[Path]:
+    """A folder for jobs. Raises ``Skipped`` without PyTorch."""
     try:
         import torch  # noqa: F401
     except ImportError:

@@ -17,8 +17,8 @@ from typing import TextIO
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
-
-
+RECENT = 2000
+"""Steps of each rank in which those before a fault are looked for."""
 _NUMBERS = itertools.count(1)
 
 
@@ -113,10 +113,14 @@ class Job:
 
     def next_step_of_all(self, at: float, ranks: int, seconds: float = 150) -> float:
         """Seconds from ``at`` until every rank had finished a step that it began after it."""
-        last = max((one.step for rank in range(ranks) for one in self.steps(rank) if one.at <= at), default=-1)
+        # of thousands of recoveries each looks at the last steps only
+        begin = [max(0, len(self.steps(rank)) - RECENT) for rank in range(ranks)]
+        recent = [self.steps(rank)[begin[rank] :] for rank in range(ranks)]
+        last = max((one.step for steps in recent for one in steps if one.at <= at), default=-1)
 
         def first(rank: int) -> float | None:
-            return next((one.at for one in self.steps(rank) if one.at > at and one.step > last), None)
+            steps = itertools.islice(self.steps(rank), begin[rank], None)
+            return next((one.at for one in steps if one.at > at and one.step > last), None)
 
         self.until(lambda: all(first(rank) is not None for rank in range(ranks)), seconds)
         return max(moment for rank in range(ranks) if (moment := first(rank)) is not None) - at

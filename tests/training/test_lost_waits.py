@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from agents.training.native.lost_waits import _Kind, _object_around
 from tests.training.conftest import Launch
 from tests.training.launched import ROOT
 
@@ -68,6 +71,91 @@ except RuntimeError as error:
 time.sleep(0.5)
 os._exit(0)
 """
+
+TABLE = 0x7F00_0000_1000
+
+
+class Memory:
+    """Memory from the beginning of a page on, with an object of a class at its start; none before it."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin, self.at = begin, 0
+        self.words = struct.pack("2P", TABLE, 5) + bytes(mmap.PAGESIZE)
+
+    def seek(self, place: int) -> None:
+        self.at = place
+
+    def read(self, length: int) -> bytes:
+        if self.at < self.begin:
+            raise OSError("no memory is mapped there")
+        return self.words[self.at - self.begin :][:length]
+
+
+def test_the_object_around_a_futex_is_found_at_the_edge_of_memory_and_no_further_away() -> None:
+    page, kind = 64 * mmap.PAGESIZE, _Kind(TABLE, 256)
+    memory = Memory(page)
+    assert _object_around(memory, page + 0x40, kind) == page
+    assert _object_around(memory, page + 0x104, kind) == page
+    assert _object_around(memory, page + 0x110, kind) == 0
+    assert _object_around(memory, page + 0x40, _Kind(TABLE + 8, 256)) == 0
+
+
+CONNECTING = """
+import os, sys, threading, time
+import agents.training.worker.groups as groups
+from agents.training.values import join, split
+
+class Coordinator:
+    \"\"\"Gives rank 0 the address of a rank 1 that never comes.\"\"\"
+
+    def __init__(self):
+        self.freeing, self.ended, self.called = [], [], []
+        self.generation, self.joined, self.port, self.address = 0, 0, 0, b""
+
+    def active(self, generation):
+        return (0, 1)
+
+    def check(self, generation):
+        if generation != self.generation:
+            raise RuntimeError("over")
+
+    def send(self, kind, payload, **fields):
+        [self.address] = split(payload)
+
+    def ask(self, generation, kind, payload=b"", keys=(), **fields):
+        # the port of 127.0.0.1 lies before it
+        at = self.address.index(b"\\x7f\\x00\\x00\\x01")
+        other = self.address[: at - 2] + self.port.to_bytes(2, "big") + self.address[at:]
+        return {"number": 0}, join([other for _ in keys])
+
+coordinator = Coordinator()
+made = groups.Groups(coordinator, 0, "127.0.0.1", 200.0)
+# the one with the smaller address, or the larger one, waits for the other to connect
+for coordinator.port in (1, 65535):
+    coordinator.generation += 1
+    thread = made.form(coordinator.generation).thread
+    time.sleep(0.5)
+    if thread.is_alive():
+        break
+for _ in range(8):
+    made._ended(coordinator.generation, True)
+    time.sleep(0.1)
+print("of this generation:", thread.is_alive())
+coordinator.generation += 1
+made.form(coordinator.generation)
+end = time.monotonic() + 60
+while thread.is_alive() and time.monotonic() < end:
+    made._ended(coordinator.generation, True)
+    time.sleep(0.05)
+print("after it:", thread.is_alive(), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_thread_that_waits_for_a_rank_which_died_while_it_connected_ends_with_its_generation() -> None:
+    command = [sys.executable, "-c", CONNECTING]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert ended.stdout.splitlines() == ["of this generation: True", "after it: False"], ended.stderr
 
 
 @pytest.mark.parametrize("kind", ["recv", "broadcast-1", "broadcast-0"])

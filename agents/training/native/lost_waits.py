@@ -9,6 +9,9 @@ megabytes does this to its peers each time; with small messages it takes a death
 
 The kernel says in which futex a thread waits; it lies in the buffer of the message, whose class is known by the table
 of its methods. Gloo's own method for a failed socket is then called for this buffer, and the collective raises.
+
+A thread that connects a group waits likewise for a rank that died before it came (``Pair::waitUntilConnected``), where
+no socket is there to shut down. The pair is closed then.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import platform
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,30 +38,43 @@ CLOSED = 0.02
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _BUFFER = "_ZTVN4gloo9transport3tcp13UnboundBufferE"
 _SIGNAL = "_ZN4gloo9transport3tcp13UnboundBuffer15signalExceptionENSt15__exception_ptr13exception_ptrE"
+_PAIR = "_ZTVN4gloo9transport3tcp4PairE"
+_CLOSE = "_ZN4gloo9transport3tcp4Pair5closeEv"
 _METHODS = 16
 """Bytes of a C++ class table before its methods, where objects point to."""
-_BEFORE = 256
-"""Bytes before the futex in which the beginning of its object is looked for; two condition variables, a mutex and five
-words lie between them."""
+_IN_BUFFER, _IN_PAIR = 256, 768
+"""Bytes before the futex in which the beginning of its object is looked for. In a buffer two condition variables, a
+mutex and five words lie between them, in a pair two addresses of sockets beside such."""
 _RUN_LOOP = "pt_gloo_runloop"
 """The threads that run the collectives of one group."""
 
 
 @dataclass(frozen=True)
-class MessageWait:
-    """A thread that waits for a message. ``switches``: how often it has given up its processor."""
+class GlooWait:
+    """A thread that waits in an object of gloo, which begins at ``place``. ``switches``: how often it has given up its
+    processor."""
 
     thread: int
-    buffer: int
+    place: int
     switches: str
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """A class of gloo whose objects threads wait in: its table of methods, and how far into an object the futex lies at
+    most."""
+
+    table: int
+    before: int
+
+
 class LostWaits:
-    """The waits of this process for messages of groups whose generation is over."""
+    """The waits of this process for messages and ranks of groups whose generation is over."""
 
     def __init__(self) -> None:
         self._looking = threading.Lock()
-        self._since: dict[MessageWait, float] = {}
+        self._since: dict[GlooWait, float] = {}
+        self._unconnected: dict[GlooWait, float] = {}
         self._of_threads: dict[int, int] = {}
         """Thread of a run loop → a generation that is not older than its group."""
 
@@ -80,8 +96,25 @@ class LostWaits:
             now, enough = time.monotonic(), CLOSED if closed else UNCHANGED
             lost = [wait for wait, since in self._since.items() if now - since >= enough]
             for wait in lost:
-                library.fail(wait.buffer)
+                library.fail(wait.place)
                 del self._since[wait]
+        return len(lost)
+
+    def unconnected(self, threads: Collection[int]) -> int:
+        """End the waits of these threads, each of which is inside of gloo and connects a group of an ended generation,
+        for ranks that have not come; their number."""
+        library = _gloo()
+        if library is None:
+            return 0
+        with self._looking:
+            now = time.monotonic()
+            waits = _waits(library.pair, threads)
+            self._unconnected = {wait: self._unconnected.get(wait, now) for wait in waits}
+            # one that has just begun may end as well, and its pair with it
+            lost = [wait for wait, since in self._unconnected.items() if now - since >= UNCHANGED]
+            for wait in lost:
+                library.close(wait.place)
+                del self._unconnected[wait]
         return len(lost)
 
     def _look(self, generation: int, left: bool, library: _Gloo) -> None:
@@ -90,7 +123,8 @@ class LostWaits:
         # one that is seen for the first time may be of the newest group
         self._of_threads = {thread: self._of_threads.get(thread, generation) for thread in loops}
 
-        waits = (wait for wait in _waits(library.buffer) if not left or self._is_older(wait.thread, generation))
+        found = _waits(library.buffer, _threads())
+        waits = (wait for wait in found if not left or self._is_older(wait.thread, generation))
         now = time.monotonic()
         self._since = {wait: self._since.get(wait, now) for wait in waits}
 
@@ -102,7 +136,10 @@ class _Gloo:
     """What is called of gloo. Raises ``AttributeError`` or ``ValueError`` where this PyTorch has no such symbol."""
 
     def __init__(self, library: ctypes.CDLL, standard: ctypes.CDLL) -> None:
-        self.buffer = _address(library, _BUFFER) + _METHODS
+        self.buffer = _Kind(_address(library, _BUFFER) + _METHODS, _IN_BUFFER)
+        self.pair = _Kind(_address(library, _PAIR) + _METHODS, _IN_PAIR)
+        self.close = _function(library, _CLOSE, None, ctypes.c_void_p)
+        """End a pair, connected or not: threads that wait for its connection go on."""
         self._signal = _function(library, _SIGNAL, None, ctypes.c_void_p, ctypes.c_void_p)
         self._error = _Error(standard, b"the peer of this collective was lost in the middle of a message")
 
@@ -163,30 +200,30 @@ def _gloo() -> _Gloo | None:
         return None
 
 
-def _waits(table: int) -> Iterator[MessageWait]:
-    """The threads that wait for a message, by the table of methods of its class."""
+def _waits(kind: _Kind, threads: Collection[int]) -> Iterator[GlooWait]:
+    """Those of these threads that wait in an object of this kind."""
     with contextlib.suppress(OSError), open("/proc/self/mem", "rb", buffering=0) as memory:
-        for thread in _threads():
+        for thread in threads:
             # number of the call, its arguments
             fields = _read(f"/proc/self/task/{thread}/syscall").split()
             if len(fields) < 2 or fields[0] != str(_FUTEX[platform.machine()]):
                 continue
-            if buffer := _object_around(memory, int(fields[1], 16), table):
+            if place := _object_around(memory, int(fields[1], 16), kind):
                 status = _read(f"/proc/self/task/{thread}/status")
                 switches = [line for line in status.splitlines() if line.startswith("voluntary")]
-                yield MessageWait(thread, buffer, "".join(switches))
+                yield GlooWait(thread, place, "".join(switches))
 
 
-def _object_around(memory: Any, address: int, table: int) -> int:
-    """The object of a class that a futex lies in; 0 when it lies in something else."""
+def _object_around(memory: Any, address: int, kind: _Kind) -> int:
+    """The object of this kind that a futex lies in; 0 when it lies in something else."""
     word = struct.calcsize("P")
     end = address - address % word
     # where no memory lies before the page of the futex, the object begins in that page
-    for start in (end - _BEFORE, max(end - _BEFORE, end - end % mmap.PAGESIZE)):
+    for start in (end - kind.before, max(end - kind.before, end - end % mmap.PAGESIZE)):
         found = _bytes(memory, start, end - start)
         words = struct.unpack(f"{len(found) // word}P", found)
         for place in reversed(range(len(words))):
-            if words[place] == table:
+            if words[place] == kind.table:
                 return start + word * place
     return 0
 

@@ -38,6 +38,8 @@ class Groups:
         self.sockets = Sockets()
         self._lost_waits = LostWaits()
         self._forming: dict[int, _Forming] = {}
+        self._abandoned: list[threading.Thread] = []
+        """What connects groups of ended generations, and may wait for ranks that are gone."""
         # the listening thread begins a group, the main thread asks for it
         self._form_lock = threading.Lock()
         self._retired: deque[tuple[float, list[Any]]] = deque()
@@ -62,6 +64,7 @@ class Groups:
         with self._form_lock:
             if generation not in self._forming:
                 for old in [number for number in self._forming if number < generation]:
+                    self._abandoned.append(self._forming[old].thread)
                     self._retired.append((time.monotonic(), [self._forming.pop(old)]))
                 self._forming[generation] = _Forming(self, generation)
             return self._forming[generation]
@@ -132,6 +135,10 @@ class Groups:
         """Leave nothing behind of the groups before ``generation``: no wait for a lost message, no thread that spins,
         in the end no thread at all."""
         self._lost_waits.end(generation, left, self.sockets.closed(generation))
+        with self._form_lock:
+            self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+            connecting = [thread.native_id for thread in self._abandoned if thread.native_id and _connects(thread)]
+        self._lost_waits.unconnected(connecting)
         if left:
             self.sockets.quiet()
         while (oldest := self._left_long_ago()) is not None:
@@ -191,7 +198,8 @@ class _Forming:
         self._control = groups.control
         self._groups = groups
         self._done = threading.Event()
-        threading.Thread(target=self._make, name=f"belay-form-{generation}", daemon=True).start()
+        self.thread = threading.Thread(target=self._make, name=f"belay-form-{generation}", daemon=True)
+        self.thread.start()
 
     def wait(self) -> None:
         """Wait until it is connected or has failed. Raises ``Interrupted`` when its generation ends, abandoning the
@@ -211,6 +219,12 @@ class _Forming:
             self.error = f"{type(error).__name__}: {error}"
         finally:
             self._done.set()
+
+
+def _connects(thread: threading.Thread) -> bool:
+    """Whether a thread that forms a group is inside of gloo, and does not ask the store for addresses."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is Groups.make.__code__
 
 
 def devices(model_device: str) -> str | None:

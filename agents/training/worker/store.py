@@ -92,6 +92,8 @@ class FormingStore(CoordinatorStore):
         self._control.send("store", join([data]), id=0, gen=self._generation, verb="set", keys=[key], number=0)
 
     def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+        # what is known already must not lead on to the next rank of a group that is not needed any more
+        self._control.check(self._generation)
         missing = [key for key in keys if key not in self._known]
         for stem in {key.rpartition("/")[0] for key in missing} & self._stems:
             # every rank sets its key below this stem, as this one did
