@@ -42,6 +42,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     jobs: one of its own where nothing checks the names that a server writes.
     ``console_hosts`` are the names, by commas, by which the console is reached, ``console_proxy_header`` is the header
     in which an OIDC proxy names its user, ``console_proxies`` the addresses that may send it (docs/console.md).
+    ``console_url`` is the address of the server as browsers see it; with it and ``oidc_issuer``, ``oidc_client`` and
+    ``oidc_secret_file`` people sign in by OpenID Connect; ``oidc_user_claim`` and ``oidc_groups_claim`` say who they
+    are, ``oidc_viewers`` and ``oidc_changers`` (groups or people, by commas, ``*``: all) what they may do, and
+    ``session_key_file`` holds the keys that seal their sessions, the newest first.
     ``history_url`` is the database of the history: empty for a SQLite file in ``data``, a PostgreSQL URL, or ``off``;
     ``history_password_file`` holds its password, ``history_days`` and ``history_megabytes`` bound it (docs/history.md).
     """
@@ -97,6 +101,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     console_hosts: str = ""
     console_proxy_header: str = ""
     console_proxies: str = ""
+    console_url: str = ""
+    oidc_issuer: str = ""
+    oidc_client: str = ""
+    oidc_secret_file: str = ""
+    oidc_user_claim: str = "email"
+    oidc_groups_claim: str = "groups"
+    oidc_viewers: str = ""
+    oidc_changers: str = ""
+    session_key_file: str = ""
     history_url: str = ""
     history_password_file: str = ""
     history_days: int = 400
@@ -129,7 +142,9 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "history_days": (1, 36_500),
     "history_megabytes": (1, 1_048_576),
 }
-_NEVER_EMPTY: Final = ("redis_url", "identity", "shard", "data", "source_branch", "log_level")
+_NEVER_EMPTY: Final = (
+    "redis_url", "identity", "shard", "data", "source_branch", "log_level", "oidc_user_claim", "oidc_groups_claim",
+)  # fmt: skip
 _LONGEST_PASSWORD: Final = 512
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -269,10 +269,49 @@ export interface Cluster extends Sections {
 export interface Viewer {
   version: string;
   user: string;
+  /** Of a person who signed in; null for others. */
+  role?: "viewer" | "changes" | null;
   source: "cluster" | "recording" | "cluster file";
   readOnly: boolean;
-  can: { changes: boolean; history: boolean; explain: boolean; whatIf: boolean; branches: boolean };
+  can: { changes: boolean; history: boolean; explain: boolean; whatIf: boolean; branches: boolean; records?: boolean };
   limits: { answerSeconds: number; whatIfSeconds: number };
+}
+
+/** One line of the history that stays (/records). */
+export interface HistoryRow {
+  time: string;
+  kind: string;
+  /** namespace/kind/name */
+  job: string;
+  node: string;
+  chip: number | null;
+  pool: string;
+  queue: string;
+  user: string;
+  text: string;
+  cause: string;
+  revision: string;
+  author: string;
+}
+
+export interface Records {
+  /** Oldest first. */
+  records: readonly HistoryRow[];
+  leftOut: number;
+  begins: string | null;
+  /** Why the history is not written at present, "" where it is. */
+  problem: string;
+}
+
+/** The report of a time (/report): times in seconds, amounts in chip-hours. */
+export interface Report {
+  since: string;
+  until: string;
+  total: { jobs: number; chipHours: number; lostChipHours: number; goodput: number | null };
+  lostByCause: readonly { cause: string; recoveries: number; lostChipHours: number }[];
+  recoveries: { ended: number; underWay: number; mttr: number | null; mtti: number | null; p50: number | null; p90: number | null };
+  outOfService: readonly { by: string; chipHours: number; nodeHours: number }[];
+  problem: string;
 }
 
 /** One entry of /history, oldest first. */
@@ -336,7 +375,7 @@ export interface Change {
 
 export type WhatIfChange =
   | { do: "fault" | "recover"; node: string; chip: number; code: string }
-  | { do: "drain" | "cordon"; node: string }
+  | { do: "drain" | "cordon" | "die"; node: string }
   | { do: "job"; yaml: string }
   | { do: "branch"; name: string };
 

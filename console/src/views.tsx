@@ -2,6 +2,7 @@
 import type { ComponentType } from "preact";
 import { FaultsView } from "./faults/Faults";
 import { GitView } from "./git/Git";
+import { OverviewView } from "./overview/Overview";
 import { MapView } from "./map/view";
 import type { MessageKey } from "./messages";
 import { QueueView } from "./queue/Queue";
@@ -22,6 +23,7 @@ export interface View {
 }
 
 export const VIEWS: readonly View[] = [
+  { id: "overview", title: "view.overview", component: OverviewView },
   { id: "map", title: "view.map", component: MapView },
   { id: "recovery", title: "view.recovery", component: RecoveryView },
   { id: "queue", title: "view.queue", component: QueueView },

@@ -169,6 +169,10 @@ def _change(world: World, one: Mapping[str, Any], where: str, said: list[str]) -
         except ValidationError as error:
             problem = problems_of(error, Event)[0]
             raise InputError(f"{'.'.join(map(str, problem.path))}: {problem.message}", where=where) from error
+    if do == "die":
+        _node(world, node, where)
+        # not gone: a machine without power is a node that Kubernetes says is not ready
+        return [Event.model_validate({"at": "0s", "node": node, "state": "not-ready"})]
     if do == "drain":
         _in_maintenance(world, node, where, said)
         return []
@@ -185,7 +189,7 @@ def _change(world: World, one: Mapping[str, Any], where: str, said: list[str]) -
         said.append(f"branch {name(one.get('name'))} is in force")
         return []
     raise InputError(
-        f"{str(do)[:40]!r} is not a change: write fault, recover, cordon, drain, job or branch", where=where
+        f"{str(do)[:40]!r} is not a change: write fault, recover, die, cordon, drain, job or branch", where=where
     )
 
 
@@ -275,6 +279,11 @@ def _commands(one: Mapping[str, Any]) -> list[dict[str, str]]:
         return [
             {"for": do, "text": f"belay inject fault {chip}{clear}", "note": "in the sandbox only"},
             {"for": do, "text": f"belay explain chip {chip}", "note": "how the chip is now"},
+        ]
+    if do == "die":
+        return [
+            {"for": do, "text": f"belay inject node {node} not-ready", "note": "in the sandbox only"},
+            {"for": do, "text": f"belay explain node {node}", "note": "how the node is now"},
         ]
     if do == "cordon":
         return [{"for": do, "text": f"kubectl cordon {node}", "note": ""}]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 
+import aiohttp
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from prometheus_client import CollectorRegistry
@@ -39,6 +40,9 @@ from engine.serve.console.viewers import AccessRules, Viewers
 from engine.serve.console.viewers import rules as access_rules
 from engine.serve.engine_client import EngineClient
 from engine.serve.grpc.server import serving
+from engine.serve.login.routes import Login
+from engine.serve.login.rules import login_rules
+from engine.serve.login.sessions import SealedCookies, session_keys
 from engine.serve.records.service import OFF, HistoryService
 from engine.serve.slow_connections import SlowConnections
 from engine.settings import Settings, from_environment, kube_variables, warn
@@ -250,8 +254,10 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
             free=_loopback(host), hosts=settings.console_hosts,
             proxy_header=settings.console_proxy_header, proxies=settings.console_proxies,
         )  # fmt: skip
-        console = Console(changes, Viewers(rules, kube), questions=questions)
         history = HistoryService(settings) if settings.history_url != OFF and kube is not None else None
+        login = await _login(settings, stack)
+        viewers = Viewers(rules, kube, session=login.session) if login is not None else Viewers(rules, kube)
+        console = Console(changes, viewers, questions=questions, records=history is not None, login=login)
         server = HttpServer(engine, shard=settings.shard, secret=secret, console=console, history=history)
         runner = await _listen(server, host, port, stack)
         slow = SlowConnections()
@@ -276,6 +282,18 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
             _log.warning(f"webhooks are not signed; set {SECRET_VARIABLE}")
         _log.info("serving", host=host, port=runner.addresses[0][1], signed=bool(secret))
         await stop.wait()
+
+
+async def _login(settings: Settings, stack: AsyncExitStack) -> Login | None:
+    """How people sign in; None where no issuer is named. Raises InputError."""
+    rules = login_rules(settings)
+    if rules is None:
+        return None
+    keys = session_keys(settings.session_key_file) if settings.session_key_file else ()
+    if not keys:
+        _log.warning("sessions end with this process, and no other replica knows them; set BELAY_SESSION_KEY_FILE")
+    http = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True))
+    return Login(rules, SealedCookies(keys), http)
 
 
 async def _questions(

@@ -18,6 +18,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs/console"
 LOOKS = {"light": ("wide", "light"), "dark": ("wide", "dark"), "390": ("narrow", "light")}
 BRANCH = "more-research"
 PLACES = {
+    "overview": "/overview",
     "map": "/map?select=chip/node-017/3",
     "recovery": "/recovery",
     "queue": "/queue",

@@ -51,9 +51,15 @@ class Pages:
         scheme: str = "light",
         expected: str = "",
         touch: bool = False,
+        still: bool = False,
     ) -> Page:
-        """A page in a fresh profile; ``expected``: a complaint that the test provokes."""
-        return opened(self._page(site, size, scheme, expected, touch), site.address, place)
+        """A page in a fresh profile; ``expected``: a complaint that the test provokes; ``still``: its clock stands at
+        the sample's moment.
+        """
+        page = self._page(site, size, scheme, expected, touch)
+        if still:
+            page.clock.set_fixed_time(sample.MOMENT)
+        return opened(page, site.address, place)
 
     def refused(self, site: Site, place: str) -> Page:
         """A page of a site that does not let it look."""

@@ -10,6 +10,7 @@ import copy
 import hashlib
 import random
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,28 @@ def history() -> list[Row]:
         jobs = {"bound": dice.randint(0, 3), "waiting": 2 + number // 96 + dice.randint(0, 1)}
         rows.append({**about, "shard": "main", **seen, **jobs, "source": "recording"})
     return rows
+
+
+def records(query: Mapping[str, str]) -> Row:
+    """`/api/v1/records`: the lines of the sample's night, narrowed to a time and a subject as the server does."""
+    rows = [
+        {"job": "", "node": "", "chip": None, "pool": "training", "queue": "", "user": "", "cause": "", "revision": "",
+         "author": "", **row}
+        for row in _TEXTS["records"]
+    ]  # fmt: skip
+    begin, end = query.get("since", ""), query.get("until") or "9"
+    subject, name = query.get("subject", ""), query.get("name", "")
+    if subject == "chip":
+        rows = [row for row in rows if f"{row['node']}/{row['chip']}" == name]
+    elif subject:
+        rows = [row for row in rows if row[subject] == name]
+    rows = [row for row in rows if begin <= row["time"] <= end]
+    return {"records": rows, "leftOut": 0, "begins": at(-86_400 * 30), "problem": ""}
+
+
+def report() -> Row:
+    """`/api/v1/report`."""
+    return {"since": at(-86_400 * 7), "until": at(0), **_TEXTS["report"]}
 
 
 def heat(by: str) -> Row:

@@ -25,16 +25,18 @@ from engine.serve.engine_client import EngineClient
 from engine.serve.http import HttpServer
 from tests.console import sample
 
-ABILITIES = {"changes": True, "history": True, "explain": True, "whatIf": True, "branches": True}
+ABILITIES = {"changes": True, "history": True, "explain": True, "whatIf": True, "branches": True, "records": True}
 Answer = Callable[[web.Request, Any], Any]
 _HEAD = ("version", "moment", "states", "holds", "nodeStates")
 
 
 class _Abilities(Console):
-    """A console that says it can answer everything; `Site` gives the answers."""
+    """A console that says it can answer everything but what `can` takes away; `Site` gives the answers."""
+
+    can: Mapping[str, bool] = {}
 
     def abilities(self) -> dict[str, bool]:
-        return ABILITIES
+        return ABILITIES | self.can
 
     def limits(self) -> dict[str, float]:
         return {"answerSeconds": 20, "whatIfSeconds": 20}
@@ -53,6 +55,8 @@ class Site:
         self.port = 0
         self.called: list[str] = []
         """Method and path of every request."""
+        self.can: dict[str, bool] = {}
+        """What the server can answer otherwise than everything."""
         self.answers: dict[str, Answer] = dict(sample_answers())
 
     @property
@@ -89,6 +93,7 @@ class Site:
     async def _start(self) -> None:
         changes = ChangeStream()
         self._console = _Abilities(changes, Viewers(AccessRules(free=self._free), None))
+        self._console.can = self.can
         server = HttpServer(Mock(spec=EngineClient), shard="main", console=self._console)
         app = server.application()
         app.middlewares.append(self._answered)
@@ -139,6 +144,10 @@ def sample_answers() -> Mapping[str, Answer]:
             return 404, "there is no such moment"
         return sample.document(moment=name) | {"moment": rows[name] | {"shard": "main"}}
 
+    def moments(request: web.Request, rest: str) -> Any:
+        rows = [row for row in sample.history() if row["time"] <= request.query.get("to", "9")]
+        return {"moments": rows[-int(request.query.get("limit", 500)) :], "leftOut": 0}
+
     def explained(request: web.Request, name: str) -> Any:
         kind, _, about = name.partition("/")
         lines = [
@@ -162,11 +171,13 @@ def sample_answers() -> Mapping[str, Answer]:
         return {"from": ends[0], "to": ends[-1], **lists, "text": text, "leftOut": {}}
 
     return {
-        "history": lambda request, rest: {"moments": sample.history(), "leftOut": 0},
+        "history": moments,
         "at": moment,
         "next": lambda request, rest: {"id": sample.history()[40]["id"]},
         "between": between,
         "explain": explained,
+        "records": lambda request, rest: sample.records(request.query),
+        "report": lambda request, rest: sample.report(),
         "heat": lambda request, rest: sample.heat(request.query.get("by", "code")),
         "branches": lambda request, rest: sample.branches(),
         "plan": lambda request, rest: sample.plan(rest),

@@ -7,6 +7,7 @@ import { Time, Timed } from "../shell/times";
 import { chipName, findChip, findJob, indexOf, jobName } from "../store/cluster";
 import { useApi } from "../store/store";
 import type { Cluster, Explanation, Job } from "../types";
+import { shellWord } from "../parts/words";
 import { partsOf } from "./explained";
 import { holding } from "./holders";
 import { Command } from "../shell/parts";
@@ -135,11 +136,34 @@ export function Inspector({ cluster, selection, at }: { cluster: Cluster; select
         {answer.error ? <p class="dim">{t("shell.failed", { reason: answer.error.message })}</p>
           : answer.data ? <div class={current ? "" : "stale"}><Explained lines={answer.data.text} most={80} /></div>
           : <p class="dim">{t("shell.loading")}</p>}
-        {selection.kind === "chip" || selection.kind === "node" ? <p><a href={hrefOf({ view: "whatif" })}>{t("map.whatIf")}</a></p> : null}
+        {selection.kind === "chip" || selection.kind === "node" ? <p><a href={hrefOf({ view: "whatif", params: {} })}>{t("map.whatIf")}</a></p> : null}
+        <p><a href={hrefOf({ view: "time", params: {} })}>{t("acts.history")}</a></p>
         <Command text={`belay explain ${selection.kind} ${selection.kind === "job" ? short(selection.name) : selection.name}`} />
       </section>
+      {selection.kind === "chip" || selection.kind === "node" ? <TakeOut name={selection.name} node={selection.kind === "node"} /> : null}
     </aside>
   );
+}
+
+/** How to take a chip or node out of service for real: commands that commit; the page writes nothing. */
+function TakeOut({ name, node }: { name: string; node: boolean }) {
+  const target = shellWord(name);
+  const drain = JSON.stringify([{ do: "drain", node: name }]);
+  return (
+    <section>
+      <h3>{t("acts.title")}</h3>
+      {node ? <p><a href={hrefOf({ view: "whatif", params: { changes: drain } })}>{t("acts.drain", { name })}</a></p> : null}
+      <Command text={`belay isolate ${target} --reason 'to be looked at' --until ${friday(Date.now())}`} note={t("acts.isolate")} />
+      <Command text={`belay release ${target}`} note={t("acts.release")} />
+    </section>
+  );
+}
+
+/** The next Friday, 18:00 UTC, at least a day ahead. */
+export function friday(now: number): string {
+  const date = new Date(now + 86_400_000);
+  date.setUTCDate(date.getUTCDate() + ((12 - date.getUTCDay()) % 7));
+  return `${date.toISOString().slice(0, 10)}T18:00:00Z`;
 }
 
 /** NAMESPACE/NAME, as the command takes it. */

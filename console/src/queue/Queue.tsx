@@ -24,7 +24,8 @@ export function QueueView({ cluster }: ViewProps) {
   const { params, select: selected } = usePlace();
   const jobs = useMemo(() => cluster.jobs.filter((job): job is Job => job !== null), [cluster.jobs]);
   const waiting = useMemo(() => jobs.filter(isWaiting).sort(byTime), [jobs]);
-  const running = useMemo(() => jobs.filter((job) => !isWaiting(job)).sort((a, b) => b.chips - a.chips), [jobs]);
+  const failed = useMemo(() => jobs.filter(isFailed).sort(byTime), [jobs]);
+  const running = useMemo(() => jobs.filter((job) => !isWaiting(job) && !isFailed(job)).sort((a, b) => b.chips - a.chips), [jobs]);
   const queues = [ALL, ...cluster.queues.map((queue) => queue.name)];
   const queue = queues.includes(params["queue"] ?? "") ? params["queue"]! : ALL;
   const of = (rows: readonly Job[]): readonly Job[] => (queue === ALL ? rows : rows.filter((job) => job.queue === queue));
@@ -71,6 +72,22 @@ export function QueueView({ cluster }: ViewProps) {
         />
         <WayOutMap cluster={cluster} job={of(waiting).find(chosen) ?? null} />
       </section>
+      {failed.length ? (
+        <Table
+          caption={t("queue.failed", { count: of(failed).length })}
+          rows={of(failed)}
+          id={keyOfJob}
+          empty={t("queue.nothingFailed")}
+          page={25}
+          selected={chosen}
+          columns={[
+            { title: t("queue.job"), cell: (row) => <JobName job={row} /> },
+            { title: t("queue.since"), cell: (row) => <Time at={row.since} /> },
+            { title: t("git.why"), cell: (row) => <>{row.reason && <strong>{row.reason} </strong>}{row.message.slice(0, LONGEST)}</> },
+            { title: t("queue.wayOut"), cell: (row) => <WayOut job={row} /> },
+          ]}
+        />
+      ) : null}
       <Waits cluster={cluster} />
       <Table
         caption={t("queue.running", { count: of(running).length })}
@@ -183,11 +200,15 @@ function Waits({ cluster }: { cluster: Cluster }) {
   );
 }
 
-function isWaiting(job: Job): boolean {
-  return job.reason !== "" || job.phase === "Pending";
+export function isWaiting(job: Job): boolean {
+  return !isFailed(job) && (job.reason !== "" || job.phase === "Pending");
+}
+
+export function isFailed(job: Job): boolean {
+  return job.phase === "Failed";
 }
 
 /** Who waits longest comes first. */
-function byTime(a: Job, b: Job): number {
+export function byTime(a: Job, b: Job): number {
   return (a.since ?? "9").localeCompare(b.since ?? "9");
 }

@@ -14,6 +14,7 @@ import type { Recovery as Row } from "../types";
 import type { ViewProps } from "../views";
 import { LaneChart } from "./LaneChart";
 import { laneOf, lostOf, phaseShares, sorted, type Lane, type LaneOrder } from "./lanes";
+import { Losses } from "./Losses";
 import { PhaseKey } from "./PhaseKey";
 import { Spread } from "./Spread";
 
@@ -67,6 +68,7 @@ export function RecoveryView({ cluster }: ViewProps) {
         {shown.length > limit ? <button type="button" class="more" onClick={() => setLimit(limit + STEP)}>{t("shell.more", { count: Math.min(STEP, shown.length - limit) })}</button> : null}
         {cluster.leftOut["recoveries"] ? <p class="dim">{t("shell.leftOut", { count: cluster.leftOut["recoveries"] })}</p> : null}
       </section>
+      <Losses lanes={lanes} />
       <div class="halves">
         <Table
           caption={t("recovery.causes")}

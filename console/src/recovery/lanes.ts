@@ -68,6 +68,18 @@ export function laneOf(recovery: Recovery, now: number): Lane | null {
   return { recovery, begin: first.at, segments, seconds: from, finished };
 }
 
+/** Chip-hours lost, by cause, the costliest first. */
+export function lostByCause(lanes: readonly Lane[]): { cause: string; recoveries: number; lostChipHours: number }[] {
+  const found = new Map<string, { recoveries: number; seconds: number }>();
+  for (const lane of lanes) {
+    const cause = [lane.recovery.cause, lane.recovery.code].filter(Boolean).join(" ");
+    const { recoveries, seconds } = found.get(cause) ?? { recoveries: 0, seconds: 0 };
+    found.set(cause, { recoveries: recoveries + 1, seconds: seconds + lostOf(lane) });
+  }
+  const rows = [...found].map(([cause, { recoveries, seconds }]) => ({ cause, recoveries, lostChipHours: seconds / 3600 }));
+  return rows.sort((a, b) => b.lostChipHours - a.lostChipHours || a.cause.localeCompare(b.cause));
+}
+
 export type LaneOrder = "newest" | "longest" | "costliest";
 
 export function sorted(lanes: readonly Lane[], order: LaneOrder): Lane[] {

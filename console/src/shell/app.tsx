@@ -2,7 +2,7 @@
 import { Component, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type MessageKey, t } from "../messages";
-import { hasToken } from "../store/api";
+import { hasToken, signInAddress, signOut } from "../store/api";
 import { type Connection, retryNow, signIn, useStore } from "../store/store";
 import type { Cluster } from "../types";
 import { VIEWS } from "../views";
@@ -10,9 +10,10 @@ import { TimeBar } from "../time/bar";
 import { useKeys } from "./keys";
 import { Command } from "./parts";
 import { go, hrefOf, usePlace } from "./place";
-import { prefer, type Theme, type Times, usePreferences } from "./preferences";
+import { language, prefer, type Spoken, type Theme, type Times, usePreferences } from "./preferences";
 import { absolute, duration, useNow } from "./times";
 
+const LANGUAGES: readonly Spoken[] = ["auto", "en", "zh"];
 const THEMES: readonly Theme[] = ["auto", "light", "dark"];
 const TIMES: readonly Times[] = ["relative", "absolute"];
 
@@ -22,10 +23,10 @@ export function App() {
   const connection = useStore((state) => state.connection);
   const view = VIEWS.find((one) => one.id === here.view);
   const [help, setHelp] = useState(false);
-  const { theme } = usePreferences();
+  const { theme, language: spoken } = usePreferences();
   useEffect(() => {
     document.title = `${view ? t(view.title) : here.view} · ${t("shell.name")}`;
-  }, [here.view]);
+  }, [here.view, spoken]);
   const views = Object.fromEntries(VIEWS.map((one, index) => [String(index + 1), () => go({ view: one.id })]));
   useKeys({
     ...views,
@@ -34,13 +35,13 @@ export function App() {
     Escape: () => here.select && go({ select: "" }),
   });
   return (
-    <div class="page">
+    <div class="page" key={language()}>
       <a class="skip" href="#view" onClick={(event) => { event.preventDefault(); document.getElementById("view")?.focus(); }}>{t("shell.skip")}</a>
       <Head cluster={cluster} view={here.view} connection={connection} help={() => setHelp(true)} />
       <Banners cluster={cluster} connection={connection} />
       <main id="view" tabIndex={-1} aria-busy={!cluster}>
-        {connection.kind === "refused" ? <Refused status={connection.status} reason={connection.reason} />
-          : !view ? <p class="message">{t("shell.unknownView", { view: here.view.slice(0, 80) })} <a href={hrefOf({ view: "map" })}>{t("shell.toMap")}</a></p>
+        {connection.kind === "refused" ? <Refused status={connection.status} reason={connection.reason} login={connection.login} />
+          : !view ? <p class="message">{t("shell.unknownView", { view: here.view.slice(0, 80) })} <a href={hrefOf({ view: "overview" })}>{t("shell.toOverview")}</a></p>
           : !cluster ? <p class="message dim" role="status">{t("shell.reading")}</p>
           : <Fence key={here.view}><view.component cluster={cluster} /></Fence>}
       </main>
@@ -51,7 +52,7 @@ export function App() {
 }
 
 function Head({ cluster, view, connection, help }: { cluster: Cluster | null; view: string; connection: Connection; help: () => void }) {
-  const { theme, times } = usePreferences();
+  const { theme, times, language: spoken } = usePreferences();
   const nav = useRef<HTMLElement>(null);
   useEffect(() => {
     // on a narrow screen the names of the views are wider than it
@@ -69,9 +70,11 @@ function Head({ cluster, view, connection, help }: { cluster: Cluster | null; vi
         {cluster ? <span class="minor">{t("shell.shard", { name: cluster.moment.shard })}</span> : null}
         {cluster ? <span class="minor"><RevisionText id={cluster.moment.revision} /></span> : null}
         <ConnectionState connection={connection} />
+        <SignedIn />
       </p>
       <div class="choices">
         <Choice label={t("shell.times")} value={times} values={TIMES} name="shell.times" choose={(value) => prefer({ times: value })} />
+        <Choice label={t("shell.language")} value={spoken} values={LANGUAGES} name="shell.language" choose={(value) => prefer({ language: value })} />
         <Choice label={t("shell.theme")} value={theme} values={THEMES} name="shell.theme" choose={(value) => prefer({ theme: value })} />
         <button type="button" onClick={help} aria-keyshortcuts="?">{t("shell.help")}</button>
       </div>
@@ -79,7 +82,7 @@ function Head({ cluster, view, connection, help }: { cluster: Cluster | null; vi
   );
 }
 
-function Choice<T extends string>(props: { label: string; value: T; values: readonly T[]; name: "shell.theme" | "shell.times"; choose: (value: T) => void }) {
+function Choice<T extends string>(props: { label: string; value: T; values: readonly T[]; name: "shell.language" | "shell.theme" | "shell.times"; choose: (value: T) => void }) {
   return (
     <select aria-label={props.label} title={props.label} value={props.value} onChange={(event) => props.choose(event.currentTarget.value as T)}>
       {props.values.map((value) => <option value={value}>{t(`${props.name}.${value}` as MessageKey)}</option>)}
@@ -92,6 +95,8 @@ function RevisionText({ id }: { id: string }) {
 }
 
 function ConnectionState({ connection }: { connection: Connection }) {
+  const past = useStore((state) => state.at !== "");
+  if (past && connection.kind === "live") return <span class="connection past" role="status"><span class="lamp" aria-hidden="true" /> {t("time.past")}</span>;
   return (
     <span class={`connection ${connection.kind}`} role="status">
       <span class="lamp" aria-hidden="true" /> {t(`connection.${connection.kind}`)}
@@ -114,6 +119,12 @@ function Banners({ cluster, connection }: { cluster: Cluster | null; connection:
           <button type="button" onClick={retryNow}>{t("connection.retry")}</button>
         </div>
       ) : null}
+      {at && !problem && cluster ? (
+        <div class="banner past" role="status">
+          <span>{t("connection.past", { time: absolute(cluster.moment.time) })}</span>
+          <button type="button" onClick={() => go({ at: "" })}>{t("connection.toPresent")}</button>
+        </div>
+      ) : null}
       {at && problem ? <div class="banner bad" role="alert"><span>{t("connection.pastProblem", { reason: problem })}</span></div> : null}
       {cluster?.problems.length ? (
         <details class="banner warn">
@@ -125,12 +136,21 @@ function Banners({ cluster, connection }: { cluster: Cluster | null; connection:
   );
 }
 
-function Refused({ status, reason }: { status: number; reason: string }) {
+/** Who signed in, and the way out. */
+function SignedIn() {
+  const viewer = useStore((state) => state.viewer);
+  if (!viewer?.role) return null;
+  const leave = (): void => void signOut().then(() => location.reload(), () => location.reload());
+  return <><span class="minor" title={t(`shell.role.${viewer.role}`)}>{viewer.user}</span><button type="button" onClick={leave}>{t("shell.signOut")}</button></>;
+}
+
+function Refused({ status, reason, login }: { status: number; reason: string; login: boolean }) {
   const [token, setToken] = useState("");
   return (
     <form class="refused" onSubmit={(event) => { event.preventDefault(); signIn(token); }}>
       <h2>{t("connection.refused.title")}</h2>
       <p>{t("connection.refused.text", { reason: reason || String(status) })}</p>
+      {login ? <p><a class="sign-in" href={signInAddress()}>{t("connection.signInHere")}</a></p> : null}
       <p class="dim">{t("connection.refused.how")}</p>
       <Command text="kubectl create token ACCOUNT -n belay-system" />
       <label>{t("connection.token")} <input type="password" autocomplete="off" spellcheck={false} value={token} onInput={(event) => setToken(event.currentTarget.value)} /></label>
@@ -140,8 +160,8 @@ function Refused({ status, reason }: { status: number; reason: string }) {
 }
 
 const KEYS: readonly (readonly [string, MessageKey])[] = [
-  ["1 … 7", "keys.views"], [", .", "keys.moments"], ["< >", "keys.faults"], ["Space", "keys.play"], ["n", "keys.present"],
-  ["Esc", "keys.escape"], ["t", "keys.theme"], ["?", "keys.help"],
+  ["1 … 8", "keys.views"], [", .", "keys.moments"], ["< >", "keys.faults"], ["Space", "keys.play"], ["n", "keys.present"],
+  ["Esc", "keys.escape"], ["t", "keys.theme"], ["u", "keys.undo"], ["?", "keys.help"],
 ];
 const MAP_KEYS: readonly (readonly [string, MessageKey])[] = [
   ["← → ↑ ↓", "keys.map.arrows"], ["PgUp PgDn", "keys.map.nodes"], ["] [", "keys.map.trouble"], ["Enter", "keys.map.select"],

@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 
 export interface Place {
   view: string;
-  /** Id of a recorded moment, "" for the present. */
+  /** ID of a recorded moment, or a time (RFC 3339): the newest moment up to it; "" for the present. */
   at: string;
   /** chip/NODE/NUMBER, node/NODE, job/NAMESPACE/KIND/NAME, pod/NAMESPACE/NAME, or "". */
   select: string;
@@ -18,6 +18,11 @@ export interface Selection {
   name: string;
 }
 
+/** Whether `at` names a time rather than the ID of a moment. */
+export function isTime(at: string): boolean {
+  return /^\d{4}-\d\d-\d\dT/.test(at);
+}
+
 const listeners = new Set<() => void>();
 let here = read();
 
@@ -25,7 +30,7 @@ function read(): Place {
   const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const params = Object.fromEntries(new URLSearchParams(query));
   const { at = "", select = "", ...rest } = params;
-  return { view: path || "map", at, select, params: rest };
+  return { view: path || "overview", at, select, params: rest };
 }
 
 export function place(): Place {

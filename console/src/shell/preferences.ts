@@ -1,10 +1,13 @@
-// What a reader chose for this browser: theme, and relative or absolute times. Shared by its tabs.
+// What a reader chose for this browser: language, theme, and relative or absolute times. Shared by its tabs.
 import { useEffect, useState } from "preact/hooks";
+import { type Language, speak } from "../messages";
 
+export type Spoken = "auto" | Language;
 export type Theme = "auto" | "light" | "dark";
 export type Times = "relative" | "absolute";
 
 interface Preferences {
+  language: Spoken;
   theme: Theme;
   times: Times;
 }
@@ -23,12 +26,22 @@ function stored(): Preferences {
     // another program's value, or no storage: the defaults hold
   }
   return {
+    language: found.language === "en" || found.language === "zh" ? found.language : "auto",
     theme: found.theme === "light" || found.theme === "dark" ? found.theme : "auto",
     times: found.times === "absolute" ? "absolute" : "relative",
   };
 }
 
+/** The language that is shown: the reader's choice, else the first of the browser's that there is. */
+export function language(): Language {
+  if (chosen.language !== "auto") return chosen.language;
+  for (const one of navigator.languages) if (/^(zh|en)\b/i.test(one)) return one.toLowerCase().startsWith("zh") ? "zh" : "en";
+  return "en";
+}
+
 function show(): void {
+  speak(language());
+  document.documentElement.lang = language() === "zh" ? "zh-CN" : "en";
   if (chosen.theme === "auto") delete document.documentElement.dataset["theme"];
   else document.documentElement.dataset["theme"] = chosen.theme;
   for (const listener of [...listeners]) listener();

@@ -9,7 +9,8 @@ let token = sessionStorage.getItem("belay.token") ?? "";
 
 /** The server refused, or could not be reached (status 0). */
 export class ApiError extends Error {
-  constructor(readonly status: number, message: string) {
+  /** `login`: whether the server signs people in. */
+  constructor(readonly status: number, message: string, readonly login = false) {
     super(message);
   }
 }
@@ -69,17 +70,28 @@ async function request<T>(url: string, init: RequestInit): Promise<T> {
     if (init.signal?.aborted) throw error;
     throw new ApiError(0, limit.aborted ? `no answer within ${wait / 1000} s` : error instanceof Error ? error.message : String(error));
   }
-  throw new ApiError(answer.status, await reason(answer));
+  throw await refusal(answer);
 }
 
-async function reason(answer: Response): Promise<string> {
+/** Where the server signs a person in, and leads back to what this page shows. */
+export function signInAddress(): string {
+  return address("../../login", { to: location.hash });
+}
+
+/** Ends the session of a person who signed in. Raises ApiError. */
+export async function signOut(): Promise<void> {
+  const answer = await fetch(address("../../logout"), { method: "POST", credentials: "same-origin" });
+  if (!answer.ok) throw await refusal(answer);
+}
+
+async function refusal(answer: Response): Promise<ApiError> {
   const text = (await answer.text().catch(() => "")).slice(0, 2000).trim();
   try {
-    const parsed = JSON.parse(text) as { error?: unknown; message?: unknown };
+    const parsed = JSON.parse(text) as { error?: unknown; message?: unknown; login?: unknown };
     const said = parsed.error ?? parsed.message;
-    if (typeof said === "string") return said;
+    if (typeof said === "string") return new ApiError(answer.status, said, parsed.login === true);
   } catch {
     // not JSON: the text is the reason
   }
-  return text && !text.startsWith("<") ? text : `${answer.status} ${answer.statusText}`.trim();
+  return new ApiError(answer.status, text && !text.startsWith("<") ? text : `${answer.status} ${answer.statusText}`.trim());
 }

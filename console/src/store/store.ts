@@ -1,6 +1,8 @@
 // What the page knows: the present document kept up to date, or a document of the past, and how the connection is.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import type { Change, Cluster, StateWire, Viewer } from "../types";
+import { t } from "../messages";
+import { isTime } from "../shell/place";
+import type { Change, Cluster, History, StateWire, Viewer } from "../types";
 import { ApiError, get, seekFor, useToken } from "./api";
 import { ask, type Asking } from "./asking";
 import { applyPatch, readCluster } from "./cluster";
@@ -16,7 +18,7 @@ export type Connection =
   | { kind: "paused" }
   | { kind: "lost"; since: number; reason: string; retryAt: number }
   /** 401 or 403: nothing is shown. */
-  | { kind: "refused"; status: number; reason: string };
+  | { kind: "refused"; status: number; reason: string; login: boolean };
 
 export interface State {
   viewer: Viewer | null;
@@ -55,7 +57,8 @@ export function subscribe(listener: () => void): () => void {
 
 function set(change: Partial<State>): void {
   state = { ...state, ...change };
-  if (state.at === "") state.cluster = state.present;
+  // a moment that cannot be shown leaves the reader with the present, and the banner that says so
+  if (state.at === "" || (state.problem && !state.cluster)) state.cluster = state.present;
   for (const listener of [...listeners]) listener();
 }
 
@@ -131,9 +134,9 @@ async function run(): Promise<void> {
         await pause(Infinity);
         continue;
       }
-      const { status, message } = error instanceof ApiError ? error : new ApiError(0, String(error));
+      const { status, message, login } = error instanceof ApiError ? error : new ApiError(0, String(error));
       if (status === 401 || status === 403) {
-        set({ present: null, cluster: null, connection: { kind: "refused", status, reason: message } });
+        set({ present: null, cluster: null, connection: { kind: "refused", status, reason: message, login } });
         lastEvent = "";
         await pause(Infinity);
         continue;
@@ -233,7 +236,7 @@ export function momentOf(id: string): Promise<Cluster> {
   let known = kept.get(id);
   if (known) kept.delete(id);
   else {
-    known = get<StateWire>(`at/${encodeURIComponent(id)}`).then((wire) => readCluster(wire, state.cluster ?? state.present));
+    known = recordedAt(id).then((found) => get<StateWire>(`at/${encodeURIComponent(found)}`)).then((wire) => readCluster(wire, state.cluster ?? state.present));
     known.catch(() => kept.delete(id));
   }
   kept.set(id, known);
@@ -242,6 +245,15 @@ export function momentOf(id: string): Promise<Cluster> {
     kept.delete(oldest);
   }
   return known;
+}
+
+/** The ID of a moment; of a time, that of the newest moment recorded until then. */
+async function recordedAt(at: string): Promise<string> {
+  if (!isTime(at)) return at;
+  const { moments } = await get<History>("history", { to: at, limit: 1 });
+  const found = moments.at(-1);
+  if (!found) throw new ApiError(404, t("time.tooOld"));
+  return found.id;
 }
 
 let fetching = false;

@@ -10,7 +10,7 @@ import { absolute, clock } from "../shell/times";
 import { get } from "../store/api";
 import { current, momentOf, useStore } from "../store/store";
 import type { HistoryMoment } from "../types";
-import { useHistory } from "./history";
+import { atOrBefore, useHistory } from "./history";
 
 /** Milliseconds for each moment while it plays. */
 const BEAT = 400;
@@ -27,7 +27,7 @@ export function TimeBar() {
   const [said, setSaid] = useState("");
   const known = useMemo(() => new Map(moments.map((moment, index) => [moment.id, index])), [moments]);
   const last = moments.length;
-  const positionOf = (id: string): number => (id ? known.get(id) ?? last : last);
+  const positionOf = (id: string): number => (id ? known.get(atOrBefore(moments, id)?.id ?? "") ?? last : last);
   const position = positionOf(at);
   const show = (index: number): void => {
     setSaid("");
@@ -38,7 +38,8 @@ export function TimeBar() {
   const jump = async (direction: 1 | -1): Promise<void> => {
     if (!moments.length) return;
     // from the present, the newest recorded moment is the first before it
-    const answer = await get<{ id: string | null }>(`next/${encodeURIComponent(at || "present")}`, { of, direction }).catch(() => ({ id: null }));
+    const from = at ? moments[positionOf(at)]?.id ?? "present" : "present";
+    const answer = await get<{ id: string | null }>(`next/${encodeURIComponent(from)}`, { of, direction }).catch(() => ({ id: null }));
     if (answer.id) go({ at: answer.id }, at ? "replace" : "push");
     setSaid(answer.id ? "" : t("time.noJump", { of: t(`time.of.${of}`) }));
   };
@@ -53,7 +54,7 @@ export function TimeBar() {
   }, [playing, waiting, position, last]);
   // the neighbours of a recorded moment are read while the reader looks at it, so that a step only draws
   useEffect(() => {
-    if (!at || waiting || !known.has(at)) return undefined;
+    if (!at || waiting || position >= last) return undefined;
     const timer = setTimeout(() => {
       for (const near of [moments[position + 1], moments[position - 1]]) if (near) momentOf(near.id).catch(() => undefined);
     }, 30);
@@ -105,7 +106,7 @@ function Strip({ moments, position }: { moments: readonly HistoryMoment[]; posit
   const { dark } = usePreferences();
   const [width, setWidth] = useState(0);
   useEffect(() => {
-    const watch = new ResizeObserver(() => setWidth(canvas.current!.clientWidth));
+    const watch = new ResizeObserver(() => setWidth(canvas.current?.clientWidth ?? 0));
     watch.observe(canvas.current!);
     return () => watch.disconnect();
   }, []);

@@ -30,6 +30,8 @@ export function Curves({ moments, show }: { moments: readonly HistoryMoment[]; s
       axes: [{ ...axis, values: (_, marks) => axisTimes(marks) }, { ...axis, size: 44 }],
       series: [{ label: t("time.moment"), value: (_, at) => (at === null ? "" : absolute(new Date(at * 1000).toISOString())) }, ...SERIES.map((name) => ({
         label: t(`time.series.${name}`), stroke: LOOKS[name][dark ? "dark" : "light"], dash: LOOKS[name].dash, width: 1.25, points: { show: false },
+        // a number holds until the next moment: nothing rises in between
+        paths: uPlot.paths.stepped!({ align: 1 }),
       }))],
     }, data(moments), box);
     const click = (): void => {

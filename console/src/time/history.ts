@@ -1,6 +1,7 @@
 // The recorded moments, oldest first; read again while the present moves on.
 import { useEffect, useState } from "preact/hooks";
 import { get } from "../store/api";
+import { isTime } from "../shell/place";
 import { current, subscribe } from "../store/store";
 import type { History, HistoryMoment } from "../types";
 
@@ -47,6 +48,13 @@ async function whole(): Promise<readonly HistoryMoment[]> {
   }
   complete = Date.now();
   return found;
+}
+
+/** The moment of an ID, or the newest one up to a time. */
+export function atOrBefore(rows: readonly HistoryMoment[], at: string): HistoryMoment | undefined {
+  if (!isTime(at)) return rows.find((moment) => moment.id === at);
+  const time = Date.parse(at);
+  return rows.findLast((moment) => Date.parse(moment.time) <= time);
 }
 
 function follow(): void {

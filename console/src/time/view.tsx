@@ -2,25 +2,27 @@
 import { useMemo } from "preact/hooks";
 import { number, t } from "../messages";
 import { Answered, StateText, Table } from "../shell/parts";
-import { go, hrefOf, setParam, usePlace } from "../shell/place";
+import { go, hrefOf, isTime, setParam, usePlace } from "../shell/place";
 import { absolute, relative, useNow } from "../shell/times";
 import { useApi } from "../store/store";
 import type { Between } from "../types";
 import type { ViewProps } from "../views";
 import { Curves } from "./curves";
-import { useHistory } from "./history";
+import { Night } from "../records/Night";
+import { atOrBefore, useHistory } from "./history";
 
 export function TimeView(_: ViewProps) {
   const { moments, error } = useHistory();
   const here = usePlace();
   const now = useNow();
   const newest = useMemo(() => moments.toReversed(), [moments]);
-  if (error) return <p class="message problem">{t("shell.failed", { reason: error })}</p>;
-  if (!moments.length) return <p class="message dim">{t("time.none")}</p>;
+  if (error) return <div class="sheet"><Night /><p class="problem">{t("shell.failed", { reason: error })}</p></div>;
+  if (!moments.length) return <div class="sheet"><Night /><p class="dim">{t("time.none")}</p></div>;
   const show = (id: string): void => go({ at: id }, here.at ? "replace" : "push");
-  const from = here.params["from"] ?? "", to = here.at || moments.at(-1)!.id;
+  const from = here.params["from"] ?? "", to = (here.at && atOrBefore(moments, here.at)?.id) || moments.at(-1)!.id;
   return (
     <div class="sheet">
+      <Night />
       <section>
         <h2>{t("time.curves")}</h2>
         <Curves moments={moments} show={(moment) => show(moment.id)} />
@@ -62,7 +64,7 @@ function count(value: number | null): string {
 
 function Absolute({ id, moments }: { id: string; moments: readonly { id: string; time: string }[] }) {
   const found = moments.find((moment) => moment.id === id);
-  return <>{found ? absolute(found.time) : id}</>;
+  return <>{found || isTime(id) ? absolute(found?.time ?? id) : id}</>;
 }
 
 function Changes({ from, to }: { from: string; to: string }) {

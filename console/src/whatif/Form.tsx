@@ -30,7 +30,7 @@ export function Form({ cluster, draft, change, add, addFiles, branches, problem 
     return found;
   }, [cluster.nodes.name, draft.node]);
   const codes = useMemo(() => [...new Set([...cluster.faults.slice(0, 500).map((one) => one.code), ...USUAL_CODES])].slice(0, 60), [cluster.faults]);
-  const onNode = draft.kind === "fault" || draft.kind === "drain" || draft.kind === "cordon";
+  const onNode = draft.kind === "fault" || draft.kind === "die" || draft.kind === "drain" || draft.kind === "cordon";
   return (
     <form class="draft" onSubmit={(event) => { event.preventDefault(); add(); }}>
       <Choices label={t("whatif.kind")} of={KINDS} value={draft.kind} nameOf={(one) => t(`whatif.kind.${one}`)} choose={(kind) => change({ kind })} />

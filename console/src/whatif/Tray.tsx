@@ -5,7 +5,7 @@ import type { Draft, Kind } from "./changes";
 /** What is being carried to the map. */
 export type Carried = Pick<Draft, "kind"> & Partial<Pick<Draft, "branch">>;
 
-const PLACED: readonly Kind[] = ["fault", "drain", "cordon"];
+const PLACED: readonly Kind[] = ["fault", "die", "drain", "cordon"];
 const BRANCHES = 8;
 
 /** What a drag says of itself, null where it is none of these. */

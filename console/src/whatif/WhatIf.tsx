@@ -22,7 +22,17 @@ const LARGEST_FILE = 256 * 1024;
 const MOST_FILES = 20;
 
 // what a visit to another view must not lose
-let kept: { changes: WhatIfChange[]; horizon: number; answer: WhatIfAnswer | null; asked: string } = { changes: [], horizon: 600, answer: null, asked: "" };
+interface Kept {
+  changes: readonly WhatIfChange[];
+  /** What was tried before each step, the newest last. */
+  before: readonly (readonly WhatIfChange[])[];
+  horizon: number;
+  answer: WhatIfAnswer | null;
+  asked: string;
+}
+
+let kept: Kept = { changes: [], before: [], horizon: 600, answer: null, asked: "" };
+const MOST_STEPS = 50;
 
 export function WhatIfView({ cluster }: ViewProps) {
   const { params, at, select } = usePlace();
@@ -41,9 +51,19 @@ export function WhatIfView({ cluster }: ViewProps) {
   const found = useApi<{ branches: readonly Branch[] }>(viewer?.can.branches ? "branches" : null);
   const branches = useMemo(() => (found.data?.branches ?? []).filter((one) => !one.current).map((one) => one.name), [found.data]);
   const put = (next: readonly WhatIfChange[]): void => {
-    kept = { ...kept, changes: next.slice() };
+    kept = { ...kept, before: [...kept.before, latest.current].slice(-MOST_STEPS) };
+    show(next);
+  };
+  const show = (next: readonly WhatIfChange[]): void => {
+    kept = { ...kept, changes: next };
     setChanges(next);
     setParam("changes", toAddress(next), "replace");
+  };
+  const undo = (): void => {
+    const last = kept.before.at(-1);
+    if (!last) return;
+    kept = { ...kept, before: kept.before.slice(0, -1) };
+    show(last);
   };
   const add = (from: Draft): void => {
     const change = changeOf(from, cluster);
@@ -102,7 +122,7 @@ export function WhatIfView({ cluster }: ViewProps) {
       for (const name of ["dragover", "drop"] as const) removeEventListener(name, hold);
     };
   }, []);
-  useKeys({ Escape: () => (armed ? setArmed(null) : select && go({ select: "" })) });
+  useKeys({ u: undo, Escape: () => (armed ? setArmed(null) : select && go({ select: "" })) });
   if (viewer && !viewer.can.whatIf) return <Sheet name="whatif"><p>{t("whatif.cannot")}</p></Sheet>;
   return (
     <Sheet name="whatif">
@@ -128,6 +148,7 @@ export function WhatIfView({ cluster }: ViewProps) {
           {running
             ? <button type="button" onClick={() => running.abort()}>{t("whatif.stop")}</button>
             : <button type="button" class="primary" disabled={!changes.length} onClick={() => void run()}>{t("whatif.run")}</button>}
+          <button type="button" disabled={!kept.before.length} onClick={undo} aria-keyshortcuts="u">{t("whatif.undo")}</button>
           <span role="status" class="dim">{running ? t("whatif.running") : at ? t("whatif.from", { time: absolute(cluster.moment.time) }) : ""}</span>
         </div>
         {failed && <p class="problem" role="alert">{t("whatif.failed", { reason: failed })}</p>}

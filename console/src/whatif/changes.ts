@@ -3,8 +3,8 @@ import { t } from "../messages";
 import { findChip, indexOf } from "../store/cluster";
 import type { Cluster, WhatIfChange } from "../types";
 
-export type Kind = "fault" | "drain" | "cordon" | "job" | "branch";
-export const KINDS: readonly Kind[] = ["fault", "drain", "cordon", "job", "branch"];
+export type Kind = "fault" | "die" | "drain" | "cordon" | "job" | "branch";
+export const KINDS: readonly Kind[] = ["fault", "die", "drain", "cordon", "job", "branch"];
 
 /** What the form holds; every field is text. */
 export interface Draft {
@@ -45,6 +45,7 @@ export function wordsOf(change: WhatIfChange): string {
     case "fault": return t("whatif.saysFault", { code: change.code, name: `${change.node}/${change.chip}` });
     case "recover": return t("whatif.saysRecover", { code: change.code, name: `${change.node}/${change.chip}` });
     case "drain": return t("whatif.saysDrain", { name: change.node });
+    case "die": return t("whatif.saysDie", { name: change.node });
     case "cordon": return t("whatif.saysCordon", { name: change.node });
     case "branch": return t("whatif.saysBranch", { name: change.name });
     case "job": return t("whatif.saysJob", { name: /^\s*name:\s*(\S+)/m.exec(change.yaml)?.[1]?.slice(0, 80) ?? "YAML" });
@@ -71,6 +72,6 @@ function isChange(row: unknown): row is WhatIfChange {
   if (typeof row !== "object" || row === null) return false;
   const { do: what, node, chip, code, yaml, name } = row as Record<string, unknown>;
   if (what === "fault" || what === "recover") return typeof node === "string" && typeof chip === "number" && typeof code === "string";
-  if (what === "drain" || what === "cordon") return typeof node === "string";
+  if (what === "drain" || what === "cordon" || what === "die") return typeof node === "string";
   return (what === "job" && typeof yaml === "string") || (what === "branch" && typeof name === "string");
 }

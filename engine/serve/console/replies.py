@@ -74,8 +74,10 @@ async def answer(
     return web.Response(body=body, headers=more, content_type=_JSON, charset="utf-8")
 
 
-def failure(status: int, text: str, hint: str = "", headers: Mapping[str, str] | None = None) -> web.Response:
-    """Return an error as a JSON response."""
-    body = msgspec.json.encode({"error": text, "hint": hint})
+def failure(
+    status: int, text: str, hint: str = "", headers: Mapping[str, str] | None = None, **said: object
+) -> web.Response:
+    """Return an error as a JSON response; ``said`` are further fields of it."""
+    body = msgspec.json.encode({"error": text, "hint": hint, **said})
     more = {"Cache-Control": "no-store", **(headers or {})}
     return web.Response(status=status, body=body, headers=more, content_type=_JSON, charset="utf-8")

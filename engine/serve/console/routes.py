@@ -17,6 +17,9 @@ from engine.serve.console.changes import ChangeStream, TooManyViewers
 from engine.serve.console.questions import ANSWER_SECONDS, WHAT_IF_SECONDS, Questions
 from engine.serve.console.replies import USER, PackedBodies, answer, failure
 from engine.serve.console.viewers import NotAdmitted, Viewers
+from engine.serve.login.routes import Login
+from engine.serve.login.rules import Role
+from engine.serve.login.sessions import WebSession
 
 _log = get("console")
 PREFIXES: Final = ("/api/v1/", "/plain")
@@ -40,7 +43,8 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 class Console:
-    """The handlers. ``source`` is what is shown: ``cluster``, ``recording`` or ``cluster file``.
+    """The handlers. ``source`` is what is shown: ``cluster``, ``recording`` or ``cluster file``; ``records``: whether
+    this server answers from a history that stays; ``login``: how people sign in.
 
     ``streaming`` holds the connections that stay open for changes, or whose answer is being sought: these must not be
     ended for being slow. ``clock`` is monotonic seconds.
@@ -54,10 +58,12 @@ class Console:
         source: str = "cluster",
         live: bool = True,
         questions: Questions | None = None,
+        records: bool = False,
+        login: Login | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.changes, self.viewers, self.source, self.live = changes, viewers, source, live
-        self.questions, self._clock = questions, clock
+        self.questions, self._records, self._login, self._clock = questions, records, login, clock
         self.streaming: set[Any] = set()
         self._files = files.read_files()
         self._packed = PackedBodies()
@@ -76,6 +82,8 @@ class Console:
         router.add_get("/api/v1/changes", self.stream)
         if self.questions is not None:
             self.questions.add_to(app)
+        if self._login is not None:
+            self._login.add_to(app)
 
     async def admitted(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -86,11 +94,31 @@ class Console:
                 request.headers, request.headers.get("Host", ""), request.remote or ""
             )
         except NotAdmitted as refused:
-            response = failure(refused.status, refused.text, refused.hint)
+            response = failure(refused.status, refused.text, refused.hint, login=self._login is not None)
             if refused.status == 401:
                 response.headers["WWW-Authenticate"] = 'Bearer realm="belay"'
             return response
-        return await handler(request)
+        return self._not_allowed(request) or await handler(request)
+
+    def _session(self, request: web.Request) -> WebSession | None:
+        """The session by which a caller looks; a token that is shown comes first."""
+        if self._login is None or "Authorization" in request.headers:
+            return None
+        return self._login.session(request.headers)
+
+    def _not_allowed(self, request: web.Request) -> web.Response | None:
+        """What is answered to a request that asks for more than looking, and may not.
+
+        Browsers add a session's cookie whatever page sends a request, so it counts from the server's own pages only.
+        """
+        session = self._session(request)
+        if session is None or self._login is None or request.method in ("GET", "HEAD"):
+            return None
+        if not self._login.is_own(request.headers):
+            return failure(403, "the request comes from another page")
+        if session.role is not Role.CHANGES:
+            return failure(403, "your role is viewer", "Ask for a group of BELAY_OIDC_CHANGERS (docs/console.md).")
+        return None
 
     async def index(self, request: web.Request) -> web.Response:
         """Answer with the console's page."""
@@ -109,12 +137,16 @@ class Console:
 
     async def viewer(self, request: web.Request) -> web.Response:
         """Who is looking, and what can be asked."""
+        session = self._session(request)
+        may_try = session is None or session.role is Role.CHANGES
+        abilities = self.abilities()
         body = {
             "version": versions.version(),
             "user": request[USER],
+            "role": session.role if session is not None else None,
             "source": self.source,
             "readOnly": True,
-            "can": self.abilities(),
+            "can": abilities | {"whatIf": abilities["whatIf"] and may_try},
             "limits": self.limits(),
         }
         return await answer(request, msgspec.json.encode(body), self._packed)
@@ -122,7 +154,11 @@ class Console:
     def abilities(self) -> dict[str, bool]:
         """Return which questions this server can answer, by name."""
         none = dict.fromkeys(("history", "explain", "whatIf", "branches"), False)
-        return {"changes": self.live, **(self.questions.abilities() if self.questions is not None else none)}
+        return {
+            "changes": self.live,
+            "records": self._records,
+            **(self.questions.abilities() if self.questions is not None else none),
+        }
 
     def limits(self) -> dict[str, float]:
         """The limits of what can be asked: the page waits a little longer than the server seeks."""

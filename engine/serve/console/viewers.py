@@ -1,4 +1,5 @@
-"""Who may look. On loopback: all who can reach it. Elsewhere: those who may read the status, or come by a proxy.
+"""Who may look. On loopback: all who can reach it. Elsewhere: those who signed in, may read the status, or come by a
+proxy.
 
 A bearer token is shown to the API server (TokenReview), and then asked whether its user may get ConfigMaps in Belay's
 namespace (SubjectAccessReview); verdicts are kept for up to a minute, tokens never. An OIDC proxy that is named by its
@@ -25,6 +26,7 @@ import msgspec
 from engine.errors import InputError, bounded
 from engine.kube import Kube, KubeError, Resource
 from engine.log import get
+from engine.serve.login.sessions import WebSession
 from engine.serve.webhook import Limiter
 from engine.wire import names
 
@@ -87,10 +89,15 @@ def rules(*, free: bool, hosts: str = "", proxy_header: str = "", proxies: str =
 
 
 class Viewers:
-    """Decides about callers. ``clock`` is monotonic seconds; without ``kube`` no token can be checked."""
+    """Decides about callers. ``clock`` is monotonic seconds; without ``kube`` no token can be checked; ``session``
+    reads whose session a request carries.
+    """
 
-    def __init__(self, rules: AccessRules, kube: Kube | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rules, self._kube, self._clock = rules, kube, clock
+    def __init__(
+        self, rules: AccessRules, kube: Kube | None, clock: Callable[[], float] = time.monotonic,
+        session: Callable[[Mapping[str, str]], WebSession | None] = lambda headers: None,
+    ) -> None:  # fmt: skip
+        self._rules, self._kube, self._clock, self._session = rules, kube, clock, session
         self._known: OrderedDict[bytes, tuple[float, float, str | NotAdmitted]] = OrderedDict()
         self._running: dict[bytes, asyncio.Task[str]] = {}
         self._limiter = Limiter(clock)
@@ -110,6 +117,8 @@ class Viewers:
             if user:
                 return bounded(user, 256)
         token = _bearer(headers.get("Authorization", ""))
+        if not token and (session := self._session(headers)) is not None:
+            return session.user
         if not token:
             raise NotAdmitted(
                 401, "who are you?",

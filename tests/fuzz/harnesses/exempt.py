@@ -16,6 +16,8 @@ REASONS: Final = {
     "engine/cli/history_source.py": "one bounded decode of an answer of the server that the user names",
     "engine/serve/records/store.py": "the history's own row about its writer; anything else counts as no writer",
     "engine/serve/console/offline.py": _OWN,
+    "engine/serve/login/issuer.py": "answers of the issuer that the operator names, bounded; every error is named",
+    "engine/serve/login/sessions.py": "what this server sealed; anything else does not open",
     "engine/serve/console/questions.py": "one decode of the body of a what-if, which console-what-if repeats",
     "engine/versions.py": "what the build wrote beside it; anything else counts as no build",
     "agents/dra/claims.py": "the driver's own record of prepared claims; a damaged one refuses every claim by name",

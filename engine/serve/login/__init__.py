@@ -1,0 +1,1 @@
+"""Sign-in for people: OpenID Connect, sessions in sealed cookies, and roles."""
