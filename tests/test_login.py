@@ -31,7 +31,7 @@ Body = Callable[["SignIn"], Awaitable[None]]
 
 
 class SignIn:
-    """A server that people sign in to, an issuer, and a browser that keeps no cookie by itself."""
+    """A server that people sign in to, an issuer, and a browser that keeps no cookie of its own accord."""
 
     def __init__(self, issuer: OidcIssuer, browser: TestClient[Any, Any], now: list[float]) -> None:
         self.issuer, self.browser, self.now = issuer, browser, now
@@ -189,7 +189,7 @@ def test_a_code_is_good_once_and_with_its_verifier() -> None:
     signing_in(body)
 
 
-def test_an_issuer_that_is_not_as_published_signs_nobody_in() -> None:
+def test_an_issuer_that_is_not_as_published_signs_no_one_in() -> None:
     async def body(world: SignIn) -> None:
         world.issuer.document = {"issuer": "https://evil.example"}
         begun = await world.get("/login")

@@ -8,22 +8,67 @@ from pathlib import Path
 import click
 
 from engine.cli.invocation import fails_clearly
+from engine.errors import InputError
+
+MOST_NODES = 1000
 
 
 @click.command(short_help="Run the sandbox until Ctrl-C.")
-@click.option("--nodes", type=click.IntRange(1, 1000), default=8, show_default=True, help="Simulated nodes.")
-@click.option("--product", metavar="P", default="atlas-800t-a2", show_default=True, help="A name in policies/products.")
+@click.option(
+    "--nodes",
+    metavar="N|NxP,...",
+    default="8",
+    show_default=True,
+    help="Simulated nodes, 1 to 1000: of --product and one for inference, or such as 4x800t-a2,2x300i-pro.",
+)
+@click.option("--product", metavar="P", help="A name in policies/products.  [default: atlas-800t-a2]")
 @click.option("--state", metavar="DIR", help="State repository to start from (default: the shipped sample).")
 @click.option("--data", metavar="DIR", help="Where everything is kept; state survives a restart with the same DIR.")
 @click.option("--time-scale", type=click.FloatRange(0.001, 1.0), envvar="BELAY_TIME_SCALE",
               show_envvar=True, help="Shortens waits.")  # fmt: skip
+@click.option("--env", is_flag=True, help="Only print what a shell needs to use the sandbox that runs.")
 @click.option("--training", is_flag=True, help="Pods whose command is `belay train` run it (needs PyTorch).")
 @fails_clearly
-def up(nodes: int, product: str, state: str | None, data: str | None, time_scale: float | None, training: bool) -> None:
-    """Run the sandbox: simulated cluster, engine and Git remote in one command, until Ctrl-C."""
+def up(
+    nodes: str, product: str | None, state: str | None, data: str | None, time_scale: float | None, env: bool,
+    training: bool,
+) -> None:  # fmt: skip
+    """Run the sandbox: simulated cluster, engine and Git remote in one command, until Ctrl-C.
+
+    In another terminal: eval "$(belay up --env)". Example: belay up --nodes 4x800t-a2,2x300i-pro --data sandbox
+    """
+    from engine.sandbox.folder import running_folder
+    from engine.sandbox.up import exports
     from engine.sandbox.up import main as run
 
-    sys.exit(run(nodes=nodes, product=product, state=state, data=data, time_scale=time_scale, training=training))
+    if env:
+        click.echo("\n".join(exports(running_folder(data).kubeconfig)))
+        return
+    count, servers = _servers(nodes)
+    if servers and product is not None:
+        raise InputError("--nodes names products already", where="--product", hint="Leave one of both out.")
+    sys.exit(run(
+        nodes=count, product=product or "atlas-800t-a2", servers=servers, state=state, data=data,
+        time_scale=time_scale, training=training,
+    ))  # fmt: skip
+
+
+def _servers(text: str) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """A number of nodes, or how many of which product.
+
+    Raises:
+        InputError: it is neither, or too many.
+    """
+    from engine.cli.acts.beginnings import named_products
+    from engine.sandbox.shapes import shipped_shapes
+
+    is_number = text.isascii() and text.isdecimal() and len(text) < 6
+    known = shipped_shapes().products if not is_number else {}
+    servers = () if is_number else tuple(named_products(text, known).items())
+    count = int(text) if is_number else sum(number for _, number in servers)
+    if not 1 <= count <= MOST_NODES:
+        raise InputError(f"{count} nodes are not 1 to {MOST_NODES}", where=f"--nodes {text[:60]}")
+    return count, servers
 
 
 @click.command(short_help="Run the whole loop step by step, then end.")
@@ -52,7 +97,6 @@ def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, 
         return
     if timeline is None:
         raise click.UsageError("Give --timeline FILE, or one of the commands fault and node.")
-    from engine.errors import InputError
     from engine.sandbox import play
     from engine.sandbox.timeline import read
 

@@ -12,13 +12,43 @@ from typing import IO
 
 from engine.errors import InputError
 
+_PREFIX = "belay-"
+
+
+def running_folder(path: str | None) -> DataFolder:
+    """The folder of a sandbox that runs: the one named, else the temporary one that began last.
+
+    Raises:
+        InputError: no sandbox runs there.
+    """
+    given = [Path(path)] if path is not None else list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/lock"))
+    roots = given if path is not None else [lock.parent for lock in given]
+    running = [root for root in roots if _is_used(root)]
+    if not running:
+        where = f"--data {path}" if path is not None else "--env"
+        hint = "Start one: belay up" + (f" --data {path}" if path is not None else ", or name its folder: --data DIR")
+        raise InputError("no sandbox runs", where=where, hint=hint)
+    return DataFolder(str(max(running, key=lambda root: (root / "lock").stat().st_mtime)))
+
+
+def _is_used(root: Path) -> bool:
+    """Whether a sandbox holds the folder's lock and has its API server's kubeconfig."""
+    try:
+        with (root / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return (root / "kubeconfig").is_file()
+    except OSError:  # another person's, or gone meanwhile
+        return False
+    return False
+
 
 class DataFolder:
     """A folder that one sandbox uses at a time; without a path a temporary one, removed at the end."""
 
     def __init__(self, path: str | None) -> None:
         self.temporary = path is None
-        self.root = Path(tempfile.mkdtemp(prefix="belay-") if path is None else path).resolve()
+        self.root = Path(tempfile.mkdtemp(prefix=_PREFIX) if path is None else path).resolve()
         self._lock: IO[str] | None = None
 
     def open(self) -> None:

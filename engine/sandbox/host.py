@@ -135,6 +135,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kubeconfig", required=True, help="the API server to fill with nodes")
     parser.add_argument("--nodes", type=int, default=8, help="how many nodes of the product")
     parser.add_argument("--product", default="atlas-800t-a2", help="a name in policies/products")
+    parser.add_argument("--server", nargs=2, action="append", default=[], metavar=("PRODUCT", "COUNT"),
+                        help="instead: so many of a product; may be given again")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="decides delays and orders")
     parser.add_argument("--time-scale", type=float, help="multiplies waiting times; default $BELAY_TIME_SCALE or 1")
     parser.add_argument("--agents", type=Path, required=True, help="folder of the agents' journals")
@@ -155,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = SandboxSettings(
             nodes=options.nodes,
             product=options.product,
+            servers=tuple((name, int(count)) for name, count in options.server),
             seed=options.seed,
             time_scale=time_scale(options.time_scale),
             controllers=not options.no_controllers,

@@ -23,6 +23,8 @@ class SandboxSettings(msgspec.Struct, frozen=True):
 
     ``idle_seconds`` (how long chips are idle before a reset), ``reset_seconds``, ``alarms_every`` and ``use_every``
     (readings of boards and of busy chips) are a minute or so on servers; people who watch a sandbox need not wait.
+
+    ``servers``: how many of which product, in this order, instead of ``nodes`` of ``product`` and one for inference.
     """
 
     nodes: int = 8
@@ -32,6 +34,7 @@ class SandboxSettings(msgspec.Struct, frozen=True):
     controllers: bool = True
     owner_gc: bool = False
     infer_node: bool = True
+    servers: tuple[tuple[str, int], ...] = ()
     start_seconds: float = 4.0
     watch_lag: float = 2.0
     lease_seconds: float = 10.0

@@ -40,6 +40,12 @@ class Shapes(msgspec.Struct, frozen=True):
         except ValueError as error:
             raise InputError(str(error), where="--product") from error
 
+    def most_chips(self, name: str) -> int:
+        """Most chips of a simulated server of a product."""
+        product = self.products.get(name)
+        is_card = product is not None and product.spec.resource == INFERENCE_RESOURCE
+        return INFERENCE_CHIPS if is_card else MOST_CHIPS
+
     @property
     def inference(self) -> str:
         """The product of the node ``infer-1``: a plain 310P card server."""

@@ -45,6 +45,7 @@ Print = Callable[[str], None]
 class SandboxOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the command line; ``time_scale`` None reads $BELAY_TIME_SCALE, ``server`` adds the web process.
 
+    ``servers``: how many of which product, instead of ``nodes`` of ``product`` and one for inference.
     ``training`` runs pods with the command `belay train` as real processes.
     ``cluster`` is the kubeconfig of an API server without controllers to use instead of one of our own (for tests);
     ``definitions`` false leaves it without CustomResourceDefinitions.
@@ -52,6 +53,7 @@ class SandboxOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: int = 8
     product: str = "atlas-800t-a2"
+    servers: tuple[tuple[str, int], ...] = ()
     state: str | None = None
     data: str | None = None
     time_scale: float | None = None
@@ -233,6 +235,8 @@ class Sandbox:
         options = self.options
         command = ["-m", "engine.sandbox.host", "--kubeconfig", str(self.kubeconfig), "--ready", str(ready)]
         command += ["--nodes", str(options.nodes), "--product", options.product, "--seed", str(options.seed)]
+        for product, count in options.servers:
+            command += ["--server", product, str(count)]
         command += ["--owner-gc"] if options.cluster else []
         command += [] if options.definitions else ["--no-definitions"]
         if options.training:
@@ -286,7 +290,8 @@ class Sandbox:
     @property
     def node_count(self) -> int:
         """Nodes that the sandbox simulates."""
-        return self.options.nodes + 1
+        servers = self.options.servers
+        return sum(count for _, count in servers) if servers else self.options.nodes + 1
 
     @property
     def _ready_file(self) -> Path:
@@ -331,11 +336,13 @@ def main(
     data: str | None,
     time_scale: float | None,
     training: bool = False,
+    servers: tuple[tuple[str, int], ...] = (),
 ) -> int:
     """Run until Ctrl-C, SIGTERM or the end of the terminal. Returns exit code 0, or 130 on a second signal."""
     options = SandboxOptions(
-        nodes=nodes, product=product, state=state, data=data, time_scale=time_scale, training=training
-    )
+        nodes=nodes, product=product, state=state, data=data, time_scale=time_scale, training=training,
+        servers=servers,
+    )  # fmt: skip
     with StopSignals() as ending:
         sandbox = Sandbox(options, ending.say, lambda: ending.asked)
         try:
@@ -367,8 +374,7 @@ def _print_summary(sandbox: Sandbox, say: Print) -> None:
     lines = [
         "",
         "In another terminal:",
-        f"  export PATH={shlex.quote(str(own_folder()))}:$PATH",
-        f"  export KUBECONFIG={shlex.quote(str(sandbox.kubeconfig))}",
+        *(f"  {line}" for line in exports(sandbox.kubeconfig)),
         f"  git clone {shlex.quote(str(sandbox.folder.repository))} state    # edit state/desired/, commit, push",
         "",
     ]
@@ -377,6 +383,14 @@ def _print_summary(sandbox: Sandbox, say: Print) -> None:
         lines.append(f"ClusterD's gRPC services: {sandbox.grpc_address}")
     lines += [f"logs: {sandbox.folder.logs}", "", "Ctrl-C ends everything."]
     say("\n".join(lines))
+
+
+def exports(kubeconfig: Path) -> list[str]:
+    """What a shell runs to use this `belay`, and the cluster of a kubeconfig."""
+    return [
+        f"export PATH={shlex.quote(str(own_folder()))}:$PATH",
+        f"export KUBECONFIG={shlex.quote(str(kubeconfig))}",
+    ]
 
 
 def own_folder() -> Path:

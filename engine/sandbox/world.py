@@ -36,7 +36,13 @@ NAMESPACES = (
 
 
 def members(settings: SandboxSettings, shapes: Shapes) -> list[SandboxNode]:
-    """``node-1`` … ``node-N`` of the product, and ``infer-1`` with 310P cards if enabled."""
+    """``node-1`` … ``node-N`` of the product, and ``infer-1`` with 310P cards if enabled; or the servers as named."""
+    if settings.servers:
+        products = [product for product, count in settings.servers for _ in range(count)]
+        return [
+            SandboxNode(f"node-{number + 1}", number, shapes.of(product, shapes.most_chips(product)))
+            for number, product in enumerate(products)
+        ]
     out = [
         SandboxNode(f"node-{number + 1}", number, shapes.of(settings.product, MOST_CHIPS))
         for number in range(settings.nodes)

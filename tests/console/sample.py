@@ -204,7 +204,7 @@ def _recovery(
     took = moment - begin
     resumed = {"time": stages[-1]["time"], "after": took, "event": "resume", "state": "training", "code": 0}
     about = {"job": job, "attempt": max(1, 3 - left), "cause": cause, "code": code, "codes": [code], "level": "job"}
-    cost = {"seconds": None if way == "open" else took, "lostChipSeconds": round(took * 32)}
+    cost = {"seconds": None if way == "open" else took, "lostChipSeconds": round(took * 32), "chips": 32}
     budget = {"spent": 3 - left, "left": left, "window": 3_600}
     return {**about, "stages": stages, "steps": [resumed] if way == "whole" else [], **cost, "budget": budget}
 

@@ -49,7 +49,7 @@ def test_a_view_shows_its_part_and_admits_everyone(pages: Pages, shared_site: Si
 def test_the_overview_answers_and_its_numbers_lead_to_their_rows(pages: Pages, shared_site: Site) -> None:
     page = pages.open(shared_site, "/")
     assert page.locator(".verdict").count() == 5
-    for text in ("5 jobs wait", "1 recovery under way", "chips out of service", "lost in 24 h"):
+    for text in ("5 jobs wait", "1 recovery under way", "32 chips stand still", "chips out of service", "lost in 24 h"):
         page.locator(".verdicts").get_by_text(text).first.wait_for()
     for link, place in (
         ("5 jobs wait", "/queue"),
