@@ -143,6 +143,9 @@ console: ## the web page: console/ bundled into engine/serve/console/static (nee
 console-shots: venv test-packages ## pictures of every view of the console, into docs/console
 	@$(BIN)/python -m tests.console
 
+sessions: venv ## ten tasks in a terminal, into docs/sessions.md
+	@$(BIN)/python -m tests.sessions
+
 reference: venv ## write the man pages, the page of metrics and the reference of the documentation again
 	@$(BIN)/python -m tests.man_pages
 	@$(BIN)/python -m tests.metric_pages
