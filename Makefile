@@ -150,6 +150,7 @@ reference: venv ## write the man pages, the page of metrics and the reference of
 	@$(BIN)/python -m tests.man_pages
 	@$(BIN)/python -m tests.metric_pages
 	@$(BIN)/python -m tests.reference_pages
+	@$(BIN)/python -m tests.workload_pages
 	@$(BIN)/python -m tests.track_record
 	@$(BIN)/python -m tests.permits
 

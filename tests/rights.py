@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from engine.act.permitted import _WRITTEN
 from engine.kube import Resource, resource_for
 from engine.observe.resources import WATCHED
+from engine.observe.workload_watches import shipped_rows
 from engine.serve.grpc.observed_cluster import WATCHED as SERVER_WATCHED
 
 
@@ -136,6 +137,9 @@ def needed() -> dict[str, set[Right]]:
     found["belay-engine"] |= _watched(one.resource for one in WATCHED) | _written()
     found["belay-server"] |= _watched(one.resource for one in SERVER_WATCHED)
     found["belay-server"] |= {right for right in _watched(one.resource for one in WATCHED) if right.verb == "list"}
+    kinds = {Right(verb, row.group, row.plural) for row in shipped_rows() if row.group for verb in ("list", "watch")}
+    found["belay-engine"] |= kinds
+    found["belay-server"] |= kinds  # one role for both: the server only lists them
     found["belay-engine"] -= NEVER.keys()
     return found
 
@@ -165,7 +169,7 @@ def granted(documents: Iterable[Mapping[str, Any]]) -> dict[str, set[Right]]:
     """The rights that manifests give to each account."""
     documents = list(documents)
     rules = {
-        (d["kind"], d["metadata"]["name"], d["metadata"].get("namespace", "")): d["rules"]
+        (d["kind"], d["metadata"]["name"], d["metadata"].get("namespace", "")): _rules(d, documents)
         for d in documents if d["kind"] in ("Role", "ClusterRole")
     }  # fmt: skip
     found: dict[str, set[Right]] = defaultdict(set)
@@ -181,6 +185,17 @@ def granted(documents: Iterable[Mapping[str, Any]]) -> dict[str, set[Right]]:
                     for name in rule.get("resourceNames", [""])
                 }  # fmt: skip
     return dict(found)
+
+
+def _rules(role: Mapping[str, Any], documents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rules of a role, with those that Kubernetes adds to it by their label."""
+    found = list(role["rules"])
+    for selector in (role.get("aggregationRule") or {}).get("clusterRoleSelectors", ()):
+        wanted = selector["matchLabels"].items()
+        for other in documents:
+            if other["kind"] == "ClusterRole" and wanted <= (other["metadata"].get("labels") or {}).items():
+                found += other["rules"]
+    return found
 
 
 def audited(log: Path) -> dict[str, dict[Right, int]]:

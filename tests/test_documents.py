@@ -139,6 +139,10 @@ MINIMAL: dict[str, dict[str, Any]] = {
         "plane": "node", "severity": ["NotHandleFault"], "levels": {"NotHandleFault": ["0100000D"]},
         "unlisted": {"rule": "drop"},
     },
+    "WorkloadKind": {
+        "group": "example.org", "versions": ["v1"], "kind": "Trial", "plural": "trials",
+        "roles": [{"path": "spec.roles.*", "replicas": [{"path": "replicas", "default": 0}], "template": "template"}],
+    },
     "VNPUTemplates": {
         "family": "F", "resourcePrefix": "huawei.com/F-", "static": True, "dynamic": False,
         "chips": [{"aicore": 8, "aicpu": 7, "memoryMiB": 100}],

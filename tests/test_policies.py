@@ -12,6 +12,8 @@ from engine.documents import ENDED_JOBS, FREED_CHIPS, Desired
 from engine.documents.descriptions import DESCRIPTIONS
 from engine.load import load, load_directory, schema_text, schemas, shipped_policies
 from engine.load.custom_resources import definition_text, definitions
+from engine.load.workload_rights import SHIPPED_ROLE, role_text
+from engine.observe.workload_watches import shipped_rows
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,6 +39,11 @@ def test_definitions_are_current() -> None:
     assert {file.name for file in folder.glob("belay.dev_*")} == set(definitions())
     for name, definition in definitions().items():
         assert (folder / name).read_text() == definition_text(definition), name
+
+
+def test_the_right_to_read_workloads_is_current() -> None:
+    """On failure write `role_text(shipped_rows(), SHIPPED_ROLE)` to deploy/base/workloads.yaml and commit it."""
+    assert (ROOT / "deploy" / "base" / "workloads.yaml").read_text() == role_text(shipped_rows(), SHIPPED_ROLE)
 
 
 def test_every_field_says_what_it_means() -> None:

@@ -96,9 +96,21 @@ def version(output: str) -> None:
 @click.argument("kind", required=False)
 @click.option("--write", metavar="DIR", help="Write every schema into a folder.")
 @click.option("--crds", metavar="DIR", help="Write the CustomResourceDefinitions of the kinds into a folder.")
+@click.option(
+    "--rights", metavar="DIR", help="Print the ClusterRole that lets Belay read the WorkloadKinds of a folder."
+)
 @fails_clearly
-def schema(kind: str | None, write: str | None, crds: str | None) -> None:
+def schema(kind: str | None, write: str | None, crds: str | None, rights: str | None) -> None:
     """Print the JSON Schema of a kind (for editors), or list the kinds."""
+    if rights:
+        from engine.load import load
+        from engine.load.files import load_directory
+        from engine.load.workload_rights import OWN_ROLE, role_text
+
+        declared = load(load_directory(rights), shipped={}).desired.workload_table
+        click.echo(role_text(declared.rows.values(), OWN_ROLE), nl=False)
+        return
+
     from engine.errors import InputError
     from engine.load.custom_resources import definition_text, definitions
     from engine.load.schemas import schema_text, schemas

@@ -115,7 +115,7 @@ def _recorded(source: MomentSource) -> AskedMoment:
     recording = read(Path(source.path))
     overlays: list[Mapping[str, bytes]] = [policies_of(folder) for folder in source.policies]
     loaded = declared(recording, overlays)
-    observed = observe(recording.objects, recording.shard)
+    observed = loaded.desired.reading(observe(recording.objects, recording.shard))
     result = plan(loaded.desired, observed, recording.now, shard=recording.shard)
     return AskedMoment(
         recording.objects, result, observed, loaded.desired, loaded.diagnostics, recording.shard, True,

@@ -92,7 +92,7 @@ class _Player:
 
     def _shown(self, plan: Plan, world: World) -> StateDocument:
         return document_of(
-            plan, world.observer.observed(), world.desired, builder=self._builder, shard=self._moment.shard,
+            plan, world.observed(), world.desired, builder=self._builder, shard=self._moment.shard,
             cache=world.cache,
         )  # fmt: skip
 

@@ -175,7 +175,7 @@ class ForecastWatcher:
 
     def refresh(self, world: World) -> None:
         """Records which running pods have gone or begun to end since the last call."""
-        observed = world.observer.observed()
+        observed = world.observed()
         _, gang_of = group(observed, world.cache)
         running = {
             pod.uid: (pod, gang_of.get(key) or self._running.get(pod.uid, (pod, ""))[1])
@@ -191,7 +191,7 @@ class ForecastWatcher:
 
     def jobs(self, world: World, last: Plan) -> list[JobOutcome]:
         """Every job that was placed or hit, or waits at the end, by namespace, kind and name."""
-        observed = world.observer.observed()
+        observed = world.observed()
         gangs, _ = group(observed, world.cache)
         waits = pending_by_gang(last.pending, gangs)
         found = []

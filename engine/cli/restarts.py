@@ -75,7 +75,7 @@ def changed_templates(first: Plan, world: World) -> set[ObjectKey]:
 
 def kept_templates(changed: set[ObjectKey], pods_before: frozenset[str], world: World) -> tuple[KeptTemplate, ...]:
     """The jobs among ``changed`` that still run pods of ``pods_before`` (uids), each restarted on a copy of the end."""
-    observed = world.observer.observed()
+    observed = world.observed()
     gangs, _ = group(observed, world.cache)
     keeping = [
         gang
@@ -96,7 +96,7 @@ def _trial(gang: Gang, world: World, affordable: bool) -> KeptTemplate:
         trial.delete(ObjectKey("v1", "Pod", namespace, name))
     outcome = simulate(trial, [], most=TRIAL_PASSES, rest=2)
 
-    observed = trial.observer.observed()
+    observed = trial.observed()
     gangs, _ = group(observed, trial.cache)
     again = gangs.get(gang.key)
     waiting = pending_by_gang(outcome.last.pending, gangs).get(gang.key)

@@ -190,7 +190,8 @@ class Controller:
         """
         reported = await self._revision.report_source()
         await self._snapshot.begin(self._stop)
-        parts = [reflector.run() for reflector in self._snapshot.reflectors]
+        parts = [reflector.run() for reflector in self._snapshot.fixed_reflectors]
+        parts.append(self._snapshot.workloads.run())
         parts += [self._renew_lease(), self._snapshot.run(), self._dispatch(), self._stop_requested()]
         parts.append(self._monitor.run())
         if self._shard == MAIN_SHARD:

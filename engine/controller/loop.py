@@ -70,6 +70,7 @@ async def _pass(shard: Shard) -> str:
         shard.hindrance = Hindrance.NO_REVISION, "the controller has fetched no revision yet"
         shard.requeue(RETRY_SECONDS)
         return "waiting: no revision is known yet"
+    observed = loaded.desired.reading(observed)
     plan = await shard.plan(loaded.desired, observed)
     writes = plan.actions or plan.history != observed.history or shard.stale_claims(observed)
     record = shard.open_pass(plan) if writes else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from engine import freed_memory, log
 from engine.controller.revision_feed import RevisionFeed
-from engine.kube import Kube, Reflector
+from engine.controller.workload_followers import WorkloadFollowers
+from engine.kube import Kube, Reflector, WatchChange
 from engine.observe.resources import Watched
 from engine.observe.watch_events import WatchEvents
 from engine.store import PassStore, SnapshotWriter, StoreUnavailable, fits
@@ -51,19 +52,36 @@ class SnapshotFeed:
         self._mark = mark
         self._leads = leads
         self._events = WatchEvents()
-        self.reflectors = [
-            Reflector(
-                kube,
-                one.resource,
-                one.namespace,
-                one.labels,
-                one.fields,
-                on_change=self._events.receive,
-                on_progress=self._events.progress,
-            )
-            for one in watched
-        ]
+        self._kube = kube
+        self.workloads = WorkloadFollowers(self._reflector, self._events.forget)
+        self._fixed = [self._reflector(one) for one in watched]
         self._generation = ""
+
+    @property
+    def reflectors(self) -> list[Reflector]:
+        """Those that run from the start, and those of the kinds of workloads that are served."""
+        return [*self._fixed, *self.workloads.reflectors]
+
+    @property
+    def fixed_reflectors(self) -> Sequence[Reflector]:
+        """Those that run from the start; the others are run by ``workloads``."""
+        return self._fixed
+
+    def _reflector(self, one: Watched) -> Reflector:
+        return Reflector(
+            self._kube,
+            one.resource,
+            one.namespace,
+            one.labels,
+            one.fields,
+            on_change=self._receive,
+            on_progress=self._events.progress,
+            may_be_closed=one.may_be_closed,
+        )
+
+    def _receive(self, reflector: Reflector, change: WatchChange) -> None:
+        self._events.receive(reflector, change)
+        self.workloads.receive(change, reflector.res.kind)
 
     async def run(self) -> None:
         """Carry changes from the watches to Redis; list everything again whenever Redis lost the snapshot.

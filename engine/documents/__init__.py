@@ -77,6 +77,7 @@ from engine.documents.vnpu import (
     VNPUTemplates,
     VNPUTemplatesSpec,
 )
+from engine.documents.workload_kinds import WorkloadKind
 
 KINDS: dict[str, type[BelayDocument]] = {
     model.KIND: model
@@ -93,6 +94,7 @@ KINDS: dict[str, type[BelayDocument]] = {
         Source,
         VNPULayout,
         VNPUTemplates,
+        WorkloadKind,
     )
 }
 """Every kind of group ``belay.dev/v1alpha1`` with its model."""
@@ -110,5 +112,6 @@ __all__ = [
     "SchedulingSettings",
     "SchedulingSettingsSpec", "Selector", "Source", "SourceSpec", "Template", "TimelineEvent", "UnlistedRule",
     "VNPULayout", "VNPULayoutSpec", "VNPURules", "VNPUSupport", "VNPUTemplates", "VNPUTemplatesSpec", "Verify",
+    "WorkloadKind",
     "format_duration", "parse_chips", "parse_duration", "parse_limit",
 ]  # fmt: skip

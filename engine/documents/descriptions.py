@@ -324,6 +324,42 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "dynamic": "Whether chips can be cut as pods need it.",
         "soft": "Whether chips can be shared without cutting.",
     },
+    "WorkloadKind": _DOCUMENT | {"spec": "How objects of the kind are read."},
+    "WorkloadKindSpec": {
+        "group": "API group of the kind; empty for the core group.",
+        "versions": "Versions that the fields hold for, the preferred one first; the first that is served is watched.",
+        "kind": "The kind, as objects name it.",
+        "plural": "Its plural, as the API server serves it.",
+        "together": "whole: all pods that ask for chips start together. groups: those of one group. none: each pod, or "
+        "each workload that an object makes, starts for itself.",
+        "roles": "Where the numbers of pods and their templates stand; pods whose template asks for chips are counted.",
+        "minimum": "Fields with the number of pods that start together; the first one that is set counts, else all.",
+        "stepwise": "Where it holds, pods are made one after the other, and none waits for the others.",
+        "groupLabels": "Labels or annotations by which pods name their group; the first one that is set counts.",
+        "size": "Fields of the object whose product is the number of pods in a group.",
+        "sizeKeys": "Labels or annotations of pods that say how many pods their group has.",
+        "podKeys": "Labels or annotations by which pods name the object, whatever controls them.",
+        "rankKeys": "Labels or annotations with a pod's number.",
+        "queue": "Field with the name of the queue.",
+        "priorityClass": "Field with the name of the priority class.",
+        "annotations": "Annotations that the pods' gang has, such as sp-block, by the fields that hold their values.",
+    },
+    "RoleFields": {
+        "path": "The roles: * stands for every element of a list or a map; without it the object itself.",
+        "replicas": "Fields of a role whose product is its number of pods.",
+        "template": "Its pod template; one that cannot be read counts as asking for chips. Without this field, the "
+        "number counts pods without chips, too.",
+        "minimum": "Fields of a role whose product is how many of its pods start together; without it all.",
+        "minimumWhen": "When that minimum is in force; without it always.",
+    },
+    "NumberField": {
+        "path": "Fields joined by dots; a name with dots stands in brackets.",
+        "default": "The number where the field is absent.",
+    },
+    "FieldCondition": {
+        "path": "Fields joined by dots.",
+        "values": "The values, as text.",
+    },
     "VNPUTemplates": _DOCUMENT | {"spec": "Sizes into which chips of one family can be cut."},
     "VNPUTemplatesSpec": {
         "family": "Name of the family.",

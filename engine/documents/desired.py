@@ -16,8 +16,11 @@ from engine.documents.kinds import Isolation, KVLink, NodePool, SafetyBudget, VN
 from engine.documents.products import Product
 from engine.documents.scheduling import SchedulingSettings, SchedulingSettingsSpec
 from engine.documents.vnpu import VNPUTemplates
+from engine.documents.workload_kinds import WorkloadKind
+from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey, Origin
 from engine.model.last_changes import LastChange, Place
+from engine.model.workload_kinds import WorkloadTable, table_of
 
 Document_co = TypeVar("Document_co", covariant=True)
 
@@ -78,6 +81,7 @@ class Desired:
     fault_tables: Mapping[str, Declared[FaultTable]] = field(default_factory=dict)
     templates: Mapping[str, Declared[VNPUTemplates]] = field(default_factory=dict)
     diagnosis: Mapping[str, Declared[DiagnosisRules]] = field(default_factory=dict)
+    workloads: Mapping[str, Declared[WorkloadKind]] = field(default_factory=dict)
     budget_broken: bool = False
     has_git: bool = True
     held: tuple[str, ...] = ()
@@ -115,6 +119,7 @@ class Desired:
         groups: tuple[Iterable[Declared[Any]], ...] = (
             self.pools, self.layouts, self.fault_policies, self.isolations, self.budgets, self.scheduling, self.links,
             self.products.values(), self.fault_tables.values(), self.templates.values(), self.diagnosis.values(),
+            self.workloads.values(),
         )  # fmt: skip
         declared = [item.origin for group in groups for item in group]
         return (*(manifest.origin for manifest in self.manifests), *declared)
@@ -246,6 +251,20 @@ class Desired:
             for rule in declared.document.spec.rules:
                 found.setdefault(rule.code, rule)
         return found
+
+    @cached_property
+    def workload_table(self) -> WorkloadTable:
+        """The rows of kinds of workloads: of two for one kind the repository's own counts, then the first by name."""
+        ranked = sorted(
+            self.workloads.values(), key=lambda item: (item.origin.file.startswith(SHIPPED), item.document.name)
+        )
+        return table_of(declared.document.row() for declared in ranked)
+
+    def reading(self, observed: Observed) -> Observed:
+        """A snapshot in which owners of pods are read by the declared table."""
+        if observed.workloads is self.workload_table:
+            return observed
+        return msgspec.structs.replace(observed, workloads=self.workload_table)
 
     @cached_property
     def own_diagnosis_rules(self) -> tuple[DiagnosisRule, ...]:

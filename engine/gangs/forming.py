@@ -1,8 +1,8 @@
 """Forms gangs from live pods by their owner: which pods start together, how many, with which labels and annotations.
 
-The owner is the AscendJob, Volcano Job, Deployment (through its ReplicaSet), StatefulSet or Job that controls the
-pod; pods that have only a PodGroup form one gang named after it; any other pod is a gang of its own. The sizes follow
-component/ascend-for-volcano/plugin/job.go and docs/zh/scheduling/06_api/15_yaml_configuration.md.
+The owner is the object that people made (`owners`); pods that have only a PodGroup form one gang named after it; any
+other pod is a gang of its own. How many pods of a kind of the table start together is in `together`; the other sizes
+follow component/ascend-for-volcano/plugin/job.go and docs/zh/scheduling/06_api/15_yaml_configuration.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from engine.gangs.owners import (
+    GENERATED_GROUP,
+    POD_GROUP_APIS,
     VOLCANO_API,
     JobOwner,
     OwnerIndex,
@@ -27,12 +29,14 @@ from engine.gangs.owners import (
     tasks_of,
 )
 from engine.gangs.templates import by_template, replica_sets_of, wanted_of_template
+from engine.gangs.together import GangStart, in_order, start_of, stated_fields
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.times import parse_rfc3339
 from engine.model.unstructured import nested_map
+from engine.model.workload_kinds import api_group
 
 QUEUE_NAME_KEY: Final = "scheduling.volcano.sh/queue-name"
 MIN_AVAILABLE_KEY: Final = "huawei.com/schedule_minAvailable"
@@ -51,20 +55,36 @@ _DIGITS: Final = re.compile(r"(\d+)")
 GANGS: Final = CacheKey("gangs", Memo[Gang], limit=32768)
 
 
+#: Kinds that two API groups have, with the groups whose objects bear the plain name.
+_TWO_GROUPS: Final[Mapping[str, frozenset[str]]] = {
+    "Job": frozenset({"", api_group(VOLCANO_API)}),
+    "PodGroup": frozenset({"", *map(api_group, POD_GROUP_APIS)}),
+}
+
+
 def gang_key(api_version: str, kind: str, namespace: str, name: str) -> str:
-    """``namespace/Kind/name``; a ``batch/v1`` Job is ``Job.batch``, so that it never shares a Volcano Job's memory."""
-    return f"{namespace}/{'Job.batch' if api_version == 'batch/v1' else kind}/{name}"
+    """``namespace/Kind/name``; a kind whose name another group had first bears its group, as kubectl writes it: a
+    ``batch/v1`` Job is ``Job.batch``, so that it never shares a Volcano Job's memory.
+    """
+    group = api_group(api_version)
+    plain = group in _TWO_GROUPS.get(kind, (group,))
+    return f"{namespace}/{kind if plain else f'{kind}.{group}'}/{name}"
 
 
 def pending_by_gang(pending: Iterable[Pending], gangs: Mapping[str, Gang]) -> dict[str, Pending]:
     """Pending entries by the key of their gang; an entry's kind is Job for ``batch/v1`` and for Volcano Jobs alike."""
+    twins: dict[tuple[str, str, str], list[str]] = {}
+    for key, gang in gangs.items():
+        if gang.kind in _TWO_GROUPS:
+            twins.setdefault((gang.kind, gang.namespace, gang.name), []).append(key)
+
     found: dict[str, Pending] = {}
     for entry in pending:
-        key, batch = (gang_key(api, entry.kind, entry.namespace, entry.name) for api in ("", "batch/v1"))
-        if entry.kind == "Job" and batch in gangs:
-            first = f"{entry.namespace}/{entry.pods[0]}" if entry.pods else ""
-            key = batch if key not in gangs or first in gangs[batch].pods else key
-        found[key] = entry
+        plain = gang_key("", entry.kind, entry.namespace, entry.name)
+        known = twins.get((entry.kind, entry.namespace, entry.name), [plain])
+        first = f"{entry.namespace}/{entry.pods[0]}" if entry.pods else ""
+        own = [key for key in known if first in gangs[key].pods] if len(known) > 1 else known
+        found[(own or sorted(known, key=lambda key: key != plain))[0]] = entry
     return found
 
 
@@ -154,17 +174,22 @@ def _whole_gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, 
 
 def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classes: Mapping[str, int]) -> Gang:
     live = [pod for pod in pods if not pod.finished]
-    ordered = in_rank_order(live)
+    ordered = in_order(owner, in_rank_order(live))
     sample = ordered or in_rank_order(pods)
     group_name = next(filter(None, map(finder.group_name, sample)), "") or finder.group_of_owner(owner)
     group = finder.pod_group(owner.namespace, group_name)
     spec, group_spec = spec_of(owner.raw), spec_of(group)
     by_task = _first_of_each_task(sample)
-    annotations = {**_own_annotations(sample[0]), **annotations_of(owner.raw), **annotations_of(group)}
+    stated = stated_fields(owner)
+    notes = {**annotations_of(owner.raw), **stated.annotations}
+    annotations = {**_own_annotations(sample[0]), **notes, **annotations_of(group)}
     labels = {**_joined_labels(by_task), **labels_of(owner.raw), **labels_of(group)}
-    replicas = _replicas(owner, spec, group_spec, live)
-    least = _min_available(owner, spec, group_spec, annotations, replicas, any(pod.count for pod in pods))
-    priority_class = _priority_class(owner, spec, group_spec, sample[0])
+    start = start_of(owner, pods) if owner.by_table else None
+    replicas = start.replicas if start is not None else _replicas(owner, spec, group_spec, live)
+    least, decides = _min_available(
+        owner, spec, group_spec, annotations, replicas, any(pod.count for pod in pods), start, group_name
+    )
+    priority_class = stated.priority_class or _priority_class(owner, spec, group_spec, sample[0])
     return Gang(
         key=key,
         api_version=owner.api_version,
@@ -174,7 +199,7 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
         uid=owner.uid,
         labels=labels,
         annotations=annotations,
-        queue=_queue(owner, spec, group_spec, annotations),
+        queue=_queue(owner, spec, group_spec, annotations, stated.queue),
         priority=classes.get(priority_class, max(pod.priority for pod in sample)),
         priority_class=priority_class,
         created=_created(owner, group, sample),
@@ -183,6 +208,8 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
         task_min=_task_min(owner, spec, group_spec, least),
         pods=tuple(pod.key for pod in ordered),
         pod_group=group_name if group else "",
+        declared=start.declared if start is not None and decides else 0,
+        settles=start is not None and decides and start.settles,
     )
 
 
@@ -243,27 +270,35 @@ def _min_available(
     annotations: Mapping[str, str],
     replicas: int,
     npu: bool,
-) -> int:
-    """Number of pods that start together.
+    start: GangStart | None,
+    group_name: str,
+) -> tuple[int, bool]:
+    """Number of pods that start together, and whether ``start`` decided it.
 
     A PodGroup's ``minMember`` or the owner's own minimum decides; where that is 1 (PodGroups that Volcano generates)
     or absent, the annotation ``huawei.com/schedule_minAvailable`` does. Without it, NPU workloads of a replicated kind
-    need all replicas.
+    need all replicas, and those of other kinds what ``start`` says.
     """
     declared = non_negative(group.get("minMember"), 0) or _declared_min(owner, spec)
     if declared > 1:
-        return declared
+        return declared, False
     stated = parse_min_available(annotations)
     if stated is not None:
-        return max(1, stated)
+        return max(1, stated), False
+
+    generated = group_name.startswith(GENERATED_GROUP)
+    if start is not None:
+        by_start = npu and (generated or not declared)
+        return (max(1, start.least), True) if by_start else (max(1, declared), False)
+
     generated = owner.kind in REPLICATED_KINDS and owner.api_version != VOLCANO_API
     if not npu or (declared and not generated):
-        return max(1, declared)
+        return max(1, declared), False
     if owner.kind in ("Pod", "PodGroup"):
-        return 1
+        return 1, False
     if owner.kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel":
-        return 1  # its pods are created one after the other
-    return max(1, replicas)
+        return 1, False  # its pods are created one after the other
+    return max(1, replicas), False
 
 
 def parse_min_available(annotations: Mapping[str, str]) -> int | None:
@@ -301,8 +336,10 @@ def _task_min(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any]
     return found if least >= sum(found.values()) else {}
 
 
-def _queue(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
-    own = None
+def _queue(
+    owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any], annotations: Mapping[str, str], stated: str
+) -> str:
+    own: object = stated
     if owner.kind == "AscendJob":
         own = _policy(spec).get("queue")
     elif owner.api_version == VOLCANO_API:

@@ -16,6 +16,7 @@ from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.model.plan_cache import CacheKey, Memo, PlanCache, Slot, differing
+from engine.model.workload_kinds import WorkloadTable
 
 #: If more than one in so many pods changed, all pods are grouped again.
 _FEW: Final = 8
@@ -26,11 +27,12 @@ class Grouping(NamedTuple):
     """The gangs of a snapshot.
 
     ``gang_of`` maps pod keys to gang keys, finished pods included, though they are not in ``Gang.pods``; ``members``
-    are all pods of each gang in order of key; ``shared`` says that workloads share a PodGroup.
+    are all pods of each gang in order of key; ``shared`` says that workloads share a PodGroup, or that pods own pods.
     """
 
     pods: Mapping[str, Pod]
     objects: Mapping[ObjectKey, object]
+    workloads: WorkloadTable
     gangs: dict[str, Gang]
     gang_of: dict[str, str]
     members: dict[str, tuple[Pod, ...]]
@@ -52,7 +54,11 @@ def grouping(observed: Observed, cache: PlanCache) -> Grouping:
     slot, known = cache[_LAST], cache[GANGS]
     last = slot.value
     found: Grouping | None = None
-    if last is not None and (observed.objects is last.objects or observed.objects == last.objects):
+    if (
+        last is not None
+        and observed.workloads == last.workloads
+        and (observed.objects is last.objects or observed.objects == last.objects)
+    ):
         found = _carried_over(last, observed, known)
     if found is None:
         found = _group_all(observed, known)
@@ -88,7 +94,7 @@ def _carried_over(last: Grouping, observed: Observed, known: Memo[Gang]) -> Grou
         if owner is not None:
             members[key] = tuple(own)
             gangs[key] = form_gang(key, owner, own, finder, classes, known)
-    return Grouping(pods, observed.objects, dict(sorted(gangs.items())), gang_of, members, False)
+    return Grouping(pods, observed.objects, observed.workloads, dict(sorted(gangs.items())), gang_of, members, False)
 
 
 def _group_all(observed: Observed, known: Memo[Gang]) -> Grouping:
@@ -111,7 +117,8 @@ def _group_all(observed: Observed, known: Memo[Gang]) -> Grouping:
         gang_of[pod.key] = key
     gangs = {key: form_gang(key, owners[key], members[key], finder, classes, known) for key in sorted(members)}
     own = {key: tuple(found) for key, found in members.items()}
-    return Grouping(observed.pods, observed.objects, gangs, gang_of, own, bool(shared))
+    of_pods = any(pod.owner_kind == "Pod" for pod in observed.pods.values())
+    return Grouping(observed.pods, observed.objects, observed.workloads, gangs, gang_of, own, bool(shared) or of_pods)
 
 
 def _key(owner: JobOwner) -> str:

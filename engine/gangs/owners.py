@@ -1,4 +1,6 @@
-"""The owner of a pod's job: its controller, the Deployment behind a ReplicaSet, or the owner of its PodGroup.
+"""The owner of a pod's job: the object that people made, at the end of the chain of controllers, or a group of pods.
+
+Rows of the table of workload kinds say how far the chain leads, and which pods of a workload start together.
 
 Also readers of raw Kubernetes objects; malformed fields read as absent.
 """
@@ -9,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
 
+from engine.gangs.declared import group_of, label_or_annotation, says_size
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.unstructured import nested_list, nested_map, string_map
+from engine.model.workload_kinds import StartTogether, WorkloadRow, WorkloadTable
 
 ASCEND_API: Final = "mindxdl.gitee.com/v1"
 VOLCANO_API: Final = "batch.volcano.sh/v1alpha1"
@@ -25,8 +29,18 @@ GROUP_NAME_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh
 JOB_KINDS: Final = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet", "PodGroup", "ReplicaSet"})
 
 
+#: Of pods without a controller that name a group: they have no object, so the plural names them.
+PLAIN_PODS: Final = "Pods"
+#: Controllers above each other that are followed; real chains have three.
+_DEEPEST: Final = 8
+
+
 class JobOwner(NamedTuple):
-    """The object that declares a gang; ``raw`` is empty when the snapshot lacks it."""
+    """The object that declares a gang; ``raw`` is empty when the snapshot lacks it.
+
+    ``row`` is the row of its kind, None for kinds without one. ``sized_by`` is the row and the object that say how many
+    pods it has: its own, or those of an object below it. ``group`` is the group of pods within it that starts together.
+    """
 
     api_version: str
     kind: str
@@ -34,6 +48,14 @@ class JobOwner(NamedTuple):
     name: str
     uid: str
     raw: Mapping[str, Any]
+    row: WorkloadRow | None = None
+    sized_by: tuple[WorkloadRow, Mapping[str, Any]] | None = None
+    group: str = ""
+
+    @property
+    def by_table(self) -> bool:
+        """Whether rows of the table, or the rule for kinds without one, say how many of its pods start together."""
+        return self.row is not None or self.kind not in JOB_KINDS | {"Pod"}
 
 
 class OwnerIndex:
@@ -41,6 +63,8 @@ class OwnerIndex:
 
     def __init__(self, observed: Observed) -> None:
         self._objects = observed.objects
+        self._pods = observed.pods
+        self._table: WorkloadTable = observed.workloads
         self._cache: dict[tuple[str, str, str, str, str], JobOwner] = {}
         self._groups_of: dict[tuple[str, str, str], str] = {}
         self._generated: set[tuple[str, str]] = set()
@@ -63,22 +87,103 @@ class OwnerIndex:
 
     def of(self, pod: Pod) -> JobOwner | None:
         """The owner of the pod's job; None for pods of DaemonSets and static pods that request no NPU."""
-        group = self.group_name(pod)
+        named = self._named_by(pod)
+        if named is not None:
+            return named
         if pod.owner_kind in JOB_KINDS:
-            cache_key = (pod.namespace, pod.owner_api, pod.owner_kind, pod.owner_name, "")
-            found = self._cache.get(cache_key)
-            if found is None:
-                found = self._cache[cache_key] = self._controller_of(pod)
-            return found
+            return _with_group(
+                self._cached((pod.namespace, pod.owner_api, pod.owner_kind, pod.owner_name, ""), pod), pod
+            )
+
+        group = self.group_name(pod)
+        if pod.owner_kind in ("DaemonSet", "Node") and not (pod.count or group):
+            return None
+        if pod.owner_kind and pod.owner_kind not in ("DaemonSet", "Node"):
+            owner = self._cached((pod.namespace, pod.owner_api, pod.owner_kind, pod.owner_name, pod.owner_uid), pod)
+            if owner.row is not None and owner.row.together is StartTogether.NONE:
+                return JobOwner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
+            if not self._is_foreign(group, owner, pod):
+                return _with_group(owner, pod)
         if group and (pod.owner_kind or group != generated_group(pod)):
             cache_key = (pod.namespace, "", "PodGroup", group, "")
             found = self._cache.get(cache_key)
             if found is None:
                 found = self._cache[cache_key] = self._owner_of_group(pod, group)
             return found
-        if pod.owner_kind in ("DaemonSet", "Node") and not pod.count:
+        return self._plain(pod)
+
+    def _cached(self, key: tuple[str, str, str, str, str], pod: Pod) -> JobOwner:
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = self._above(self._controller_of(pod))
+        return found
+
+    def _named_by(self, pod: Pod) -> JobOwner | None:
+        """The object that a pod names by a label or an annotation of a row; None where it names none."""
+        for row in self._table.named:
+            name = next(filter(None, (label_or_annotation(pod, key) for key in row.pod_keys)), "")
+            if name:
+                return self._object_of(row, pod.namespace, name)
+        return None
+
+    def _object_of(self, row: WorkloadRow, namespace: str, name: str) -> JobOwner:
+        for version in row.versions:
+            api = f"{row.group}/{version}" if row.group else version
+            raw = self._objects.get(ObjectKey(api, row.kind, namespace, name))
+            if raw is not None:
+                uid = str(metadata(raw).get("uid", ""))
+                return JobOwner(api, row.kind, namespace, name, uid, raw, row, (row, raw))
+        api = f"{row.group}/{row.versions[0]}" if row.group else row.versions[0]
+        return JobOwner(api, row.kind, namespace, name, "", {}, row, (row, {}))
+
+    def _plain(self, pod: Pod) -> JobOwner:
+        """A pod without controller: the group that it names by a label, else itself."""
+        row = None if pod.owner_kind else self._table.of("v1", "Pod")
+        group = group_of(row, pod) if row is not None else ""
+        if row is None or not group:
+            return JobOwner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
+        return JobOwner("v1", PLAIN_PODS, pod.namespace, group, "", {}, row, None, group)
+
+    def _above(self, owner: JobOwner) -> JobOwner:
+        """The object that people made: the highest one in the chain of controllers whose kind has a row."""
+        found = self._with_row(owner)
+        current = found
+        for _ in range(_DEEPEST):
+            parent = self._parent(current)
+            if parent is None or (parent.row is not None and parent.row.together is StartTogether.NONE):
+                break
+            current = parent
+            if parent.row is not None:
+                sized = parent.sized_by or found.sized_by
+                found = parent._replace(sized_by=sized)
+        return found
+
+    def _with_row(self, owner: JobOwner) -> JobOwner:
+        row = self._table.of(owner.api_version, owner.kind)
+        if row is None:
+            return owner
+        return owner._replace(row=row, sized_by=(row, owner.raw) if says_size(row) else None)
+
+    def _parent(self, owner: JobOwner) -> JobOwner | None:
+        """The controller of an object, None where the snapshot knows none."""
+        above: Mapping[str, Any] = controller_of(owner.raw)
+        if owner.kind == "Pod":
+            pod = self._pods.get(f"{owner.namespace}/{owner.name}")
+            if pod is None or not pod.owner_kind:
+                return None
+            above = {"apiVersion": pod.owner_api, "kind": pod.owner_kind, "name": pod.owner_name, "uid": pod.owner_uid}
+        if not above:
             return None
-        return JobOwner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
+        api, kind, name = (str(above.get(field) or "") for field in ("apiVersion", "kind", "name"))
+        raw = self._objects.get(ObjectKey(api, kind, owner.namespace, name), {})
+        return self._with_row(JobOwner(api, kind, owner.namespace, name, str(above.get("uid") or ""), raw))
+
+    def _is_foreign(self, group: str, owner: JobOwner, pod: Pod) -> bool:
+        """Whether a pod names a PodGroup that is neither its owner's nor made for its controller."""
+        if not group or group == generated_group(pod):
+            return False
+        above = controller_of(self.pod_group(pod.namespace, group))
+        return str(above.get("uid") or "") not in {owner.uid, pod.owner_uid} or not above
 
     def group_name(self, pod: Pod) -> str:
         """Name of the PodGroup in the pod's annotations, else of that made for its controller or for itself; empty
@@ -141,6 +246,15 @@ class OwnerIndex:
             owner = self._objects.get(ObjectKey(api, kind, pod.namespace, name), {})
             return JobOwner(api, kind, pod.namespace, name, str(above.get("uid", "")), owner)
         return JobOwner(POD_GROUP_APIS[0], "PodGroup", pod.namespace, group, str(metadata(raw).get("uid", "")), raw)
+
+
+def _with_group(owner: JobOwner, pod: Pod) -> JobOwner:
+    """The owner of the group that a pod belongs to, where the groups of its workload start for themselves."""
+    row = owner.row
+    if row is None or row.together is not StartTogether.GROUPS:
+        return owner
+    group = group_of(row, pod)
+    return owner._replace(name=f"{owner.name}.{group}", group=group) if group else owner
 
 
 def find_pod_group(objects: Mapping[ObjectKey, Mapping[str, Any]], namespace: str, name: str) -> Mapping[str, Any]:

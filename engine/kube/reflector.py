@@ -18,7 +18,7 @@ import msgspec
 from engine.kube.backoff import Backoff
 from engine.kube.cancellation import cancel_all
 from engine.kube.client import Kube, Object
-from engine.kube.errors import Gone, KubeError, NotFound
+from engine.kube.errors import Forbidden, Gone, KubeError, NotFound
 from engine.kube.resources import Resource
 from engine.log import get
 
@@ -58,6 +58,7 @@ class Reflector:
         *,
         on_change: Sink,
         on_progress: Callable[[Reflector], None] | None = None,
+        may_be_closed: bool = False,
         seconds: int = 290,
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -67,6 +68,7 @@ class Reflector:
         self.ns = ns
         self.labels = labels
         self.fields = fields
+        self._absences = (NotFound, Forbidden) if may_be_closed else (NotFound,)
         self.synced = False
         self.absent = False
         self.watermark = ""
@@ -136,9 +138,10 @@ class Reflector:
         if self.stale_since is None:
             self.stale_since = self._clock()
         delay = self._backoff.next()
-        if isinstance(error, NotFound):  # the kind is not served, so no object of it exists
+        if isinstance(error, self._absences):  # the kind is not served, or not for us: no object of it is known
             if not self.absent:
-                _log.info("kind is not served", kind=self.res.kind, version=self.res.api_version)
+                why = "kind is not served" if isinstance(error, NotFound) else "kind may not be read"
+                _log.info(why, kind=self.res.kind, version=self.res.api_version)
             self._forget_all()
         else:
             _log.warning("following stalled", kind=self.res.kind, reason=str(error), retry_in_s=round(delay, 2))

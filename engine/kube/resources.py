@@ -102,6 +102,7 @@ _CORE = [
     ("belay.dev/v1alpha1", "Source", "sources", False),
     ("belay.dev/v1alpha1", "VNPULayout", "vnpulayouts", False),
     ("belay.dev/v1alpha1", "VNPUTemplates", "vnputemplates", False),
+    ("belay.dev/v1alpha1", "WorkloadKind", "workloadkinds", False),
 ]
 
 KNOWN: dict[tuple[str, str], Resource] = {(row[0], row[1]): Resource(*row) for row in _CORE}

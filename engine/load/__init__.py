@@ -25,6 +25,7 @@ from engine.documents import (
     SchedulingSettings,
     VNPULayout,
     VNPUTemplates,
+    WorkloadKind,
 )
 from engine.load import cluster
 from engine.load.assembly import Assembly
@@ -221,6 +222,7 @@ def _desired(layer: Layer, parts: Sequence[Assembly], revision: str, has_git: bo
         fault_tables=documents_of(belay, FaultTable),
         diagnosis=documents_of(belay, DiagnosisRules),
         templates=documents_of(belay, VNPUTemplates),
+        workloads=documents_of(belay, WorkloadKind),
         budget_broken=any(part.budget_broken for part in parts),
         has_git=has_git,
         held=tuple(sorted(held)),

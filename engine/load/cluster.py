@@ -30,7 +30,7 @@ _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
 #: The fields of ``Desired`` that hold Belay's own documents.
 _FIELDS: Final = (
     "isolations", "fault_policies", "pools", "layouts", "budgets", "scheduling", "links", "products", "fault_tables",
-    "templates", "diagnosis",
+    "templates", "diagnosis", "workloads",
 )  # fmt: skip
 
 #: Places of documents that are declared no more, which are kept.

@@ -85,6 +85,15 @@ _NAMES: Final[Mapping[str, _Names]] = {
         ),
     ),
     "VNPUTemplates": _Names("vnputemplates", ("vt",), (("Family", "string", ".spec.family"),), "vnputemplates"),
+    "WorkloadKind": _Names(
+        "workloadkinds",
+        ("wk",),
+        (
+            ("Group", "string", ".spec.group"),
+            ("Kind", "string", ".spec.kind"),
+            ("Together", "string", ".spec.together"),
+        ),
+    ),
 }
 
 

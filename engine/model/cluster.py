@@ -21,6 +21,7 @@ from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
 from engine.model.recovery.progress import RecoveryProgress
 from engine.model.refusals import RefusalKey, ServerRefusal
 from engine.model.seals import Seal, Warrant
+from engine.model.workload_kinds import NO_TABLE, WorkloadTable
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -364,7 +365,8 @@ class Observed(msgspec.Struct, frozen=True):
     (Unix ms), unit, count, shard; while it cannot be read (``reserved_broken``) no disruptive action may run.
     ``recoveries`` are the open process recoveries, by UID of the job. ``evidence`` is what the logs of failed pods say,
     by node. ``refusals`` is what the API server refused when it was tried last. ``fault_subscriptions`` says which
-    inference services hear of faults.
+    inference services hear of faults. ``workloads`` is how the declared table reads the owners of pods; it comes from
+    Git, and `engine.documents.Desired.reading` sets it.
     """
 
     nodes: dict[str, Node] = {}
@@ -391,6 +393,7 @@ class Observed(msgspec.Struct, frozen=True):
     evidence: dict[str, tuple[PodEvidence, ...]] = {}
     refusals: dict[RefusalKey, ServerRefusal] = {}
     fault_subscriptions: FaultSubscriptions = NO_SUBSCRIPTIONS
+    workloads: WorkloadTable = NO_TABLE
 
 
 def mask_of(ids: tuple[int, ...] | list[int]) -> int:

@@ -16,6 +16,7 @@ from engine.kube import Kube, KubeError, Unavailable
 from engine.kube.credentials import loader
 from engine.kube.transport import Transport
 from engine.observe.resources import fetch
+from engine.observe.workload_watches import served_kinds
 
 T = TypeVar("T")
 ANSWERS_WITHIN: Final = 3.0
@@ -30,7 +31,12 @@ def read_live(kubeconfig: str | None, context: str | None = None) -> list[dict[s
     Raises:
         BelayError: no cluster is configured, or it does not answer.
     """
-    return with_kube(kubeconfig, fetch, context=context)
+    return with_kube(kubeconfig, _everything, context=context)
+
+
+async def _everything(kube: Kube) -> list[dict[str, Any]]:
+    found = await fetch(kube)
+    return found + await fetch(kube, tuple(served_kinds(found)))
 
 
 def with_kube(

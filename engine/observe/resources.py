@@ -10,18 +10,21 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.kube import CONFIGMAP, NODE, POD, Kube, NotFound, Resource, resource_for
+from engine.kube import CONFIGMAP, NODE, POD, Forbidden, Kube, NotFound, Resource, resource_for
 from engine.wire.dra import TAINT_RULE_VERSIONS
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """One list+watch: a kind and its selectors. The cluster need not serve ``optional`` kinds."""
+    """One list+watch: a kind and its selectors. The cluster need not serve ``optional`` kinds, nor give the right to
+    read those that ``may_be_closed``: nothing is known of their objects then.
+    """
 
     resource: Resource
     namespace: str | None = None
     labels: str | None = None
     fields: str | None = None
     optional: bool = False
+    may_be_closed: bool = False
 
 
 #: Label of autoscalers that belong to an InstanceSet.
@@ -91,6 +94,7 @@ WATCHED: Final[tuple[Watched, ...]] = (
             "FaultTable",
             "VNPUTemplates",
             "DiagnosisRules",
+            "WorkloadKind",
         )
     ),
 )
@@ -107,5 +111,9 @@ async def _list(kube: Kube, one: Watched) -> list[dict[str, Any]]:
         return (await kube.list(one.resource, one.namespace, one.labels, one.fields)).items
     except NotFound:
         if one.optional:
+            return []
+        raise
+    except Forbidden:
+        if one.may_be_closed:
             return []
         raise

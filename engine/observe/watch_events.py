@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from engine.kube import Object, Reflector, WatchChange
+from engine.observe.resources import WATCHED
 from engine.wire import names, publicinfo, rankfile, recoveryrecord, shardview, sync
 from engine.wire.objects import POD_SCHEDULED
 
@@ -35,6 +36,7 @@ _SCALING_RULE = "elastic_scaling.json"
 """Key in a ConfigMap with the scaling rule of inference groups; the ConfigMap may have any name."""
 _REPORTS = (names.DEVICE_PREFIX, names.NODE_PREFIX, names.REPORT_PREFIX, names.FAULT_SUBSCRIBERS)
 _GROUP = "belay.dev"
+_FIXED = frozenset((one.resource.api_version, one.resource.kind) for one in WATCHED)
 _QUIET_KEYS = frozenset({"UpdateTime", "CheckCode", "seq", "time"})
 
 
@@ -105,6 +107,14 @@ class WatchEvents:
             # it lost the label by which we watched it
             self._changes[field] = ObjectChange(field, None, True, None)
             self._signal.news()
+
+    def forget(self, reflector: Reflector) -> None:
+        """Drop every object of a kind that is followed no more."""
+        start = f"{reflector.res.api_version}|{reflector.res.kind}|"
+        for field in [field for field in self._essence if field.startswith(start)]:
+            del self._essence[field]
+            self._changes[field] = ObjectChange(field, None, True, None)
+        self._signal.news()
 
     def progress(self, reflector: Reflector) -> None:
         """Record a watch's progress, even without a wanted change."""
@@ -214,6 +224,8 @@ def essence(obj: Object) -> bytes:
         rest["status"] = {**(obj.get("status") or {}), "conditions": still}
     elif str(obj.get("apiVersion") or "").startswith(f"{_GROUP}/"):
         rest.pop("status", None)  # only passes write it
+    elif (str(obj.get("apiVersion") or ""), obj["kind"]) not in _FIXED:
+        rest.pop("status", None)  # of kinds of workloads only the declared part is read
     elif obj["kind"] == "Pod":
         rest["status"] = _without_waiting(obj.get("status") or {})
     elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_SHARD_PART):

@@ -146,7 +146,7 @@ def plan(
     kept = PlanCache() if cache is None else cache
 
     def run(desired: Desired, observed: Observed) -> Plan:
-        seen, claims = resolve(observed, kept)
+        seen, claims = resolve(desired.reading(observed), kept)
         scope = Scope(
             desired=desired,
             observed=seen,
@@ -172,7 +172,7 @@ def assess(
     from engine.plan.health.outcome import HealthOutcome
 
     kept = PlanCache() if cache is None else cache
-    seen, claims = resolve(observed, kept)
+    seen, claims = resolve(desired.reading(observed), kept)
     scope = Scope(
         desired=desired,
         observed=seen,

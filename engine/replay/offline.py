@@ -202,6 +202,7 @@ def plan_offline(
     desired, found = desired_from(tree, overlays, cluster, live=live)
     if not live:
         desired = every_role(desired)
+    observed = desired.reading(observed)
     result = plan(desired, observed, moment(now, observed, clock), shard=shard, about=about)
     named = validation.names_of_nothing(desired, observed) if tree is not None else ()
     diagnostics = tuple(sorted({*result.diagnostics, *found, *named}))

@@ -15,7 +15,7 @@ import msgspec
 
 from engine.documents import Desired
 from engine.model import actions as act
-from engine.model.cluster import NodeDevice, Orders
+from engine.model.cluster import NodeDevice, Observed, Orders
 from engine.model.diagnostics import ObjectKey
 from engine.model.levels import (
     RESTART,
@@ -142,11 +142,15 @@ class World(Agents):
 
     def plan(self) -> Plan:
         """One pass over the world as it is now."""
-        return plan(self.desired, self.observer.observed(), self.now, cache=self.cache)
+        return plan(self.desired, self.observed(), self.now, cache=self.cache)
+
+    def observed(self) -> Observed:
+        """The snapshot of the world, owners of pods read by the declared table."""
+        return self.desired.reading(self.observer.observed())
 
     def remember(self, result: Plan) -> None:
         """Write the plan's memory, as the engine does before anything disruptive."""
-        seen = self.observer.observed()
+        seen = self.observed()
         for body in memory_bodies(result, seen, cache=self.cache):
             live = self.objects.get(key_of(body))
             if live is None or live.get("data") != body["data"]:

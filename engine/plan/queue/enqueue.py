@@ -29,6 +29,10 @@ from engine.plan.scope import Scope
 #: Gangs of which every pod has a node, while their pods are unchanged.
 _PLACED: Final = CacheKey("placed gangs", NoOps, limit=32768)
 
+#: How long nothing may come to a gang of unknown size before it counts as complete; controllers make pods in batches
+#: without pauses.
+SETTLE_SECONDS: Final = 5.0
+
 __all__ = ["Queues", "WaitingPods", "pending_entry", "refused_by_queue", "run", "turns"]
 
 
@@ -48,9 +52,9 @@ def run(scope: Scope) -> None:
             placed.add(gang.key, members)
         if not waiting or shard_of(scope, gang) != scope.shard:
             continue
-        held = _without_group(scope, gang, waiting) or _held_back(
-            gang, waiting, waiting_pods.beside(gang, waiting), queues
-        )
+        started = waiting_pods.beside(gang, waiting)
+        held = _without_group(scope, gang, waiting) or _held_back(gang, waiting, started, queues)
+        held = held or _unsettled(gang, waiting, scope.now)
         if held is not None:
             scope.pending.append(held)
             continue
@@ -120,7 +124,34 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
             "GangIncomplete",
             f"NotEnoughPod: {message}",
             nodes={},
-            unblock=f"{lacks} more {pods} of this job must be created, or its old pods deleted",
+            unblock=_way_to_completion(gang, created, lacks, pods),
             remedy=Remedy(Step.CREATE_PODS, count=lacks),
         )
     return None
+
+
+def _way_to_completion(gang: Gang, created: int, lacks: int, pods: str) -> str:
+    if not gang.declared:
+        return f"{lacks} more {pods} of this job must be created, or its old pods deleted"
+    return (
+        f"{lacks} more {pods} must come: {gang.kind} {gang.namespace}/{gang.name} declares {gang.declared}, and "
+        f"{created} of them {'is' if created == 1 else 'are'} there; events of the {gang.kind} say why its controller "
+        "makes no more"
+    )
+
+
+def _unsettled(gang: Gang, waiting: list[Pod], now: float) -> Pending | None:
+    """The pending entry of a gang of which nothing says how many pods it has, while more may come; else None."""
+    newest = max(pod.created for pod in waiting)
+    if not gang.settles or now - newest >= SETTLE_SECONDS:
+        return None
+    there = len(waiting)
+    return pending_entry(
+        gang,
+        waiting,
+        "GangIncomplete",
+        f"NotEnoughPod: {gang.kind} {gang.namespace}/{gang.name} does not say how many pods it has: {there} "
+        f"{'waits' if there == 1 else 'wait'} until no more come for {SETTLE_SECONDS:g} s",
+        nodes={},
+        unblock=f"nothing to do; a WorkloadKind for {gang.kind} (docs/workloads.md) says the number at once",
+    )

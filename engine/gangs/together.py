@@ -1,0 +1,91 @@
+"""How many pods of a workload start together, by the row of its kind or by the rule for kinds without one.
+
+The rule: pods of one workload that ask for chips start together or not at all. Its object says how many they are; where
+nothing says it, those that are there when no more come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from engine.gangs.declared import DeclaredSize, declared_size, is_stepwise, label_or_annotation, size_of_group, value_at
+from engine.gangs.owners import JobOwner
+from engine.model.cluster import Pod
+from engine.model.workload_kinds import StartTogether
+
+
+class GangStart(NamedTuple):
+    """How many pods start together, how many the workload has, and how many of them with chips its object declares (0:
+    it does not say). ``settles``: nothing says the number."""
+
+    least: int
+    replicas: int
+    declared: int = 0
+    settles: bool = False
+
+
+class StatedFields(NamedTuple):
+    """What the fields of an object that its row names say about its gang."""
+
+    queue: str = ""
+    priority_class: str = ""
+    annotations: Mapping[str, str] = {}
+
+
+def start_of(owner: JobOwner, pods: Sequence[Pod]) -> GangStart:
+    """How the pods of a workload start, finished ones included."""
+    live = [pod for pod in pods if not pod.finished]
+    # pods without chips are neither waited for nor left behind: a launcher may come when the workers run
+    others = sum(1 for pod in pods if not pod.count and pod.phase != "Failed")
+    row, raw = owner.sized_by or (owner.row, owner.raw)
+    if row is not None and is_stepwise(row, raw):
+        return GangStart(1, max(1, len(live)))
+    if row is not None and row.together is StartTogether.GROUPS and (number := size_of_group(row, raw, live)):
+        return GangStart(number, number, declared=number)
+    if owner.row is not None and not owner.raw and (number := size_of_group(owner.row, {}, live)):
+        return GangStart(number, number, declared=number)
+
+    size = declared_size(row, raw) if row is not None else None
+    if size is None or not size.with_chips:
+        there = sum(1 for pod in live if pod.count)
+        return _unsaid(there, others, size, len(live))
+
+    least = (size.minimum or size.with_chips) + (0 if size.counts_all else others)
+    return GangStart(least, max(size.pods, len(live)), declared=least)
+
+
+def _unsaid(there: int, others: int, size: DeclaredSize | None, live: int) -> GangStart:
+    """Of a workload whose object does not say how many pods ask for chips."""
+    if size is not None and size.minimum:
+        return GangStart(size.minimum, max(live, size.minimum), declared=size.minimum)
+    return GangStart(there + others, live, settles=True)
+
+
+def in_order(owner: JobOwner, pods: list[Pod]) -> list[Pod]:
+    """Pods in the order of the numbers that the row's keys give them, else as they are."""
+    keys = owner.row.rank_keys if owner.row is not None else ()
+    return sorted(pods, key=lambda pod: _rank(keys, pod)) if keys else pods
+
+
+def stated_fields(owner: JobOwner) -> StatedFields:
+    """Queue, priority class and annotations of a gang that stand in fields of its object."""
+    row = owner.row
+    if row is None or not owner.raw:
+        return StatedFields()
+    notes = {key: text for key, path in row.annotations if (text := _text_at(owner.raw, path))}
+    return StatedFields(_first_text(owner, row.queue), _first_text(owner, row.priority_class), notes)
+
+
+def _first_text(owner: JobOwner, path: tuple[str, ...]) -> str:
+    return _text_at(owner.raw, path) if path else ""
+
+
+def _text_at(raw: Mapping[str, object], path: Iterable[str]) -> str:
+    value = value_at(raw, path)
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def _rank(keys: Iterable[str], pod: Pod) -> int:
+    texts = (label_or_annotation(pod, key) for key in keys)
+    return next((int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) <= 9), 1 << 30)

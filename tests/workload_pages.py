@@ -1,0 +1,134 @@
+"""`docs/workloads.md`: the text below with the table of the shipped rows; `make reference` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.model.workload_kinds import Condition, Factor, StartTogether, WorkloadRole, WorkloadRow
+from engine.observe.workload_watches import shipped_rows
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "workloads.md"
+_TEXT = """# Which pods start together
+
+The table is written by `make reference` from `policies/workloads/`; a test fails when this page and the rows differ.
+
+Without any declared minimum, the pods of one workload that ask for chips start together or not at all. The workload is
+the object that people made, at the end of the chain of controllers: `PyTorchJob pt`, not the pods' own controller or a
+PodGroup made for it. `belay get jobs`, `belay explain job` and the reasons of waiting pods name that object.
+
+- Its object says how many pods there are. Until so many are there, none is placed, and the reason is `GangIncomplete`
+  with the number that lacks. A waiting gang holds no chips.
+- Pods without chips, such as launchers and heads, are placed with those that are there, and nobody waits for one that
+  comes later.
+- An annotation `huawei.com/schedule_minAvailable` and the `minMember` of a PodGroup come before the object's numbers.
+- A kind without a row: the pods of one controller start together. As nothing says how many they are, they wait until
+  none has come for 5 seconds. The same holds where Belay may not read the object.
+- `Deployment`, `ReplicaSet`, `StatefulSet`, `Job`, AscendJobs and Volcano's Jobs are read as
+  [before](concepts/gang.md): `Job` as many pods as run at once, `StatefulSet` all where `podManagementPolicy` is
+  `Parallel`.
+
+## The rows
+
+| kind | start together | how many | in force before that | other |
+|---|---|---|---|---|
+{rows}
+
+`A × B` is a product of fields; `*` stands for every element. Only roles whose pod template asks for chips are counted,
+where the row names the template.
+
+## A row for a kind of your own
+
+A document `WorkloadKind` in `policies/` of your repository; the fields are in the
+[reference](reference/kinds/workloadkind.md). One of the name of a shipped row replaces it, and one for the same kind
+comes before it.
+
+    apiVersion: belay.dev/v1alpha1
+    kind: WorkloadKind
+    metadata: {{name: trial}}
+    spec:
+      group: example.org
+      versions: [v1]
+      kind: Trial
+      plural: trials
+      roles:
+        - {{path: spec.roles.*, replicas: [{{path: replicas}}], template: template}}
+
+`belay validate` checks it. The engine needs the right to read the kind: `belay schema --rights policies` prints a
+ClusterRole that Kubernetes adds to the engine's by its label (`belay.dev/reads-workloads`); those of the shipped rows
+are in `deploy/base/workloads.yaml`. Kinds that the cluster does not serve are not asked for: a definition that comes
+later is noticed at once.
+
+## Two kinds are called PodGroup
+
+From Kubernetes 1.37 on a cluster may serve `podgroups` of `scheduling.k8s.io` beside Volcano's, and coscheduling has a
+third. `kubectl get podgroups` shows one of them, whichever group comes first. Write the group:
+
+    kubectl get podgroups.scheduling.volcano.sh -A
+    kubectl get podgroups.scheduling.k8s.io -A
+
+Belay's own output names Volcano's `PodGroup` plainly, and the others with their group, as kubectl does:
+`belay explain job train/PodGroup.scheduling.k8s.io/pg`.
+"""
+
+
+def text() -> str:
+    """The page."""
+    rows = sorted(shipped_rows(), key=lambda row: (row.group, row.kind))
+    return _TEXT.format(rows="\n".join(map(_line, rows)))
+
+
+def _line(row: WorkloadRow) -> str:
+    kind = f"`{row.kind}`" + (f" ({row.group})" if row.group else "")
+    cells = (kind, _together(row), _number(row), _minimum(row), _other(row))
+    return "| " + " | ".join(cells) + " |"
+
+
+def _together(row: WorkloadRow) -> str:
+    if row.together is StartTogether.NONE:
+        return "each for itself"
+    return f"pods of one group: {_keys(row.group_labels)}" if row.together is StartTogether.GROUPS else "all"
+
+
+def _number(row: WorkloadRow) -> str:
+    if row.together is StartTogether.NONE:
+        return ""
+    parts = [f"{_keys(row.size_keys)} of the pods"] if row.size_keys else []
+    parts += [_product((), row.size)] if row.size else []
+    parts += [_product(role.path, role.factors) + _of_template(role) for role in row.roles]
+    return "; ".join(parts) or "what an object that it makes says"
+
+
+def _of_template(role: WorkloadRole) -> str:
+    return "" if role.template else " (all pods)"
+
+
+def _minimum(row: WorkloadRow) -> str:
+    parts = [f"`{'.'.join(path)}`" for path in row.minimum]
+    for role in row.roles:
+        if role.minimum:
+            when = f" where {_condition(role.minimum_when)}" if role.minimum_when else ""
+            parts.append(_product(role.path, role.minimum) + when)
+    return "; ".join(parts)
+
+
+def _other(row: WorkloadRow) -> str:
+    parts = [f"one pod after the other where {_condition(row.stepwise)}"] if row.stepwise else []
+    parts += [f"pods name it by {_keys(row.pod_keys)}"] if row.pod_keys else []
+    parts += [f"ranks: {_keys(row.rank_keys)}"] if row.rank_keys else []
+    return "; ".join(parts)
+
+
+def _condition(condition: Condition) -> str:
+    return f"`{'.'.join(condition.path)}` is `{'`, `'.join(condition.values)}`"
+
+
+def _product(path: tuple[str, ...], factors: tuple[Factor, ...]) -> str:
+    return " × ".join(f"`{'.'.join((*path, *factor.path))}`" for factor in factors)
+
+
+def _keys(keys: tuple[str, ...]) -> str:
+    return ", ".join(f"`{key}`" for key in keys)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
