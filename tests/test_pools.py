@@ -171,7 +171,7 @@ def test_a_selector_that_loses_all_its_nodes_is_reported_until_it_is_mended() ->
             "covers nothing: the cluster has no pool training"
         )
         texts = [one.message for one in warnings(result) if one.object == "NodePool/training"]
-        (idle,) = [text for text in texts if text.startswith("matches none of the 8 nodes")]
+        (idle,) = [text for text in texts if text.startswith("matches none of 8 nodes")]
         assert "rack is a there, not aa" in idle
         (left,) = [text for text in texts if text.startswith("8 of 8 nodes left pool training")]
         for part in (

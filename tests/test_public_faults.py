@@ -294,8 +294,8 @@ def test_a_namespace_may_be_allowed_for_all_nodes_or_for_those_of_a_pool() -> No
     found = reported("tenant", {"namespace": "tenant", "pools": ["team"]})
     assert set(chips(found)) == {"n1/3"}
     (finding,) = [d for d in found.diagnostics if d.severity == "error"]
-    assert finding.object == "ConfigMap/tenant/m" and "names 1 nodes outside the pools team" in finding.message
-    assert finding.message.endswith("which do not count: n0")
+    assert finding.object == "ConfigMap/tenant/m" and "names 1 node outside the pools team" in finding.message
+    assert finding.message.endswith("which does not count: n0")
 
 
 def test_findings_about_many_namespaces_are_bounded() -> None:

@@ -121,7 +121,7 @@ def test_the_status_is_not_ready_while_a_shard_is_not() -> None:
     status = shards.passes()
     assert conditions(status)["Ready"] == ("False", "RefusedByServer")
     (ready,) = [row for row in status.conditions if row["type"] == "Ready"]
-    assert ready["message"].startswith("shard far: the API server refuses 1 objects") and "quota" in ready["message"]
+    assert ready["message"].startswith("shard far: the API server refuses 1 object,") and "quota" in ready["message"]
     assert [(row["shard"], row["cause"]) for row in status.refusals] == [("far", RefusalCause.QUOTA_EXCEEDED)]
     assert shards.stored[names.SYNC]["data"]["ready"] == "False"
 

@@ -134,7 +134,7 @@ def test_shares_in_percent_are_no_chips(tmp_path: Path) -> None:
 AGAINST: dict[str, tuple[list[Document], tuple[str, ...]]] = {
     "a selector of nothing": (
         [own("NodePool", selector={"matchLabels": {"accelerator": "huawei-Ascend91"}})],
-        ("matches none of the 1 nodes", "accelerator is huawei-Ascend910 there"),
+        ("matches none of 1 node of", "accelerator is huawei-Ascend910 there"),
     ),
     "a node that is none": ([own("Isolation", nodes=["n00"], reason="r")], ("no node n00", "did you mean n0?")),
     "chips beyond the node": (

@@ -22,6 +22,7 @@ from typing import Final
 import click
 
 from engine.cli.invocation import fails_clearly
+from engine.model.wording import counted
 
 MOST_PACKED: Final = 64 * 1024 * 1024
 MOST_BYTES: Final = 256 * 1024 * 1024
@@ -43,7 +44,7 @@ def import_(artefact: Path, repository: Path, digest: str | None, revision: str,
     """
     files = files_of(layer_of(artefact, digest) if artefact.is_dir() else _archive(artefact, digest), str(artefact))
     commit, fresh = committed(files, repository, branch, revision or artefact.name)
-    click.echo(f"{commit[:12]}: {f'{len(files)} files' if fresh else 'as before'}")
+    click.echo(f"{commit[:12]}: {counted(len(files), 'file') if fresh else 'as before'}")
 
 
 def files_of(packed: bytes, where: str) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from engine.cli.ages import relative
 from engine.cli.invocation import fails_clearly
 from engine.cli.progress import progress
 from engine.errors import InputError
+from engine.model.wording import counted
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _ANY = click.Path(exists=True, path_type=Path)
@@ -92,8 +93,8 @@ def verify(folder: Path, threads: int) -> None:
     checked = any(verdict.state in ("proven", "structure") for verdict in verdicts)
     if not bad and not checked:
         click.echo(f"nothing could be checked: {folder} holds no .mindio file, and no checksums are kept there")
-    click.echo(f"{proven} of {len(verdicts)} files proven, {len(bad)} damaged, {_size(total)} in {spent:.1f} s "
-               f"({_size(total / spent)}/s)")  # fmt: skip
+    speed = f"{_size(total)} in {spent:.1f} s ({_size(total / spent)}/s)"
+    click.echo(f"{proven} of {counted(len(verdicts), 'file')} proven, {len(bad)} damaged, {speed}")
     if bad or lacking or not checked:
         raise SystemExit(1)
 

@@ -18,6 +18,7 @@ from engine.model.holds import Held
 from engine.model.plan import CONTRADICTED, ChipState, NodeState, Plan
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.wire import manualinfo, names
 
 _ISOLATION: Final = "Isolation/"
@@ -167,7 +168,7 @@ def of_node(state: NodeState, plan: Plan, observed: Observed) -> list[str]:
             pass
     if node is not None and node.unschedulable:
         found += _cordon(node)
-    return found or [f"{_pods(len(jobs))} of jobs on it: {_NOTHING_DUE}"]
+    return found or [f"{counted(len(jobs), 'pod')} of jobs on it: {_NOTHING_DUE}"]
 
 
 def _maintenance(held: Held) -> str:
@@ -188,10 +189,6 @@ def _cordon(node: Node | None) -> list[str]:
     if names.CORDONED in node.annotations:
         return ["Belay cordoned it, and uncordons it when the maintenance ends"]
     return [f"others cordoned it: `kubectl uncordon {node.name}` ends that, Belay does not"]
-
-
-def _pods(count: int) -> str:
-    return f"{count} {'pod' if count == 1 else 'pods'}"
 
 
 # pods and jobs
@@ -244,7 +241,7 @@ def of_job(pods: Sequence[Pod], waits: str, ended: str, recovering: str) -> list
         return ["its pods end, and are made again"]
     starting = [pod for pod in pods if pod.phase == "Pending"]
     if starting:
-        return [f"{_pods(len(starting))} of it start"]
+        return [f"{counted(len(starting), 'pod')} of it start"]
     return [f"it runs: {_NOTHING_DUE}"] if pods else ["its pods are still to be made"]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from engine.cli.chain_checks import Check, Maps
 from engine.errors import InputError, SourceError
 from engine.model.seals import BUILT_IN_RULES
+from engine.model.wording import counted
 from engine.source.records import SourceConfig, VerifyMode
 from engine.source.signatures import Verifier
 from engine.wire import commitproof, names, revisionlog
@@ -36,7 +37,7 @@ def commit_checks(maps: Maps, signers: Path | None) -> list[Check]:
             try:
                 proof = commitproof.parse(body)
                 proof.rules()
-                problem = f"{proof.left_out} files are not in it" if proof.left_out else ""
+                problem = f"it lacks {counted(proof.left_out, 'file')}" if proof.left_out else ""
             except (WireError, ValueError) as error:
                 problem = str(error)
             checks.append(Check(object=what, check="its documents are part of the commit", problem=problem))

@@ -19,6 +19,7 @@ from engine.load.cluster import foreign_documents
 from engine.model.actions import kind_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.plan import plan
 from engine.replay.offline import every_role
 from engine.serve.console.repository import finding
@@ -123,7 +124,7 @@ def _ended(outcome: Forecast | None) -> str:
 
 
 def _sentences(outcome: Forecast | None, changed: int, result: Any) -> list[str]:
-    found = [f"{changed} objects differ"]
+    found = [f"{counted(changed, 'object')} differ{'s' * (changed == 1)}"]
     if result.deferred:
         found.append(f"{len(result.deferred)} actions are held back by a budget")
     if outcome is None:

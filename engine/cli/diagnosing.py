@@ -14,6 +14,7 @@ import click
 
 from engine.cli.invocation import fails_clearly, output_option, seconds
 from engine.errors import InputError
+from engine.model.wording import counted
 
 if TYPE_CHECKING:
     from agents.node.diagnosis.collected import CollectedNode
@@ -140,8 +141,8 @@ def _node_rows(nodes: Sequence[CollectedNode], evidence: Sequence[PodEvidence]) 
 
 def _print(nodes: Sequence[CollectedNode], rules: int, body: Mapping[str, Any] | None, language: str) -> None:
     logs, skipped = sum(len(node.logs) for node in nodes), sum(node.skipped for node in nodes)
-    rest = f", {skipped} other files left out" if skipped else ""
-    _say(f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}, {logs} logs read by {rules} rules{rest}")
+    rest = f", {counted(skipped, 'other file')} left out" if skipped else ""
+    _say(f"{counted(len(nodes), 'node')}, {logs} logs read by {rules} rules{rest}")
     if body is None:
         _say("nothing found: no line is known as a cause, and none says that a rank waited for another")
         return

@@ -36,6 +36,7 @@ from engine.model.log_codes import BMC, CHIP, meaning_of
 from engine.model.plan import CONFIRM, Pending, Plan
 from engine.model.states import OUT_OF_SERVICE
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.status.jobs import broken, graded, impact, impact_body
 from engine.status.links import summary
 from engine.status.recoveries import conversation_body, effective, recovery_body, recovery_sentences
@@ -176,7 +177,7 @@ def _end(gang: Gang, live: Sequence[Pod], pods: Sequence[Pod], observed: Observe
     if end != FAILED:
         return body
     chips = sum(len(pod.chips) for pod in live if pod.holds_chips)
-    held = f"; until then its {len(live)} other pods keep {chips} chips" if chips else ""
+    held = f"; until then {counted(len(live), 'other pod')} of it keep {counted(chips, 'chip')}" if chips else ""
     logs = f"read `{last_words.read_logs(fallen[0])[0]}`, then " if fallen else ""
     delete = f"kubectl delete -n {gang.namespace} {gang.kind.partition('.')[0].lower()} {gang.name}"
     return body | {"unblock": f"{logs}delete the job (`{delete}`): what Git declares is created again{held}"}

@@ -20,6 +20,7 @@ from engine.model.cluster import Pod
 from engine.model.costs import measured
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.replay.offline import newest
 from engine.simulate import World
 from engine.simulate.run import MAX_PASSES, QUIET, simulate
@@ -256,4 +257,5 @@ def end_of(forecast: Forecast, first: Plan) -> str:
     """The end of the forecast as text."""
     if forecast.ended == "quiet":
         return f"quiet at {forecast.end}"
-    return f"cut off at {forecast.end} (from {rfc3339(first.now)}, {forecast.passes} passes): more may follow"
+    passes = counted(forecast.passes, "pass", "passes")
+    return f"cut off at {forecast.end} (from {rfc3339(first.now)}, {passes}): more may follow"

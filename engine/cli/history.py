@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from engine.cli.invocation import fails_clearly
+from engine.model.wording import counted
 
 _SUBJECTS: Final = ("job", "node", "chip", "pool", "user")
 _DAY: Final = 86_400.0
@@ -89,7 +90,7 @@ def _verify(head: str, output: str, sources: Mapping[str, Any]) -> None:
         show.text(f"broken: {found['broken']}")
     else:
         removed = f", {found['removed']} older ones were removed by the history's bounds" if found["removed"] else ""
-        show.text(f"whole: {found['records']} records{removed}")
+        show.text(f"whole: {counted(found['records'], 'record')}{removed}")
     if not found["broken"] and output == "table":
         show.text(f"head: {found['head']}:{found['headHash']}")
     if found["broken"]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from engine.cli import output as show
 from engine.cli.ages import length
+from engine.model.wording import counted
 
 Rows = Sequence[Mapping[str, Any]]
 _TABLES: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
@@ -28,8 +29,8 @@ def show_report(body: Mapping[str, Any]) -> None:
     total, recoveries = body["total"], body["recoveries"]
     show.text(f"{body['since']} to {body['until']}")
     show.text(
-        f"goodput {_share(total['goodput'])}: {total['chipHours']:.1f} chip-hours held by {total['jobs']} jobs, "
-        f"{total['lostChipHours']:.1f} lost to recoveries"
+        f"goodput {_share(total['goodput'])}: {total['chipHours']:.1f} chip-hours held by "
+        f"{counted(total['jobs'], 'job')}, {total['lostChipHours']:.1f} lost to recoveries"
     )
     if recoveries["ended"] or recoveries["underWay"]:
         show.text(

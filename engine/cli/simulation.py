@@ -10,11 +10,11 @@ from engine.cli import output
 from engine.cli.forecast import staged
 from engine.cli.phrases import ranges, target
 from engine.cli.progress import progress
-from engine.cli.summary import counted
 from engine.errors import InputError
 from engine.model.actions import kind_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.states import ChipHealth
+from engine.model.wording import counted
 from engine.replay.offline import desired_from, every_role, moment
 from engine.simulate.run import Outcome, simulate
 from engine.simulate.timeline import check, due, read_timeline
@@ -71,7 +71,7 @@ def simulation_table(outcome: Outcome) -> None:
         out.write(f"{counted(outcome.left_out, 'more action')} not listed\n")
     total = ", ".join(f"{number} {kind}" for kind, number in outcome.counts.items()) or "nothing to do"
     words = {"quiet": "quiet", "duration": "end of the given time", "passes": "stopped: actions do not end"}
-    out.write(f"\n{words[outcome.ended]} at {outcome.end} after {outcome.passes} passes: {total}\n")
+    out.write(f"\n{words[outcome.ended]} at {outcome.end} after {counted(outcome.passes, 'pass', 'passes')}: {total}\n")
     last = outcome.last
     chips = [c for c in last.chips if c.state != ChipHealth.HEALTHY or c.codes]
     _section(("node", "chip", "state", "level", "codes", "usedBy"),

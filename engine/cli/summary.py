@@ -14,6 +14,7 @@ from engine.model.actions import AnyAction, kind_of
 from engine.model.plan import ChipState, Plan
 from engine.model.states import ChipHealth
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 
 _SCORES_SHOWN: Final = 20
 _PLACES_SHOWN: Final = 8
@@ -133,11 +134,6 @@ def validation_summary(loaded: Loaded) -> str:
     hint = "" if loaded.good else " (a state repository has its documents in desired/ and policies/)"
     found = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
     return f"{counted(len(loaded.good), 'file')}{hint}, {manifests}, {found}"
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 action``, ``2 actions``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _section(columns: Sequence[str], rows: Sequence[Sequence[object]], now: float | None = None) -> None:

@@ -15,6 +15,7 @@ from typing import Final, TextIO, TypeVar
 from engine.cli import output
 from engine.errors import INTERRUPTED
 from engine.kube import Kube, KubeError
+from engine.model.wording import counted
 from engine.observe.live import CALL_WITHIN, with_kube
 
 T = TypeVar("T")
@@ -128,7 +129,7 @@ class Screen:
         room = max(1, rows - 2)
         if len(lines) > room:
             more = len(lines) - room
-            lines, last = lines[:room], f"{more} more {'line' if more == 1 else 'lines'} below · {last}"
+            lines, last = lines[:room], f"{counted(more, 'more line')} below · {last}"
         body = "\n".join([*lines, *[""] * (room - len(lines)), "", last[:columns]])
         self._live.update(Text.from_ansi(body, no_wrap=True, overflow="crop", end=""), refresh=True)
 

@@ -19,6 +19,7 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.last_changes import LastChange
 from engine.model.plan_cache import PlanCache
+from engine.model.wording import counted
 from engine.plan import declared_keys
 from engine.status import StatusCondition, SyncState
 from engine.store import RevisionRecord, StoredRevisions
@@ -301,7 +302,7 @@ def _in_force(loaded: Loaded, findings: Sequence[Diagnostic], applied: str) -> S
         return None
     rest = (
         f"{sha} is in force but for what cannot be used in {len(loaded.refused_files)} of its files; "
-        f"what these declared before stays ({len(loaded.fallbacks)} documents in an older version)"
+        f"what these declared before stays ({counted(len(loaded.fallbacks), 'document')} in an older version)"
     )
     return StatusCondition("Applied", "True", "ExceptRefused", rest)
 

@@ -21,6 +21,7 @@ from engine.documents.problems import Path, Problem
 from engine.load.limits import check_limits
 from engine.load.links import check_links
 from engine.model.vnpu import cores, unfit
+from engine.model.wording import counted
 
 IMPLICIT_POOL = "default"
 
@@ -114,7 +115,7 @@ def _check_layout(layout: VNPULayout, names: KnownNames) -> Iterator[Problem]:
         for index, row in enumerate(spec.chips):
             if row.chips[-1] >= product.spec.chips_per_node:
                 most = product.spec.chips_per_node
-                text = f"chip {row.chips[-1]} does not exist: {product.name} has at most {most} chips"
+                text = f"chip {row.chips[-1]} does not exist: {product.name} has at most {counted(most, 'chip')}"
                 yield Problem(("spec", "chips", index, "chips"), text)
     families = _families(product, names)
     known = {name for templates in families for name in templates.by_name}

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from engine.documents import Product
 from engine.load.pod_uses import PodUse
 from engine.load.references import KnownNames
+from engine.model.wording import counted
 
 _CORES = "huawei.com/npu-core"
 _BY_ACCELERATOR = "huawei.com/Ascend910"
@@ -61,8 +62,8 @@ def _too_many_chips(use: PodUse, names: KnownNames) -> str:
     if use.chips <= most:
         return ""
     return (
-        f"asks for {use.chips} chips a pod, but a server of {product.name} has {most}, so no new pod can be placed: "
-        f"ask for at most {most} a pod, and for more pods"
+        f"asks for {counted(use.chips, 'chip')} a pod, but a server of {product.name} has {most}, so no new pod can be "
+        f"placed: ask for at most {most} a pod, and for more pods"
     )
 
 

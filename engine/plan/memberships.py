@@ -20,6 +20,7 @@ from engine.model.diagnostics import Diagnostic, Origin, Severity
 from engine.model.history import PoolEdit
 from engine.model.plan_cache import CacheKey, PlanCache, Slot, differing
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.plan.products import Products
 from engine.plan.rules.in_force import previous_pools
 from engine.plan.scope import Scope
@@ -105,7 +106,8 @@ def _idle_selectors(desired: Desired, nodes: Mapping[str, Node]) -> Iterator[Dia
     for document, selector, origin in (*pools, *layouts):
         if selector is None or any(selector.matches(node.labels) for node in nodes.values()):
             continue
-        text = f"matches none of the {len(nodes)} nodes of the cluster{_near_labels(selector.match_labels, nodes)}"
+        near = _near_labels(selector.match_labels, nodes)
+        text = f"matches none of {counted(len(nodes), 'node')} of the cluster{near}"
         yield _warning(document.KIND, document.name, origin, "spec.selector", text)
 
 
@@ -252,7 +254,7 @@ def _move_finding(desired: Desired, edit: PoolEdit, move: PoolMove, severity: Se
 
 def _who_left(move: PoolMove, declared: bool) -> str:
     if move.source == DEFAULT_POOL:
-        return f"{len(move.nodes)} nodes left pool {DEFAULT_POOL}"
+        return f"{counted(len(move.nodes), 'node')} left pool {DEFAULT_POOL}"
     gone = "" if declared else ", which is no longer declared,"
     return f"{len(move.nodes)} of {move.total} nodes left pool {move.source}{gone}"
 

@@ -13,6 +13,7 @@ from engine.gangs.retries import recorded_retries
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
+from engine.model.wording import counted
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
 from engine.plan.scope import Scope
@@ -113,7 +114,7 @@ def choose(scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], *, now: flo
     if gang.kind in INDEPENDENT_KINDS:
         return Victims(frozenset(hit), False, "its replica is recreated elsewhere")
     whole_job = Victims(
-        frozenset(p.key for p in pods), True, f"the whole job {gang.key} ({len(pods)} pods) is rescheduled"
+        frozenset(p.key for p in pods), True, f"the whole job {gang.key} ({counted(len(pods), 'pod')}) is rescheduled"
     )
     switching = {p.key for p in pods if p.key in hit and p.annotations.get("needVolcanoOpe") == "delete"}
     if switching and switching == hit:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import BelayError
+from engine.model.wording import counted
 from engine.sandbox import git_repository
 from engine.sandbox.demo_training import TrainingSteps
 from engine.sandbox.up import STARTS_WITHIN_S, Sandbox
@@ -103,7 +104,8 @@ class DemoSteps:
         nodes = self._until("the nodes are listed", lambda: self._reader.list("/api/v1/nodes"))
         chips = sum(_devices(node, "allocatable") for node in nodes)
         versions = sorted({node["status"]["nodeInfo"]["kubeletVersion"] for node in nodes})
-        self._need(len(nodes) == self._sandbox.node_count and chips > 0, f"{len(nodes)} nodes with {chips} chips")
+        found = f"{counted(len(nodes), 'node')} with {counted(chips, 'chip')}"
+        self._need(len(nodes) == self._sandbox.node_count and chips > 0, found)
         return [f"{len(nodes)} nodes are Ready with {chips} chips (kubelets {', '.join(versions)})"]
 
     # 2
@@ -117,7 +119,7 @@ class DemoSteps:
             self._take_sample("jobs/pretrain.yaml")
         out = [self._push("Train on two servers")]
         pods = self._until("both pods of the job run", self._job_runs)
-        out += [f"{pod['metadata']['name']} runs on {_node(pod)} with {len(_chips(pod))} chips" for pod in pods]
+        out += [f"{_name(pod)} runs on {_node(pod)} with {counted(len(_chips(pod)), 'chip')}" for pod in pods]
         if not self._plain:
             table = self._until("the rank table is complete", self._rank_table)
             out.append(f"rank table: {table['status']}, {table['server_count']} servers")
@@ -164,7 +166,7 @@ class DemoSteps:
         pods = self._until("the job runs elsewhere", lambda: self._moved(old, node))
         out = [said, f"{node}/{chip}: {state['state']}, level {state['level']}"]
         return out + [
-            f"{pod['metadata']['name']} runs again on {_node(pod)} with {len(_chips(pod))} chips" for pod in pods
+            f"{_name(pod)} runs again on {_node(pod)} with {counted(len(_chips(pod)), 'chip')}" for pod in pods
         ]
 
     def reset(self) -> list[str]:
@@ -357,6 +359,10 @@ class DemoSteps:
 
 _DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/default/deployments"
 _JOBS: Final = "/apis/mindxdl.gitee.com/v1/namespaces/default/ascendjobs"
+
+
+def _name(pod: Json) -> str:
+    return str(pod["metadata"]["name"])
 
 
 def _node(pod: Json) -> str:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from engine.errors import SourceError, bounded
 from engine.log import redact
+from engine.model.wording import counted
 from engine.source.records import MAX_MESSAGE, Revision, SourceCondition, SourceConfig
 
 _STAGES: Final = ("Fetched", "Verified", "Accepted")
@@ -77,7 +78,7 @@ def _success(stage: str, revision: Revision | None) -> str:
         return ""
     if stage == "Verified":
         return f"signed by {revision.signer}" if revision.signer else ""
-    return f"{len(revision.files)} files" if stage == "Accepted" else _short(revision)
+    return counted(len(revision.files), "file") if stage == "Accepted" else _short(revision)
 
 
 def _ready(revision: Revision | None, error: SourceError | None) -> SourceCondition:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.errors import SourceError
 from engine.model.plan import CONFIRM
+from engine.model.wording import counted
 from engine.source.tree import ROOTS, may_declare
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ class EmptyTreeGuard:
         try:
             contents = self._read(before.values())
         except SourceError:  # the folder that held them is gone
-            return f"objects in {len(before)} files"
+            return f"objects in {counted(len(before), 'file')}"
         count = sum(len(_parsed(path, contents[blob]).entries) for path, blob in before.items())
-        return f"{count} {'object' if count == 1 else 'objects'}" if count else ""
+        return counted(count, "object") if count else ""
 
 
 def _parsed(path: str, content: bytes) -> FileResult:

@@ -19,6 +19,7 @@ from engine.model.plan import REFUSED, Deferred, Plan
 from engine.model.reasons import ActionReason
 from engine.model.refusals import ServerRefusal
 from engine.model.unstructured import nested_map
+from engine.model.wording import counted
 
 EVERYTHING: Final = "Everything"
 EXCEPT_REFUSED: Final = "ExceptRefused"
@@ -136,7 +137,7 @@ def _applied(read: StatusCondition, stands: Standing) -> StatusCondition:
     else:
         return read
 
-    counts = [f"{stands.in_force} of {stands.total} objects are in force"]
+    counts = [f"{stands.in_force} of {counted(stands.total, 'object')} {'is' if stands.total == 1 else 'are'} in force"]
     counts += [f"{number} {word}" for number, word in _numbers(stands) if number]
     message = f"{', '.join(counts)}; {first}"
     if read.reason != EVERYTHING:
@@ -149,7 +150,8 @@ def _not_ready(applied: StatusCondition | None, plan: Plan) -> StatusCondition |
     if applied is not None and applied.status != "True":
         return StatusCondition(READY, "False", applied.reason, applied.message)
     if plan.refusals:
-        text = f"the API server refuses {len(plan.refusals)} objects, first {_refused_text(plan.refusals[0])}"
+        refused = counted(len(plan.refusals), "object")
+        text = f"the API server refuses {refused}, first {_refused_text(plan.refusals[0])}"
         return StatusCondition(READY, "False", API_REFUSES, text[:_LONGEST_MESSAGE])
     return None
 

@@ -19,6 +19,7 @@ from engine.model.last_changes import Place
 from engine.model.plan import REFUSED, Plan, PruneHold, ShadowChange
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.status.bodies import bounded_list, config_map, text
 from engine.status.conditions import Standing, StatusCondition, condition_row, conditions, standing
 from engine.status.readers import NOTHING
@@ -248,7 +249,7 @@ def pool_bodies(plan: Plan) -> list[dict[str, Any]]:
             if pool[key]:
                 data[f"{key}.json"] = text(bounded_list(pool[key], _SMALL_BYTES)[0])
         if nodes_left or chips_left:
-            data["leftOut"] = f"{nodes_left} nodes and {chips_left} chips are not shown"
+            data["leftOut"] = f"{counted(nodes_left, 'node')} and {counted(chips_left, 'chip')} are not shown"
         label = {names.ABOUT_LABEL: "pool"}
         bodies.append(config_map(names.SYSTEM, names.bounded(names.POOL_PREFIX + name), data, label))
     return bodies

@@ -15,6 +15,7 @@ import msgspec
 import redis
 import redis.asyncio
 
+from engine.model.wording import counted
 from engine.store.keyring import Keyring
 from engine.store.port import PREFIX, VALUE_LIMIT, ValueTooLarge, text, translated
 
@@ -155,7 +156,7 @@ class StoredRevisions:
         opened = {name: self._keys.unwrap_bytes(f"blob/{name}", value) for name, value in found.items()}
         wrong = [name for name, content in opened.items() if content is None]
         if wrong:  # the controller writes only what is not there
-            self.damaged = f"{len(wrong)} files"
+            self.damaged = counted(len(wrong), "file")
             with translated():
                 self._client.hdel(f"{self._prefix}:blobs", *wrong)
         return {name: content for name, content in opened.items() if content is not None}

@@ -13,6 +13,7 @@ import click
 
 from engine.cli.invocation import fails_clearly
 from engine.errors import BelayError, InputError
+from engine.model.wording import counted
 
 if TYPE_CHECKING:
     from engine.documents import Product
@@ -53,7 +54,7 @@ def init(directory: str, nodes: str | None, cluster: str, kubeconfig: str | None
     files = repository(found, products)
     _commit(folder, files)
     for name, count in sorted(found.items()):
-        click.echo(f"pool {pool_name(name)}: {count} nodes of {name} ({products[name].spec.title})")
+        click.echo(f"pool {pool_name(name)}: {counted(count, 'node')} of {name} ({products[name].spec.title})")
     for node in unknown[:10]:
         click.echo(show.plain(f"node {node}: no product follows from its labels; docs/running.md names them"), err=True)
     click.echo(show.plain(f"committed in {directory}; next: git remote add origin URL, git push -u origin main"))

@@ -15,6 +15,7 @@ from engine.cli.acts.adoption import as_text
 from engine.cli.acts.edits import RepositoryEdit, documents
 from engine.documents.scalars import NAME_PATTERN
 from engine.errors import InputError
+from engine.model.wording import counted
 
 if TYPE_CHECKING:
     from engine.documents import Product
@@ -88,8 +89,13 @@ def job(
         InputError: a pod asks for more chips than a server of the product has.
     """
     if chips > product.spec.chips_per_node:
-        raise InputError(f"a pod asks for {chips} chips, a server of {product.name} has {product.spec.chips_per_node}",
-                         where=name, hint="Ask for fewer with --chips, and for more pods with --pods")  # fmt: skip
+        most = product.spec.chips_per_node
+        raise InputError(
+            f"a pod asks for {counted(chips, 'chip')}, a server of {product.name} has {most}",
+            where=name,
+            hint="Ask for fewer with --chips, and for more pods with --pods",
+        )
+
     make = {"AscendJob": _ascend_job, "Deployment": _deployment, "Job": _plain_job}[kind]
     template = _template(name, product, chips, image or _IMAGE)
     if priority and kind != "AscendJob":

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from engine.model.wording import counted
+
 if TYPE_CHECKING:
     from engine.cli.review.comparison import JobChange, Review
 
@@ -104,7 +106,9 @@ def _job(change: JobChange) -> str:
     was = f" (without it: {change.before.outcome})" if change.before is not None else ""
     if after is None:
         return f"{name}: stays as it is{was}"
-    places = ", ".join(f"{node} {len(chips)} chips" if chips else node for node, chips in sorted(after.nodes.items()))
+    places = ", ".join(
+        f"{node} {counted(len(chips), 'chip')}" if chips else node for node, chips in sorted(after.nodes.items())
+    )
     if places and after.outcome != WAITING:
         return f"{name}: {after.outcome} on {places}{was}"
     way_out = f"; {after.unblock}" if after.unblock else ""

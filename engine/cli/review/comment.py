@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from engine.cli.forecast import GONE, MOVED, PLACED, WAITING, JobOutcome
 from engine.cli.phrases import ranges
 from engine.cli.review.comparison import JobChange, Review
-from engine.cli.summary import counted
+from engine.model.wording import counted
 
 LIMIT: Final = 60_000
 """Bytes of one comment. GitHub refuses bodies of more than 65,536 characters; the others take more."""

@@ -32,6 +32,7 @@ from engine.model.levels import (
     node_status,
 )
 from engine.model.states import NodeHealth
+from engine.model.wording import counted
 from engine.plan.health.manual_isolation import NodeHold
 from engine.plan.node_agents import AGENT_STALE_MS
 from engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView
@@ -290,7 +291,8 @@ def record_outages(scope: Scope, found: Mapping[str, int], missing: set[str], ma
         scope.diagnostics.append(Diagnostic("warning", f"NodePool/{pool}", "", 0, 0, "", message))
     if mass:
         shown = ", ".join(sorted(missing)[:20])
-        message = f"{len(missing)} nodes that pods are bound to do not exist ({shown}): nothing is evicted for them"
+        bound = f"{counted(len(missing), 'node')} that pods are bound to"
+        message = f"{bound} {'does' if len(missing) == 1 else 'do'} not exist ({shown}): nothing is evicted for that"
         scope.diagnostics.append(Diagnostic("warning", "Node", "", 0, 0, "", message))
 
 

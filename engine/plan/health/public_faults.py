@@ -17,6 +17,7 @@ from engine.model import public_faults
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import NodeMemory, PublicFaultMemory
 from engine.model.public_faults import MAX_PER_NODE, MAX_STORED, PublicFaultClaim
+from engine.model.wording import counted
 from engine.plan.scope import Scope
 from engine.wire import publicinfo
 from engine.wire.errors import WireError
@@ -121,7 +122,8 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
             if others:
                 pools = ", ".join(sorted(allowed.pools)[:5])
                 shown = ", ".join(sorted(others)[:5])
-                text = f"names {len(others)} nodes outside the pools {pools} of {_SETTING}, which do not count: {shown}"
+                outside = f"{counted(len(others), 'node')} outside the pools {pools} of {_SETTING}"
+                text = f"names {outside}, which {'does' if len(others) == 1 else 'do'} not count: {shown}"
                 problems.append((f"data.{publicinfo.KEY}.faults", text))
             if unknown:
                 shown = ", ".join(sorted(unknown - {""})[:5]) or "an unknown serial number"

@@ -38,6 +38,7 @@ from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, NoOps
 from engine.model.times import rfc3339
 from engine.model.unstructured import nested_list, nested_map, string_map
+from engine.model.wording import counted
 from engine.plan import roles
 from engine.plan.grouping import shard_for, shard_of
 from engine.plan.jobs.lifecycle import POD_GROUP_API
@@ -184,7 +185,8 @@ def _reconcile(
         new["conditions"] = conditions
     if new != old:
         moved = new["phase"] != before
-        text = f"PodGroup {key.namespace}/{key.name} is {new['phase']}: {numbers.placed} pods placed, {needed} needed"
+        placed = counted(numbers.placed, "pod")
+        text = f"PodGroup {key.namespace}/{key.name} is {new['phase']}: {placed} placed, {needed} needed"
         reason = f"PodGroup{new['phase']}" if moved else "PodGroupChanged"
         _patch(scope, key, raw, reason, text, {"status": merge_patch(old, new)})
     if marks:  # a patch of its own: the status subresource takes no annotations

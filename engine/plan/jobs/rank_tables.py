@@ -25,6 +25,7 @@ from engine.model.plan_cache import CacheKey, Memo
 from engine.model.quantities import whole
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_list, nested_map, string_map
+from engine.model.wording import counted
 from engine.plan.grouping import shard_for
 from engine.plan.jobs import ascendjob, resilience, volcanojob
 from engine.plan.jobs.environment import sp_block
@@ -273,13 +274,14 @@ def _save(
     done = table["status"] == "completed"
     by_agents = key.namespace == SYSTEM
     uid = str(nested_map(config_map or {}, "metadata").get("uid") or "")
+    placed = f"{counted(allocated, 'pod')} {'is' if allocated == 1 else 'are'} placed"
     context.scope.actions.append(
         WriteRankTable(
             reason=ActionReason.RANK_TABLE_COMPLETED if done else ActionReason.RANK_TABLE_CLEARED,
             message=(
-                f"{job.key}: all {allocated} pods are placed, completing its rank table"
+                f"{job.key}: all its pods are placed ({allocated}): its rank table is completed"
                 if done
-                else f"{job.key}: only {allocated} pods are placed, its rank table is being initialized again"
+                else f"{job.key}: only {placed}, its rank table is being initialized again"
             ),
             evidence=context.evidence(job),
             preconditions=Preconditions(job_uid=job.uid) if by_agents else Preconditions(uid=uid),

@@ -25,6 +25,7 @@ from engine.model.cluster import Pod
 from engine.model.history import TIMELINE, JobMemory
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map
+from engine.model.wording import counted
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 from engine.plan.jobs.pod_template import containers, npu_of, pod_spec
 from engine.plan.jobs.volcanojob_spec import VolcanoSpec
@@ -143,7 +144,7 @@ def make_way_for_growth(
         return  # some have gone already and come back: evicting these would begin again
 
     seconds = (context.scope.now_ms - memory.roomy) // 1000
-    declared = f"{rule.chips} chips" if rule.single else f"{rule.full} pods"
+    declared = counted(rule.chips, "chip") if rule.single else counted(rule.full, "pod")
     text = f"{job.key} trains with {memory.size} of {declared}; there has been room for all for {seconds} s"
     for one in pods:
         context.remove_pod(job, one, ActionReason.ELASTIC_GROWTH, f"{text}: evicting pod {one.name}")

@@ -25,6 +25,7 @@ from engine.model.links import (
 )
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
+from engine.model.wording import counted
 from engine.plan.links import states
 from engine.plan.links.pairs import LinkMember, LinkPair
 from engine.wire import links as wire
@@ -294,9 +295,8 @@ def _order(scope: Scope, node: str, mine: Mapping[str, EndOrders], live: Mapping
     before = {(end.cluster, link.cluster) for end in standing for link in end.links}
     after = {(end.cluster, link.cluster) for end in mine.values() for link in end.links}
     names = sorted({name for end in mine.values() for link in end.links for name in link.links})
-    clusters = f"{len(mine)} cluster{'' if len(mine) == 1 else 's'}"
     change = f"{len(after - before)} new, {len(before - after)} withdrawn"
-    what = f"node {node} runs {clusters} and keeps {len(after)} links ({change})"
+    what = f"node {node} runs {counted(len(mine), 'cluster')} and keeps {counted(len(after), 'link')} ({change})"
     message = f"{what} of KVLink {', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else what
     reason = "LinksChanged" if after else "LinksWithdrawn"
     body, evidence = wire.orders_map(node, text), _evidence(scope, names)

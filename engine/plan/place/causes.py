@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from engine.model.remedies import Remedy, Step
+from engine.model.wording import counted
 
 _SHOWN: Final = 8
 
@@ -34,8 +35,8 @@ class IllegalSize(NamedTuple):
         """The nearest legal number: the next smaller one, else the next larger."""
         most = self.legal[-1]
         best = max((size for size in self.legal if size <= self.chips), default=self.legal[0])
-        state = f"a pod of task {self.task} asks for {_chips(self.chips)}, but one pod of this job"
-        change = f"ask for {_chips(best)} a pod"
+        state = f"a pod of task {self.task} asks for {counted(self.chips, 'chip')}, but one pod of this job"
+        change = f"ask for {counted(best, 'chip')} a pod"
         if self.chips > most and not self.chips % most:
             change += f" in {self.pods * self.chips // most} pods instead of {self.pods}"
         return Told(
@@ -50,7 +51,8 @@ class OddTotal(NamedTuple):
 
     def told(self) -> Told:
         """An even number in every pod."""
-        state = f"the job asks for {_chips(self.total)} in all, but chips of these servers come in modules of 2"
+        wanted = counted(self.total, "chip")
+        state = f"the job asks for {wanted} in all, but chips of these servers come in modules of 2"
         return Told(state, "ask for an even number of chips in every pod", Remedy(Step.ASK_CHIPS, count=2))
 
 
@@ -244,7 +246,7 @@ class OtherBlocks(NamedTuple):
         """The nearest annotations and numbers that the rules accept."""
         steps = [f"write {key}: {value}" for key, value in self.values.items()]
         steps += [f"leave out annotation {key}" for key in self.remove]
-        steps += [f"ask for {_chips(self.chips)} a pod"] if self.chips else []
+        steps += [f"ask for {counted(self.chips, 'chip')} a pod"] if self.chips else []
         state = "the job cannot be divided as its annotations ask"
         if self.values or self.remove:
             remedy = Remedy(Step.SET_POLICY, count=self.chips, values=self.values, remove=self.remove)
@@ -348,10 +350,6 @@ Cause = (
     | UnlabelledInTree
     | UnsuitableDevices
 )
-
-
-def _chips(count: int) -> str:
-    return f"{count} chip" if count == 1 else f"{count} chips"
 
 
 def _numbers(legal: tuple[int, ...]) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from engine.model.levels import SUB_HEALTH
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.plan import restart_scope
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.node_view import NodeView
@@ -65,7 +66,8 @@ def _avoid_rejecting(scope: Scope) -> None:
 
 
 def _refuse(scope: Scope, gang: str, nodes: list[str], until: float, times: int) -> None:
-    text = f"AttemptBudget: kubelet rejected {times} pods of the job there, it is tried again from {rfc3339(until)}"
+    rejected = counted(times, "pod")
+    text = f"AttemptBudget: kubelet rejected {rejected} of the job there, it is tried again from {rfc3339(until)}"
     for node in nodes:
         scope.refused.setdefault(gang, {}).setdefault(node, text)
 

@@ -39,6 +39,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.pending_reasons import RECOVERY_RESERVED
 from engine.model.reasons import ActionReason
+from engine.model.wording import counted
 from engine.plan import restart_scope
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.health.tolerance import IN_PLACE_MS, STRATEGY_KEY
@@ -211,7 +212,7 @@ def _keep_room(
         if wished is None or wished.room > room.get(option.resource, 0) or not others:
             continue
         kept_for = ", ".join(sorted(others)[:3])
-        text = f"{RECOVERY_RESERVED}: room for {wished.room} chips is kept for {kept_for}, which loses more"
+        text = f"{RECOVERY_RESERVED}: room for {counted(wished.room, 'chip')} is kept for {kept_for}, which loses more"
         scope.choices[option.job] = replace(choice, held=text)
         # a node that is too small anyway has a reason of its own, which does not end with time
         least = min((pod.count for pod in members.get(option.job, ()) if pod.count), default=1)

@@ -35,6 +35,7 @@ from engine.model.history import Healing, NodeMemory
 from engine.model.jobs import Gang
 from engine.model.levels import NORMAL
 from engine.model.reasons import ActionReason
+from engine.model.wording import counted
 from engine.plan import restart_scope, roles
 from engine.plan.health import reset
 from engine.plan.health.chips import device_names
@@ -197,7 +198,7 @@ def _order(scope: Scope, gang: Gang, view: NodeView, pod: Pod, group: int, polic
             out_of_band=bool(rule and rule.out_of_band),
             reason=REASON,
             message=f"node {view.node.name}: {what} is healed under pod {pod.key} ({policy}): "
-            f"its ranks on {len(members)} chips stop, and start again",
+            f"its ranks on {counted(len(members), 'chip')} stop, and start again",
             evidence=Evidence(
                 rule=RULE,
                 codes=codes,
@@ -363,7 +364,7 @@ def _write_status(scope: Scope, gang: Gang, pod: Pod, healing: Healing) -> bool:
             signal=status,
             ranks=tuple(row["RankId"] for row in wanted),
             reason=REASON,
-            message=f"{gang.key}: {len(wanted)} ranks get status {status} ({healing.policy})",
+            message=f"{gang.key}: {counted(len(wanted), 'rank')} get status {status} ({healing.policy})",
             evidence=Evidence(rule=RULE, codes=healing.codes),
             rank_list=msgspec.convert(wanted, tuple[RankStatus, ...]),
         )

@@ -17,6 +17,7 @@ from engine.model.diagnostics import Diagnostic
 from engine.model.history import TIMELINE, JobMemory
 from engine.model.plan import REFUSING, Deferred
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.plan.preempt.disruption_budgets import DisruptionBudget, DisruptionBudgets
 from engine.plan.scope import Scope
 
@@ -121,7 +122,8 @@ def _why(protecting: tuple[DisruptionBudget, ...]) -> str:
     if len(protecting) > 1:
         names = ", ".join(one.name for one in protecting)
         return f"PodDisruptionBudgets {names} select the same pod, which the API server does not evict"
-    return f"PodDisruptionBudget {protecting[0].name} allows {protecting[0].allowed} more pods to be away now"
+    budget = protecting[0]
+    return f"PodDisruptionBudget {budget.name} allows {counted(budget.allowed, 'more pod')} to be away now"
 
 
 def _diagnostic(pod: Pod, protecting: tuple[DisruptionBudget, ...], tries: int, until: float) -> Diagnostic:

@@ -19,6 +19,7 @@ from engine.model.reasons import ActionReason
 from engine.model.states import NodeHealth
 from engine.model.times import rfc3339
 from engine.model.unstructured import nested_map
+from engine.model.wording import counted
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 from engine.plan.sync.foreign import SETTING, declared_documents
@@ -118,7 +119,11 @@ def _in_progress(scope: Scope, document: Any, fields: Mapping[str, Any]) -> _Ver
             uncut = list(_uncut(scope, document)) if document.spec.mode == "static" else []
             if uncut:
                 named = ", ".join(uncut[:_MAX_NAMED]) + (" and others" if len(uncut) > _MAX_NAMED else "")
-                return _Verdict(False, "NotCut", f"{len(uncut)} chips are not cut as declared yet: {named}")
+                return _Verdict(
+                    False,
+                    "NotCut",
+                    f"{counted(len(uncut), 'chip')} not cut as declared yet: {named}",
+                )
         case KVLink():
             rows = [row.state for row in scope.links if row.link == document.name]
             up = rows.count(LINKED)

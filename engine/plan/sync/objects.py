@@ -24,6 +24,7 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map
+from engine.model.wording import counted
 from engine.plan.scope import Scope
 from engine.plan.sync import template_changes
 from engine.plan.sync.drift import first_difference
@@ -183,7 +184,7 @@ def _prune(scope: Scope, wanted: set[ObjectKey]) -> None:
     gone = [key for key in inventory if key not in wanted and scope.desired.may_prune(key)]
     if gone and _declares_nothing(scope.desired):
         message = (
-            f"the repository declares nothing, so {len(gone)} objects that it declared before stay; "
+            f"the repository declares nothing, so {counted(len(gone), 'object')} that it declared before stay; "
             "to remove them keep at least one document in the tree"
         )
         scope.diagnostics.append(Diagnostic("error", "", "", 0, 0, "", message))

@@ -29,6 +29,7 @@ from engine.model.history import HeldPrune
 from engine.model.plan import CONFIRM, PrunedObject, PruneHold
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.plan.budgets import NO_CHIPS, NO_POOL, BudgetDemand, BudgetRefusal, BudgetTracker
 from engine.plan.scope import Scope
 from engine.plan.views import chip_ids
@@ -221,7 +222,7 @@ def emptied_layer(desired: Desired, inventory: Iterable[ObjectKey]) -> str:
     if any(not origin.file.startswith(_OTHER_LAYERS) for origin in desired.origins):
         return ""
     objects = sum(not key.api_version.startswith(_BELAY) for key in inventory)
-    return f"layer desired/ declared {objects} objects and declares none now" if objects else ""
+    return f"layer desired/ declared {counted(objects, 'object')} and declares none now" if objects else ""
 
 
 def is_prune(action: DeleteObject) -> bool:

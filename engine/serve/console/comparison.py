@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.replay.summary import PassDigest
 
 MOST: Final = 1_000
@@ -102,8 +103,7 @@ def _sentences(lists: Mapping[str, Sequence[Mapping[str, Any]]], revisions: Sequ
         found.append(f"node {row['node']}: {row['from'] or 'not there'} → {row['to'] or 'gone'}")
     by_change = Counter((row["node"], row["from"], row["to"]) for row in lists["chips"])
     for (node, before, after), count in sorted(by_change.items(), key=str)[:MOST_SENTENCES]:
-        chips = "1 chip" if count == 1 else f"{count} chips"
-        found.append(f"{chips} of {node}: {before or 'not there'} → {after or 'gone'}")
+        found.append(f"{counted(count, 'chip')} of {node}: {before or 'not there'} → {after or 'gone'}")
     for row in lists["jobs"][:MOST_SENTENCES]:
         why = f" ({row['message']})" if row["message"] else ""
         found.append(f"job {row['job']}: {row['from'] or 'not there'} → {row['to'] or 'gone'}{why}")

@@ -9,6 +9,7 @@ import msgspec
 
 from engine.model.plan import CONFIRM
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.serve.console.texts import MOST_ROWS, decoded, line, mapping, number, picked, rows, words
 from engine.wire import names, revisionlog, sync
 
@@ -57,7 +58,7 @@ def section(
         held.insert(
             0,
             {
-                "what": line(f"deleting {len(listed)} objects: {', '.join(listed[:10])}"),
+                "what": line(f"deleting {counted(len(listed), 'object')}: {', '.join(listed[:10])}"),
                 "action": "DeleteObject",
                 "budget": line(prune.get("budget"), 120),
                 "until": None,

@@ -10,9 +10,9 @@ from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from engine.errors import InputError
 from engine.model.times import parse_rfc3339, rfc3339
+from engine.model.wording import counted
 from engine.serve.records import chain
 from engine.serve.records.facts import RecordKind, Span, SpanKind
-from engine.serve.records.narration import chips
 from engine.serve.records.schema import RECORDS, SPANS
 from engine.serve.records.store import RecordStore, span_of
 
@@ -174,9 +174,9 @@ def _tenants(connection: Connection, query: HistoryQuery) -> list[dict[str, Any]
             continue
         pod = span.subject.partition("|")[0]
         if query.since <= span.begun <= query.until:
-            rows.append(_tenant(span, span.begun, f"{pod} got {chips(span.chips)}"))
+            rows.append(_tenant(span, span.begun, f"{pod} got {counted(span.chips, 'chip')}"))
         if span.ended and query.since <= span.ended <= query.until:
-            rows.append(_tenant(span, span.ended, f"{pod} gave back {chips(span.chips)}"))
+            rows.append(_tenant(span, span.ended, f"{pod} gave back {counted(span.chips, 'chip')}"))
     return rows
 
 

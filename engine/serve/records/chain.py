@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import Connection, select
 
+from engine.model.wording import counted
 from engine.serve.records.facts import HistoryRecord, RecordKind
 from engine.serve.records.schema import RECORDS
 
@@ -70,8 +71,7 @@ def digest(row: Mapping[Any, Any]) -> str:
 
 def checkpoint_text(count: int, through: int, last: str, why: str) -> str:
     """What a record says about records that were removed before it."""
-    noun = "record" if count == 1 else "records"
-    return f"removed {count} {noun} through number {through} with hash {last}: {why}"
+    return f"removed {counted(count, 'record')} through number {through} with hash {last}: {why}"
 
 
 def verify(connection: Connection, expected: ChainHead | None = None) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from engine.model.wording import counted
 from engine.serve.records.facts import HistoryRecord, RecordKind, Span, SpanKind, identity
 from engine.serve.records.reading import SeenJob, SeenRevision, first_words
 
@@ -19,11 +20,11 @@ def _about(span: Span) -> dict[str, Any]:
 
 def waiting_record(span: Span, message: str, *, at: int = 0) -> HistoryRecord:
     """A job waits; from ``at`` on for another reason than before."""
-    still = "still waits" if at else "waits"
+    waits = f"{'still waits' if at else 'waits'} for {counted(span.chips, 'chip')}"
     detail = f": {message}" if message else ""
     return HistoryRecord(
         id=identity("waits", span.subject, str(span.begun), str(at), span.reason), at=at or span.begun,
-        kind=RecordKind.WAITING, text=f"{still} for {chips(span.chips)}: {span.reason}{detail}", **_about(span),
+        kind=RecordKind.WAITING, text=f"{waits}: {span.reason}{detail}", **_about(span),
     )  # fmt: skip
 
 
@@ -32,11 +33,11 @@ def placed_record(job: str, spans: Sequence[Span], waited: Span | None) -> Histo
     at = max(span.begun for span in spans)
     nodes = sorted({span.node for span in spans})
     after = f" after {duration(at - waited.begun)} of waiting" if waited is not None and at > waited.begun else ""
-    count = sum(span.chips for span in spans)
+    given = f"{counted(len(spans), 'pod')} with {counted(sum(span.chips for span in spans), 'chip')}"
     return HistoryRecord(
         id=identity("placed", job, *sorted(f"{span.subject}@{span.begun}" for span in spans)), at=at,
         kind=RecordKind.PLACED, node=nodes[0] if len(nodes) == 1 else "",
-        text=f"placed: {pods(len(spans))} with {chips(count)} on {first_words(nodes, _NODES)}{after}",
+        text=f"placed: {given} on {first_words(nodes, _NODES)}{after}",
         **_about(spans[0]),
     )  # fmt: skip
 
@@ -47,11 +48,11 @@ def released_record(job: str, spans: Sequence[Span], now: SeenJob | None) -> His
     nodes = sorted({span.node for span in spans})
     held = duration(at - min(span.begun for span in spans))
     state = "it is gone" if now is None else f"it is {now.phase}"
-    count = sum(span.chips for span in spans)
+    given = f"{counted(len(spans), 'pod')} with {counted(sum(span.chips for span in spans), 'chip')}"
     return HistoryRecord(
         id=identity("released", job, *sorted(span.id for span in spans)), at=at,
         kind=RecordKind.RELEASED, node=nodes[0] if len(nodes) == 1 else "",
-        text=f"gave back: {pods(len(spans))} with {chips(count)} on {first_words(nodes, _NODES)} after {held}; {state}",
+        text=f"gave back: {given} on {first_words(nodes, _NODES)} after {held}; {state}",
         **_about(spans[0]),
     )  # fmt: skip
 
@@ -101,7 +102,7 @@ def recovery_record(span: Span) -> list[HistoryRecord]:
     """A recovery began, and if it is over, ended."""
     begin = HistoryRecord(
         id=identity("recovery", span.subject), at=span.begun, kind=RecordKind.RECOVERY,
-        text=f"recovery begins: {span.reason}, {chips(span.chips)} stand still", **_about(span),
+        text=f"recovery begins: {span.reason}, {counted(span.chips, 'chip')} stand still", **_about(span),
     )  # fmt: skip
     if not span.ended:
         return [begin]
@@ -111,16 +112,6 @@ def recovery_record(span: Span) -> list[HistoryRecord]:
         text=f"recovered after {took}: {span.reason}; {span.cost / 3600:.2f} chip-hours lost", **_about(span),
     )  # fmt: skip
     return [begin, end]
-
-
-def chips(count: int) -> str:
-    """A number of chips in words."""
-    return f"{count} chip" if count == 1 else f"{count} chips"
-
-
-def pods(count: int) -> str:
-    """A number of pods in words."""
-    return f"{count} pod" if count == 1 else f"{count} pods"
 
 
 def duration(milliseconds: int) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from engine.model.costs import RecoveryLevel
 from engine.model.times import parse_rfc3339
+from engine.model.wording import counted
 from engine.serve.console.layout import Layout, map_parts, map_texts
 from engine.serve.console.texts import decoded, line, mapping, name, number, numbers, rows, words
 from engine.status import cluster_map
@@ -290,7 +291,7 @@ def _held_deletion(published: Data) -> tuple[str, str]:
     digest = line(held.get("digest"), 80)
     listed = held.get("list")
     count = len(listed) if isinstance(listed, list) else 0
-    return (digest, f"the deletion of {count} objects waits for a confirmation") if digest else ("", "")
+    return (digest, f"the deletion of {counted(count, 'object')} waits for a confirmation") if digest else ("", "")
 
 
 def moment(text: object) -> int:
