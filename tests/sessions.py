@@ -177,9 +177,9 @@ def page() -> tuple[str, dict[str, int]]:
     lines = [
         "# Ten tasks in a terminal",
         "",
-        "Each is one command, or two. These ran on the sample repository, in a clone of it, with the cluster of the tutorial;",
-        "what each prints is what it printed (`make sessions` writes this page; commits are shown as one). In the console",
-        "each is at most two clicks away:",
+        "Each is one command, or two. They ran in a clone of the sample repository, with the tutorial's cluster:",
+        "what each prints is what it printed (`make sessions` writes this page; commits are shown as one).",
+        "In the console each is at most two clicks away:",
         "[the console](console.md).",
     ]
     codes = {}
