@@ -18,7 +18,7 @@ PodGroup made for it. `belay get jobs`, `belay explain job` and the reasons of w
 
 - Its object says how many pods there are. Until so many are there, none is placed, and the reason is `GangIncomplete`
   with the number that lacks. A waiting gang holds no chips.
-- Pods without chips, such as launchers and heads, are placed with those that are there, and nobody waits for one that
+- Pods without chips, such as launchers and heads, are placed with those that are there, and none waits for one that
   comes later.
 - An annotation `huawei.com/schedule_minAvailable` and the `minMember` of a PodGroup come before the object's numbers.
 - A kind without a row: the pods of one controller start together. As nothing says how many they are, they wait until

@@ -9,7 +9,7 @@ import yaml
 
 from engine.model.workload_kinds import WorkloadRow
 
-#: Label of roles whose rules are added to those of the engine, the server and everybody who reads the status.
+#: Label of roles whose rules are added to those of the engine, the server and those who read the status.
 LABEL: Final = "belay.dev/reads-workloads"
 SHIPPED_ROLE: Final = "belay-workloads-shipped"
 OWN_ROLE: Final = "belay-workloads-own"
