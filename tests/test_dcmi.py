@@ -269,6 +269,24 @@ def test_faults_are_read_and_reported(library: Path, machine: Callable[..., Stan
     run(go())
 
 
+@pytest.mark.parametrize(
+    ("code", "plane"), [("81078603", "network"), ("81078607", "network"), ("81B18603", "chip"), ("80E01801", "chip")]
+)
+def test_ports_of_the_network_are_a_plane_of_their_own_and_those_of_the_bus_are_the_chip_s(
+    library: Path, machine: Callable[..., Standin], code: str, plane: str
+) -> None:
+    standin = machine(chip_name="Ascend950PR", v2=True)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.machine()
+            standin.raise_code(1, code)
+            assert [event.plane for event in await npu.events()] == [plane]
+            assert [found.plane for found in (await npu.faults())[1]] == [plane]
+
+    run(go())
+
+
 def test_a_chip_off_the_bus_is_a_dropped_card(library: Path, machine: Callable[..., Standin]) -> None:
     standin = machine()
 

@@ -25,7 +25,9 @@ OUT_OF_BAND_SECONDS: Final = 150.0
 RESCAN_PAUSE: Final = 3.0
 NETWORK_GOOD: Final = frozenset({0, 6})
 LINK_DOWN: Final = "81078603"
-NETWORK_CODES: Final = frozenset({LINK_DOWN, "81078607", "81B18603"})
+NETWORK_CODES: Final = frozenset({LINK_DOWN, "81078607", "110000002", "110001024"})
+"""Codes of RoCE and UBOE ports; those of the bus between chips are the chip's own
+(component/ascend-device-plugin/pkg/common/fault_code.go)."""
 ASSERTIONS: Final[tuple[Assertion, ...]] = ("recover", "occur", "once")
 DRIVER_ROOT_MB: Final = 1024
 MOST_SEVERE: Final = 3
