@@ -3,11 +3,13 @@
 #include "dcmi_standin.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -1014,7 +1016,7 @@ int dcmi_rescan_soc(int card, int device)
     return code && !(c && c->dropped) ? code : OK;
 }
 
-/* ---- events: a thread looks at the ring and calls back */
+/* ---- events: a thread sleeps until one is written, as with a real driver, and calls back */
 
 static void (*heard)(struct event *);
 static uint64_t heard_from; /* what is raised after the subscription returns is told, however late the thread runs */
@@ -1024,7 +1026,7 @@ static void *listen(void *unused)
     uint64_t read = heard_from;
     (void)unused;
     for (;;) {
-        struct timespec t = {0, 20000000}; /* a real driver wakes us; looking more often would be measured as the agent's work */
+        uint32_t seen = (uint32_t)state->events_written;
         while (read < state->events_written) {
             struct sim_event *e = &state->events[read % SIM_EVENTS];
             struct event out;
@@ -1039,7 +1041,8 @@ static void *listen(void *unused)
             read++;
             heard(&out);
         }
-        nanosleep(&t, NULL);
+        /* looking now and then would be measured as the work of the program that listens */
+        syscall(SYS_futex, &state->events_written, FUTEX_WAIT, seen, NULL, NULL, 0);
     }
     return NULL;
 }

@@ -104,7 +104,7 @@ struct sim_state {
     char chip_name[32], chip_type[32], npu_name[32], product[64], version[32];
     struct sim_template templates[SIM_TEMPLATES];
     struct sim_override overrides[SIM_OVERRIDES];
-    uint64_t events_written; /* count; the ring holds the last SIM_EVENTS */
+    uint64_t events_written; /* count, its low word a futex; the ring holds the last SIM_EVENTS */
     struct sim_event events[SIM_EVENTS];
     struct sim_chip chip[SIM_CHIPS];
 };

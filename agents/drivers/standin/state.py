@@ -9,13 +9,16 @@ import ctypes
 import mmap
 import os
 from collections.abc import Sequence
-from ctypes import c_char, c_float, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
+from ctypes import c_char, c_float, c_int32, c_long, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Final
 
 MAGIC: Final = 0x42444332
 URMA, EIDS = 8, 16
 CHIPS, CODES, VDEVS, PROCESSES, TEMPLATES, OVERRIDES, EVENTS = 64, 128, 16, 32, 32, 64, 1024
+_FUTEX_WAKE, _EVERYONE = 1, 2**31 - 1
+_FUTEX_CALL: Final = {"x86_64": 202, "aarch64": 98}
+"""Number of the system call futex, which the C library does not offer by name."""
 
 
 class Vdev(ctypes.Structure):
@@ -205,6 +208,7 @@ class Standin:
         written = state.events_written
         state.events[written % EVENTS] = SimEvent(int(code, 16), self.chip(phy).logic, severity, assertion, written, 0)
         state.events_written = written + 1
+        _wake(ctypes.addressof(state) + SimState.events_written.offset)
 
     def processes(self, phy: int, pids: Sequence[int]) -> None:
         """Set the processes that use the chip."""
@@ -227,6 +231,12 @@ class Standin:
         """Remove all scripts: every call returns the state again."""
         for override in self.state.overrides:
             override.remaining = 0
+
+
+def _wake(address: int) -> None:
+    """Wake the threads of libraries that wait for events (futex(2); their count stands at the address)."""
+    number = _FUTEX_CALL[os.uname().machine]
+    ctypes.CDLL(None).syscall(c_long(number), c_void_p(address), _FUTEX_WAKE, _EVERYONE, None, None, 0)
 
 
 __all__ = ["SimChip", "SimState", "Standin"]
