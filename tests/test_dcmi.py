@@ -269,6 +269,35 @@ def test_faults_are_read_and_reported(library: Path, machine: Callable[..., Stan
     run(go())
 
 
+def test_a_look_at_all_chips_is_few_messages_also_while_one_of_them_hangs(
+    library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.drivers.dcmi.driver.CALL_SECONDS", 0.3)
+    standin = machine()
+    for phy in (2, 3, 5):
+        standin.raise_code(phy, "80E01801")
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.machine()
+
+            async def look() -> tuple[list[int], int]:
+                before = npu.calls.sent
+                found = await npu.faults()
+                assert await npu.vnpus() == [] and await npu.processes() == {}
+                return sorted(phy for phy, codes in found.items() if codes), npu.calls.sent - before
+
+            assert await look() == ([2, 3, 5], 4)
+            # the others do not wait for a chip that hangs but once, and are not forgotten for it
+            standin.script("dcmi_get_device_errorcode_v2", delay_ms=60_000, phy=3, times=2)
+            assert (await look())[0] == [2, 5]
+            standin.unscript()
+            assert (await look())[0] == [2, 3, 5]
+            assert await look() == ([2, 3, 5], 4)
+
+    run(go())
+
+
 @pytest.mark.parametrize(
     ("code", "plane"), [("81078603", "network"), ("81078607", "network"), ("81B18603", "chip"), ("80E01801", "chip")]
 )

@@ -71,7 +71,7 @@ async def _alone(settings: ExporterSettings) -> None:
     if kind != "dcmi":
         raise FlagError(f"-driver: {settings.driver[:64]!r} is unknown; use dcmi[:/path/libdcmi.so] or npu_smi[:PATH]")
     library = Path(file) if file else find(os.environ.get("LD_LIBRARY_PATH", ""))
-    supervisor = Supervisor(library, owners=frozenset({os.getuid()}))
+    supervisor = Supervisor(library, owners=frozenset({os.getuid()}), listens=False)  # no metric needs an event
     try:
         await serve(settings, DcmiSource(supervisor, time.monotonic), stop)
     finally:

@@ -1,4 +1,5 @@
-"""The process that loads the driver's library: it reads calls as lines of JSON and writes answers and fault events.
+"""The process that loads the driver's library: it takes calls as messages of JSON on its standard input, a socket
+(SOCK_SEQPACKET), and writes answers and fault events as lines.
 
 A call that never returns blocks one thread here; the parent counts them and ends this process when there are too many,
 or when the driver was reloaded. It ends when the parent has ended.
@@ -12,9 +13,9 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from agents.drivers.dcmi.library import Library, trusted
 from agents.drivers.failures import DriverError
 
 THREADS = 16
-MAX_LINE = 65_536
+MAX_MESSAGE = 65_536
+"""Bytes of a call, of which the longest are those for many chips."""
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
@@ -35,6 +37,8 @@ class Child:
     def __init__(self, out: int) -> None:
         self._out, self._lock = out, threading.Lock()
         self._calls: Calls | None = None
+        self._counting = threading.Lock()
+        self._threads = self._free = 1
 
     def serve(self, file: Path, owners: frozenset[int]) -> int:
         """Load the library, write `ready`, answer calls. If loading fails, write the error and return exit code 1."""
@@ -52,12 +56,26 @@ class Child:
         except (DriverError, OSError) as error:
             self._say({"ready": False, "error": str(error)[:500]})
             return 1
-        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dcmi")
-        for line in iter(lambda: sys.stdin.readline(MAX_LINE), ""):
-            request = json.loads(line)
-            pool.submit(self._answer, request)
+        self._take(socket.socket(fileno=0))
         # calls that hang must not keep this process alive
         os._exit(0)
+
+    def _take(self, requests: socket.socket) -> None:
+        """Take calls until the input ends. Each thread waits for calls itself: the kernel wakes one of them for each
+        message, and no second one has to be woken to carry it out. There is always one that waits, up to `THREADS`."""
+        while message := requests.recv(MAX_MESSAGE):
+            with self._counting:
+                self._free -= 1
+                another = not self._free and self._threads < THREADS
+                if another:
+                    self._threads += 1
+                    self._free += 1
+            if another:
+                threading.Thread(target=self._take, args=(requests,), name="dcmi", daemon=True).start()
+
+            self._answer(json.loads(message))
+            with self._counting:
+                self._free += 1
 
     def _answer(self, request: dict[str, Any]) -> None:
         number, name, arguments = request["id"], str(request["call"]), request.get("args", [])

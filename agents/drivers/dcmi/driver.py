@@ -12,6 +12,7 @@ from typing import Any, Final
 from agents.drivers.base import CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
 from agents.drivers.dcmi import family as families
 from agents.drivers.dcmi.calls import OUT_OF_BAND
+from agents.drivers.dcmi.chip_readings import ChipReadings
 from agents.drivers.dcmi.errors import NOT_READY, TIMED_OUT, DcmiError
 from agents.drivers.dcmi.library import find
 from agents.drivers.dcmi.supervisor import Supervisor
@@ -24,6 +25,8 @@ RESET_SECONDS: Final = 30.0
 OUT_OF_BAND_SECONDS: Final = 150.0
 RESCAN_PAUSE: Final = 3.0
 NETWORK_GOOD: Final = frozenset({0, 6})
+NETWORK_UNASKED: Final = 0
+TRAINING: Final = (families.A1, families.A2, families.A3, families.A5)
 LINK_DOWN: Final = "81078603"
 NETWORK_CODES: Final = frozenset({LINK_DOWN, "81078607", "110000002", "110001024"})
 """Codes of RoCE and UBOE ports; those of the bus between chips are the chip's own
@@ -60,6 +63,7 @@ class DcmiDriver:
         self._vnpus: dict[int, int] = {}
         self._cut: tuple[VNPU, ...] = ()
         self._brothers: dict[int, int | None] = {}
+        self._readings = ChipReadings(self._ask)
 
     async def _ask(self, call: str, *arguments: Any, timeout: float = CALL_SECONDS) -> Any:
         return await self.calls.ask(call, *arguments, timeout=timeout)
@@ -68,6 +72,10 @@ class DcmiDriver:
         if not self.calls.places:
             await self._ask("version")
         return self.calls.places
+
+    async def _of_chips(self, *calls: str) -> Mapping[int, Sequence[Any]]:
+        """What every chip answers to these; errors stand in the place of values."""
+        return await self._readings.read([phy for phy, *_ in await self._places()], *calls, seconds=CALL_SECONDS)
 
     async def machine(self) -> Machine:
         """Describe the node by its first chip."""
@@ -179,12 +187,19 @@ class DcmiDriver:
         A chip that cannot be read is left out; raises DriverError when none can.
         """
         await self.machine()
+        answers = await self._of_chips("health", "codes")
+        # a message of its own, because this check is known to hang
+        networks: Mapping[int, Sequence[Any]] = {}
+        if self._family in TRAINING:
+            there = [phy for phy, (health, codes) in answers.items() if not _gone(health, codes)]
+            networks = await self._readings.read(there, "network", seconds=NETWORK_SECONDS)
+
         found: dict[int, Sequence[Code]] = {}
         failure: DriverError | None = None
-        for phy, *_ in await self._places():
+        for phy, (health, codes) in answers.items():
             try:
-                found[phy] = await self._codes(phy)
-            except DcmiError as error:
+                found[phy] = self._codes(phy, health, codes, networks.get(phy, (NETWORK_UNASKED,))[0])
+            except DriverError as error:
                 failure = failure or error
         if not found and failure is not None:
             raise failure
@@ -192,32 +207,22 @@ class DcmiDriver:
         self._seen = {key: at for key, at in self._seen.items() if key in present or key[0] not in found}
         return found
 
-    async def _codes(self, phy: int) -> Sequence[Code]:
-        try:
-            health = await self._ask("health", phy)
-            if health == NOT_READY:
-                return [self._code(phy, CARD_DROP, "chip")]
-            numbers = await self._ask("codes", phy)
-        except DcmiError as error:
-            if error.code == NOT_READY:
-                return [self._code(phy, CARD_DROP, "chip")]
-            raise
-        codes = []
+    def _codes(self, phy: int, health: Any, numbers: Any, network: Any) -> Sequence[Code]:
+        """The codes by what a chip answered. Raises the error of an answer that is one."""
+        if _gone(health, numbers):
+            return [self._code(phy, CARD_DROP, "chip")]
+        for answer in (health, numbers):
+            if isinstance(answer, DriverError):
+                raise answer
+
         # where the driver announces no events, the worst that the chip says of itself is all that is known of a code
         severity = health if not self.calls.announces and 0 <= health <= MOST_SEVERE else None
+        codes = []
         for number in numbers:
             code = f"{number:X}"
             codes.append(self._code(phy, code, _plane(code), severity))
-        if self._family in (families.A1, families.A2, families.A3, families.A5):
-            try:
-                network = await self._ask("network", phy, timeout=NETWORK_SECONDS)
-            except DcmiError as error:
-                # the driver's network check is known to hang; a missing answer is not a fault
-                if error.supported and error.code != -8006:
-                    raise
-                network = 0
-            if network not in NETWORK_GOOD and not any(code.plane == "network" for code in codes):
-                codes.append(self._code(phy, LINK_DOWN, "network"))
+        if _disconnected(network) and not any(code.plane == "network" for code in codes):
+            codes.append(self._code(phy, LINK_DOWN, "network"))
         return codes
 
     def _code(self, phy: int, code: str, plane: Plane, severity: int | None = None) -> Code:
@@ -245,15 +250,13 @@ class DcmiDriver:
     async def processes(self) -> Mapping[int, int]:
         """Count the processes on each chip; a chip that dropped off the bus has none."""
         found = {}
-        for phy, *_ in await self._places():
-            try:
-                count = len(await self._ask("processes", phy))
-            except DcmiError as error:
-                if error.code != NOT_READY:
-                    raise
-                continue
-            if count:
-                found[phy] = count
+        for phy, (processes,) in (await self._of_chips("processes")).items():
+            if isinstance(processes, DriverError):
+                if isinstance(processes, DcmiError) and processes.code == NOT_READY:
+                    continue
+                raise processes
+            if processes:
+                found[phy] = len(processes)
         return found
 
     async def reset_group(self, chip: int) -> Sequence[int]:
@@ -357,16 +360,16 @@ class DcmiDriver:
 
     async def vnpus(self) -> Sequence[VNPU]:
         """List the vNPUs; a chip that does not answer keeps its last list. Raises DriverError when none can."""
-        found, failures = [], []
-        places = await self._places()
-        for phy, *_ in places:
-            try:
-                for vnpu in await self._tried("vnpus", phy, default=[]):
-                    found.append(VNPU(vnpu["id"], phy, vnpu["template"], vnpu["vgroup"]))
-            except DcmiError as error:
-                failures.append(error)
+        found: list[VNPU] = []
+        failures: list[DriverError] = []
+        answers = await self._of_chips("vnpus")
+        for phy, (vnpus,) in answers.items():
+            if not isinstance(vnpus, DriverError):
+                found += [VNPU(vnpu["id"], phy, vnpu["template"], vnpu["vgroup"]) for vnpu in vnpus]
+            elif not isinstance(vnpus, DcmiError) or vnpus.supported:
+                failures.append(vnpus)
                 found += [vnpu for vnpu in self._cut if vnpu.chip == phy]
-        if len(failures) == len(places):
+        if failures and len(failures) == len(answers):
             raise failures[0]
         self._cut = tuple(found)
         self._vnpus = {vnpu.id: vnpu.chip for vnpu in found}
@@ -405,6 +408,20 @@ class DcmiDriver:
     async def close(self) -> None:
         """End the driver process."""
         await self.calls.close()
+
+
+def _gone(*answers: Any) -> bool:
+    """Whether a chip says that it is off the bus."""
+    return any(answer == NOT_READY or getattr(answer, "code", 0) == NOT_READY for answer in answers)
+
+
+def _disconnected(network: Any) -> bool:
+    """Whether a chip's network is bad. Raises the error of a check that failed; a missing answer is no fault."""
+    if not isinstance(network, DriverError):
+        return network not in NETWORK_GOOD
+    if isinstance(network, DcmiError) and (not network.supported or network.code == TIMED_OUT):
+        return False
+    raise network
 
 
 def _plane(code: str) -> Plane:

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Set
 from pathlib import Path
@@ -35,6 +36,8 @@ SUBSCRIBE_TRIES: Final = 3
 SUBSCRIBE_PAUSE: Final = 1.0
 BACKOFF: Final = (0.2, 1.0, 5.0, 10.0)
 READ_LIMIT: Final = 1 << 20
+MAX_MESSAGE: Final = 65_536
+"""Bytes of a call, as the driver process takes them."""
 #: Return codes of every call after a reload of the driver that the library had opened: internal error, ioctl, send,
 #: receive. Where only one chip is lost, calls for others still succeed.
 STALE: Final = frozenset({-8005, -8009, -8010, -8011})
@@ -47,7 +50,8 @@ STALE_SECONDS: Final = (15.0, 600.0)
 class Supervisor:
     """One driver process at a time. Methods belong to one event loop.
 
-    ``cards_timeout``: seconds for which the first start waits for cards that are not back yet."""
+    ``cards_timeout``: seconds for which the first start waits for cards that are not back yet. Without ``listens`` it
+    subscribes to no events."""
 
     def __init__(
         self,
@@ -56,9 +60,12 @@ class Supervisor:
         owners: frozenset[int] = frozenset(),
         env: dict[str, str] | None = None,
         cards_timeout: float = 0.0,
+        listens: bool = True,
     ) -> None:
-        self._library, self._owners, self._env = library, owners, env
+        self._library, self._owners, self._env, self._listens = library, owners, env, listens
         self._process: asyncio.subprocess.Process | None = None
+        self._requests: socket.socket | None = None
+        self._sending = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         self._printed: set[asyncio.Task[None]] = set()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -69,6 +76,7 @@ class Supervisor:
         self._not_before = 0.0
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_EVENTS)
         self.starts = 0
+        self.sent = 0  # calls that went to a process; tests count them
         self.v2 = False
         self.announces = False
         self.places: tuple[tuple[int, int, int, int], ...] = ()
@@ -80,17 +88,18 @@ class Supervisor:
             raise DriverError(f"{MAX_WAITING} calls to the driver wait already")
         self._next += 1
         number = self._next
+        message = json.dumps({"id": number, "call": call, "args": arguments}).encode()
+        if len(message) > MAX_MESSAGE:
+            raise DriverError(f"a call to the driver has {len(message)} bytes, more than {MAX_MESSAGE}")
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
-        assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps({"id": number, "call": call, "args": arguments}).encode() + b"\n")
             async with asyncio.timeout(timeout):
-                await process.stdin.drain()
+                await self._send(message)
                 answer = await future
-            await self._suspect(process, _codes(answer))
+            await self._suspect(process, *_failures(answer))
             return answer
         except DcmiError as error:
-            await self._suspect(process, {error.code})
+            await self._suspect(process, {error.code}, 1)
             raise
         except TimeoutError:
             self._hung += 1
@@ -98,13 +107,21 @@ class Supervisor:
             if self._hung >= MAX_HUNG:
                 await self._end("too many calls hang")
             raise DcmiError(call, TIMED_OUT) from None
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except ConnectionError as error:
             raise DriverError("the driver process ended") from error
         finally:
             self._waiting.pop(number, None)
 
-    async def _suspect(self, process: asyncio.subprocess.Process, codes: Set[int]) -> None:
-        """Check the codes of an answer (`_codes`): a library that has lost its driver is reloaded."""
+    async def _send(self, message: bytes) -> None:
+        """Hand a message to the process; waits while its queue is full, one sender after the other."""
+        async with self._sending:
+            if self._requests is None:
+                raise ConnectionResetError
+            self.sent += 1
+            await asyncio.get_running_loop().sock_sendall(self._requests, message)
+
+    async def _suspect(self, process: asyncio.subprocess.Process, codes: Set[int], times: int) -> None:
+        """Check the codes of an answer (`_failures`): a library that has lost its driver is reloaded."""
         now = asyncio.get_running_loop().time()
         if not codes:
             self._stale, self._patience = 0, STALE_SECONDS[0]
@@ -112,7 +129,7 @@ class Supervisor:
             return
         if not self._stale:
             self._stale_since = now
-        self._stale += 1
+        self._stale += times
         if self._stale >= STALE_CALLS and now - self._stale_since >= self._patience and process is self._process:
             self._stale, self._patience = 0, min(2 * self._patience, STALE_SECONDS[1])
             await self._end("every call fails: the driver was reloaded")
@@ -135,10 +152,15 @@ class Supervisor:
         owners = [text for owner in sorted(self._owners) for text in ("--owner", str(owner))]
         command = [sys.executable, "-m", "agents.drivers.dcmi.child", str(self._library), *owners]
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *command, "--parent", str(os.getpid()), stdin=pipe, stdout=pipe, stderr=pipe, limit=READ_LIMIT,
-            env={**os.environ, **(self._env or {})}, start_new_session=True,
-        )  # fmt: skip
+        requests, taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        requests.setblocking(False)
+        with taken:
+            process = await asyncio.create_subprocess_exec(
+                *command, "--parent", str(os.getpid()), stdin=taken.fileno(), stdout=pipe, stderr=pipe,
+                limit=READ_LIMIT, env={**os.environ, **(self._env or {})}, start_new_session=True,
+            )  # fmt: skip
+        self._hang_up()
+        self._requests = requests
         assert process.stdout is not None and process.stderr is not None
         printed = asyncio.create_task(driver_output.log(process.stderr))
         self._printed.add(printed)
@@ -162,7 +184,8 @@ class Supervisor:
         self.v2, self.places = bool(greeting["v2"]), tuple(tuple(place) for place in greeting["places"])
         self.starts += 1
         self._reader = asyncio.create_task(self._read(process))
-        await self._subscribe(process)
+        if self._listens:
+            await self._subscribe(process)
         return process
 
     def _incomplete(self, missing: int) -> bool:
@@ -181,14 +204,13 @@ class Supervisor:
 
         A driver that refuses is only polled; one that does not answer may still subscribe, and is asked once.
         """
-        assert process.stdin is not None
         self.announces = False
         for attempt in range(SUBSCRIBE_TRIES):
             await asyncio.sleep(SUBSCRIBE_PAUSE if attempt else 0)
             taken = self._waiting[0] = asyncio.get_running_loop().create_future()
             try:
-                process.stdin.write(json.dumps({"id": 0, "call": "subscribe"}).encode() + b"\n")
                 async with asyncio.timeout(SUBSCRIBE_SECONDS):
+                    await self._send(json.dumps({"id": 0, "call": "subscribe"}).encode())
                     await taken
                 self.announces = True
                 return
@@ -240,24 +262,33 @@ class Supervisor:
                 _log.warning("the driver process is started again", error=why)
             await _kill(process)
 
+    def _hang_up(self) -> None:
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+
     async def close(self) -> None:
         """End the process; waiting calls fail."""
         await self._end()
+        self._hang_up()
         tasks = [*self._printed, *((self._reader,) if self._reader is not None else ())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _codes(answer: Any) -> Set[int]:
-    """Return the error codes of a batch in which every reading failed, else none."""
+def _failures(answer: Any) -> tuple[Set[int], int]:
+    """Return the error codes of a batch in which every reading failed, and of how many chips it was; else no code."""
+    chips = 1
     if isinstance(answer, list) and answer and all(isinstance(one, list) for one in answer):
-        answer = [reading for turn in answer for reading in turn]  # of several chips
+        chips = len(answer)
+        answer = [reading for turn in answer for reading in turn]
+
     if not isinstance(answer, list) or not all(
         isinstance(one, dict) and isinstance(one.get("code"), int) for one in answer
     ):
-        return frozenset()
-    return {one["code"] for one in answer}
+        return frozenset(), 0
+    return {one["code"] for one in answer}, chips
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
