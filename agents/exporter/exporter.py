@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from agents import ticks
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi.family import A5
 from agents.drivers.tools.hccn import HccnTool
@@ -112,9 +113,13 @@ class Exporter:
                 await asyncio.sleep(RETRY_SECONDS)
         self.page.show(self.machine, self._known)
 
+    def _until(self, seconds: float) -> float:
+        """How long to wait for what is done every so many seconds."""
+        return ticks.due(self._now(), seconds) - self._now()
+
     async def _keep_chips(self) -> None:
         while True:
-            await asyncio.sleep(chips.PERIOD)
+            await asyncio.sleep(self._until(chips.PERIOD))
             try:
                 self.machine = await self._list.read()
             except DriverError as error:
@@ -128,7 +133,7 @@ class Exporter:
             self._known = await source.read()
             if self.machine is not None:
                 self.page.show(self.machine, self._known)
-            await asyncio.sleep(CONTAINER_SECONDS)
+            await asyncio.sleep(self._until(CONTAINER_SECONDS))
 
     async def _keep_collecting(self) -> None:
         folder = Path(self.settings.config_dir)
@@ -138,7 +143,7 @@ class Exporter:
             running = asyncio.create_task(self._collect(chosen))
             try:
                 while self._shape(folder) == before:
-                    done, _ = await asyncio.wait((running,), timeout=WATCH_SECONDS)
+                    done, _ = await asyncio.wait((running,), timeout=self._until(WATCH_SECONDS))
                     if done:
                         running.result()
                 await asyncio.sleep(SETTLE_SECONDS)

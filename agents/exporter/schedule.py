@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from agents import ticks
 from agents.exporter.groups import ONCE, Group
 from agents.node.log import Log
 
@@ -49,7 +50,7 @@ class Lane:
             if group.seconds == ONCE:
                 del self._next[group]
             else:
-                self._next[group] = begin + group.seconds
+                self._next[group] = ticks.due(begin, group.seconds)
 
     def late(self) -> float:
         """Seconds by which the group that waits longest is overdue."""

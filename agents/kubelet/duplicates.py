@@ -89,7 +89,7 @@ class Duplicates:
         """Check once a minute."""
         while not self._allowed:
             self.check()
-            await self._clock.sleep(self._every)
+            await self._clock.pause(self._every)
 
     def check(self) -> dict[str, list[str]]:
         """Check once. Returns device → containers, for devices with more than one."""

@@ -86,7 +86,7 @@ class Hangs:
     async def run(self) -> None:
         """Check once a minute."""
         while True:
-            await self._clock.sleep(self._every)
+            await self._clock.pause(self._every)
             await self.check()
 
     async def check(self) -> None:

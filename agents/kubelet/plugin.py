@@ -345,7 +345,7 @@ class DevicePlugin:
                 cleared = await self._clear(state)
             if self._settings.soft and self._pods.known is not None:
                 softshare.clean(self._settings.enpu, self._pods.known.values())
-            await self._clock.sleep(self._settings.period * self._chance.uniform(0.9, 1.1))
+            await self._clock.pause(self._settings.period, self._chance.uniform(0.9, 1.1))
 
     async def _clear(self, state: NodeState) -> bool:
         """Destroy unused vNPUs, once after the start. Returns whether that succeeded."""
@@ -401,4 +401,4 @@ class DevicePlugin:
                 state.problems.pop("kubelet pods", None)
             except (OSError, ApiError) as error:
                 state.problems["kubelet pods"] = f"kubelet does not list its pods: {error}"[:MAX_TEXT]
-            await self._clock.sleep(5.0)
+            await self._clock.pause(5.0)

@@ -80,8 +80,9 @@ class Registrar(Generic[Offered]):
                 state.problems["kubelet"] = f"kubelet: {error.strerror or error}"[:MAX_TEXT]
                 if failures in (1, 10, 100):
                     _log.warning("kubelet cannot be reached", node=self._node, attempt=failures, error=error)
-            pause = self._settings.watch
+            pause = self._clock.due(self._settings.watch) - self._clock.monotonic()
             if failures:
+                pause = self._settings.watch
                 pause = self._chance.uniform(pause, min(_BACKOFF_CEILING, pause * 2.0 ** min(failures, 8)))
             await self._clock.wait(self._again, pause)
 

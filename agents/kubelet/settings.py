@@ -52,7 +52,7 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     pause: float = 1.0
     confirm: float = 10.0
     period: float = 5.0
-    watch: float = 0.5
+    watch: float = 1.0
     ask_timeout: float = 2.0
 
     def __post_init__(self) -> None:

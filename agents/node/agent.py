@@ -220,7 +220,7 @@ class NodeAgent:
         """Notice names that operators take out of ``ManuallySeparateNPU``, while it has any."""
         state = self._known()
         while True:
-            await self._clock.sleep(self._settings.scaled(MANUAL))
+            await self._clock.pause(self._settings.scaled(MANUAL))
             if not self._published.names_chips:
                 continue
             before = self._published.writes
@@ -309,7 +309,7 @@ class NodeAgent:
         self._news.set()
 
     async def _poll(self) -> None:
-        self._poll_due = self._clock.monotonic() + self._settings.poll * self._chance.uniform(0.9, 1.1)
+        self._poll_due = self._clock.due(self._settings.poll, self._chance.uniform(0.9, 1.1))
         try:
             await self._read_driver()
             await reset_groups.learn(self._known(), self._driver, self._clock, self._settings.driver_timeout)

@@ -15,7 +15,7 @@ from agents.kubelet.plugin import DevicePlugin
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
 from agents.node.client import KubeClient
-from agents.node.clock import Clock
+from agents.node.clock import NodeClock
 from agents.node.publicnames import PublicNames
 from agents.node.settings import Settings
 from engine.wire.policy import NodePolicy
@@ -39,7 +39,7 @@ class AgentAndPlugin:
         hooks: Path | None = None,
         claimed: Mapping[int, str] | None = None,
     ) -> None:
-        clock = Clock()
+        clock = NodeClock()
         self._kubelet = (
             KubeletPods(plugin.host_ip, plugin.kubelet_port, headers) if plugin.from_kubelet else None
         )  # fmt: skip

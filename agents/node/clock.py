@@ -7,6 +7,8 @@ import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from agents import ticks
+
 _T = TypeVar("_T")
 
 
@@ -24,6 +26,15 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         """Wait for so many seconds."""
         await asyncio.sleep(seconds)
+
+    def due(self, seconds: float, stretch: float = 1.0) -> float:
+        """When work that is done every so many seconds is done next, as `monotonic` says it. ``stretch`` keeps agents
+        apart that share a process."""
+        return self.monotonic() + seconds * stretch
+
+    async def pause(self, seconds: float, stretch: float = 1.0) -> None:
+        """Wait until `due`."""
+        await self.sleep(self.due(seconds, stretch) - self.monotonic())
 
     def now_ms(self) -> int:
         """Unix milliseconds."""
@@ -59,3 +70,11 @@ class Clock:
             raise
         finally:
             sleeping.cancel()
+
+
+class NodeClock(Clock):
+    """The clock of an agent that has its process for itself: its periodic work is done at common moments (`ticks`)."""
+
+    def due(self, seconds: float, stretch: float = 1.0) -> float:
+        """The common moment; no other agent has to be kept apart."""
+        return ticks.due(self.monotonic(), seconds)

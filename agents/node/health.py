@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from agents import ticks
 from agents.node.log import Log
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ async def serve(settings: HealthSettings, known: Callable[[], bool]) -> None:
             if certificate is not None and time.monotonic() >= due:
                 due = time.monotonic() + CHECK_SECONDS
                 certificate.renew()
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(ticks.due(time.monotonic(), BEAT) - time.monotonic())
     finally:
         await server.close()
 

@@ -132,7 +132,7 @@ async def keep_job_files(state: NodeState, cluster: ApiServer, clock: Clock, roo
                 async with writing:
                     follower.cancel()
                     await _clear(place)
-            await clock.sleep(PERIOD)
+            await clock.pause(PERIOD)
 
 
 async def _clear(place: Place) -> None:

@@ -40,7 +40,7 @@ async def _until_news(state: NodeState, clock: Clock, settings: Settings, pause:
     """Wait, but not while chips have come to need a tool or a person, or need them no more."""
     before, end = reporting.reset_info(state), clock.monotonic() + pause
     while (left := end - clock.monotonic()) > 0:
-        await clock.sleep(min(left, settings.poll))
+        await clock.sleep(min(left, clock.due(settings.poll) - clock.monotonic()))
         if reporting.reset_info(state) != before:
             return
 

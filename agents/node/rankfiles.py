@@ -101,7 +101,7 @@ async def keep_rank_files(state: NodeState, cluster: ApiServer, clock: Clock, ro
                 # a table that was written here is followed until it goes, even when the pods have left before it
                 if await following[job].stop():
                     del following[job]
-            await clock.sleep(PERIOD)
+            await clock.pause(PERIOD)
 
 
 def _wanted(state: NodeState) -> set[_Job]:

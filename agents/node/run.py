@@ -29,7 +29,7 @@ from agents.node.agent import NodeAgent
 from agents.node.agent_and_plugin import AgentAndPlugin
 from agents.node.agent_lock import AgentLock
 from agents.node.client import KubeClient
-from agents.node.clock import Clock
+from agents.node.clock import Clock, NodeClock
 from agents.node.credentials import load
 from agents.node.diagnosis.part import DiagnosisPart, DiagnosisSettings
 from agents.node.fleet import Fleet, FleetNode, FleetPace
@@ -130,12 +130,12 @@ async def run_agent(
         sharing = None
         if parts.dra is not None:
             cuts = chosen if plugin is not None and plugin.dynamic else None
-            sharing = DraDriver(node_name, api, journal_dir, parts.dra, Clock(), lambda: agent.state, cuts)
+            sharing = DraDriver(node_name, api, journal_dir, parts.dra, NodeClock(), lambda: agent.state, cuts)
         claimed = sharing.claims.held if sharing is not None else None
         if plugin is None:
             agent = NodeAgent(
-                node_name, chosen, client, journal_dir, settings, policy=chosen_policy, plugins=plugins, hooks=hooks,
-                claimed=claimed,
+                node_name, chosen, client, journal_dir, settings, NodeClock(), policy=chosen_policy, plugins=plugins,
+                hooks=hooks, claimed=claimed,
             )  # fmt: skip
             work = agent.run()
         else:
@@ -145,7 +145,7 @@ async def run_agent(
             )  # fmt: skip
             agent, work = both.agent, both.run()
         if isinstance(chosen, DcmiDriver):
-            work = _beside(work, UbPorts(HccnTool(), lambda: agent.state, Clock(), agent.refresh_soon).run())
+            work = _beside(work, UbPorts(HccnTool(), lambda: agent.state, NodeClock(), agent.refresh_soon).run())
         if parts.hardware is not None:
             hardware = hardware_part(
                 node_name, client, settings, parts.hardware, chosen_policy, chosen, lambda: agent.state, journal_dir
@@ -171,14 +171,14 @@ def _reporting_parts(
     """The parts that need nothing of the driver."""
     if parts.rdma is not None:
         end = partial(os.kill, os.getpid(), signal.SIGTERM)
-        yield RdmaPart(node, client, parts.rdma, Clock(), lambda: agent.state, end).run()
+        yield RdmaPart(node, client, parts.rdma, NodeClock(), lambda: agent.state, end).run()
     if parts.links is not None:
         trust = LinkTrust(OrderTrust(settings.order_trust, journal_dir, node), journal_dir)
-        yield LinkPart(node, client, parts.links, trust=trust).run()
+        yield LinkPart(node, client, parts.links, trust=trust, clock=NodeClock()).run()
     if parts.steps is not None:
-        yield StepTimes(node, client, parts.steps).run()
+        yield StepTimes(node, client, parts.steps, clock=NodeClock()).run()
     if parts.logs is not None:
-        yield DiagnosisPart(node, client, lambda: agent.state, journal_dir, parts.logs).run()
+        yield DiagnosisPart(node, client, lambda: agent.state, journal_dir, parts.logs, NodeClock()).run()
     if parts.health is not None:
         yield serve_health(parts.health, lambda: agent.state is not None)
 

@@ -134,7 +134,7 @@ class StepTimes:
                 if found or publishing is not None:
                     self._publisher.update(found)
                     publishing = publishing or group.create_task(self._publisher.run())
-                await self._clock.sleep(PERIOD if self._jobs else 6 * PERIOD)
+                await self._clock.pause(PERIOD if self._jobs else 6 * PERIOD)
 
     def jobs(self) -> tuple[NodeSteps, ...]:
         """The windows of every job, by id."""

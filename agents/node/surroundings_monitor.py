@@ -101,7 +101,7 @@ class SurroundingsMonitor:
             now = self._clock.monotonic()
             for name, (work, every) in self._works.items():
                 if now >= due[name]:
-                    due[name] = now + self._pause(every)
+                    due[name] = self._clock.due(self._pause(every))
                     if not await self._try(name, work) and self._retry is not None:
                         due[name] = min(due[name], now + self._pause(self._retry))
             await self._clock.sleep(max(0.02, min(due.values()) - self._clock.monotonic()))

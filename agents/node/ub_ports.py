@@ -43,7 +43,7 @@ class UbPorts:
             if state is not None and state.polled:
                 for chip in state.chips:
                     await self._look(state, chip)
-            await self._clock.sleep(LOOK)
+            await self._clock.pause(LOOK)
 
     async def _look(self, state: NodeState, chip: Chip) -> None:
         if chip.id in state.resetting:

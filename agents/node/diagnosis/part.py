@@ -82,7 +82,7 @@ class DiagnosisPart:
             while True:
                 if await self.look() and publishing is None:
                     publishing = group.create_task(self._publisher.run())
-                await self._clock.sleep(PERIOD)
+                await self._clock.pause(PERIOD)
 
     async def look(self) -> bool:
         """Read the logs of pods that have failed since the last look; returns whether there is anything to report."""

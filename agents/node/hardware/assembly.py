@@ -10,7 +10,7 @@ from agents.drivers.base import Driver
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.surroundings import Ping
 from agents.node.client import KubeClient
-from agents.node.clock import Clock
+from agents.node.clock import Clock, NodeClock
 from agents.node.hardware.bmc import Bmc
 from agents.node.hardware.part import Hardware, NodeSurroundings
 from agents.node.hardware.pingmesh import LOG_FOLDER, PingMesh
@@ -40,7 +40,7 @@ def hardware_part(
     folder: Path,
 ) -> Hardware:
     """The part that the settings select; ``folder`` survives restarts. Pings and super pods need the real driver."""
-    clock = Clock()
+    clock = NodeClock()
     pods = _SuperPodWorks(node, client, hardware, driver, state, clock, folder)
     beside: list[Callable[[], Awaitable[None]]] = []
     if hardware.super_pod and isinstance(driver, DcmiDriver):

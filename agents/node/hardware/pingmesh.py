@@ -105,7 +105,7 @@ class PingMesh:
                     group.create_task(self._follow(name))
                 while True:
                     await self.step()
-                    await self._clock.sleep(LOOK_EVERY)
+                    await self._clock.pause(LOOK_EVERY)
         finally:
             self._notes.close()
 

@@ -56,7 +56,7 @@ class PingWindows:
                 if self._done or publishing is not None:
                     self._publisher.update((self._seconds, *sorted(self._done)))
                     publishing = publishing or group.create_task(self._publisher.run())
-                await self._clock.sleep(LOOK_EVERY)
+                await self._clock.pause(LOOK_EVERY)
 
     def add(self, chosen: Config, tasks: Tasks, results: Results) -> None:
         """Take a round's results; a round of another length, or of an earlier window, begins everything again."""

@@ -45,7 +45,7 @@ class TopologyFile:
             return
         while True:
             await asyncio.to_thread(self.step)
-            await self._clock.sleep(EVERY)
+            await self._clock.pause(EVERY)
 
     def step(self) -> None:
         """Write the file where it is missing or differs; a problem is logged once."""
