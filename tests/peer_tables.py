@@ -48,13 +48,15 @@ class PeerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PeerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The states of one program or product. ``part`` names the runner, ``product`` the server model of an agent's."""
+    """The states of one program or product. ``part`` names the runner, ``product`` the server model of an agent's,
+    ``machine`` what the driver says of it beyond the product: its place in a super pod, its card."""
 
     title: str
     part: str
     sources: str
     states: tuple[PeerState, ...]
     product: str = ""
+    machine: dict[str, Any] = {}
 
     def answers(self, number: int) -> dict[str, Any]:
         """MindCluster's answers in a state: those of an agent's table are changes of the first state's."""

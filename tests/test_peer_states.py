@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 import yaml
 from google.protobuf import json_format, message_factory
@@ -19,6 +20,7 @@ from agents.kubelet.annotate import configuration
 from agents.kubelet.ledger import Grant
 from agents.kubelet.pods import PodFacts
 from agents.node.detect import hardware, switch_info
+from agents.node.port_faults import PortsDown
 from agents.node.shipped import shipped_policy
 from agents.node.state import NodeState
 from agents.node.surroundings_monitor import default_tables
@@ -35,7 +37,7 @@ from tests import peer_tables, worlds
 from tests.agent_world import NODE, scenario
 from tests.agent_world import World as AgentWorld
 from tests.grpc_world import Client, World, play
-from tests.peer_tables import ABSENT
+from tests.peer_tables import ABSENT, PeerTable
 
 TABLES = peer_tables.tables()
 SERVICES = {
@@ -249,7 +251,7 @@ def shown_node(world: AgentWorld) -> dict[str, Any]:
     body = world.cluster.maps[(DEVICE_NAMESPACE, DEVICE_PREFIX + NODE)]
     assert deviceinfo.parse(body), "its CheckCode is right"
     info = json.loads(body["data"]["DeviceInfoCfg"])
-    found: dict[str, Any] = {"SuperPodID": info["SuperPodID"], "ServerIndex": info["ServerIndex"]}
+    found: dict[str, Any] = {key: info[key] for key in ("SuperPodID", "ServerIndex", "RackID") if key in info}
     for key, value in info["DeviceInfo"]["DeviceList"].items():
         short = key.removeprefix("huawei.com/")
         faults = short.endswith("-Fault")
@@ -299,17 +301,22 @@ async def reach(world: AgentWorld, do: Mapping[str, Any]) -> None:
     for act, gone in (("drop", True), ("back", False)):
         for (chip,) in do.get(act, ()):
             world.driver.drop(chip, gone)
+    assert world.agent.state is not None
+    for chip, ethernet, bus in do.get("ports", ()):
+        world.agent.state.ports_down[chip] = PortsDown(ethernet, bus)
     await world.run(do.get("seconds", 3))
 
 
-def row_of(product: str) -> ServerModel:
+def row_of(table: PeerTable) -> ServerModel:
     """The server model of a table."""
-    if product in SERVER_MODELS:
-        return SERVER_MODELS[product]
-    file = peer_tables.ROOT / "policies" / "products" / f"{product}.yaml"
-    spec = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)["spec"]
-    pairs = [(first, first + 1) for first in range(0, spec["chipsPerNode"], 2)]
-    return from_product(spec, pairs, chip_name="Ascend910-9382", super_pod_id=1, server_index=3)
+    row = SERVER_MODELS.get(table.product)
+    if row is None:
+        file = peer_tables.ROOT / "policies" / "products" / f"{table.product}.yaml"
+        spec = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)["spec"]
+        alone = spec["reset"]["scope"] == "chip"
+        groups = [(first, first + 1) for first in range(0, spec["chipsPerNode"], 2)]
+        row = from_product(spec, () if alone else groups, chip_name=table.machine["chip_name"])
+    return msgspec.structs.replace(row, machine=msgspec.structs.replace(row.machine, **table.machine))
 
 
 @pytest.mark.parametrize("name", NODE_TABLES)
@@ -324,5 +331,5 @@ def test_nodes(name: str, tmp_path: Path) -> None:
             found[state.state] = shown_node(world)
             await reach(world, {**state.do.get("then", {}), "seconds": state.do.get("after", 3)})
 
-    scenario(tmp_path, story, row=row_of(table.product), rules=shipped_policy().rules)
+    scenario(tmp_path, story, row=row_of(table), rules=shipped_policy().rules)
     peer_tables.compare(table, found)
