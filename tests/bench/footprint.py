@@ -2,8 +2,9 @@
 
 Over the compiled stand-in of the driver, 8 chips, default intervals, scraped every 15 s; the sandbox's API server and a
 kubelet of memory are in the benchmark's own process and not counted. CPU is that of the program, of its driver process
-(the stand-in reads a file for each answer) and of the runs of hccn_tool, over a minute, after half a minute of rest;
-memory is resident (RSS) of the program, of its driver process beside it. There is no container runtime: where there is
+and of the runs of hccn_tool, over a minute, after half a minute of rest; on an idle machine a wake-up costs more than
+on a busy one, so their number stands beside it, which does not depend on that. Memory is resident (RSS) of the program,
+of its driver process beside it. There is no container runtime: where there is
 one, the exporter alone takes 10 MiB more for gRPC, which an agent has for kubelet anyway.
 MindCluster's figures were measured on the same machine with the same stand-in: exporter 31 MiB; device plugin, NodeD
 and exporter together 137 MiB and 0.08 to 0.22 CPU s a minute.
@@ -67,24 +68,26 @@ async def _cost(what: str, arguments: Sequence[str], standin: Standin, port: int
     parts = [0.0, 0.0, 0.0]
     used = Result(f"{what}: memory (RSS)", "MiB", memory)
     cpu = Result("the same: CPU in an idle minute, with its driver process", "s", 0.2)
+    woken = Result("the same: wake-ups in an idle minute, with its driver process", "")
     with program(list(arguments), standin) as running:
         await ready(port, 8)
         scraping = asyncio.create_task(scrape_on(port))
         await asyncio.sleep(REST)
         for _ in range(int(MEASURED // 20) or 1):
-            family = tree(running.pid)
-            before, begin = _spent(family), time.monotonic()
+            family = [running.pid, *_driver_processes(running.pid)]
+            before, begin, switches = _spent(family), time.monotonic(), _wakeups(family)
             await asyncio.sleep(min(20.0, MEASURED))
             minutes = (time.monotonic() - begin) / 60
             spent = [(now - then) / minutes for now, then in zip(_spent(family), before, strict=True)]
             cpu.runs.append(sum(spent))
+            woken.runs.append((_wakeups(family) - switches) / minutes)
             parts = [part + share for part, share in zip(parts, spent, strict=True)]
             used.runs.append(resident(running.pid))
         used.remark = f"driver process beside it: {sum(map(resident, family[1:])):.0f} MiB"
         own, tools, driver = (part / len(cpu.runs) for part in parts)
         cpu.remark = f"itself {own:.2f} s, its driver process {driver:.2f} s, hccn_tool {tools:.2f} s"
         scraping.cancel()
-    return [used, cpu]
+    return [used, cpu, woken]
 
 
 def _spent(family: Sequence[int]) -> list[float]:
@@ -93,6 +96,22 @@ def _spent(family: Sequence[int]) -> list[float]:
     own = cpu_seconds(program)
     rest = sum(cpu_seconds(pid, waited=True) for pid in others)
     return [own, cpu_seconds(program, waited=True) - own, rest]
+
+
+def _wakeups(family: Sequence[int]) -> int:
+    """How often the threads of these programs have gone to sleep and been woken, so far."""
+    count = 0
+    for status in [file for pid in family for file in Path(f"/proc/{pid}/task").glob("*/status")]:
+        with contextlib.suppress(OSError):  # a thread that has ended
+            lines = [line for line in status.read_text().splitlines() if line.startswith("voluntary_ctxt_switches:")]
+            count += sum(int(line.split()[1]) for line in lines)
+    return count
+
+
+def _driver_processes(pid: int) -> list[int]:
+    """Those of the programs below one that stay: not the runs of a tool."""
+    lines = {one: Path(f"/proc/{one}/cmdline") for one in tree(pid)[1:]}
+    return [one for one, file in lines.items() if file.exists() and b"agents.drivers.dcmi.child" in file.read_bytes()]
 
 
 __all__ = ["run"]
