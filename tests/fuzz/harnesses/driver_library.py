@@ -11,7 +11,7 @@ from agents.drivers.base import DriverError
 from agents.drivers.dcmi import prototypes
 from agents.drivers.dcmi.calls import Calls
 from agents.drivers.dcmi.errors import DcmiError
-from agents.drivers.dcmi.supervisor import Supervisor, _codes
+from agents.drivers.dcmi.supervisor import Supervisor, _failures
 from tests.fuzz.harness import Form, Harness
 from tests.fuzz.harnesses.loops import run
 
@@ -120,7 +120,7 @@ def _answers(data: bytes) -> None:
     supervisor = Supervisor(Path("/nowhere"))
     run(supervisor._read(_Reader(data)))  # type: ignore[arg-type]
     while not supervisor.events.empty():
-        _codes(supervisor.events.get_nowait())
+        _failures(supervisor.events.get_nowait())
 
 
 assert prototypes.ALL
