@@ -250,7 +250,7 @@ def test_an_altered_file_is_deleted_so_that_it_is_written_again(
     reader = StoredRevisions(client, keys=keys)
     written.run(written.revisions.put_revision("main", "c1", FILES, BLOBS, now=1.0))
     client.hset("belay:blobs", "1" * 40, client.hget("belay:blobs", "2" * 40))
-    assert reader.blobs(BLOBS) == {"2" * 40: b"two"} and reader.damaged == "1 files"
+    assert reader.blobs(BLOBS) == {"2" * 40: b"two"} and reader.damaged == "1 file"
     assert written.run(written.revisions.put_revision("main", "c1", FILES, {}, now=2.0)) == {"1" * 40}
     written.run(written.revisions.put_revision("main", "c1", FILES, BLOBS, now=2.0))
     assert reader.blobs(BLOBS) == BLOBS
