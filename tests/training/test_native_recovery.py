@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from tests.training.conftest import Launch
-from tests.training.launched import Job, agent_of, descendants, gone, history, signalled
+from tests.training.launched import ROOT, Job, agent_of, descendants, gone, history, signalled
 
 pytestmark = [
     pytest.mark.e2e,
@@ -163,6 +165,33 @@ def test_another_node_agent_takes_over_ranks_spare_and_warm_processes_of_a_kille
     assert job.end() == 0, job.errors()
     gone(helpers)
     equal(job, undisturbed)
+
+
+WARM = """
+import json, os, socket, time
+from agents.training.agent.warm import _Script, _Warm
+from agents.training.home import Home
+
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+if os.fork() == 0:
+    ours.close()
+    warm = _Warm(theirs, Home("", 0), _Script(compile("", "", "exec"), "", []))
+    for turn in range(3):
+        if os.fork() == 0:
+            time.sleep(0.3 * turn)
+            os._exit(turn)
+    os._exit(warm.serve())
+theirs.close()
+ours.settimeout(30)
+for _ in range(3):
+    print(os.waitstatus_to_exitcode(json.loads(ours.recv(1000))["status"]), flush=True)
+"""
+
+
+def test_a_standby_that_is_asked_for_nothing_reaps_each_rank_that_ends() -> None:
+    command = [sys.executable, "-c", WARM]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.split() == ["0", "1", "2"], ended.stderr
 
 
 def test_nothing_of_a_job_is_left_when_it_has_ended(launch: Launch) -> None:

@@ -93,17 +93,18 @@ class _Warm:
     def serve(self) -> int:
         """Fork what is asked for until there is no agent any more; the exit code."""
         while True:
-            self._selector.select()
+            ready = {key.fd for key, _ in self._selector.select()}
             try:
                 os.read(self._wake, 4096)
             except BlockingIOError:
                 pass
             self._reap()
 
-            try:
-                data, descriptors, _, _ = socket.recv_fds(self._sock, 1 << 16, 4, socket.MSG_DONTWAIT)
-            except BlockingIOError:
+            # recv_fds() of Python 3.11 takes flags and forgets them: it would wait, and ended ranks with it
+            if self._sock.fileno() not in ready:
                 continue
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._sock, 1 << 16, 4)
             except OSError:
                 data, descriptors = b"", []
             if not data:
