@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import select
+import socket
 import struct
 import subprocess
 import sys
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.native.lost_waits import _Kind, _object_around
+from agents.training.native.gloo import held
+from agents.training.native.lost_waits import _Kind, _object_around, _read, _threads
 from tests.training.conftest import Launch
 from tests.training.launched import ROOT
 
@@ -98,6 +101,17 @@ def test_the_object_around_a_futex_is_found_at_the_edge_of_memory_and_no_further
     assert _object_around(memory, page + 0x104, kind) == page
     assert _object_around(memory, page + 0x110, kind) == 0
     assert _object_around(memory, page + 0x40, _Kind(TABLE + 8, 256)) == 0
+
+
+def test_looking_at_threads_and_sockets_interns_no_strings(monkeypatch: pytest.MonkeyPatch) -> None:
+    interned: list[str] = []
+    monkeypatch.setattr(sys, "intern", lambda text: interned.append(text) or text)
+    with select.epoll() as loop, socket.create_server(("127.0.0.1", 0)) as server:
+        loop.register(server)
+        assert _threads() and all(_read(f"/proc/self/task/{thread}/status") for thread in _threads())
+        assert list(held(loop.fileno())) == [server.fileno()]
+    # Python would make its table of them again and again, megabytes each time, for numbers that come and go
+    assert interned == []
 
 
 CONNECTING = """

@@ -22,7 +22,6 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 EPOLL_CTL_MOD = 3
@@ -64,7 +63,9 @@ def epolls() -> list[int]:
 def entries(loop: int) -> list[dict[str, str]]:
     """What an epoll holds, as the kernel shows it."""
     try:
-        lines = Path(f"/proc/self/fdinfo/{loop}").read_text().splitlines()
+        # not by pathlib, which would intern the number
+        with open(f"/proc/self/fdinfo/{loop}") as file:
+            lines = file.read().splitlines()
     except OSError:
         # closed meanwhile
         return []

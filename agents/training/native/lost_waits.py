@@ -245,6 +245,9 @@ def _threads() -> list[int]:
 def _read(path: str) -> str:
     """A file of the kernel about a thread; empty when the thread has ended."""
     try:
-        return Path(path).read_text()
+        # not by pathlib, which interns each part of a path: numbers of threads that come and go let Python make its
+        # table of such strings again and again, megabytes in the arena of another thread each time
+        with open(path) as file:
+            return file.read()
     except OSError:
         return ""
