@@ -75,6 +75,7 @@ def test_a_link_to_a_time_shows_what_happened_then(pages: Pages, site: Site) -> 
     page = pages.open(site, f"/time?at={sample.at(-9_000)}&select=chip/node-044/3", still=True)
     page.get_by_text("You look at 2026-11-23 00:42").wait_for()
     what = page.get_by_role("list", name="What happened").get_by_role("listitem")
+    what.first.wait_for()
     assert [one.inner_text().split("\n")[-1] for one in what.all()] == [
         "node-044/3 fault on chip 3: 80E01801 RestartRequest"
     ]
@@ -84,6 +85,7 @@ def test_a_link_to_a_time_shows_what_happened_then(pages: Pages, site: Site) -> 
     page.get_by_text("rescheduled: FaultyChip").wait_for(state="hidden")
     page.get_by_text("placed: 4 pods").first.wait_for()
     page.get_by_role("link", name="placed 1").click()
+    what.nth(1).wait_for(state="hidden")
     assert what.count() == 1 and "kind=placed" in page.url
     page.get_by_role("button", name="Back to now").click()
     page.get_by_text("You look at").wait_for(state="hidden")
