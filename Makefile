@@ -9,11 +9,12 @@ STAMP := $(VENV)/.installed
 TORCH_STAMP := $(VENV)/.installed-training
 FRAMEWORKS_STAMP := $(VENV)/.installed-frameworks
 HELM_STAMP := $(VENV)/.installed-helm
+MCP_STAMP := $(VENV)/.installed-mcp
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-recoveries soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-frameworks venv-helm chart docs reference links moving images images-packages image-wheels job-images nfs
+.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-recoveries soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-frameworks venv-helm venv-mcp chart docs reference links moving images images-packages image-wheels job-images nfs
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -52,6 +53,13 @@ $(HELM_STAMP): requirements-helm.lock $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-helm.lock
 	@touch $(HELM_STAMP)
 
+venv-mcp: $(MCP_STAMP) ## the SDK of the Model Context Protocol in the same environment, for belay mcp
+
+$(MCP_STAMP): requirements-mcp.lock $(STAMP)
+	@echo "installing the SDK of the Model Context Protocol into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-mcp.lock
+	@touch $(MCP_STAMP)
+
 demo: venv ## the main job on the embedded default, step by step; ends by itself
 	@$(MAKE) --no-print-directory venv-training || echo "without PyTorch the demo leaves out its last step, real training" >&2
 	@$(BIN)/belay demo
@@ -71,6 +79,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: venv test-packages ## every test but soaks and benchmarks
 	@$(MAKE) --no-print-directory venv-training || echo "tests of training that need PyTorch are skipped (in CI they fail)" >&2
 	@$(MAKE) --no-print-directory venv-helm || echo "tests of the Helm chart are skipped (in CI they fail)" >&2
+	@$(MAKE) --no-print-directory venv-mcp || echo "tests of belay mcp are skipped (in CI they fail)" >&2
 	@$(BIN)/python -m compileall -q -j 2 engine agents
 	@test -d tests/__pycache__ || find tests -name 'test_*.py' | xargs -n 220 -P 2 $(BIN)/python -m pytest -n0 --collect-only -qq >/dev/null 2>&1 || true
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0
@@ -78,7 +87,7 @@ test: venv test-packages ## every test but soaks and benchmarks
 # beside a test run of the other version: on ports and in folders of their own
 test-kubernetes: venv test-packages ## the tests that touch a real control plane, on the one in KUBEBUILDER_ASSETS
 	@test -n "$${KUBEBUILDER_ASSETS:-}" || { echo "name the folder of its programs: KUBEBUILDER_ASSETS (tests/README.md)" >&2; exit 2; }
-	@$(MAKE) --no-print-directory venv-training venv-helm
+	@$(MAKE) --no-print-directory venv-training venv-helm venv-mcp
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0 $$($(BIN)/python -m tests.control_planes)
 
 lint: venv ## style, types, import directions, the console's bundle
@@ -135,6 +144,8 @@ lock: ## renew the requirements-*.lock files (needs uv)
 	  --no-emit-index-url --no-annotate --no-header -c requirements.lock requirements-frameworks.in -o requirements-frameworks.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --group pyproject.toml:docs -c requirements.lock -o requirements-docs.lock
+	grep -o 'mcp>=[^"]*' pyproject.toml | uv pip compile --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header -c requirements.lock - -o requirements-mcp.lock
 	$(BIN)/python -m tests.image_locks
 
 console: ## the web page: console/ bundled into engine/serve/console/static (needs Node 20 and npm)
@@ -151,6 +162,7 @@ reference: venv ## write the man pages, the page of metrics and the reference of
 	@$(BIN)/python -m tests.metric_pages
 	@$(BIN)/python -m tests.reference_pages
 	@$(BIN)/python -m tests.workload_pages
+	@$(BIN)/python -m tests.llms_page
 	@$(BIN)/python -m tests.track_record
 	@$(BIN)/python -m tests.permits
 

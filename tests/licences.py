@@ -17,7 +17,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = (
     "requirements.lock", "requirements-training.lock", "requirements-frameworks.lock", "requirements-helm.lock",
-    "requirements-docs.lock",
+    "requirements-docs.lock", "requirements-mcp.lock",
 )  # fmt: skip
 TABLE = "requirements-licences.toml"
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;\\]+)(?P<rest>.*)$")

@@ -12,6 +12,7 @@ _SHIPPED: Final = "reads files that are installed with Belay, and tests read eve
 REASONS: Final = {
     "engine/cli/key_": "keys and rotations of the operator who runs the command, from files of mode 0600 or Secrets",
     "engine/cli/console_answers.py": _OWN,
+    "engine/cli/mcp_answers.py": "what a belay that this process started printed, bounded; other text passes as text",
     "engine/serve/console/answers.py": _OWN,
     "engine/cli/history_source.py": "one bounded decode of an answer of the server that the user names",
     "engine/serve/records/store.py": "the history's own row about its writer; anything else counts as no writer",
