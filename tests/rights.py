@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from engine.act.permitted import _WRITTEN
 from engine.kube import Resource, resource_for
 from engine.observe.resources import WATCHED
-from engine.observe.workload_watches import shipped_rows
+from engine.observe.workload_watches import shipped_kinds
 from engine.serve.grpc.observed_cluster import WATCHED as SERVER_WATCHED
 
 
@@ -137,7 +137,7 @@ def needed() -> dict[str, set[Right]]:
     found["belay-engine"] |= _watched(one.resource for one in WATCHED) | _written()
     found["belay-server"] |= _watched(one.resource for one in SERVER_WATCHED)
     found["belay-server"] |= {right for right in _watched(one.resource for one in WATCHED) if right.verb == "list"}
-    kinds = {Right(verb, row.group, row.plural) for row in shipped_rows() if row.group for verb in ("list", "watch")}
+    kinds = {Right(verb, row.group, row.plural) for row in shipped_kinds() if row.group for verb in ("list", "watch")}
     found["belay-engine"] |= kinds
     found["belay-server"] |= kinds  # one role for both: the server only lists them
     found["belay-engine"] -= NEVER.keys()

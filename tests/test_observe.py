@@ -14,6 +14,7 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
 from engine.model.plan import Plan
 from engine.observe.observed import Observer, key_of, observe
+from engine.observe.workload_watches import served_kinds
 from engine.plan import plan
 from engine.status import memory_bodies
 from engine.wire import deviceinfo, ledger
@@ -270,3 +271,25 @@ def test_each_shard_keeps_its_own_memory_of_the_cluster() -> None:
         observer.put(body)
     observer.delete(key_of(written[1]))
     assert observer.observed("edge").history == History() and observer.observed().history == mine.history
+
+
+def test_a_kind_is_watched_by_the_row_in_the_cluster_before_the_one_that_ships() -> None:
+    def row(name: str, version: str, **spec: object) -> dict[str, object]:
+        body = {"group": "jobset.x-k8s.io", "versions": [version], "kind": "JobSet", "plural": "jobsets", **spec}
+        return {
+            "apiVersion": "belay.dev/v1alpha1", "kind": "WorkloadKind", "metadata": {"name": name}, "spec": body,
+        }  # fmt: skip
+
+    served = [{"name": name, "served": True} for name in ("v1alpha2", "v2")]
+    names = {"kind": "JobSet", "plural": "jobsets"}
+    definition = {
+        "kind": "CustomResourceDefinition",
+        "spec": {"group": "jobset.x-k8s.io", "names": names, "scope": "Namespaced", "versions": served},
+    }
+    refused = row("a", "v3", together="groups")
+
+    found = [[one.resource.api_version for one in served_kinds(objects)] for objects in (
+        [definition], [row("b", "v2"), definition], [refused, definition], [refused, row("b", "v2")],
+    )]  # fmt: skip
+
+    assert found == [["jobset.x-k8s.io/v1alpha2"], ["jobset.x-k8s.io/v2"], ["jobset.x-k8s.io/v1alpha2"], []]

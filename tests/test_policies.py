@@ -13,7 +13,8 @@ from engine.documents.descriptions import DESCRIPTIONS
 from engine.load import load, load_directory, schema_text, schemas, shipped_policies
 from engine.load.custom_resources import definition_text, definitions
 from engine.load.workload_rights import SHIPPED_ROLE, role_text
-from engine.observe.workload_watches import shipped_rows
+from engine.observe.workload_watches import ListedKind, shipped_kinds
+from tests.workload_pages import shipped_rows
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,6 +45,11 @@ def test_definitions_are_current() -> None:
 def test_the_right_to_read_workloads_is_current() -> None:
     """On failure write `role_text(shipped_rows(), SHIPPED_ROLE)` to deploy/base/workloads.yaml and commit it."""
     assert (ROOT / "deploy" / "base" / "workloads.yaml").read_text() == role_text(shipped_rows(), SHIPPED_ROLE)
+
+
+def test_kinds_are_watched_as_their_rows_say() -> None:
+    rows = [ListedKind(row.group, row.versions, row.kind, row.plural) for row in shipped_rows()]
+    assert list(shipped_kinds()) == rows
 
 
 def test_every_field_says_what_it_means() -> None:

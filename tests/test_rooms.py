@@ -62,6 +62,23 @@ def test_the_door_of_the_planner_imports_no_pass() -> None:
     assert set(eval(done.stdout)) <= {"engine.plan.scope", "engine.plan.node_view", "engine.plan.rules"}  # noqa: S307
 
 
+@pytest.mark.parametrize(
+    ("program", "unwanted"),
+    [
+        (
+            "engine.controller.controller",
+            ("pydantic", "engine.documents", "engine.plan", "celery", "sqlalchemy", "grpc"),
+        ),
+        ("engine.controller.tasks", ("sqlalchemy", "grpc", "kubernetes", "prompt_toolkit", "cryptography.hazmat")),
+        ("engine.serve.http", ("celery", "cryptography.hazmat", "joserfc", "jinja2", "kubernetes")),
+    ],
+)
+def test_processes_load_nothing_that_an_idle_cluster_does_not_need(program: str, unwanted: tuple[str, ...]) -> None:
+    code = f"import sys, {program}; print([name for name in {unwanted!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_readmes_name_files_that_exist() -> None:
     rooms = [ROOT / name for name in ("agents", "deploy", "docs", "engine", "policies", "tests")]
     known = {f"/{path.relative_to(ROOT)}" for room in rooms for path in room.rglob("*.py")}

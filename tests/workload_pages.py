@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.load import load, shipped_policies
 from engine.model.workload_kinds import Condition, Factor, StartTogether, WorkloadRole, WorkloadRow
-from engine.observe.workload_watches import shipped_rows
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "workloads.md"
 _TEXT = """# Which pods start together
@@ -69,6 +69,13 @@ third. `kubectl get podgroups` shows one of them, whichever group comes first. W
 Belay's own output names Volcano's `PodGroup` plainly, and the others with their group, as kubectl does:
 `belay explain job train/PodGroup.scheduling.k8s.io/pg`.
 """
+
+
+def shipped_rows() -> tuple[WorkloadRow, ...]:
+    """The rows that ship with Belay, by name."""
+    files = {path: body for path, body in shipped_policies().items() if path.startswith("policies/workloads/")}
+    declared = load({}, shipped=files).desired.workloads
+    return tuple(declared[name].document.row() for name in sorted(declared))
 
 
 def text() -> str:

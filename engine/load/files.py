@@ -6,12 +6,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
 from engine.errors import InputError
 from engine.load.yaml12 import MAX_BYTES
+from engine.shipped_files import shipped_root
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 MAX_FILES: Final = 20_000
@@ -88,16 +88,8 @@ def _read(file: Path) -> bytes:
 def shipped_policies() -> Mapping[str, bytes]:
     """The policies that come with Belay, by path such as ``policies/products/atlas-800t-a2.yaml``.
 
-    Read from ``policies/`` beside ``engine/`` in a source checkout, else from the installed package.
-
     Raises:
         InputError: the installation lacks them.
     """
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "policies" / "products").is_dir():
-        return {name: data for name, data in load_directory(checkout).items() if name.startswith("policies/")}
-    packaged = resources.files("engine") / "shipped"
-    with resources.as_file(packaged) as folder:
-        if not (folder / "policies" / "products").is_dir():
-            raise InputError("the shipped policies are missing", where=str(folder), hint="Install Belay again")
-        return {name: data for name, data in load_directory(folder).items() if name.startswith("policies/")}
+    with shipped_root() as root:
+        return {name: data for name, data in load_directory(root).items() if name.startswith("policies/")}

@@ -6,21 +6,19 @@ own in the cluster, which count before them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
-from pydantic import ValidationError
+import msgspec
 
-from engine.documents import WorkloadKind
 from engine.kube import Resource
-from engine.load import load
-from engine.load.files import shipped_policies
 from engine.model.unstructured import nested_list, nested_map
-from engine.model.workload_kinds import WorkloadRow, table_of
 from engine.observe.resources import WATCHED, Watched
+from engine.shipped_files import shipped_root
+from engine.wire import yamltext
 
-_FOLDER: Final = "policies/workloads/"
 _ROWS: Final = "WorkloadKind"
 _DEFINITIONS: Final = "CustomResourceDefinition"
 #: Kinds whose objects decide what is watched.
@@ -28,40 +26,67 @@ DECIDING: Final = frozenset({_ROWS, _DEFINITIONS})
 _FIXED: Final = frozenset((one.resource.api_version.rpartition("/")[0], one.resource.kind) for one in WATCHED)
 
 
+class ListedKind(msgspec.Struct, frozen=True):
+    """What a row of the table says of the kind itself."""
+
+    group: str
+    versions: tuple[str, ...]
+    kind: str
+    plural: str
+
+
 def served_kinds(objects: Iterable[Mapping[str, Any]]) -> list[Watched]:
     """The kinds of the table that a cluster with these definitions and rows serves, sorted."""
-    rows: list[WorkloadRow] = []
+    rows: list[Mapping[str, Any]] = []
     definitions: list[Mapping[str, Any]] = []
     for obj in objects:
         if obj.get("kind") == _ROWS and str(obj.get("apiVersion") or "").startswith("belay.dev/"):
-            rows += filter(None, (_row(obj),))
+            rows.append(obj)
         elif obj.get("kind") == _DEFINITIONS:
             definitions.append(obj)
 
-    table = table_of([*sorted(rows, key=lambda row: row.name), *shipped_rows()])
-    found = (_served(table.rows, definition) for definition in definitions)
+    table: dict[tuple[str, str], ListedKind] = {}
+    for row in (*_accepted(rows), *shipped_kinds()):
+        table.setdefault((row.group, row.kind), row)
+    found = (_served(table, definition) for definition in definitions)
     return sorted((one for one in found if one is not None), key=lambda one: one.resource)
 
 
 @cache
-def shipped_rows() -> tuple[WorkloadRow, ...]:
-    """The rows that ship with Belay, by name."""
-    files = {path: body for path, body in shipped_policies().items() if path.startswith(_FOLDER)}
-    declared = load({}, shipped=files).desired.workloads
-    return tuple(declared[name].document.row() for name in sorted(declared))
+def shipped_kinds() -> tuple[ListedKind, ...]:
+    """The kinds of the rows that ship with Belay, by name.
+
+    A controller needs nothing else of documents, whose types take 13 MiB; so these files, which are known to be good,
+    are read without them.
+    """
+    found: dict[str, ListedKind] = {}
+    with shipped_root() as root:
+        for file in (root / "policies" / "workloads").glob("*.yaml"):
+            for document in yamltext.load_all(file.read_text(encoding="utf-8")):
+                found[document["metadata"]["name"]] = msgspec.convert(document["spec"], ListedKind)
+    return tuple(found[name] for name in sorted(found))
 
 
-def _row(obj: Mapping[str, Any]) -> WorkloadRow | None:
-    """The row of a copy in the cluster; one that Belay would refuse declares nothing."""
-    name = nested_map(obj, "metadata").get("name")
-    body = {"apiVersion": obj.get("apiVersion"), "kind": _ROWS, "metadata": {"name": name}, "spec": obj.get("spec")}
-    try:
-        return WorkloadKind.model_validate(body).row()
-    except ValidationError:
-        return None
+def _accepted(copies: Sequence[Mapping[str, Any]]) -> list[ListedKind]:
+    """The kinds of copies in the cluster, by name; one that Belay would refuse declares nothing."""
+    if not copies:
+        return []
+    # most clusters have none, and need no documents
+    from pydantic import ValidationError
+
+    from engine.documents import WorkloadKind
+
+    found: dict[str, ListedKind] = {}
+    for obj in copies:
+        name = nested_map(obj, "metadata").get("name")
+        body = {"apiVersion": obj.get("apiVersion"), "kind": _ROWS, "metadata": {"name": name}, "spec": obj.get("spec")}
+        with contextlib.suppress(ValidationError):
+            row = WorkloadKind.model_validate(body).row()
+            found[row.name] = ListedKind(row.group, row.versions, row.kind, row.plural)
+    return [found[name] for name in sorted(found)]
 
 
-def _served(rows: Mapping[tuple[str, str], WorkloadRow], definition: Mapping[str, Any]) -> Watched | None:
+def _served(rows: Mapping[tuple[str, str], ListedKind], definition: Mapping[str, Any]) -> Watched | None:
     spec = nested_map(definition, "spec")
     names = nested_map(spec, "names")
     group, kind, plural = str(spec.get("group")), str(names.get("kind")), str(names.get("plural"))

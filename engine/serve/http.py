@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import web
@@ -40,13 +41,14 @@ from engine.serve.console.viewers import AccessRules, Viewers
 from engine.serve.console.viewers import rules as access_rules
 from engine.serve.engine_client import EngineClient
 from engine.serve.grpc.server import serving
-from engine.serve.login.routes import Login
 from engine.serve.login.rules import login_rules
-from engine.serve.login.sessions import SealedCookies, session_keys
 from engine.serve.records.service import OFF, HistoryService
 from engine.serve.slow_connections import SlowConnections
 from engine.settings import Settings, from_environment, kube_variables, warn
 from engine.store import StoreUnavailable, connect
+
+if TYPE_CHECKING:
+    from engine.serve.login.routes import Login
 
 SECRET_VARIABLE = "BELAY_WEBHOOK_SECRET"
 _BODY_SECONDS = 10.0
@@ -289,6 +291,10 @@ async def _login(settings: Settings, stack: AsyncExitStack) -> Login | None:
     rules = login_rules(settings)
     if rules is None:
         return None
+    # signing in takes 7 MiB of cryptography, and few servers offer it
+    from engine.serve.login.routes import Login
+    from engine.serve.login.sessions import SealedCookies, session_keys
+
     keys = session_keys(settings.session_key_file) if settings.session_key_file else ()
     if not keys:
         _log.warning("sessions end with this process, and no other replica knows them; set BELAY_SESSION_KEY_FILE")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiohttp import web
@@ -17,9 +17,11 @@ from engine.serve.console.changes import ChangeStream, TooManyViewers
 from engine.serve.console.questions import ANSWER_SECONDS, WHAT_IF_SECONDS, Questions
 from engine.serve.console.replies import USER, PackedBodies, answer, failure
 from engine.serve.console.viewers import NotAdmitted, Viewers
-from engine.serve.login.routes import Login
 from engine.serve.login.rules import Role
-from engine.serve.login.sessions import WebSession
+
+if TYPE_CHECKING:  # only where people sign in, since it takes 7 MiB
+    from engine.serve.login.routes import Login
+    from engine.serve.login.sessions import WebSession
 
 _log = get("console")
 PREFIXES: Final = ("/api/v1/", "/plain")

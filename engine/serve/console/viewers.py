@@ -19,16 +19,18 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from engine.errors import InputError, bounded
 from engine.kube import Kube, KubeError, Resource
 from engine.log import get
-from engine.serve.login.sessions import WebSession
 from engine.serve.webhook import Limiter
 from engine.wire import names
+
+if TYPE_CHECKING:  # only where people sign in, since it takes 7 MiB
+    from engine.serve.login.sessions import WebSession
 
 _log = get("console")
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io/v1", "TokenReview", "tokenreviews", False)
