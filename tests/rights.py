@@ -71,6 +71,7 @@ ENGINE = (
     Asked("engine/act/claims.py", "", "configmaps", "get create update"),
     Asked("engine/controller/status_writer.py", "", "configmaps", "create patch delete"),
     Asked("engine/act/ssh_keys.py", "", "secrets", "create"),
+    Asked("engine/act/permitted.py", "scheduling.k8s.io", "podgroups/status", "patch"),
     Asked("engine/act/permitted.py", "", "persistentvolumeclaims", "patch"),
     Asked("engine/act/permitted.py", "", "persistentvolumes", "patch"),
     Asked("engine/act/permitted.py", "bus.volcano.sh", "commands", "delete"),

@@ -68,6 +68,15 @@ third. `kubectl get podgroups` shows one of them, whichever group comes first. W
 
 Belay's own output names Volcano's `PodGroup` plainly, and the others with their group, as kubectl does:
 `belay explain job train/PodGroup.scheduling.k8s.io/pg`.
+
+## PodGroups of Kubernetes itself
+
+Pods that name one in `spec.schedulingGroup` start as its `spec.schedulingPolicy` says: with `gang` at least `minCount`
+together or none, with `basic` as they would without a group. Pods whose group is not there yet wait for it. Belay
+writes the condition that Kubernetes' own scheduler writes: `PodGroupInitiallyScheduled` (`PodGroupScheduled` in
+`v1alpha2`), `False` with the reason `Unschedulable` and why, then `True` with `Scheduled`, which stays. The versions
+`v1beta1`, `v1alpha3` and `v1alpha2` are read. The group's topology constraints, its disruption mode, its claims and
+CompositePodGroups are not read yet. A Job that has its group made is called by its own name.
 """
 
 

@@ -16,6 +16,7 @@ from engine.documents.kinds import API_VERSION
 from engine.documents.manifests import ACCEPTED
 from engine.gangs.owners import POD_GROUP_APIS
 from engine.model import actions as act
+from engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS
 from engine.wire import links, reserved
 from engine.wire.dra import FINALIZER, VERSIONS
 from engine.wire.names import SYSTEM, bounded
@@ -30,6 +31,8 @@ _WRITTEN: Final = frozenset(
 #: Claims of dynamic resource allocation, in each version that serves them.
 _DEVICE_CLAIM: Final = "ResourceClaim"
 _DEVICE_APIS: Final = frozenset(f"resource.k8s.io/{version}" for version in VERSIONS)
+#: PodGroups of Kubernetes itself: people and controllers make them, the scheduler writes their status.
+_NATIVE_GROUPS: Final = frozenset((api, NATIVE_GROUP) for api in NATIVE_GROUP_APIS)
 _SECRET: Final = ("v1", "Secret")
 _POD: Final = ("v1", "Pod")
 _COMMAND: Final = ("bus.volcano.sh/v1alpha1", "Command")
@@ -132,6 +135,10 @@ def _check_patch(action: act.PatchObject) -> None:
         return
     if kind in (_CLAIM, _VOLUME):
         _check_volume(action, metadata)
+        return
+    if kind in _NATIVE_GROUPS:
+        _check_place("status of a PodGroup", action.namespace)
+        _check_fields(action.patch, frozenset({"status"}), kind[1])
         return
     _check_object(*kind, action.namespace, action.name)
     _check_fields(action.patch, _known_fields(action.api_version), action.object_kind)

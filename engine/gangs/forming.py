@@ -32,6 +32,7 @@ from engine.gangs.templates import by_template, replica_sets_of, wanted_of_templ
 from engine.gangs.together import GangStart, in_order, start_of, stated_fields
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
+from engine.model.native_groups import gang_minimum
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.times import parse_rfc3339
@@ -178,6 +179,8 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
     sample = ordered or in_rank_order(pods)
     group_name = next(filter(None, map(finder.group_name, sample)), "") or finder.group_of_owner(owner)
     group = finder.pod_group(owner.namespace, group_name)
+    in_group = next((pod.scheduling_group for pod in sample if pod.scheduling_group), "")
+    native = gang_minimum(finder.native_group(owner.namespace, in_group))
     spec, group_spec = spec_of(owner.raw), spec_of(group)
     by_task = _first_of_each_task(sample)
     stated = stated_fields(owner)
@@ -185,10 +188,12 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
     annotations = {**_own_annotations(sample[0]), **notes, **annotations_of(group)}
     labels = {**_joined_labels(by_task), **labels_of(owner.raw), **labels_of(group)}
     start = start_of(owner, pods) if owner.by_table else None
-    replicas = start.replicas if start is not None else _replicas(owner, spec, group_spec, live)
+    replicas = start.replicas if start is not None else max(native, _replicas(owner, spec, group_spec, live))
     least, decides = _min_available(
         owner, spec, group_spec, annotations, replicas, any(pod.count for pod in pods), start, group_name
     )
+    if native:
+        least, decides = native, False
     priority_class = stated.priority_class or _priority_class(owner, spec, group_spec, sample[0])
     return Gang(
         key=key,

@@ -7,13 +7,14 @@ Also readers of raw Kubernetes objects; malformed fields read as absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
 
 from engine.gangs.declared import group_of, label_or_annotation, says_size
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS, find_native_group, gang_minimum
 from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.model.workload_kinds import StartTogether, WorkloadRow, WorkloadTable
 
@@ -57,6 +58,11 @@ class JobOwner(NamedTuple):
         """Whether rows of the table, or the rule for kinds without one, say how many of its pods start together."""
         return self.row is not None or self.kind not in JOB_KINDS | {"Pod"}
 
+    @property
+    def is_native_group(self) -> bool:
+        """Whether it is a PodGroup of Kubernetes itself."""
+        return self.kind == NATIVE_GROUP and self.api_version in NATIVE_GROUP_APIS
+
 
 class OwnerIndex:
     """Finds the owner of a pod's job in a snapshot; caches by controller."""
@@ -87,7 +93,7 @@ class OwnerIndex:
 
     def of(self, pod: Pod) -> JobOwner | None:
         """The owner of the pod's job; None for pods of DaemonSets and static pods that request no NPU."""
-        named = self._named_by(pod)
+        named = self._native_group(pod) or self._named_by(pod)
         if named is not None:
             return named
         if pod.owner_kind in JOB_KINDS:
@@ -117,6 +123,22 @@ class OwnerIndex:
         if found is None:
             found = self._cache[key] = self._above(self._controller_of(pod))
         return found
+
+    def _native_group(self, pod: Pod) -> JobOwner | None:
+        """The PodGroup of Kubernetes itself that a pod names, or its Job's, if that Job has it made.
+
+        None where the pod names none, or one whose policy demands nothing. One that is not there yet may demand much.
+        """
+        if not pod.scheduling_group:
+            return None
+        api, raw = find_native_group(self._objects, pod.namespace, pod.scheduling_group)
+        if raw and not gang_minimum(raw):
+            return None
+        made_for = {str(one.get("uid") or "") for one in nested_list(raw, "metadata", "ownerReferences")} - {""}
+        if pod.owner_kind == "Job" and (not raw or pod.owner_uid in made_for):
+            return None
+        uid = str(metadata(raw).get("uid", ""))
+        return JobOwner(api, NATIVE_GROUP, pod.namespace, pod.scheduling_group, uid, raw)
 
     def _named_by(self, pod: Pod) -> JobOwner | None:
         """The object that a pod names by a label or an annotation of a row; None where it names none."""
@@ -197,13 +219,23 @@ class OwnerIndex:
     def group_of_owner(self, owner: JobOwner) -> str:
         """Name of a PodGroup that the owner controls, empty when there is none."""
         if owner.kind == "PodGroup":
-            return owner.name
+            return owner.name if owner.api_version in POD_GROUP_APIS else ""
         return self._groups_of.get((owner.namespace, owner.kind, owner.name), "")
 
-    def groups_for(self, owner: JobOwner, pods: Iterable[Pod]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-        """Every PodGroup, by name, that the owner's pods may belong to."""
+    def groups_for(self, owner: JobOwner, pods: Sequence[Pod]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """Every PodGroup, by name, that the owner's pods may belong to; last those of Kubernetes itself."""
         named = {*map(self.group_name, pods), self.group_of_owner(owner)} - {""}
-        return tuple([(name, self.pod_group(owner.namespace, name)) for name in sorted(named)]) if named else ()
+        native = {pod.scheduling_group for pod in pods} - {""}
+        if not named and not native:
+            return ()
+        return (
+            *((name, self.pod_group(owner.namespace, name)) for name in sorted(named)),
+            *((name, self.native_group(owner.namespace, name)) for name in sorted(native)),
+        )
+
+    def native_group(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """The raw PodGroup of Kubernetes itself, empty when the snapshot lacks it."""
+        return find_native_group(self._objects, namespace, name)[1]
 
     def pod_group(self, namespace: str, name: str) -> Mapping[str, Any]:
         """The raw PodGroup, empty when the snapshot lacks it."""

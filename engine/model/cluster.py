@@ -291,6 +291,7 @@ class Pod(msgspec.Struct, frozen=True):
     allocation (name in the pod, name of the ResourceClaim, empty until that is made). ``restart_policy`` is empty where
     the object has none. ``task_index`` is its index within its Volcano task, None for other pods. ``unscheduled`` is
     the message of its condition ``PodScheduled=False`` with reason ``Unschedulable``, empty without one.
+    ``scheduling_group`` is the PodGroup of Kubernetes itself that it names (``spec.schedulingGroup``), empty without.
     """
 
     namespace: str
@@ -333,6 +334,7 @@ class Pod(msgspec.Struct, frozen=True):
     task_index: int | None = None
     unscheduled: str = ""
     resource_claims: tuple[tuple[str, str], ...] = ()
+    scheduling_group: str = ""
 
     @property
     def key(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.kube import CONFIGMAP, NODE, POD, Forbidden, Kube, NotFound, Resource, resource_for
+from engine.model.native_groups import NATIVE_GROUP_APIS
 from engine.wire.dra import TAINT_RULE_VERSIONS
 
 
@@ -62,6 +63,11 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("apps/v1", "ReplicaSet")),
     Watched(resource_for("batch/v1", "Job")),
     Watched(resource_for("scheduling.k8s.io/v1", "PriorityClass"), optional=True),
+    # the right to read them is newer than the other rights
+    *(
+        Watched(Resource(version, "PodGroup", "podgroups", True), optional=True, may_be_closed=True)
+        for version in NATIVE_GROUP_APIS
+    ),
     Watched(resource_for("policy/v1", "PodDisruptionBudget"), optional=True),
     Watched(Resource("policy/v1beta1", "PodDisruptionBudget", "poddisruptionbudgets", True), optional=True),
     Watched(resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition"), optional=True),

@@ -79,7 +79,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
     from engine.plan import causes, clock_skew, explain, forget, grouping, memberships, placement, views
     from engine.plan.health import reset
     from engine.plan.health import states as health
-    from engine.plan.jobs import expand, podgroup_status, queue_status
+    from engine.plan.jobs import expand, native_group_status, podgroup_status, queue_status
     from engine.plan.links import orders as links
     from engine.plan.queue import enqueue
     from engine.plan.recover import elastic, in_place_recovery, training_time
@@ -106,6 +106,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         ("place", placement.run),
         ("elastic", elastic.run),
         ("groupstatus", podgroup_status.run),
+        ("nativegroupstatus", native_group_status.run),
         ("queuestatus", queue_status.run),
         ("reset", reset.run),
         ("refusals", refusals.run),

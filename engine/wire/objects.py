@@ -159,6 +159,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         restart_policy=str(spec.get("restartPolicy") or ""),
         task_index=_task_index(spec) if _is_volcano_pod(annotations, owner) else None,
         unscheduled=_unscheduled(status.get("conditions")),
+        scheduling_group=str(nested_map(spec, "schedulingGroup").get("podGroupName") or ""),
     )
 
 

@@ -14,6 +14,7 @@ from engine.gangs.forming import MIN_AVAILABLE_KEY, parse_min_available
 from engine.gangs.owners import GROUP_NAME_KEYS, find_pod_group, stated_group
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.native_groups import find_native_group
 from engine.model.pending_reasons import POD_GROUP_MISSING
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, NoOps
@@ -70,9 +71,13 @@ def _without_group(scope: Scope, gang: Gang, waiting: list[Pod]) -> Pending | No
     """
     stated = sorted({stated_group(pod) for pod in waiting} - {""})
     missing = [name for name in stated if not find_pod_group(scope.observed.objects, gang.namespace, name)]
-    if not missing:
+    native = sorted({pod.scheduling_group for pod in waiting} - {""})
+    lacking = [name for name in native if not find_native_group(scope.observed.objects, gang.namespace, name)[1]]
+    if not missing and not lacking:
         return None
 
+    field = f"annotation {GROUP_NAME_KEYS[0]}" if missing else "spec.schedulingGroup"
+    missing = missing or lacking
     names = ", ".join(missing)
     groups = "PodGroup" if len(missing) == 1 else "PodGroups"
     return pending_entry(
@@ -81,8 +86,7 @@ def _without_group(scope: Scope, gang: Gang, waiting: list[Pod]) -> Pending | No
         POD_GROUP_MISSING,
         f"{groups} {names} named by the pods cannot be found: they wait until it says how many start together",
         nodes={},
-        unblock=f"create {groups} {names} in namespace {gang.namespace}, or make the pods without annotation "
-        f"{GROUP_NAME_KEYS[0]}",
+        unblock=f"create {groups} {names} in namespace {gang.namespace}, or make the pods without {field}",
         remedy=Remedy(Step.CREATE_GROUP, name=missing[0]),
     )
 
