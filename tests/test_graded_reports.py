@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from engine.cli.explanation import explain
-from engine.documents import Declared, FaultPolicy, NodePool
+from engine.documents import Declared, Desired, FaultPolicy, NodePool
 from engine.load import load
 from engine.model.attribution import fault_ranks, health
 from engine.model.cluster import Observed
@@ -119,6 +119,21 @@ def test_switches_and_boards_are_graded_as_the_planner_does() -> None:
     (view,) = views(graded, PlanCache()).values()
     here = places(view, graded)
     assert health(here, fault_ranks(here, graded.nodes, graded.reports, graded.node_reports)) == "Healthy"
+
+
+def test_the_shipped_tables_are_read_once_a_policy_needs_them() -> None:
+    calls: list[int] = []
+
+    def shipped() -> Desired:
+        calls.append(1)
+        return SHIPPED
+
+    grading, seen = GradedReports(shipped), world(policy("p", levels={"80C98001": "NotHandleFault"}))
+    plain = world()
+    assert grading.of(plain) is plain and not calls
+    assert grading.of(seen).reports == GradedReports(SHIPPED).of(seen).reports
+    grading.of(msgspec.structs.replace(seen))
+    assert len(calls) == 1
 
 
 def test_unchanged_reports_stay_the_same_objects() -> None:

@@ -93,8 +93,23 @@ class Plant:
 
     def resident(self) -> dict[str, float]:
         """Resident memory of each process (MiB), Redis included."""
-        roots = {identity: process.pid for identity, process in self._running.items()} | {"redis": self.redis.pid}
-        return {name: sum(resident(pid) for pid in tree(root)) for name, root in roots.items()}
+        return {name: sum(resident(pid) for pid in tree(root)) for name, root in self._roots().items()}
+
+    def imported(self) -> dict[str, float]:
+        """What the running processes take before they have done anything (MiB)."""
+        found = {}
+        for role in sorted({identity.partition("-")[0] for identity in self._running}):
+            code = f"import {_MODULES[role][0]}; print(open('/proc/self/status').read())"
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+            found[role] = int(done.stdout.partition("VmRSS:")[2].split()[0]) / 1024
+        return found
+
+    def cpu_by_process(self) -> dict[str, float]:
+        """CPU time of each process so far (s), Redis included."""
+        return {name: sum(cpu_seconds(pid) for pid in tree(root)) for name, root in self._roots().items()}
+
+    def _roots(self) -> dict[str, int]:
+        return {identity: process.pid for identity, process in self._running.items()} | {"redis": self.redis.pid}
 
     def pids(self) -> list[int]:
         """Every process of the engine, Redis included."""

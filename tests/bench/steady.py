@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 
 from engine.kube import CONFIGMAP, NODE, Kube, KubeError
 from engine.model.cluster import AgentChip, AgentReport
@@ -45,7 +46,7 @@ async def _run(made: Plant) -> list[Result]:
         try:
             await asyncio.sleep(60.0)  # every node has reported once
             before, begin = made.cpu_seconds(), time.monotonic()
-            start, since = before, begin
+            start, since, earlier = before, begin, made.cpu_by_process()
             for _ in range(MINUTES):
                 await asyncio.sleep(60.0)
                 now, moment = made.cpu_seconds(), time.monotonic()
@@ -56,13 +57,18 @@ async def _run(made: Plant) -> list[Result]:
                 before, begin = now, moment
             average = (before - start) / (begin - since)
             cpu.remark = f"average of the whole time {average:.2f} cores"
-            rows = sorted(made.resident().items())
-            whole.remark = ", ".join(f"{name.removesuffix('-a')} {size:.0f}" for name, size in rows)
+            whole.remark = _by_process(made.resident()) + "; of which imports: " + _by_process(made.imported())
+            used_since = {name: seconds - earlier[name] for name, seconds in made.cpu_by_process().items()}
+            apiece.remark = _by_process({name: 60 * one / (begin - since) for name, one in used_since.items()}, 2)
         finally:
             beating.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await beating
     return [cpu, used, apiece, whole]
+
+
+def _by_process(figures: Mapping[str, float], digits: int = 0) -> str:
+    return ", ".join(f"{name.removesuffix('-a')} {figure:.{digits}f}" for name, figure in sorted(figures.items()))
 
 
 async def _beat(made: Plant, kube: Kube) -> None:

@@ -7,7 +7,7 @@ and windows do not matter here: ClusterD's services show these codes, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -55,13 +55,13 @@ class GradedReports:
     """Grades single codes by the policies in force.
 
     Args:
-        desired: the shipped tables and products.
+        desired: the shipped tables and products, or what reads them: it is called once a policy needs them.
         by_action: translate the actions of policies into levels as well, for readers who act on levels: ``ignore``
             becomes NotHandleFault, ``strategy`` SubHealthFault.
     """
 
-    def __init__(self, desired: Desired = _NO_DESIRED, *, by_action: bool = False) -> None:
-        self._desired = desired
+    def __init__(self, desired: Desired | Callable[[], Desired] = _NO_DESIRED, *, by_action: bool = False) -> None:
+        self._given = desired
         self._by_action = by_action
         self._text = ""
         self._fault_rules: FaultRules | None = None
@@ -93,6 +93,12 @@ class GradedReports:
                 given = (fault_rules, observed.nodes[name], node_report)
                 hardware[name] = self._node_reports.of(name, given, partial(self._node_report, *given))
         return msgspec.structs.replace(observed, reports=reports, node_reports=hardware)
+
+    @property
+    def _desired(self) -> Desired:
+        if not isinstance(self._given, Desired):
+            self._given = self._given()
+        return self._given
 
     def _update_rules(self, text: str) -> None:
         if text == self._text:

@@ -79,7 +79,7 @@ class ObservedCluster:
         self.whole = False
         self.cache = PlanCache()
         self._observer = Observer()
-        self._grading = GradedReports(load({}).desired)
+        self._grading = GradedReports(lambda: load({}).desired)
         self._container_settings: dict[tuple[str, str], ContainerSettings] = {}
         self._tables: dict[tuple[str, str], Object] = {}
         self._resets: dict[tuple[str, str], Object] = {}
