@@ -11,7 +11,7 @@ from engine.model.actions import EvictPod
 from engine.model.plan import Plan
 from tests import workload_pages
 from tests.simworld import A2, Node, World
-from tests.workload_cases import SPACE, WorkloadCase, cases
+from tests.workload_cases import SPACE, WorkloadCase, body, cases, names, pods_of, template
 
 CASES = cases()
 IDS = [case.name for case in CASES]
@@ -29,9 +29,9 @@ def world_of(servers: int, files: dict[str, bytes] | None = None) -> Cluster:
     return Cluster(files or {}, nodes)
 
 
-def put(world: Cluster, body: dict[str, Any]) -> None:
-    status = {"phase": "Pending"} if body["kind"] == "Pod" else {}
-    world.put({**body, "metadata": dict(body["metadata"]), "status": status})
+def put(world: Cluster, thing: dict[str, Any]) -> None:
+    status = {"phase": "Pending"} if thing["kind"] == "Pod" else {}
+    world.put({**thing, "metadata": dict(thing["metadata"]), "status": status})
 
 
 def bound(world: Cluster) -> set[str]:
@@ -40,8 +40,8 @@ def bound(world: Cluster) -> set[str]:
 
 
 def bring(world: Cluster, case: WorkloadCase) -> Plan:
-    for body in [*case.objects, *case.pods]:
-        put(world, body)
+    for one in [*case.objects, *case.pods]:
+        put(world, one)
     world.step()
     world.pass_time(10.0)
     return world.step()
@@ -73,8 +73,8 @@ def test_five_pods_on_four_servers_hold_no_chip_and_on_five_all_run(case: Worklo
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_pods_that_come_one_by_one_hold_no_chip_until_all_are_there(case: WorkloadCase) -> None:
     world = world_of(5)
-    for body in case.objects:
-        put(world, body)
+    for one in case.objects:
+        put(world, one)
     for index, pod in enumerate(case.pods):
         put(world, pod)
         world.step()
@@ -83,3 +83,34 @@ def test_pods_that_come_one_by_one_hold_no_chip_until_all_are_there(case: Worklo
     world.pass_time(10.0)
     world.step()
     assert len(bound(world)) == 5
+
+
+def at_once() -> dict[str, list[dict[str, Any]]]:
+    """Pods of which nothing says that others come, and of kinds whose object says that they are all there."""
+    deployment = body("apps/v1", "Deployment", "serve", {"replicas": 2, "template": template()})
+    replica_set = body("apps/v1", "ReplicaSet", "serve-5f", {"replicas": 2, "template": template()}, deployment)
+    job = body("batch/v1", "Job", "ix", {"parallelism": 2, "completions": 2, "completionMode": "Indexed"})
+    tasks = [{"name": "w", "replicas": 2, "template": template()}]
+    volcano = body("batch.volcano.sh/v1alpha1", "Job", "vc", {"tasks": tasks, "schedulerName": "belay"})
+    step = body("argoproj.io/v1alpha1", "Workflow", "flow", {})
+    replicas = {"Worker": {"replicas": 2, "template": template()}}
+    torch = body("kubeflow.org/v1", "PyTorchJob", "pt", {"pytorchReplicaSpecs": replicas})
+    hashed = {"pod-template-hash": "5f"}
+    return {
+        "a bare pod": pods_of(None, ["alone"]),
+        "a pod of a step": [step, *pods_of(step, ["flow-1"])],
+        "Deployment": [deployment, replica_set, *pods_of(replica_set, names("serve-5f", 2), labels=hashed)],
+        "Job": [job, *pods_of(job, names("ix", 2))],
+        "Volcano Job": [volcano, *pods_of(volcano, names("vc-w", 2))],
+        "PyTorchJob": [torch, *pods_of(torch, names("pt-worker", 2))],
+    }
+
+
+@pytest.mark.parametrize("kind", sorted(at_once()))
+def test_pods_that_wait_for_no_others_are_bound_in_the_first_pass(kind: str) -> None:
+    world = world_of(2)
+    bodies = at_once()[kind]
+    for one in bodies:
+        put(world, one)
+    world.step()
+    assert bound(world) == {one["metadata"]["name"] for one in bodies if one["kind"] == "Pod"}
