@@ -42,6 +42,13 @@ def test_a_death_at_any_point_is_survived() -> None:
     assert len(rows) == 2 and all(row["deaths"] == 1 for row in rows)
 
 
+def test_an_etcd_of_some_time_ago_is_survived() -> None:
+    """Pods that ended are there again, newer ones are gone, and Belay's records are old; nodes know what they did."""
+    code, rows = simulate("24", "2", "--restored")
+    assert code == 0, [row.get("failed") for row in rows]
+    assert all(row["faults"]["event restore"] == 1 and row["done"]["bound"] for row in rows)
+
+
 def test_the_same_seed_gives_the_same_history() -> None:
     (_, first), (_, second) = simulate("4"), simulate("4")
     assert {**first[0], "seconds": 0} == {**second[0], "seconds": 0}

@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=1)
     parser.add_argument("--sweep", type=int, metavar="STRIDE", help="kill at every STRIDE-th point of this one history")
     parser.add_argument("--truth", action="store_true", help="hold what is shown against the world")
+    parser.add_argument("--restored", action="store_true", help="put etcd back to a snapshot in the middle")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further history after so long")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
@@ -49,7 +50,7 @@ def main() -> int:
         began = clock.real_seconds()
         try:
             report: Report | TruthReport | dict[str, object] = (
-                truth.history(seed) if options.truth else history(seed, point)
+                truth.history(seed) if options.truth else history(seed, point, restored=options.restored)
             )
         except Exception as error:
             failed += 1

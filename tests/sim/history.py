@@ -23,6 +23,8 @@ CODES = ("80C98001", "80E01801", "80DF8402", "8C084E00", "80CB8002", "80E18402")
 STORM_SECONDS = 150.0
 HEAL_SECONDS = 3600.0
 QUIET_LOOKS = 3
+BACKUP_SECONDS, RESTORE_SECONDS, STOPPED_SECONDS = 40.0, 60.0, 10.0
+"""From the storm's beginning to the snapshot, from there to the loss, and from the restore to the engine's start."""
 STORMS = (
     Weather(kill=0.002),
     Weather(api=0.05, slow=0.01),
@@ -50,21 +52,21 @@ class Report(msgspec.Struct):
     healed: float
 
 
-def history(seed: int, kill_at: int = -1) -> Report:
+def history(seed: int, kill_at: int = -1, *, restored: bool = False) -> Report:
     """Run one history; raises AssertionError with what broke. With ``kill_at`` the one fault is a death at that
-    point.
+    point. ``restored``: in the middle of the storm etcd is put back to a snapshot of its beginning.
     """
     folder = Path(tempfile.mkdtemp(prefix="belay-sim-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     begin(seed)
     clock = Clock()
     try:
-        report: Report = run(clock, _history(seed, kill_at, folder, clock))
+        report: Report = run(clock, _history(seed, kill_at, folder, clock, restored))
         return report
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _history(seed: int, kill_at: int, folder: Path, clock: Clock) -> Report:
+async def _history(seed: int, kill_at: int, folder: Path, clock: Clock, restored: bool) -> Report:
     chance = random.Random(f"history/{seed}")
     tight = chance.random() < 0.3
     files = _repository(chance, {"desired/budget.yaml": TIGHT} if tight else {})
@@ -74,7 +76,10 @@ async def _history(seed: int, kill_at: int, folder: Path, clock: Clock) -> Repor
     try:
         if kill_at < 0:
             world.outside.weather = msgspec.structs.replace(chance.choice(STORMS))
+        restoring = asyncio.get_running_loop().create_task(_restore(world)) if restored else None
         await _storm(world, chance, files, sweep=kill_at >= 0)
+        if restoring is not None:
+            await restoring
         _calm(world)
         healed = await _healing(world)
         if tight:
@@ -87,6 +92,23 @@ async def _history(seed: int, kill_at: int, folder: Path, clock: Clock) -> Repor
     outside = world.outside
     faults, done = dict(sorted(outside.faults.items())), dict(sorted(world.done.items()))
     return Report(seed, outside.steps, len(outside.deaths), faults, done, healed)
+
+
+async def _restore(world: World) -> None:
+    """etcd is lost, and put back to a snapshot that is a while old, with the engine stopped: pods that were made since
+    are gone, and those that went since are there again."""
+    await asyncio.sleep(BACKUP_SECONDS)
+    backup = world.api.backup()
+    await asyncio.sleep(RESTORE_SECONDS)
+
+    engine = {name for name in world.processes if not name.startswith("agent-")}
+    world.stopped |= engine
+    for name in engine:
+        world.processes[name].kill("stopped for the restore")
+    world.api.restore(backup)
+    world.outside.count("event restore")
+    await asyncio.sleep(STOPPED_SECONDS)
+    world.stopped -= engine
 
 
 async def _storm(world: World, chance: random.Random, files: dict[str, bytes], *, sweep: bool) -> None:
