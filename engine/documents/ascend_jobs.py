@@ -22,7 +22,8 @@ LEADERS: Final[Mapping[str, str]] = {"pytorch": "Master", "tensorflow": "Chief",
 CONTAINER: Final = "ascend"
 _SPEC_FIELDS: Final = ("replicaSpecs", "runPolicy", "schedulerName", "successPolicy")
 _POLICY_FIELDS: Final = (
-    "activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "schedulingPolicy", "ttlSecondsAfterFinished",
+    "activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "schedulingPolicy", "suspend",
+    "ttlSecondsAfterFinished",
 )  # fmt: skip
 _STRATEGIES: Final = ("retry", "recover", "recover-in-place", "elastic-training", "dump", "exit")
 _RESTART: Final = ("Always", "OnFailure", "Never", "ExitCode")
@@ -108,6 +109,7 @@ def _check_run_policy(problems: Problems, spec: Mapping[str, Any]) -> None:
     problems.integer(policy, "backoffLimit", path)
     problems.integer(policy, "activeDeadlineSeconds", path, minimum=0)
     problems.integer(policy, "ttlSecondsAfterFinished", path, minimum=0)
+    problems.flag(policy, "suspend", path)
     problems.choice(policy, "cleanPodPolicy", path, ("", "None", "Running", "All"))
     scheduling = problems.mapping(policy, "schedulingPolicy", path)
     where = (*path, "schedulingPolicy")

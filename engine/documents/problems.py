@@ -49,6 +49,11 @@ class Problems(list[Problem]):
             self.error((*path, key), f"must be at least {minimum}, but is {found}")
         return found
 
+    def flag(self, parent: Any, key: str, path: Path) -> bool | None:
+        """True or false under a key, or ``None``."""
+        found: bool | None = self._typed(parent, key, path, bool, "true or false", False)
+        return found
+
     def choice(self, parent: Any, key: str, path: Path, allowed: tuple[str, ...]) -> str | None:
         """The text under a key if it is among the allowed ones, else ``None``."""
         found = self.text(parent, key, path)

@@ -12,12 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from engine.model.phases import VolcanoJobPhase
 from engine.model.times import rfc3339
+from engine.model.unstructured import nested_list
 
 CREATED: Final = "Created"
 RUNNING: Final = "Running"
 RESTARTING: Final = "Restarting"
 SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
+SUSPENDED: Final = "Suspended"
 TERMINAL_CONDITIONS: Final = frozenset({SUCCEEDED, FAILED})
 #: Terminal phases of a Volcano Job, with the terminal condition that they stand for.
 _VOLCANO_ENDS: Final[dict[str, str]] = {
@@ -29,11 +31,12 @@ _VOLCANO_ENDS: Final[dict[str, str]] = {
 
 
 class JobCondition(NamedTuple):
-    """A condition that holds now."""
+    """A condition that holds now; with ``status`` False one that no longer does."""
 
     type: str
     reason: str
     message: str
+    status: str = "True"
 
 
 def with_condition(conditions: Iterable[Any], new: JobCondition, now: float) -> list[dict[str, Any]]:
@@ -46,11 +49,11 @@ def with_condition(conditions: Iterable[Any], new: JobCondition, now: float) -> 
         return old
     stamp = rfc3339(float(int(now)))
     since = stamp
-    if current is not None and current.get("status") == "True":
+    if current is not None and current.get("status") == new.status:
         since = str(current.get("lastTransitionTime") or stamp)
     entry = {
         "type": new.type,
-        "status": "True",
+        "status": new.status,
         "reason": new.reason,
         "message": new.message,
         "lastUpdateTime": stamp,
@@ -82,14 +85,25 @@ def ended(raw: Mapping[str, Any] | None) -> str:
     return finished(rows)
 
 
+def is_suspended(raw: Mapping[str, Any] | None) -> bool:
+    """Whether a job object says that it is suspended: AscendJobs and Jobs of Kubernetes have a condition for it."""
+    conditions = nested_list(raw or {}, "status", "conditions")
+    return any(_holds(row) and row.get("type") == SUSPENDED for row in conditions)
+
+
+def standing(raw: Mapping[str, Any] | None) -> str:
+    """``Succeeded``, ``Failed`` or ``Suspended`` where a job object says so of itself, else empty."""
+    return ended(raw) or (SUSPENDED if is_suspended(raw) else "")
+
+
 def end_message(raw: Mapping[str, Any] | None) -> str:
-    """What a job object that has ended says of its end, else empty."""
+    """What a job object that has ended or is suspended says of that, else empty."""
     status = (raw or {}).get("status")
-    if not ended(raw) or not isinstance(status, Mapping):
+    if not standing(raw) or not isinstance(status, Mapping):
         return ""
     state, conditions = status.get("state"), status.get("conditions")
     said = [row for row in conditions if _holds(row)] if isinstance(conditions, list) else []
-    rows = [row for row in said if str(row.get("type")) in (*TERMINAL_CONDITIONS, "Complete")]
+    rows = [row for row in said if str(row.get("type")) in (*TERMINAL_CONDITIONS, "Complete", SUSPENDED)]
     rows += [state] if isinstance(state, Mapping) else []
     return next((str(row["message"]) for row in rows if row.get("message")), "")
 
@@ -119,7 +133,11 @@ def go_duration(seconds: float) -> str:
 
 
 def _same(current: Mapping[str, Any], new: JobCondition) -> bool:
-    return (current.get("status"), current.get("reason"), current.get("message")) == ("True", new.reason, new.message)
+    return (current.get("status"), current.get("reason"), current.get("message")) == (
+        new.status,
+        new.reason,
+        new.message,
+    )
 
 
 def _others(old: Sequence[dict[str, Any]], kind: str, stamp: str) -> list[dict[str, Any]]:
@@ -127,7 +145,11 @@ def _others(old: Sequence[dict[str, Any]], kind: str, stamp: str) -> list[dict[s
     for entry in old:
         if entry.get("type") == kind or {entry.get("type"), kind} == {RUNNING, RESTARTING}:
             continue
-        if kind in TERMINAL_CONDITIONS and entry.get("type") == RUNNING and entry.get("status") != "False":
+        if (
+            kind in (*TERMINAL_CONDITIONS, SUSPENDED)
+            and entry.get("type") == RUNNING
+            and entry.get("status") != "False"
+        ):
             entry = {**entry, "status": "False", "lastUpdateTime": stamp, "lastTransitionTime": stamp}
         out.append(entry)
     return out

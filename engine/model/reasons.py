@@ -33,6 +33,7 @@ class ActionReason(StrEnum):
     JOB_RESTART = "JobRestart"
     JOB_RETRY = "JobRetry"
     JOB_STATUS_CHANGED = "JobStatusChanged"
+    JOB_SUSPENDED = "JobSuspended"
     KEYS_MISSING = "KeysMissing"
     LAYOUT_DIFFERS = "LayoutDiffers"
     LAYOUT_ON_DEMAND = "LayoutOnDemand"

@@ -20,7 +20,7 @@ from engine.model.history import JobMemory
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_list, nested_map
-from engine.plan.jobs import podgroup, scaling_rule
+from engine.plan.jobs import podgroup, scaling_rule, suspension
 from engine.plan.jobs.ascendjob_spec import (
     INVALID_QUEUE,
     PORT_NAME,
@@ -95,6 +95,8 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
     if end:
         _clean_up(context, job, spec, end)
         return spec.policy.get("cleanPodPolicy") in (None, "None")
+    if suspension.step(context, job, spec):
+        return False
     problem = problem_of(spec, context.queues)
     if problem is not None and _keeps_running(context, job, problem):
         if spec.problem is not None:

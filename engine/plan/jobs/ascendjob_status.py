@@ -90,9 +90,14 @@ def end_job(
 
 
 def write(
-    context: ExpansionContext, job: JobObject, counts: Mapping[str, ReplicaCounts], condition: JobCondition | None
+    context: ExpansionContext,
+    job: JobObject,
+    counts: Mapping[str, ReplicaCounts],
+    condition: JobCondition | None,
+    *,
+    begins: bool = False,
 ) -> None:
-    """Plan the status patch unless only ``lastReconcileTime`` would change."""
+    """Plan the status patch unless only ``lastReconcileTime`` would change; ``begins``: the job starts now."""
     old = job.status
     now = context.scope.now
     stamp = rfc3339(float(int(now)))
@@ -108,7 +113,7 @@ def write(
             **nested_map(old, "replicaStatuses"),
             **{kind: count.written() for kind, count in counts.items()},
         },
-        "startTime": old.get("startTime") or stamp,
+        "startTime": stamp if begins else old.get("startTime") or stamp,
     }
     if condition is not None and condition.type in TERMINAL_CONDITIONS:
         new["completionTime"] = old.get("completionTime") or stamp
