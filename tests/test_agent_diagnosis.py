@@ -26,10 +26,11 @@ from engine.model.times import parse_rfc3339, rfc3339
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.status.diagnoses import rule_bodies
-from engine.status.jobs import STATUS_KEY, job_status
+from engine.status.jobs import job_status
 from engine.wire import evidence as wire
 from engine.wire import objects
 from engine.wire.errors import WireError
+from engine.wire.history import JOB_STATUS_KEY
 
 NOW = parse_rfc3339("2026-11-23T08:00:00Z")
 RULES = shipped_rules()
@@ -333,8 +334,8 @@ def test_evidence_reaches_the_status_of_its_job() -> None:
     assert seen.diagnostics == ()
     desired = load({}).desired
     (found,) = job_status(plan(desired, seen, NOW + 30), seen, desired)
-    assert '"root": "rank 0 (train-0 on node-1): its own error came first"' in found["data"][STATUS_KEY] or (
-        '"root":"rank 0 (train-0 on node-1): its own error came first"' in found["data"][STATUS_KEY]
+    assert '"root": "rank 0 (train-0 on node-1): its own error came first"' in found["data"][JOB_STATUS_KEY] or (
+        '"root":"rank 0 (train-0 on node-1): its own error came first"' in found["data"][JOB_STATUS_KEY]
     )
 
 
@@ -365,7 +366,7 @@ def test_a_replaced_pod_without_evidence_is_silent_once_agents_had_time(age: flo
     seen = observe([job, *live, wire.build("node-1", pods)])
     desired = load({}).desired
     (found,) = job_status(plan(desired, seen, NOW), seen, desired)
-    diagnosis = msgspec.json.decode(found["data"][STATUS_KEY])["diagnosis"]
+    diagnosis = msgspec.json.decode(found["data"][JOB_STATUS_KEY])["diagnosis"]
     assert (diagnosis["rule"] if diagnosis["roots"] else "") == root
     assert not root or diagnosis["roots"][0]["pod"] == "train-3"
 
@@ -377,4 +378,4 @@ def test_evidence_of_an_earlier_job_of_the_name_does_not_count() -> None:
     seen = observe([body(), wire.build("node-1", [old])])
     desired = load({}).desired
     (found,) = job_status(plan(desired, seen, NOW), seen, desired)
-    assert "diagnosis" not in msgspec.json.decode(found["data"][STATUS_KEY])
+    assert "diagnosis" not in msgspec.json.decode(found["data"][JOB_STATUS_KEY])

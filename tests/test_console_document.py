@@ -22,8 +22,8 @@ from engine.serve.console.follower import StatusFollower
 from engine.serve.console.repository import section
 from engine.serve.console.texts import LONGEST
 from engine.status import memory_bodies, status_bodies
-from engine.status.cluster_map import HOLDS, STATES
 from engine.status.sync_status import SyncState
+from engine.wire.clustermap import HOLDS, STATES
 from engine.wire.revisionlog import ENTRIES, RevisionEntry
 from engine.wire.sync import HELD_PRUNE
 from tests.bench.clusters import NOW, ascend_job, cluster, device, node, pod, service

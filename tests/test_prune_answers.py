@@ -16,11 +16,11 @@ from engine.cli import main
 from engine.cli.status_table import print_status
 from engine.replay import recording
 from engine.status import SyncState
-from engine.status.conditions import INFO, StatusCondition
+from engine.status.conditions import StatusCondition
 from engine.status.events import held_events
 from engine.status.status_reader import read_status
 from engine.status.sync_status import sync_body
-from engine.wire import names
+from engine.wire import names, sync
 from tests.gitrepo import Repo
 from tests.test_sync_pruning import JOBS, held, job, running, tree
 
@@ -162,7 +162,7 @@ def test_a_recorded_pass_with_a_confirmation_is_derived_again_and_older_recordin
 
 def test_a_condition_that_is_a_choice_stands_last_and_as_information(capsys: pytest.CaptureFixture[str]) -> None:
     world = running(job("job-1"))
-    unsigned = StatusCondition("OrdersSigned", "False", "Unsigned", "no signature", severity=INFO)
+    unsigned = StatusCondition("OrdersSigned", "False", "Unsigned", "no signature", severity=sync.INFO)
     refused = StatusCondition("Ready", "False", "Findings", "1 error")
     state = SyncState(conditions=(unsigned, refused))
     status = read_status([sync_body(state, world.plan(), world.observer.observed())])

@@ -39,16 +39,16 @@ from engine.status import (
     StatusCondition,
     SyncState,
     WriteTracker,
-    events,
     forgotten,
     memory_bodies,
-    pool_bodies,
     status_bodies,
 )
 from engine.status.bodies import MAX_BYTES
+from engine.status.events import events
 from engine.status.mindcluster import device_list
 from engine.status.rescheduling import scheduler_bodies
 from engine.status.status_reader import read_status
+from engine.status.sync_status import pool_bodies
 from engine.wire import history, sync
 from tests import worlds
 from tests.worlds import NOW

@@ -9,36 +9,26 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
-from engine.cli import coming
+from engine.cli.holds import how_held
+from engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
-from engine.gangs.job_status import FAILED, end_message, ended
+from engine.gangs.job_status import FAILED, end_message, standing
 from engine.model.cluster import Observed, ids_of
-from engine.model.diagnostics import ObjectKey
 from engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips
 from engine.model.states import IN_SERVICE, ChipHealth, NodeHealth
 from engine.model.times import rfc3339
-from engine.status.jobs import phase_of, shown_jobs, succeeded
+from engine.status.jobs import job_object, phase_of, shown_jobs, succeeded
 from engine.status.links import row_of
 
 #: States of chips that take new work, some of it at least.
 _LINK_KEYS: Final = ("state", "latencyMs", "error", "node", "decode", "prefill", "since", "tries")
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """Rows under columns; ``wide`` columns are shown only with ``-o wide``."""
-
-    columns: tuple[str, ...]
-    rows: list[dict[str, Any]]
-    wide: tuple[str, ...] = ()
-
-
 def nodes(plan: Plan, observed: Observed) -> Answer:
     """Every node with its state, whether it is cordoned, its chips in use and out of service, the age of its report."""
     used, out = used_chips(plan), out_of_service(plan)
-    held = {one.node: [coming.how_held(one)] for one in plan.holds if not one.chip}
+    held = {one.node: [how_held(one)] for one in plan.holds if not one.chip}
     rows = []
     for state in plan.nodes:
         report, known = observed.reports.get(state.node), observed.nodes.get(state.node)
@@ -71,7 +61,7 @@ def chips(plan: Plan, observed: Observed) -> Answer:
         cut.setdefault((part["node"], part["chip"]), []).append(part["template"])
     holds: dict[tuple[str, str], list[str]] = {}
     for one in plan.holds:
-        holds.setdefault((one.node, one.chip), []).append(coming.how_held(one))
+        holds.setdefault((one.node, one.chip), []).append(how_held(one))
     named: dict[str, dict[str, ChipState]] = {}
     for chip in plan.chips:
         named.setdefault(chip.node, {})[chip.chip] = chip
@@ -103,9 +93,8 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
         wait = pending.get(key)
         running = sum(bool(pod.node) and pod.phase == "Running" for pod in pods)
         placed = any(pod.node for pod in pods)
-        owner = ObjectKey(gang.api_version, gang.kind, namespace, name) if gang is not None else None
-        raw = observed.objects.get(owner) if owner is not None else None
-        end = ended(raw)
+        raw = job_object(key, gang, observed)
+        end = standing(raw)
         why = f"{wait.reason}: {wait.message}" if wait else ""
         if end == FAILED:
             why = end_message(raw)
@@ -124,8 +113,7 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
                 "reason": why,
             }
         )
-    columns = ("namespace", "kind", "name", "phase", "priority", "ready", "chips", "nodes", "reason")
-    return Answer(columns, rows, ("queue", "created"))
+    return Answer(JOB_COLUMNS, rows, JOB_WIDE)
 
 
 def faults(plan: Plan, observed: Observed) -> Answer:

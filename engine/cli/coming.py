@@ -6,22 +6,21 @@ They stand beside the actions of the next pass, which may well do nothing while 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, assert_never
+from typing import Final
 
 from engine.cli import last_words
+from engine.cli.holds import how_held
 from engine.cli.phrases import ranges
 from engine.gangs.grouping import group
 from engine.model.actions import PartitionChip, ResetChips
 from engine.model.cluster import Node, Observed, Orders, Pod, ResetOrder
-from engine.model.history import HOLD_KINDS, HoldKind
 from engine.model.holds import Held
 from engine.model.plan import CONTRADICTED, ChipState, NodeState, Plan
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.model.wording import counted
-from engine.wire import manualinfo, names
+from engine.wire import names
 
-_ISOLATION: Final = "Isolation/"
 _NOTHING_DUE: Final = "nothing is due"
 _MOST_LINES: Final = 5
 
@@ -110,39 +109,6 @@ def _reset(node: str, order: ResetOrder, orders: Orders, prefix: str, now: float
     return f"the reset of {which} (epoch {order.epoch}) has run since about {rfc3339(begins)}; they answer once booted"
 
 
-def how_held(hold: Held) -> str:
-    """By what a chip or node is held, who wrote that, until when, who ends it, and how."""
-    head = f"held ({hold.kind}){f' by {hold.by}' if hold.rule else ''}"
-    if hold.until:
-        return f"{head} until {hold.until}; {_ends_early(hold)}"
-    return f"{head}: {_ends_early(hold)}"
-
-
-def _ends_early(hold: Held) -> str:
-    kind, node = HOLD_KINDS.get(hold.kind), hold.node
-    match kind:
-        case HoldKind.MANUAL if hold.rule.startswith(_ISOLATION):
-            return f"it ends when {hold.rule} is deleted from Git"
-        case HoldKind.MANUAL if hold.rule.startswith("ConfigMap/"):
-            return f"a person ends it: delete the chip from key {node} of {manualinfo.NAMESPACE}/{manualinfo.NAME}"
-        case HoldKind.MANUAL:
-            return "a person ends it"
-        case HoldKind.FREQUENCY:
-            return f"a person ends it: delete the chip from key {node} of ConfigMap {names.SYSTEM}/{names.MANUAL}"
-        case HoldKind.BAD_BOOT:
-            return "a newer report ends it"
-        case HoldKind.ATTEMPT_BUDGET:
-            return "a reset is tried again when the window of the attempts moves on; if none helps, replace the part"
-        case HoldKind.NO_AGENT:
-            return "it ends when the node's agent answers: look at its pod"
-        case HoldKind.RESET_PENDING:
-            return "it ends with the answer to the reset"
-        case HoldKind.DURATION | None:
-            return "it ends when the fault's time is over"
-        case _:
-            assert_never(kind)
-
-
 # nodes
 
 
@@ -229,8 +195,10 @@ def _failed(pod: Pod, observed: Observed) -> list[str]:
     return [*lines, f"{job} decides whether it is made again{way}"]
 
 
-def of_job(pods: Sequence[Pod], waits: str, ended: str, recovering: str) -> list[str]:
-    """What becomes of a job; ``recovering``: the sentence of its open recovery."""
+def of_job(pods: Sequence[Pod], waits: str, ended: str, suspended: str, recovering: str) -> list[str]:
+    """What becomes of a job; ``suspended``: who resumes it; ``recovering``: the sentence of its open recovery."""
+    if suspended:
+        return [f"it is suspended: {suspended}"]
     if ended:
         return [f"it has ended ({ended}): Belay starts it again only where its retries say so"]
     if recovering:
@@ -245,4 +213,4 @@ def of_job(pods: Sequence[Pod], waits: str, ended: str, recovering: str) -> list
     return [f"it runs: {_NOTHING_DUE}"] if pods else ["its pods are still to be made"]
 
 
-__all__ = ["how_held", "of_chip", "of_job", "of_node", "of_pod"]
+__all__ = ["of_chip", "of_job", "of_node", "of_pod"]

@@ -20,7 +20,7 @@ from engine.errors import InputError
 from engine.gangs.evidence import by_job
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
-from engine.gangs.job_status import FAILED, end_message, ended
+from engine.gangs.job_status import FAILED, end_message, ended, is_suspended
 from engine.gangs.owners import JOB_KINDS
 from engine.load import load
 from engine.model.actions import kind_of
@@ -37,7 +37,7 @@ from engine.model.plan import CONFIRM, Pending, Plan
 from engine.model.states import OUT_OF_SERVICE
 from engine.model.times import rfc3339
 from engine.model.wording import counted
-from engine.status.jobs import broken, graded, impact, impact_body
+from engine.status.jobs import broken, graded, impact, impact_body, job_object
 from engine.status.links import summary
 from engine.status.recoveries import conversation_body, effective, recovery_body, recovery_sentences
 from engine.status.rescheduling import asked_retries
@@ -119,6 +119,8 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
         body["refused"] = refused[key].document()
     if key in waits:
         body["pending"] = _pending(waits[key])
+    if is_suspended(job_object(key, gang, observed)):
+        body["suspended"] = f"`belay resume {namespace}/{job}` starts it again"
     if gang is not None:
         body |= _end(gang, pods, [observed.pods[p] for p, of in gang_of.items() if of == key], observed)
     memory = plan.history.jobs.get(key)
@@ -147,7 +149,7 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
     asked = asked_retries(gang.labels) if gang is not None else 0
     open_one = memory.recoveries[-1] if memory is not None and memory.recoveries else None
     body["coming"] = coming.of_job(
-        pods, waits[key].reason if key in waits else "", body.get("ended", ""),
+        pods, waits[key].reason if key in waits else "", body.get("ended", ""), body.get("suspended", ""),
         steps[-1] if steps and open_one is not None and not open_one.back else "",
     )  # fmt: skip
     if asked:

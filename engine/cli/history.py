@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import click
 
-from engine.cli.invocation import fails_clearly
+from engine.cli.invocation import access_options, fails_clearly
+from engine.cli.known_names import complete_row
 from engine.model.wording import counted
 
 _SUBJECTS: Final = ("job", "node", "chip", "pool", "user")
@@ -22,15 +23,14 @@ def _sources(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--server", metavar="URL", help="Where belay server is. Default: $BELAY_SERVER, the kubeconfig."),
         click.option("--database", metavar="URL", help="Read the history's database itself."),
-        click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster."),
     ):
         command = option(command)
-    return command
+    return access_options(command)
 
 
 @click.command(short_help="Show what happened: faults, decisions, placements, waits, commits.")
 @click.argument("subject", required=False, type=click.Choice(_SUBJECTS), metavar="[job|node|chip|pool|user]")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_row)
 @click.option("--since", metavar="TIME", help=f"{_TIMES} Default: 24h.")
 @click.option("--until", metavar="TIME", help="Likewise. Default: now.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="The newest so many.")
@@ -159,8 +159,8 @@ def moment(text: str | None, option: str) -> float | None:
     Raises:
         InputError: it is none of these.
     """
-    from engine.documents.scalars import parse_duration
     from engine.errors import InputError
+    from engine.model.durations import parse_duration
     from engine.model.times import parse_rfc3339
 
     if text is None:

@@ -12,6 +12,8 @@ from engine.cli.progress import progress
 
 if TYPE_CHECKING:
     from engine.cli.measurements import Measured
+    from engine.cli.published import PublishedCluster
+    from engine.cli.selection import Answer
     from engine.documents import Desired
     from engine.kube import Kube
     from engine.model.cluster import Observed
@@ -29,6 +31,19 @@ class PlannedCluster(NamedTuple):
     desired: Desired
     note: str = ""
     """Why no pass comes; empty while they come."""
+
+    @property
+    def now(self) -> float:
+        """The time that was planned for, in Unix seconds."""
+        return self.plan.now
+
+    def answer(self, what: str) -> Answer:
+        """The rows of a kind of `belay get`."""
+        from engine.cli import answers, records
+
+        if what in answers.GET:
+            return answers.GET[what](self.plan, self.observed)
+        return records.RECORDS[what](self.plan, self.observed, self.desired)
 
     def readings(self, places: Sequence[str]) -> Measured:
         """Return what chips measure, read from these places.
@@ -50,6 +65,7 @@ def plan_cluster(
     now: str | None,
     kubeconfig: str | None,
     about: str = "",
+    context: str | None = None,
 ) -> PlannedCluster:
     """Read a cluster or a file and plan one pass; ``about`` names the job or pod whose pending reason is wanted.
 
@@ -58,12 +74,42 @@ def plan_cluster(
     """
     from engine.replay.offline import plan_offline
 
-    items, clock, now = cluster_items(cluster, now, kubeconfig)
+    items, clock, now = cluster_items(cluster, now, kubeconfig, context)
     live = cluster == LIVE
     with progress("planning", plain=False):
         return PlannedCluster(
             *plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock, live=live, about=about)
         )
+
+
+def published_cluster(what: str, inputs: Mapping[str, Any]) -> PublishedCluster | None:
+    """What the engine published of a kind of the live cluster; None where only a plan can answer: none is published, or
+    in part only, or no pass comes.
+
+    Raises:
+        BelayError: the cluster does not answer.
+    """
+    from functools import partial
+
+    from engine.observe.live import with_kube
+
+    return with_kube(inputs["kubeconfig"], partial(read_published, what), context=inputs["context"])
+
+
+async def read_published(what: str, kube: Kube) -> PublishedCluster | None:
+    """The same over a connection."""
+    from engine.cli.published import PublishedCluster, selector
+    from engine.kube import CONFIGMAP
+    from engine.wire import names
+
+    items = (await kube.list(CONFIGMAP, names.SYSTEM, selector(what))).items
+    found = PublishedCluster(items, time.time())
+    return found if found.current else None
+
+
+def asks_of_now(inputs: Mapping[str, Any]) -> bool:
+    """Whether the live cluster as it is now is asked about, with nothing laid over it."""
+    return inputs["cluster"] == LIVE and not (inputs["desired"] or inputs["policies"] or inputs["now"])
 
 
 def cluster_planner(inputs: Mapping[str, Any]) -> Callable[[Kube], Awaitable[PlannedCluster]]:
@@ -95,7 +141,7 @@ def cluster_planner(inputs: Mapping[str, Any]) -> Callable[[Kube], Awaitable[Pla
 
 
 def cluster_items(
-    cluster: str, now: str | None, kubeconfig: str | None
+    cluster: str, now: str | None, kubeconfig: str | None, context: str | None = None
 ) -> tuple[list[dict[str, Any]], float, str | None]:
     """The objects, the clock, and the time to plan for (None: the newest report's)."""
     if cluster == LIVE:
@@ -104,7 +150,7 @@ def cluster_items(
         from engine.observe.live import read_live
 
         with progress("reading the cluster", plain=False):
-            items, clock = read_live(kubeconfig), time.time()
+            items, clock = read_live(kubeconfig, context), time.time()
         if note := missing_pass_note(items, clock):
             click.echo(plain(note), err=True)
         return items, clock, now or rfc3339(clock)

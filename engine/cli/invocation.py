@@ -92,8 +92,8 @@ def seconds(text: str | None, option: str) -> float | None:
     Raises:
         InputError: no duration.
     """
-    from engine.documents.scalars import parse_duration
     from engine.errors import InputError
+    from engine.model.durations import parse_duration
 
     if text is None:
         return None
@@ -121,8 +121,21 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
             help="What `kubectl get … -o json|yaml` printed (- for standard input), or the live cluster.",
         ),
         click.option("--now", metavar="RFC3339", help="Default: the clock (live) or the newest report (FILE)."),
-        click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster."),
+        *_ACCESS,
     ):
+        command = option(command)
+    return command
+
+
+_ACCESS: Final = (
+    click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster."),
+    click.option("--context", metavar="NAME", help="A context of the kubeconfig. Default: its current one."),
+)
+
+
+def access_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Which live cluster, and as whom."""
+    for option in _ACCESS:
         command = option(command)
     return command
 

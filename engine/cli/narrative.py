@@ -96,7 +96,8 @@ def _sentence(kind: str, body: Body) -> tuple[str, tuple[str, ...]]:
                 _ENDS[body["ended"]],
                 f"{running or 'none'} of its pods still {'runs' if running < 2 else 'run'}",
             )
-        return f"{body['kind']} {body['job']}{waits}: {state}", ("job", "kind", "ended")
+        waits = " is suspended" if body.get("suspended") else waits
+        return f"{body['kind']} {body['job']}{waits}: {state}", ("job", "kind", "ended", "suspended")
     if kind == "order":
         return f"orders to chip {body['chip']}", ("chip",)
     if kind == "link":

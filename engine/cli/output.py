@@ -61,20 +61,24 @@ def table(
     *,
     now: float | None = None,
     indent: str = "",
+    headings: bool = True,
 ) -> None:
     """Print rows under upper-case headings (``usedBy`` → ``USED BY``); nothing if there are none.
+    Without ``headings`` the rows alone.
 
     Times in the rows are shown as distances from ``now`` (Unix seconds).
     """
     if rows:
-        GrowingTable(columns, stream, indent=indent).add(rows, now=now)
+        GrowingTable(columns, stream, indent=indent, headings=headings).add(rows, now=now)
 
 
 class GrowingTable:
     """A table to which rows are added over time: the first ones decide how wide its columns are."""
 
-    def __init__(self, columns: Sequence[str], stream: TextIO | None = None, *, indent: str = "") -> None:
-        self._out, self._indent = stream or sys.stdout, indent
+    def __init__(
+        self, columns: Sequence[str], stream: TextIO | None = None, *, indent: str = "", headings: bool = True
+    ) -> None:
+        self._out, self._indent, self._titled = stream or sys.stdout, indent, headings
         self._headings = [_CAMEL.sub(" ", column).upper() for column in columns]
         self._grid: Grid | None = None
 
@@ -85,7 +89,7 @@ class GrowingTable:
         wide = wide - len(self._indent) if wide is not None else None
         if self._grid is None:
             self._grid = grid(self._headings, cells, wide)
-            for line in laid_out(self._headings, self._grid):
+            for line in laid_out(self._headings, self._grid) if self._titled else ():
                 out.write(self._indent + _line(line, self._grid.gap, {} if not colours else None))
         for row in cells:
             for line in laid_out(row, self._grid):

@@ -6,9 +6,25 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from engine.errors import InputError
 
 Row = Mapping[str, Any]
+
+#: Columns of jobs; a reason is long, so it comes last, with ``-o wide`` too.
+JOB_COLUMNS: Final = ("namespace", "kind", "name", "phase", "queue", "priority", "ready", "chips", "nodes", "reason")
+JOB_WIDE: Final = ("created",)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Rows under columns; ``wide`` columns are shown only with ``-o wide``."""
+
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]]
+    wide: tuple[str, ...] = ()
+
+
 #: By kind: its singular, and the columns that name a row.
 NAMED_BY: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "nodes": ("node", ("node",)),
@@ -21,6 +37,10 @@ NAMED_BY: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "queues": ("queue", ("queue",)),
     "recoveries": ("recovery", ("namespace", "kind", "name", "time")),
     "revisions": ("revision", ("revision",)),
+    "pods": ("pod", ("namespace", "name")),
+    "isolations": ("isolation", ("name",)),
+    "budgets": ("budget", ("name",)),
+    "policies": ("policy", ("name",)),
 }
 #: Fields that change all the time and are no news.
 RESTLESS: Final = frozenset({"report", "utilization", "power", "temperature", "hbm", "hbmGiB"})

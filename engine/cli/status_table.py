@@ -24,7 +24,7 @@ EVERY: Final = 1.0
 _CALL_WITHIN: Final = 4.0
 
 
-def show_status(kubeconfig: str | None, output: str, watch: bool) -> None:
+def show_status(kubeconfig: str | None, output: str, watch: bool, context: str | None = None) -> None:
     """Print the status ConfigMaps; with ``watch`` again on every change until interrupted, in place on a terminal.
 
     Raises:
@@ -38,11 +38,12 @@ def show_status(kubeconfig: str | None, output: str, watch: bool) -> None:
             lambda status, out: print_status(status, out, wide=output == "wide", now=time.time()),
             every=EVERY,
             within=_CALL_WITHIN,
+            context=context,
         )
     elif watch:
-        stream(kubeconfig, _read, _Documents(output).take, every=EVERY)
+        stream(kubeconfig, _read, _Documents(output).take, every=EVERY, context=context)
     else:
-        status = with_kube(kubeconfig, _once, _CALL_WITHIN)
+        status = with_kube(kubeconfig, _once, _CALL_WITHIN, context)
         if documents:
             show.document(status, output)
         else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.cli.answers import Answer, chip_names, jobs
+from engine.cli.answers import chip_names, jobs
 from engine.cli.measurements import Measured, Reading
+from engine.cli.selection import Answer
 from engine.gangs.grouping import group
 from engine.model.cluster import Observed, ids_of
 from engine.model.plan import ChipState, NodeState, Plan

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 import click
 
-from engine.cli.invocation import KindChoice, cluster_options, fails_clearly, output_option
+from engine.cli.invocation import KindChoice, access_options, cluster_options, fails_clearly, output_option
+from engine.cli.known_names import complete_row
 
 if TYPE_CHECKING:
-    from engine.cli.answers import Answer
     from engine.cli.inputs import PlannedCluster
+    from engine.cli.listed import ListedObjects
+    from engine.cli.published import PublishedCluster
+    from engine.cli.selection import Answer
+    from engine.kube import Kube
 
     Ask = Callable[[PlannedCluster], Answer]
     Rows = list[Mapping[str, Any]]
+    Reading: TypeAlias = PlannedCluster | PublishedCluster | ListedObjects
 
-_GET: Final = ("nodes", "chips", "jobs", "faults", "recoveries", "queues", "revisions", "vnpus", "pools", "links")
+_GET: Final = (
+    "nodes", "chips", "jobs", "pods", "faults", "recoveries", "queues", "revisions", "vnpus", "pools", "links",
+    "isolations", "budgets", "policies",
+)  # fmt: skip
 _TOP: Final = ("nodes", "chips", "jobs")
 _FORMATS: Final = ("table", "wide", "yaml", "json", "name")
 _EVERY = click.option(
@@ -32,47 +40,60 @@ _FILTER = click.option(
 
 @click.command(short_help="Show repository, pools and what is held back.")
 @click.option("-w", "--watch", is_flag=True, help="Keep running: drawn in place on a terminal, else printed on change.")
-@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
+@access_options
 @output_option()
 @fails_clearly
-def status(watch: bool, kubeconfig: str | None, output: str) -> None:
-    """Show the repository's state, the pools, and what is held back."""
+def status(watch: bool, kubeconfig: str | None, context: str | None, output: str) -> None:
+    """Show the repository's state, the pools, and what is held back.
+
+    Example: belay status -w
+    """
     from engine.cli.status_table import show_status
 
-    show_status(kubeconfig, output, watch)
+    show_status(kubeconfig, output, watch, context)
 
 
 @click.command(short_help="List what Belay knows: nodes, chips, jobs, faults, …")
 @click.argument("what", type=KindChoice(_GET), metavar="KIND")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_row)
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Only jobs, pods and recoveries of this namespace.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces, which is the default.")
+@click.option("-l", "--selector", "labels", metavar="SELECTOR", help="Only pods with these labels, such as app=train.")
 @click.option("-w", "--watch", is_flag=True, help="Then print what changes, as it changes.")
 @click.option("--output-watch-events", "events", is_flag=True, help="With -w: say ADDED, MODIFIED or DELETED.")
+@click.option("--no-headers", is_flag=True, help="Print a table without its headings.")
 @_FILTER
 @_EVERY
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(_FORMATS), default="table", show_default=True, help="How to print.")
 @fails_clearly
 def get(
-    what: str, name: str | None, watch: bool, events: bool, filters: tuple[str, ...], every: float, output: str,
-    **inputs: Any,
+    what: str, name: str | None, namespace: str | None, everywhere: bool, labels: str | None, watch: bool, events: bool,
+    no_headers: bool, filters: tuple[str, ...], every: float, output: str, **inputs: Any,
 ) -> None:  # fmt: skip
-    """List nodes, chips, jobs, faults, recoveries, queues, revisions, vnpus, pools or links.
+    """List nodes, chips, jobs, pods, faults, recoveries, queues, revisions, vnpus, pools, links, or what is declared:
+    isolations, budgets, policies.
 
     NAME is a node, NODE/CHIP, a job (NAMESPACE/NAME), a queue, the beginning of a revision, … A node's name with chips
-    or faults gives those of the node.
+    or faults gives those of the node. What the engine publishes of the live cluster answers, as of its last pass; with
+    --desired, --policies, --now or a FILE a pass is planned.
+
+    Examples: belay get jobs --filter phase=Pending; belay get chips node-3; belay get pods -n train -l app=llm
     """
     from engine.cli import output as show
-    from engine.cli.inputs import plan_cluster
+    from engine.errors import InputError
 
-    def rows_of(planned: PlannedCluster) -> tuple[Answer, Rows]:
-        answer = _ask(what, planned)
-        return answer, _selected(what, answer, name, filters, planned.plan.now)
-
+    if everywhere and namespace:
+        raise InputError("give a namespace, or all of them", where="-n, -A")
+    if labels and what != "pods":
+        raise InputError(f"{what} are not chosen by labels", where="-l", hint="--filter COLUMN=VALUE chooses them")
+    chosen = (*filters, f"namespace={namespace}") if namespace else filters
+    asked = AskedRows(what, name, chosen, labels or "", output, inputs)
     if watch:
-        _watch(what, rows_of, output, every, inputs, events=events)
+        _watch(asked, every, events=events, headings=not no_headers)
         return
-    planned = plan_cluster(**inputs)
-    answer, rows = rows_of(planned)
+    reading = asked.read()
+    answer, rows = asked.rows(reading)
     if output in ("json", "yaml"):
         show.document(_one_or_all(what, name, rows), output)
     elif output == "name":
@@ -81,7 +102,58 @@ def get(
         if not rows:
             click.echo(f"no {what} found", err=True)
         columns = _columns(answer, output)
-        show.table(columns, _cells(columns, rows), now=planned.plan.now)
+        show.table(columns, _cells(columns, rows), now=reading.now, headings=not no_headers)
+
+
+class AskedRows:
+    """What `belay get` is asked for, and where the answer comes from: the published status, the API, or a plan."""
+
+    def __init__(
+        self, what: str, name: str | None, filters: Sequence[str], labels: str, output: str, inputs: Mapping[str, Any]
+    ) -> None:
+        self.what, self.output, self.inputs = what, output, inputs
+        self._name, self._filters, self._labels = name, filters, labels
+
+    def read(self) -> Reading:
+        """The cluster, read once."""
+        from engine.cli.inputs import plan_cluster, published_cluster
+        from engine.cli.listed import OBJECTS, listed
+
+        if self.what in OBJECTS:
+            return listed(self.what, self._labels, self.inputs)
+        published = published_cluster(self.what, self.inputs) if self._is_published() else None
+        return published or plan_cluster(**self.inputs)
+
+    def reader(self) -> Callable[[Kube], Awaitable[Reading]]:
+        """The same at each call over a connection, for ``-w``."""
+        from engine.cli.inputs import cluster_planner, read_published
+        from engine.cli.listed import OBJECTS, read_objects
+
+        plan = cluster_planner(self.inputs)
+
+        async def read(kube: Kube) -> Reading:
+            if self.what in OBJECTS:
+                return await read_objects(self.what, self._labels, kube)
+            published = await read_published(self.what, kube) if self._is_published() else None
+            return published or await plan(kube)
+
+        return read
+
+    def rows(self, reading: Reading) -> tuple[Answer, Rows]:
+        """The answer, and the rows of it that are meant."""
+        answer = reading.answer(self.what)
+        return answer, _selected(self.what, answer, self._name, self._filters, reading.now)
+
+    def _is_published(self) -> bool:
+        from engine.cli.inputs import asks_of_now
+        from engine.cli.published import ABOUT, PLANNED_COLUMNS
+
+        if self.what not in ABOUT or not asks_of_now(self.inputs):
+            return False
+        planned = {column.casefold() for column in PLANNED_COLUMNS.get(self.what, ())}
+        if planned and self.output in ("json", "yaml", "wide"):
+            return False
+        return not any(column in one.replace("_", "").casefold() for one in self._filters for column in planned)
 
 
 @click.command(short_help="Show nodes, chips or jobs by what they use.")
@@ -109,14 +181,15 @@ def top(
     q ends.
     """
     from engine.cli import output as show
-    from engine.cli.inputs import plan_cluster
+    from engine.cli.inputs import cluster_planner, plan_cluster
 
     screen = _TopScreen(what, sort, reverse, most, places, filters)
     if watch and output in ("table", "wide"):
         screen.watch(inputs, every, wide=output == "wide")
         return
     if watch:
-        _stream(inputs, every, lambda planned: _print_document(screen.rows(planned)[1], output))
+        read = cluster_planner(inputs)
+        _stream(inputs, read, every, lambda planned: _print_document(screen.rows(planned)[1], output))
         return
     planned = plan_cluster(**inputs)
     if output in ("json", "yaml"):
@@ -177,6 +250,7 @@ class _TopScreen:
             every=every,
             on_key=self._key,
             keys=", s: next column, r: other way round, n c j: nodes, chips, jobs",
+            context=inputs["context"],
         )
 
     def _key(self, key: str) -> None:
@@ -191,14 +265,6 @@ class _TopScreen:
             self._sort = self._columns[(here + 1) % len(self._columns)]
 
 
-def _ask(what: str, planned: PlannedCluster) -> Answer:
-    from engine.cli import answers, records
-
-    if what in answers.GET:
-        return answers.GET[what](planned.plan, planned.observed)
-    return records.RECORDS[what](planned.plan, planned.observed, planned.desired)
-
-
 def _selected(what: str, answer: Answer, name: str | None, filters: Iterable[str], now: float) -> Rows:
     from engine.cli.filters import conditions
     from engine.cli.selection import named
@@ -209,19 +275,17 @@ def _selected(what: str, answer: Answer, name: str | None, filters: Iterable[str
     return [row for row in rows if holds(row)]
 
 
-def _watch(
-    what: str, rows_of: Callable[[PlannedCluster], tuple[Answer, Rows]], output: str, every: float,
-    inputs: Mapping[str, Any], *, events: bool,
-) -> None:  # fmt: skip
+def _watch(asked: AskedRows, every: float, *, events: bool, headings: bool) -> None:
     from engine.cli import output as show
     from engine.cli.changes import RowChanges
 
+    what, output = asked.what, asked.output
     changes = RowChanges(what)
     table: show.GrowingTable | None = None
 
-    def take(planned: PlannedCluster) -> None:
+    def take(reading: Reading) -> None:
         nonlocal table
-        answer, rows = rows_of(planned)
+        answer, rows = asked.rows(reading)
         columns = _columns(answer, output)
         found = changes.of(rows, columns if output in ("table", "wide") else None)
         if output == "name":
@@ -231,29 +295,30 @@ def _watch(
                 _print_document({"type": event, "object": row} if events else row, output)
         elif found:
             shown = ("event", *columns) if events else columns
-            table = table or show.GrowingTable(shown)
+            table = table or show.GrowingTable(shown, headings=headings)
             cells = _cells(columns, [row for _, row in found])
             table.add(
                 [[event, *line] if events else line for (event, _), line in zip(found, cells, strict=True)],
-                now=planned.plan.now,
+                now=reading.now,
             )
 
-    _stream(inputs, every, take)
+    _stream(asked.inputs, asked.reader(), every, take)
 
 
-def _stream(inputs: Mapping[str, Any], every: float, take: Callable[[PlannedCluster], None]) -> None:
-    from engine.cli.inputs import cluster_planner
+def _stream(
+    inputs: Mapping[str, Any], read: Callable[[Kube], Awaitable[Any]], every: float, take: Callable[[Any], None]
+) -> None:
     from engine.cli.output import plain
     from engine.cli.watching import MissingPassNotes, stream
 
     notes = MissingPassNotes()
 
-    def take_with_note(planned: PlannedCluster) -> None:
-        if note := notes.due(planned.note, planned.plan.now):
+    def take_with_note(reading: Any) -> None:
+        if note := notes.due(reading.note, reading.now):
             click.echo(plain(note), err=True)
-        take(planned)
+        take(reading)
 
-    stream(inputs["kubeconfig"], cluster_planner(inputs), take_with_note, every=every)
+    stream(inputs["kubeconfig"], read, take_with_note, every=every, context=inputs["context"])
 
 
 def _print_document(value: object, output: str) -> None:
@@ -284,7 +349,9 @@ def _one_or_all(what: str, name: str | None, rows: Rows) -> object:
 
 
 def _columns(answer: Answer, output: str) -> tuple[str, ...]:
-    return (*answer.columns, *(answer.wide if output == "wide" else ()))
+    """The columns of a table; a reason may be long, so it is the last one."""
+    columns = (*answer.columns, *(answer.wide if output == "wide" else ()))
+    return tuple(sorted(columns, key=lambda column: column == "reason"))
 
 
 def _cells(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:

@@ -38,6 +38,7 @@ def follow(
     within: float = CALL_WITHIN,
     on_key: Callable[[str], None] | None = None,
     keys: str = "",
+    context: str | None = None,
 ) -> None:
     """Read a cluster every so many seconds and show it until interrupted, or until ``q`` is typed on a terminal.
 
@@ -56,10 +57,12 @@ def follow(
         with ended_by_signals(), Screen() as screen:
             await _redraw(screen, kube, read, paint, every, on_key, keys)
 
-    with_kube(kubeconfig, run, within)
+    with_kube(kubeconfig, run, within, context)
 
 
-def stream(kubeconfig: str | None, read: Read[T], take: Callable[[T], None], *, every: float) -> None:
+def stream(
+    kubeconfig: str | None, read: Read[T], take: Callable[[T], None], *, every: float, context: str | None = None
+) -> None:
     """Read a cluster every so many seconds and hand over each reading, until interrupted.
 
     Raises:
@@ -71,7 +74,7 @@ def stream(kubeconfig: str | None, read: Read[T], take: Callable[[T], None], *, 
             take(value)
             sys.stdout.flush()
 
-    with_kube(kubeconfig, run)
+    with_kube(kubeconfig, run, context=context)
 
 
 class MissingPassNotes:

@@ -51,7 +51,7 @@ from engine.status import (
     surplus,
     sync_bodies,
 )
-from engine.status.conditions import INFO, StatusCondition
+from engine.status.conditions import StatusCondition
 from engine.status.waiting_pods import waiting
 from engine.store import (
     ActionOutcome,
@@ -62,6 +62,7 @@ from engine.store import (
     StoredRevisions,
     StoredSnapshots,
 )
+from engine.wire import sync
 from engine.wire.names import MAIN_SHARD
 
 _log = get("reconcile")
@@ -378,7 +379,7 @@ class Shard:
         key = self.order_keys.signing
         if key is None:
             text = "orders to nodes carry no signature: docs/signed.md says how to make a key"
-            return StatusCondition("OrdersSigned", "False", "Unsigned", text, severity=INFO)
+            return StatusCondition("OrdersSigned", "False", "Unsigned", text, severity=sync.INFO)
         return StatusCondition("OrdersSigned", "True", "Signed", f"by key {key.key_id}")
 
     async def _release(self) -> None:

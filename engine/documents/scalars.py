@@ -22,6 +22,9 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from engine.model.durations import DURATION_PATTERN
+from engine.model.durations import format_duration as format_duration
+from engine.model.durations import parse_duration as parse_duration
 from engine.model.times import parse_rfc3339, rfc3339
 
 MAX_CHIPS: Final = 64
@@ -30,9 +33,6 @@ MAX_CHIPS: Final = 64
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 NAME_PATTERN: Final = rf"^{_LABEL}(\.{_LABEL})*$"
 LABEL_PATTERN: Final = rf"^{_LABEL}$"
-_DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$"
-_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
 _PERCENT: Final = re.compile(r"^([0-9]{1,3}(?:\.[0-9]+)?)%$")
 _CHIP: Final = re.compile(r"^(?:[A-Za-z][A-Za-z0-9]*-)?([0-9]{1,3})$")
 _CHIP_RANGE: Final = re.compile(r"^([0-9]{1,3})-([0-9]{1,3})$")
@@ -49,26 +49,6 @@ class Document(BaseModel):
         allow_inf_nan=False,
         arbitrary_types_allowed=False,
     )
-
-
-def parse_duration(value: object) -> float:
-    """Seconds of a Go-style duration such as ``90s``, ``6h`` or ``1h30m``.
-
-    Raises:
-        ValueError: not a duration; a bare number is refused because its unit is ambiguous.
-    """
-    if not isinstance(value, str) or len(value) > 64 or not re.match(_DURATION_PATTERN, value):
-        raise ValueError(f"{_shown(value)} is not a duration: write a number with its unit, such as 90s, 10m or 6h")
-    return round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(value)), 9)
-
-
-def format_duration(seconds: float) -> str:
-    """The shortest Go-style text of a duration: ``86400.0`` gives ``24h``, ``0.25`` gives ``250ms``."""
-    for unit in ("h", "m", "s", "ms", "us"):
-        count = seconds / _UNITS[unit]
-        if count >= 1 and abs(count - round(count)) < 1e-9:
-            return f"{round(count)}{unit}"
-    return f"{round(seconds * 1e9)}ns" if seconds else "0s"
 
 
 class Limit(BaseModel):
@@ -220,7 +200,7 @@ def _shown(value: object) -> str:
 
 
 _DURATION_SCHEMA: Final[dict[str, Any]] = {
-    "type": "string", "pattern": _DURATION_PATTERN, "description": "Go-style duration", "examples": ["90s", "6h"],
+    "type": "string", "pattern": DURATION_PATTERN, "description": "Go-style duration", "examples": ["90s", "6h"],
 }  # fmt: skip
 _LIMIT_ITEM: Final[dict[str, Any]] = {
     "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _PERCENT.pattern}]

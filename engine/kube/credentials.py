@@ -22,7 +22,7 @@ from urllib.request import getproxies
 from yarl import URL
 
 from engine.errors import InputError
-from engine.kube.plain_access import PlainAccess, from_file, in_cluster
+from engine.kube.plain_access import PlainAccess, from_file, in_cluster, plain_extension
 from engine.log import redact
 
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -174,11 +174,13 @@ def _refuse_absent(paths: str) -> None:
 
 def server_of(kubeconfig: str | None = None, context: str | None = None) -> str:
     """Where the kubeconfig says that the cluster's `belay server` is; empty where it says nothing."""
+    if (plain := plain_extension(_paths(kubeconfig), context, SERVER_EXTENSION)) is not None:
+        return str(plain.get("url") or "")
     from kubernetes.config import ConfigException
     from kubernetes.config.kube_config import KubeConfigMerger
 
     try:
-        merged = KubeConfigMerger(kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config").config  # type: ignore[no-untyped-call]
+        merged = KubeConfigMerger(_paths(kubeconfig)).config  # type: ignore[no-untyped-call]
         chosen = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
         cluster = merged["clusters"].get_with_name(chosen["cluster"])["cluster"]
         named = cluster["extensions"].get_with_name(SERVER_EXTENSION)

@@ -58,14 +58,31 @@ def in_cluster(folder: Path) -> PlainAccess | None:
 
 def from_file(where: str, context: str | None) -> PlainAccess | None:
     """The access that a kubeconfig's context names; None where anything in it needs the library."""
-    path = Path(where).expanduser()
     try:
-        if os.pathsep in where or not path.is_file() or path.stat().st_size > _LARGEST:
-            return None
-        config = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        return _access(path.absolute().parent, config, context)
+        return _access(Path(where).expanduser().absolute().parent, _config(where), context)
     except (_NotPlain, yaml.YAMLError, OSError, ValueError, RecursionError):
         return None
+
+
+def plain_extension(where: str, context: str | None, name: str) -> Mapping[str, Any] | None:
+    """What an extension of the context's cluster holds, empty without one; None where the library has to look."""
+    try:
+        whole = _mapping(_config(where))
+        chosen = _entry(whole, "contexts", context or whole.get("current-context"), "context")
+        cluster = _entry(whole, "clusters", chosen.get("cluster"), "cluster")
+        listed = cluster.get("extensions")
+        named = [_mapping(row) for row in (listed if isinstance(listed, list) else ())]
+        return next((_mapping(row.get("extension")) for row in named if row.get("name") == name), {})
+    except (_NotPlain, yaml.YAMLError, OSError, ValueError, RecursionError):
+        return None
+
+
+def _config(where: str) -> object:
+    """The content of the only file that is named."""
+    path = Path(where).expanduser()
+    if os.pathsep in where or not path.is_file() or path.stat().st_size > _LARGEST:
+        raise _NotPlain
+    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def _access(folder: Path, config: object, context: str | None) -> PlainAccess:

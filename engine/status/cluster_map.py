@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from engine.documents import Desired
 from engine.model.cluster import NodeReport, Observed
 from engine.model.diagnostics import ObjectKey
@@ -24,24 +22,22 @@ from engine.model.states import OUT_OF_SERVICE, ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.status.bodies import bounded_list, config_map, text
 from engine.wire import names, switches
+from engine.wire.clustermap import (
+    BOARDS_KEY,
+    COLUMNS,
+    CUTS_KEY,
+    FAULTS_KEY,
+    HELD_KEY,
+    HOLDS,
+    HOLDS_KEY,
+    NODES_KEY,
+    PARTS_KEY,
+    STATES,
+    STATES_KEY,
+)
 from engine.wire.errors import WireError
 from engine.wire.names import MAIN_SHARD
 
-NODES_KEY: Final = "nodes.json"
-STATES_KEY: Final = "states.json"
-HOLDS_KEY: Final = "holds.json"
-CUTS_KEY: Final = "cuts.json"
-HELD_KEY: Final = "held.json"
-FAULTS_KEY: Final = "faults.json"
-BOARDS_KEY: Final = "boards.json"
-PARTS_KEY: Final = "parts"
-COLUMNS: Final = (
-    "name", "pool", "product", "superPod", "rack", "switch", "prefix", "chips", "ring", "cordoned",
-)  # fmt: skip
-#: Code of a chip's state: its place here, one digit per chip in :data:`STATES_KEY`.
-STATES: Final = (*(state.value for state in ChipHealth), "unknown")
-#: Code of what holds a chip: its place here, one digit per chip in :data:`HOLDS_KEY`.
-HOLDS: Final = ("", "fault", *(kind.value for kind in HoldKind), "node")
 _PART_BYTES: Final = 300 * 1024
 _LIST_BYTES: Final = 150 * 1024
 _FAULT: Final = HOLDS.index("fault")
@@ -244,7 +240,14 @@ def _fault(code: str, level: str, node: str, chip: int | None, since: int | None
 def _holder(hold: Held) -> dict[str, Any]:
     """What holds a chip, or with ``chip`` None a node, in words."""
     chip = int(hold.chip.rpartition("-")[2]) if hold.chip else None
-    return {"node": hold.node, "chip": chip, "kind": hold.kind, "by": hold.by, "until": hold.until or None}
+    return {
+        "node": hold.node,
+        "chip": chip,
+        "kind": hold.kind,
+        "rule": hold.rule,
+        "by": hold.by,
+        "until": hold.until or None,
+    }
 
 
 def _boards(report: NodeReport | None) -> Iterator[dict[str, Any]]:
@@ -255,14 +258,3 @@ def _boards(report: NodeReport | None) -> Iterator[dict[str, Any]]:
                 "node": report.node if report else "", "device": device.device_type, "id": device.device_id,
                 "codes": list(device.codes[:32]), "level": device.level,
             }  # fmt: skip
-
-
-def columns_of(value: str) -> dict[str, list[Any]]:
-    """The columns of one part of the map, all of one length; empty lists where the text is not readable."""
-    empty: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    try:
-        found = msgspec.json.decode(value or "{}", type=dict[str, list[Any]])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError):
-        return empty
-    lengths = {len(found.get(name, ())) for name in COLUMNS}
-    return {name: found[name] for name in COLUMNS} if len(lengths) == 1 and lengths != {0} else empty

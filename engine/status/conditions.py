@@ -26,8 +26,6 @@ EXCEPT_REFUSED: Final = "ExceptRefused"
 API_REFUSES: Final = "RefusedByServer"
 HELD_BACK: Final = "HeldBack"
 APPLYING: Final = "Applying"
-INFO: Final = "info"
-"""Severity of a condition that follows from a setting and is no trouble."""
 _SYNC_RULE: Final = "sync"
 _LONGEST_MESSAGE: Final = 1024
 

@@ -10,7 +10,7 @@ from engine.documents import Desired
 from engine.gangs.evidence import by_job
 from engine.gangs.forming import declared_rank, pending_by_gang
 from engine.gangs.grouping import group
-from engine.gangs.job_status import end_message, ended
+from engine.gangs.job_status import end_message, standing
 from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
@@ -28,12 +28,11 @@ from engine.status.rescheduling import asked_retries
 from engine.wire import history, names
 from engine.wire.podannotations import chip_ids
 
-STATUS_KEY = "status.json"
-PHASE_KEY = "phase"
 #: Label or annotation of a job: whose it is, for the history and its usage.
 USER_KEY: Final = "belay.dev/user"
 _LONGEST_USER: Final = 253
 _MAX_PODS = 2000
+_ASCEND_JOB: Final = ("mindxdl.gitee.com/v1", "AscendJob")
 _MAX_RANKS = 200
 
 #: Bodies by job, valid while gang, pods and memory stay the same; bodies are never changed.
@@ -68,7 +67,7 @@ def job_status(
         gang = gangs.get(key)
         pods = tuple(observed.pods[pod] for pod in (gang.pods if gang else ())[:_MAX_PODS])
         hit = impact(pods, judged)
-        raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) if gang else None
+        raw = job_object(key, gang, observed)
         why = broken(key, gang, pods, found.get(key, ()), desired, plan.now, cache)
         inputs = (
             gang,
@@ -78,12 +77,20 @@ def job_status(
             plan.history.jobs.get(key),
             done.get(key, 0),
             hit,
-            ended(raw),
+            standing(raw),
             end_message(raw),
             why,
         )
         bodies.append(known.of(key, inputs, partial(_body, key, *inputs)))
     return bodies
+
+
+def job_object(key: str, gang: Gang | None, observed: Observed) -> dict[str, Any] | None:
+    """The object of a job; of one without pods only an AscendJob's is found, which may be suspended."""
+    if gang is not None:
+        return observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name))
+    namespace, kind, name = key.split("/", 2)
+    return observed.objects.get(ObjectKey(_ASCEND_JOB[0], kind, namespace, name)) if kind == _ASCEND_JOB[1] else None
 
 
 def broken(
@@ -215,7 +222,11 @@ def _body(
     status |= recovery_body(memory)
     status |= why
     status["conditions"] = _conditions(gang, pending, running, ended, end, end_said)
-    data = {PHASE_KEY: phase, STATUS_KEY: text(status), **history.job_data(key, memory or JobMemory())}
+    data = {
+        history.JOB_PHASE_KEY: phase,
+        history.JOB_STATUS_KEY: text(status),
+        **history.job_data(key, memory or JobMemory()),
+    }
     label = {names.ABOUT_LABEL: "job"}
     return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data, label)
 
@@ -245,6 +256,7 @@ def _asked(gang: Gang | None, user: str, pods: Sequence[Pod]) -> dict[str, Any]:
     return {
         "since": rfc3339(gang.created) if gang.created else None,
         "queue": gang.queue,
+        "priority": gang.priority,
         **({"user": user} if user else {}),
         "wanted": gang.replicas,
         "requests": dict(sorted(requests.items())),
@@ -255,8 +267,8 @@ def _asked(gang: Gang | None, user: str, pods: Sequence[Pod]) -> dict[str, Any]:
 def phase_of(gang: Gang | None, pending: Pending | None, end: str, *, placed: bool, running: int, ended: int) -> str:
     """A job's phase in status and commands.
 
-    ``end`` is the end that the job object reports, or empty; ``placed``: a pod of it has a node; ``running`` and
-    ``ended``: numbers of its pods that run, and that have succeeded.
+    ``end`` is what the job object says of itself (Succeeded, Failed, Suspended), or empty; ``placed``: a pod of it has
+    a node; ``running`` and ``ended``: numbers of its pods that run, and that have succeeded.
     """
     if end:
         return end

@@ -1,17 +1,17 @@
 """``belay-queues-<shard>``: what each queue may have, has, waits for and deserves.
 
 Amounts are in pieces, CPU in milli-cores, memory in bytes. ``share`` is what a queue has of what it deserves, for the
-resource of which it has the most.
+resource of which it has the most; ``wanted`` are the chips that its waiting jobs lack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from engine.documents import Desired
 from engine.gangs.grouping import group
-from engine.model.cluster import Observed
+from engine.model.cluster import Observed, Pod
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
 from engine.plan import QueueDemand, divide, queues_of
@@ -34,6 +34,7 @@ def queue_body(
     asks: dict[str, dict[str, int]] = {}
     running: dict[str, int] = {}
     waiting: dict[str, int] = {}
+    wanted: dict[str, dict[str, int]] = {}
     pending = {(one.namespace, one.name) for one in plan.pending}
     for gang in gangs.values():
         pods = [pod for key in gang.pods if not (pod := observed.pods[key]).finished and pod.deleting is None]
@@ -45,6 +46,8 @@ def queue_body(
             if pod.node:
                 _add(has.setdefault(queue, {}), pod.requests)
         held = (gang.namespace, gang.name) in pending
+        if held:
+            _add_chips(wanted.setdefault(queue, {}), [pod for pod in pods if not pod.node])
         (waiting if held else running)[queue] = (waiting if held else running).get(queue, 0) + 1
     total: dict[str, int] = {}
     for state in plan.nodes:
@@ -78,6 +81,9 @@ def queue_body(
                 "waiting": waiting.get(name, 0),
                 "running": running.get(name, 0),
                 "share": round(max(shares, default=0.0), 4),
+                "priority": queue_state.priority if queue_state else 0,
+                "declaredBy": "SchedulingSettings" if queue_state and queue_state.declared else "Queue",
+                "wanted": dict(sorted(wanted.get(name, {}).items())),
             }
         )
     shown, left = bounded_list(rows, _LIST_BYTES)
@@ -89,3 +95,9 @@ def queue_body(
 def _add(total: dict[str, int], requests: Mapping[str, int]) -> None:
     for resource, count in requests.items():
         total[resource] = total.get(resource, 0) + count
+
+
+def _add_chips(total: dict[str, int], pods: Sequence[Pod]) -> None:
+    for pod in pods:
+        if pod.count:
+            total[pod.resource] = total.get(pod.resource, 0) + pod.count

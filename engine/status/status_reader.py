@@ -8,8 +8,6 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.freshness import DOUBTED, NO_PASS, LastPass, missing_pass
-from engine.status.conditions import INFO
-from engine.status.jobs import PHASE_KEY, STATUS_KEY
 from engine.wire import history, names, passinfo, sync
 
 #: Selects exactly these ConfigMaps in ``belay-system``; the orders and memories beside them are many and large.
@@ -64,8 +62,8 @@ class PublishedStatus(msgspec.Struct, frozen=True):
     @property
     def condition_rows(self) -> list[dict[str, Any]]:
         """The conditions as people see them: those that are mere information last, so that what is wrong leads."""
-        rows = [{**one, "status": INFO} if one.get("severity") == INFO else one for one in self.conditions]
-        return sorted(rows, key=lambda one: one.get("status") == INFO)
+        rows = [{**one, "status": sync.INFO} if one.get("severity") == sync.INFO else one for one in self.conditions]
+        return sorted(rows, key=lambda one: one.get("status") == sync.INFO)
 
     @property
     def phases(self) -> dict[str, int]:
@@ -150,10 +148,10 @@ def _servers(data: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _job(name: str, data: Mapping[str, str]) -> PublishedJob:
-    status = _object(data.get(STATUS_KEY))
+    status = _object(data.get(history.JOB_STATUS_KEY))
     return PublishedJob(
         str(data.get(history.JOB_NAME_KEY) or name.removeprefix(names.JOB_PREFIX)),
-        str(data.get(PHASE_KEY, "Unknown")),
+        str(data.get(history.JOB_PHASE_KEY, "Unknown")),
         _mapping(status.get("placement")),
         _mapping(status.get("pending")),
         _failure(status),

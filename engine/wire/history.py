@@ -20,6 +20,9 @@ NODE_KEY = "history.json"
 CLUSTER_KEY = "cluster.json"
 JOB_KEY = "memory.json"
 JOB_NAME_KEY = "job"
+JOB_STATUS_KEY = "status.json"
+"""What people and commands read of a job, beside its memory."""
+JOB_PHASE_KEY = "phase"
 
 
 class ClusterMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -26,6 +26,7 @@ __all__ = [
     "DIAGNOSTICS",
     "HELD_PRUNE",
     "IGNORED",
+    "INFO",
     "INVENTORY",
     "OBJECTS",
     "PART",
@@ -72,6 +73,8 @@ PRUNE_BASE = "pruneBase"
 """The revision after which a commit may confirm the pending deletion; absent without one."""
 HELD_PRUNE = "heldPrune.json"
 """The deletion that waits for confirmation, with its digest and a bounded list."""
+INFO = "info"
+"""Severity of a condition that follows from a setting and is no trouble."""
 PLACES = "places.json"
 """Where in Git the documents in force stand, and who changed them last."""
 LAST_GOOD = "lastGood.json"

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from engine.kube import Kube
-from engine.status.cluster_map import STATES
+from engine.wire.clustermap import STATES
 from tests.bench.isolation import _break
 from tests.bench.measure import RUNS, Result
 from tests.bench.running import cpu_seconds, resident, tree, up

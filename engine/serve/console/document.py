@@ -19,11 +19,10 @@ from engine.serve.console import jobs as job_rows
 from engine.serve.console import repository
 from engine.serve.console.layout import Layout, map_parts, map_texts
 from engine.serve.console.texts import MOST_ROWS, decoded, first, line, mapping, name, number, numbers, rows, words
-from engine.status import cluster_map
-from engine.status.cluster_map import HOLDS, STATES
 from engine.status.links import PREFIX as LINK_PREFIX
 from engine.status.queues import QUEUES_KEY
-from engine.wire import names
+from engine.wire import clustermap, names
+from engine.wire.clustermap import HOLDS, STATES
 
 VERSION: Final = 1
 #: Selects the ConfigMaps of ``belay-system`` that a document is made of.
@@ -97,9 +96,9 @@ class Builder:
         jobs = self._jobs.read(listed, layout)
         faults, boards, holders = [], [], []
         for data in map_parts(found, names.CHIPS_PREFIX).values():
-            faults += [_fault(row) for row in rows(data.get(cluster_map.FAULTS_KEY))]
-            boards += [_board(row) for row in rows(data.get(cluster_map.BOARDS_KEY))]
-            holders += [_holder(row) for row in rows(data.get(cluster_map.HELD_KEY))]
+            faults += [_fault(row) for row in rows(data.get(clustermap.FAULTS_KEY))]
+            boards += [_board(row) for row in rows(data.get(clustermap.BOARDS_KEY))]
+            holders += [_holder(row) for row in rows(data.get(clustermap.HELD_KEY))]
             for section, missing in numbers(decoded(data.get("leftOut"))).items():
                 left[section] = left.get(section, 0) + int(missing)
         faults.sort(key=lambda row: (row["since"] or "", row["node"], row["chip"] or 0, row["code"]), reverse=True)
@@ -149,9 +148,9 @@ class Builder:
         states, holds = [0] * layout.chips, [0] * layout.chips
         cuts: list[Any] = [0] * layout.chips
         for data in map_parts(found, names.CHIPS_PREFIX).values():
-            _spread(states, mapping(decoded(data.get(cluster_map.STATES_KEY))), layout, len(STATES))
-            _spread(holds, mapping(decoded(data.get(cluster_map.HOLDS_KEY))), layout, len(HOLDS))
-            for node, pieces in mapping(decoded(data.get(cluster_map.CUTS_KEY))).items():
+            _spread(states, mapping(decoded(data.get(clustermap.STATES_KEY))), layout, len(STATES))
+            _spread(holds, mapping(decoded(data.get(clustermap.HOLDS_KEY))), layout, len(HOLDS))
+            for node, pieces in mapping(decoded(data.get(clustermap.CUTS_KEY))).items():
                 for chip, templates in mapping(pieces).items():
                     at = layout.at(node, int(chip)) if chip.isascii() and chip.isdecimal() and len(chip) < 4 else -1
                     if at >= 0:

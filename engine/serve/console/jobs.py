@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 from engine.model.times import parse_rfc3339
 from engine.serve.console.layout import Layout
 from engine.serve.console.texts import decoded, line, mapping, name, number, numbers, words
-from engine.status.jobs import PHASE_KEY, STATUS_KEY
 from engine.wire import history, names
 
 MOST_RECOVERIES: Final = 10
@@ -90,7 +89,7 @@ class JobSlots:
 
 
 def _read(config_map: str, data: Mapping[str, str]) -> ReadJob:
-    status = mapping(decoded(data.get(STATUS_KEY)))
+    status = mapping(decoded(data.get(history.JOB_STATUS_KEY)))
     key = str(data.get(history.JOB_NAME_KEY) or config_map.removeprefix(names.JOB_PREFIX))
     namespace, _, rest = key.partition("/")
     kind, _, own = rest.rpartition("/")
@@ -117,7 +116,7 @@ def _read(config_map: str, data: Mapping[str, str]) -> ReadJob:
         "namespace": name(namespace),
         "name": name(own),
         "queue": name(status.get("queue")),
-        "phase": line(data.get(PHASE_KEY) or "Unknown", 32),
+        "phase": line(data.get(history.JOB_PHASE_KEY) or "Unknown", 32),
         "pods": {"wanted": number(status.get("wanted")) or len(placement), "placed": placed, "running": running},
         "chips": _whole(sum(requests.values())) or len(set(chips)),
         "reason": line(pending.get("reason"), 120),

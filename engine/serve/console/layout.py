@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from engine.model.cluster import ids_of
 from engine.serve.console.texts import line, name
-from engine.status.cluster_map import COLUMNS, NODES_KEY, columns_of
 from engine.wire import names
+from engine.wire.clustermap import COLUMNS, NODES_KEY, columns_of
 
 MOST_CHIPS: Final = 64
 """Most chips of a node; a map that says more was edited."""

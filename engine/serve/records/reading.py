@@ -16,10 +16,8 @@ from engine.model.times import parse_rfc3339
 from engine.model.wording import counted
 from engine.serve.console.layout import Layout, map_parts, map_texts
 from engine.serve.console.texts import decoded, line, mapping, name, number, numbers, rows, words
-from engine.status import cluster_map
-from engine.status.jobs import PHASE_KEY, STATUS_KEY
 from engine.status.status_reader import read_status
-from engine.wire import history, names, revisionlog, sync
+from engine.wire import clustermap, history, names, revisionlog, sync
 from engine.wire.errors import WireError
 
 Data = Mapping[str, str]
@@ -169,7 +167,7 @@ class StatusReading:
 
 
 def _job(key: str, data: Data) -> SeenJob:
-    status = mapping(decoded(data.get(STATUS_KEY)))
+    status = mapping(decoded(data.get(history.JOB_STATUS_KEY)))
     job = name(data.get(history.JOB_NAME_KEY) or key.removeprefix(names.JOB_PREFIX))
     pending = mapping(status.get("pending"))
     requests = numbers(status.get("requests"))
@@ -185,7 +183,7 @@ def _job(key: str, data: Data) -> SeenJob:
         key=job,
         namespace=job.partition("/")[0],
         name=job.rpartition("/")[2],
-        phase=line(data.get(PHASE_KEY) or "Unknown", 32),
+        phase=line(data.get(history.JOB_PHASE_KEY) or "Unknown", 32),
         queue=name(status.get("queue")),
         person=line(status.get("user"), 253),
         wanted=min(10**9, int(sum(requests.values()))),
@@ -226,7 +224,7 @@ def _recovery(value: Any) -> SeenRecovery:
 
 def _faults(_: str, data: Data) -> list[SeenFault]:
     found = []
-    for row in rows(data.get(cluster_map.FAULTS_KEY)):
+    for row in rows(data.get(clustermap.FAULTS_KEY)):
         chip = number(row.get("chip"))
         found.append(
             SeenFault(
@@ -242,7 +240,7 @@ def _faults(_: str, data: Data) -> list[SeenFault]:
 
 def _holders(_: str, data: Data) -> list[SeenHolder]:
     found = []
-    for row in rows(data.get(cluster_map.HELD_KEY)):
+    for row in rows(data.get(clustermap.HELD_KEY)):
         chip = number(row.get("chip"))
         found.append(
             SeenHolder(

@@ -95,7 +95,7 @@ HARNESSES: Final = (
     Harness(
         "console-document",
         _document,
-        ("engine/serve/console/texts.py", "engine/serve/console/repository.py", "engine/status/cluster_map.py"),
+        ("engine/serve/console/texts.py", "engine/serve/console/repository.py", "engine/wire/clustermap.py"),
     ),
     Harness("console-digest", _digest, ("engine/replay/summary.py",)),
     Harness(

@@ -1,0 +1,354 @@
+"""Answers of `belay get` from what the engine publishes: the status ConfigMaps of ``belay-system``, without a planner.
+
+The rows are those that `engine.cli.answers` makes of a plan. What is published in part only (a list that was cut, a
+kind or column that is not in the status) has no answer here, and the caller plans.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from engine.cli.holds import held_sentence
+from engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
+from engine.cli.status_records import recovery_rows, revision_rows
+from engine.model.history import JobMemory
+from engine.model.levels import FaultLevel
+from engine.model.states import IN_SERVICE, NodeHealth
+from engine.serve.console.layout import Layout, map_parts, map_texts
+from engine.serve.console.texts import decoded, mapping, number, rows
+from engine.status.status_reader import PublishedStatus, read_status
+from engine.wire import clustermap, history, names
+from engine.wire.errors import WireError
+
+#: By kind, which ConfigMaps tell of it, beside ``belay-sync`` and ``belay-pass``.
+ABOUT: Final[Mapping[str, tuple[str, ...]]] = {
+    "nodes": ("pool", "job", "map", "chips"),
+    "chips": ("pool", "job", "map", "chips"),
+    "pools": ("pool", "job", "map", "chips"),
+    "faults": ("pool", "map", "chips"),
+    "jobs": ("job",),
+    "queues": ("queues",),
+    "recoveries": ("job",),
+    "revisions": ("revisions",),
+}
+#: By kind, the columns that only a plan has.
+PLANNED_COLUMNS: Final[Mapping[str, frozenset[str]]] = {
+    "nodes": frozenset({"report"}),
+    "chips": frozenset({"faultType", "failures"}),
+}
+_UNKNOWN: Final = "unknown"
+_NPU: Final = "huawei.com/"
+_ENDED: Final = ("Succeeded", "Failed")
+
+Data = Mapping[str, str]
+
+
+def selector(what: str) -> str:
+    """Selects the ConfigMaps that answer for a kind."""
+    return f"{names.ABOUT_LABEL} in ({','.join(('sync', 'pass', *ABOUT[what]))})"
+
+
+class PublishedCluster:
+    """What the engine published, as of its last pass; ``now`` in Unix seconds."""
+
+    note: Final = ""
+
+    def __init__(self, config_maps: Iterable[Mapping[str, Any]], now: float) -> None:
+        self.now = now
+        self._raw = {str((one.get("metadata") or {}).get("name", "")): one for one in config_maps}
+        self._found: dict[str, Data] = {name: mapping(one.get("data")) for name, one in self._raw.items()}
+        self._status = read_status(self._raw.values(), now)
+
+    @property
+    def current(self) -> bool:
+        """Whether passes come, and every list of what was read is whole."""
+        cut = any(data.get("leftOut") for name, data in self._found.items() if name != names.SYNC)
+        return self._status.found and not self._status.no_pass and bool(self._status.passes) and not cut
+
+    def answer(self, what: str) -> Answer:
+        """The rows of a kind."""
+        return _ANSWERS[what](self)
+
+    # what the parts say
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Which nodes and chips there are."""
+        return Layout(map_texts(self._found))
+
+    @cached_property
+    def states(self) -> dict[str, str]:
+        """By node one digit per chip id; nodes whose chips are all healthy are left out."""
+        return {
+            node: digits
+            for part in self._parts()
+            for node, digits in mapping(decoded(part.get(clustermap.STATES_KEY))).items()
+            if isinstance(digits, str) and digits.isascii() and digits.isdecimal()
+        }
+
+    @cached_property
+    def held(self) -> dict[tuple[str, int | None], list[str]]:
+        """By node and chip (None: the node), by what it is held."""
+        found: dict[tuple[str, int | None], list[str]] = {}
+        for row in self._rows(clustermap.HELD_KEY):
+            node, kind, rule, by, until = (str(row.get(key) or "") for key in ("node", "kind", "rule", "by", "until"))
+            found.setdefault((node, _chip(row)), []).append(held_sentence(node, kind, rule, by, until))
+        return found
+
+    @cached_property
+    def faults(self) -> list[dict[str, Any]]:
+        """Every fault of a chip or node."""
+        return list(self._rows(clustermap.FAULTS_KEY))
+
+    @cached_property
+    def users(self) -> dict[tuple[str, int], str]:
+        """By node and chip id, the pod that holds it."""
+        found: dict[tuple[str, int], str] = {}
+        for key, status in self.jobs.items():
+            namespace = key.partition("/")[0]
+            for pod, place in sorted(mapping(status.get("placement")).items()):
+                if mapping(place).get("phase") in _ENDED:
+                    continue
+                for chip in mapping(place).get("chips") or ():
+                    index = str(chip).rpartition("-")[2]
+                    if index.isascii() and index.isdecimal():
+                        found.setdefault((str(place.get("node")), int(index)), f"{namespace}/{pod}")
+        return found
+
+    @cached_property
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """The status of every job, by ``namespace/Kind/name``."""
+        found = {}
+        for name, data in sorted(self._found.items()):
+            if name.startswith(names.JOB_PREFIX):
+                key = str(data.get(history.JOB_NAME_KEY) or name.removeprefix(names.JOB_PREFIX))
+                phase = str(data.get(history.JOB_PHASE_KEY, "Unknown"))
+                found[key] = {**mapping(decoded(data.get(history.JOB_STATUS_KEY))), "phase": phase}
+        return {key: found[key] for key in sorted(found) if key.count("/") >= 2}
+
+    @cached_property
+    def failures(self) -> dict[str, str]:
+        """What is said of jobs that have failed."""
+        return {job.name: str(job.failure.get("message") or "") for job in self._status.jobs if job.failure}
+
+    @cached_property
+    def ill(self) -> dict[str, dict[str, Any]]:
+        """The nodes that are not healthy."""
+        return {str(row.get("node")): row for pool in self._status.pools for row in pool.nodes}
+
+    @property
+    def published(self) -> PublishedStatus:
+        """The status as `belay status` shows it."""
+        return self._status
+
+    def memories(self) -> dict[str, JobMemory]:
+        """What the planner remembers of jobs; what cannot be read is left out, as the next pass leaves it."""
+        found = {}
+        for name, one in self._raw.items():
+            if name.startswith(names.JOB_PREFIX):
+                try:
+                    known = history.parse_job(one)
+                except WireError:
+                    continue
+                if known is not None:
+                    found[known[0]] = known[1]
+        return found
+
+    def of(self, prefix: str) -> dict[str, Mapping[str, Any]]:
+        """The ConfigMaps whose name begins so."""
+        return {name: one for name, one in self._raw.items() if name.startswith(prefix)}
+
+    def out_of_service(self, node: str) -> int | None:
+        """How many chips of a node take no new work for a reason of their own; None without a report."""
+        digits = self.states.get(node, "")
+        names_of = [_state(digits, index) for index in self.layout.ids[self.layout.index[node]]]
+        if _UNKNOWN in names_of or (self.ill.get(node, {}).get("state") == NodeHealth.UNKNOWN and not names_of):
+            return None
+        return sum(state not in IN_SERVICE for state in names_of)
+
+    def cuts(self) -> Iterable[Any]:
+        """vNPUs by node and chip, of each part."""
+        return [decoded(part.get(clustermap.CUTS_KEY)) for part in self._parts()]
+
+    def _parts(self) -> Iterable[Data]:
+        return map_parts(self._found, names.CHIPS_PREFIX).values()
+
+    def _rows(self, key: str) -> Iterable[dict[str, Any]]:
+        return (row for part in self._parts() for row in rows(part.get(key)))
+
+
+def _state(digits: str, index: int) -> str:
+    code = int(digits[index]) if index < len(digits) else 0
+    return clustermap.STATES[code] if code < len(clustermap.STATES) else _UNKNOWN
+
+
+def _chip(row: Mapping[str, Any]) -> int | None:
+    index = number(row.get("chip"))
+    return None if index is None else int(index)
+
+
+def _nodes(found: PublishedCluster) -> Answer:
+    layout, used = found.layout, Counter(node for node, _ in found.users)
+    any_held = any(chip is None for _, chip in found.held)
+    shown = []
+    for at, node in enumerate(layout.names):
+        ill = found.ill.get(node, {})
+        shown.append(
+            {
+                "node": node,
+                "pool": layout.columns["pool"][at],
+                "state": ill.get("state") or NodeHealth.HEALTHY.value,
+                "level": ill.get("level") or FaultLevel.NORMAL.value,
+                "cordoned": bool(layout.cordoned[at]),
+                "chips": len(layout.ids[at]),
+                "used": used[node],
+                "unhealthy": found.out_of_service(node),
+                "codes": list(ill.get("codes") or ()),
+                "heldBy": found.held.get((node, None), []),
+            }
+        )
+    held_by = ("heldBy",) if any_held else ()
+    columns = ("node", "pool", "state", "cordoned", "level", "chips", "used", "unhealthy", "codes", *held_by)
+    return Answer(columns, shown, ("report",))
+
+
+def _chips(found: PublishedCluster) -> Answer:
+    layout = found.layout
+    known = {(str(row.get("node")), str(row.get("chip"))): row for one in found.published.pools for row in one.chips}
+    seen: dict[tuple[str, int], dict[str, Any]] = {}
+    for fault in found.faults:
+        if (index := _chip(fault)) is not None:
+            row = seen.setdefault((str(fault.get("node")), index), {"level": fault.get("level"), "codes": []})
+            row["codes"].append(str(fault.get("code")))
+    cuts = {
+        (node, int(chip)): pieces
+        for part in found.cuts()
+        for node, by_chip in mapping(part).items()
+        for chip, pieces in mapping(by_chip).items()
+        if chip.isascii() and chip.isdecimal()
+    }
+    shown = []
+    for at, node in enumerate(layout.names):
+        for index in layout.ids[at]:
+            name = f"{layout.columns['prefix'][at]}{index}"
+            user = found.users.get((node, index))
+            said = known.get((node, name)) or seen.get((node, index)) or {}
+            shown.append(
+                {
+                    "node": node,
+                    "chip": name,
+                    "state": _state(found.states.get(node, ""), index),
+                    "level": said.get("level") or (FaultLevel.NORMAL.value if user else ""),
+                    "codes": list(said.get("codes") or ()),
+                    "usedBy": user,
+                    "vnpus": list(cuts.get((node, index)) or ()),
+                    "heldBy": [*found.held.get((node, index), ()), *found.held.get((node, None), ())],
+                }
+            )
+    held_by = ("heldBy",) if found.held else ()
+    columns = ("node", "chip", "state", "level", "codes", "usedBy", "vnpus", *held_by)
+    return Answer(columns, shown, ("faultType", "failures"))
+
+
+def _pools(found: PublishedCluster) -> Answer:
+    by_pool: dict[str, dict[str, Any]] = {}
+    for node in _nodes(found).rows:
+        row = by_pool.setdefault(
+            node["pool"], {"pool": node["pool"], "nodes": 0, "healthy": 0, "chips": 0, "used": 0, "outOfService": 0}
+        )
+        row["nodes"] += 1
+        row["healthy"] += node["state"] == NodeHealth.HEALTHY
+        row["chips"] += node["chips"]
+        row["used"] += node["used"]
+        row["outOfService"] += node["unhealthy"] or 0
+    columns = ("pool", "nodes", "healthy", "chips", "used", "outOfService")
+    return Answer(columns, [by_pool[name] for name in sorted(by_pool)])
+
+
+def _faults(found: PublishedCluster) -> Answer:
+    prefix = dict(zip(found.layout.names, found.layout.columns["prefix"], strict=True))
+    shown = []
+    for row in found.faults:
+        node, index = str(row.get("node")), _chip(row)
+        chip = "" if index is None else f"{prefix.get(node, '')}{index}"
+        shown.append(
+            {"node": node, "chip": chip, "code": row.get("code"), "level": row.get("level"),
+             "state": row.get("action"), "since": row.get("since")}
+        )  # fmt: skip
+    shown.sort(key=lambda row: not row["chip"])
+    return Answer(("node", "chip", "code", "level", "state", "since"), shown)
+
+
+def _jobs(found: PublishedCluster) -> Answer:
+    shown = []
+    for key, status in found.jobs.items():
+        namespace, kind, name = key.split("/", 2)
+        places = [mapping(place) for place in mapping(status.get("placement")).values()]
+        running = sum(place.get("phase") == "Running" for place in places)
+        pending = mapping(status.get("pending"))
+        waits = f"{pending.get('reason', '')}: {pending.get('message', '')}" if pending else ""
+        shown.append(
+            {
+                "namespace": namespace,
+                "kind": kind,
+                "name": name,
+                "phase": status["phase"],
+                "ready": f"{running}/{status.get('wanted', 0)}",
+                "chips": sum(int(number(one) or 0) for one in mapping(status.get("requests")).values()),
+                "nodes": sorted({str(place.get("node")) for place in places}),
+                "queue": status.get("queue"),
+                "priority": status.get("priority"),
+                "created": status.get("since"),
+                "reason": found.failures.get(key) or waits,
+            }
+        )
+    return Answer(JOB_COLUMNS, shown, JOB_WIDE)
+
+
+def _queues(found: PublishedCluster) -> Answer:
+    shown = []
+    for data in found.of(names.QUEUES_PREFIX).values():
+        for row in rows(mapping(data.get("data")).get("queues.json")):
+            shown.append(
+                {
+                    "queue": row.get("name"),
+                    "state": row.get("state"),
+                    "weight": row.get("weight"),
+                    "priority": row.get("priority"),
+                    "declaredBy": row.get("declaredBy"),
+                    "capability": _chips_only(row.get("capacity")),
+                    "used": _chips_only(row.get("used")),
+                    "running": row.get("running"),
+                    "waiting": row.get("waiting"),
+                    "wanted": _chips_only(row.get("wanted")),
+                }
+            )
+    columns = ("queue", "state", "weight", "capability", "used", "running", "waiting", "wanted")
+    return Answer(columns, sorted(shown, key=lambda row: str(row["queue"])), ("priority", "declaredBy"))
+
+
+def _chips_only(amounts: Any) -> dict[str, Any]:
+    return {name: most for name, most in mapping(amounts).items() if name.startswith(_NPU)}
+
+
+def _recoveries(found: PublishedCluster) -> Answer:
+    return recovery_rows(found.memories(), found.now)
+
+
+def _revisions(found: PublishedCluster) -> Answer:
+    return revision_rows(found.of(names.REVISIONS), found.published, found.published.applied)
+
+
+_ANSWERS: Final[Mapping[str, Callable[[PublishedCluster], Answer]]] = {
+    "nodes": _nodes,
+    "chips": _chips,
+    "pools": _pools,
+    "faults": _faults,
+    "jobs": _jobs,
+    "queues": _queues,
+    "recoveries": _recoveries,
+    "revisions": _revisions,
+}

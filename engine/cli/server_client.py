@@ -1,0 +1,100 @@
+"""Questions to `belay server`: its address, the caller's proof, and an answer or why there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from engine.errors import BelayError, InputError, bounded
+from engine.kube.credentials import loader, server_of
+
+SERVER: Final = "BELAY_SERVER"
+ANSWER_SECONDS: Final = 70.0
+CONNECT_SECONDS: Final = 3.0
+MOST_BYTES: Final = 256 * 1024 * 1024
+
+
+class NoServer(BelayError):
+    """The server cannot answer, so that what the cluster itself says is the next best."""
+
+
+def server_address(kubeconfig: str | None, context: str | None) -> str:
+    """Where the cluster's server is: as $BELAY_SERVER says of the cluster that is meant where none is named, else as
+    the kubeconfig says; empty where neither does.
+    """
+    usual = os.environ.get(SERVER, "") if not (kubeconfig or context) else ""
+    return usual or server_of(kubeconfig, context)
+
+
+def ask_server(
+    url: str, path: str, values: Mapping[str, str], kubeconfig: str | None, context: str | None
+) -> dict[str, Any]:
+    """The answer of a server to one question.
+
+    Raises:
+        NoServer: it does not answer, or cannot. InputError: what is asked is not understood, or the
+            caller may not look.
+    """
+    return asyncio.run(_answer(url, path, values, kubeconfig, context))
+
+
+async def _answer(
+    url: str, path: str, values: Mapping[str, str], kubeconfig: str | None, context: str | None
+) -> dict[str, Any]:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"{url[:80]!r} is not the address of a server", hint="Write http://127.0.0.1:8080.")
+    headers = await _proof(parts.scheme, parts.hostname, kubeconfig, context)
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
+    address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/api/v1/{path}"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
+            session.get(address, params=dict(values), headers=headers, allow_redirects=False) as response,
+        ):
+            data = await response.content.read(MOST_BYTES + 1)
+            return _body(response.status, data, url)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise NoServer(f"the server at {url} does not answer ({type(error).__name__})") from error
+
+
+async def _proof(scheme: str, host: str, kubeconfig: str | None, context: str | None) -> dict[str, str]:
+    """The caller's token of the cluster, for a server that is reached on loopback or by TLS."""
+    if scheme != "https" and not _loopback(host):
+        return {}
+    try:
+        found = await asyncio.to_thread(loader(kubeconfig, context))
+    except BelayError:
+        return {}
+    return found.headers
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _body(status: int, data: bytes, url: str) -> dict[str, Any]:
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        body = None
+    body = body if isinstance(body, dict) else {}
+    said = bounded(str(body.get("error") or f"it answers {status}"), 300)
+    hint = bounded(str(body.get("hint") or ""), 300)
+    if status == 200 and body:
+        return body
+    if status == 400:
+        raise InputError(said, hint=hint)
+    if status in (401, 403):
+        raise InputError(f"the server at {url} refuses you: {said}", hint=hint)
+    raise NoServer(f"the server at {url} cannot answer: {said}")

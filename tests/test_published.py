@@ -1,0 +1,186 @@
+"""Reads of the live cluster: from what the engine publishes, alike to a plan of it, and without loading a planner."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from engine.cli import answers, known_names, records
+from engine.cli.published import ABOUT, PLANNED_COLUMNS, PublishedCluster
+from engine.model.freshness import LastPass
+from engine.status import memory_bodies, status_bodies
+from engine.status.sync_status import SyncState
+from engine.wire import names, passinfo
+from tests.bench.clusters import NOW, ascend_job, cluster, device, node, service
+from tests.test_console_document import SHIPPED, planned, waiting_pod
+
+ROOT = Path(__file__).parent.parent
+HEAVY = {
+    "celery",
+    "kubernetes",
+    "pydantic",
+    "redis",
+    "rich",
+    "jinja2",
+    "sqlalchemy",
+    "grpc",
+    "engine.plan",
+    "engine.load",
+}
+WORLDS = {
+    "jobs that run": cluster(4, 2),
+    "a fault": [node("a", 0), device("a", faulty=3), node("b", 1), device("b")],
+    "a fault under a job": [*cluster(3, 1)[:5], device("node-00002", faulty=5), *cluster(3, 1)[6:]],
+    "a job that waits": [node("a", 0), device("a"), ascend_job("big", 1, 8), service("big"), waiting_pod("big", 16)],
+    "a node without a report": [node("a", 0), device("a"), node("b", 1)],
+}
+
+
+def config_maps(items: list[dict[str, Any]], now: float = NOW) -> list[dict[str, Any]]:
+    """What a pass of this cluster publishes."""
+    plan, observed = planned(items, now)
+    state = SyncState(attempted="a" * 40, applied="a" * 40)
+    done = LastPass(shard="main", identifier="p1", time=now, revision="a" * 40, every=5.0)
+    bodies = status_bodies(plan, observed, state, None, SHIPPED)
+    return [*bodies, *memory_bodies(plan, observed, desired=SHIPPED), passinfo.build(done)]
+
+
+def without(row: dict[str, Any], columns: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in columns}
+
+
+@pytest.mark.parametrize("world", sorted(WORLDS))
+def test_what_is_published_answers_as_a_plan_does(world: str) -> None:
+    items = WORLDS[world]
+    plan, observed = planned(items)
+    found = PublishedCluster(config_maps(items), NOW)
+    assert found.current
+    for what in sorted(ABOUT):
+        ours = found.answer(what)
+        derived = (
+            answers.GET[what](plan, observed) if what in answers.GET else records.RECORDS[what](plan, observed, SHIPPED)
+        )
+        # a report says when its agent saw the fault, the status when the engine did
+        only = PLANNED_COLUMNS.get(what, frozenset()) | ({"since"} if what == "faults" else frozenset())
+        assert [without(row, only) for row in ours.rows] == [without(row, only) for row in derived.rows], what
+        assert ours.columns == derived.columns and set(ours.wide) == set(derived.wide), what
+
+
+def test_what_is_published_in_part_is_no_answer() -> None:
+    maps = config_maps(WORLDS["a fault"])
+    assert PublishedCluster(maps, NOW).current
+    assert not PublishedCluster(maps, NOW + 600).current, "no pass comes"
+    (chips,) = [one for one in maps if one["metadata"]["name"].startswith(names.CHIPS_PREFIX)]
+    chips["data"]["leftOut"] = '{"faults":3}'
+    assert not PublishedCluster(maps, NOW).current, "the list of faults is cut"
+    assert not PublishedCluster([], NOW).current
+
+
+def test_names_for_completion_are_kept_and_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = known_names.names_of(PublishedCluster(config_maps(WORLDS["jobs that run"]), NOW))
+    assert found["node"][0] == "node-00000" and "node-00000/Ascend910-7" in found["chip"]
+    assert found["job"] == ["train/job-00000", "train/job-00001"] and found["queue"] == ["default"]
+    known_names._write(known_names.cache_file(None, None), found)
+    offered = known_names._offered(Asked(), "job", "job-00001")  # type: ignore[arg-type]
+    assert offered == ["job-00001"]
+    assert known_names._offered(Asked(), "node", "node-00002") == ["node-00002"]  # type: ignore[arg-type]
+
+
+class Asked:
+    params: dict[str, Any] = {}
+
+
+class Api(http.server.BaseHTTPRequestHandler):
+    """Serves the published ConfigMaps as an API server does, and explanations as belay server does."""
+
+    maps: list[dict[str, Any]]
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        self.asked.append(parts.path)
+        selector = parse_qs(parts.query).get("labelSelector", [""])[0]
+        body: Any = {"gitVersion": "v1.30.0"}
+        if parts.path.endswith("/configmaps"):
+            wanted = selector.replace(")", "").replace("=", " in (").partition(" in (")[2].split(",")
+            items = [one for one in self.maps if one["metadata"]["labels"].get(names.ABOUT_LABEL) in wanted]
+            body = {"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
+        elif "/explain/" in parts.path:
+            body = {"facts": {"node": "a", "pool": "default", "state": "healthy", "next": [], "coming": ["free"]}}
+        elif parts.path.endswith("/records"):
+            body = {"records": [], "leftOut": 0}
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def served(maps: list[dict[str, Any]], folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A kubeconfig of a server that answers with these ConfigMaps, and the paths that were asked for."""
+    asked: list[str] = []
+    handler = type("Handler", (Api,), {"maps": maps, "asked": asked})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        extension = [{"name": "belay.dev/server", "extension": {"url": url}}]
+        config = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": url, "extensions": extension}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }  # fmt: skip
+        file = folder / "kubeconfig"
+        file.write_text(json.dumps(config))
+        yield file, asked
+        server.shutdown()
+
+
+READS = (
+    ("status",), ("get", "jobs"), ("get", "nodes"), ("get", "chips", "-o", "name"), ("get", "queues", "-o", "json"),
+    ("explain", "node", "a"), ("history",), ("wait", "job", "none", "--for", "gone"),
+)  # fmt: skip
+
+
+def test_reads_of_a_live_cluster_load_no_planner(tmp_path: Path) -> None:
+    import time
+
+    code = (
+        "import sys, json; from engine.cli import main\n"
+        "try: main(sys.argv[1:], standalone_mode=False)\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    )
+    with served(config_maps(WORLDS["a fault"], time.time()), tmp_path) as (file, asked):
+        variables = {**os.environ, "KUBECONFIG": str(file), "XDG_CACHE_HOME": str(tmp_path)}
+        variables.pop("BELAY_SERVER", None)
+        for words in READS:
+            done = subprocess.run(
+                [sys.executable, "-c", code, *words],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                timeout=60,
+                env=variables,
+            )
+            assert done.returncode == 0, (words, done.stderr[-2000:])
+            loaded = set(json.loads(done.stderr.splitlines()[-1]))
+            assert not loaded & HEAVY, (words, sorted(loaded & HEAVY))
+        assert "/api/v1/pods" not in asked, "a read of the status lists no pods"
