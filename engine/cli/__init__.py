@@ -26,7 +26,7 @@ from engine.cli import (
     views,
     waiting,
 )  # fmt: skip
-from engine.cli.acts import beginnings, new
+from engine.cli.acts import beginnings, new, policies
 from engine.cli.acts import verbs as acts
 from engine.cli.invocation import fails_clearly
 from engine.cli.review import verb as reviewing
@@ -172,5 +172,8 @@ for _room in (
 ):
     for _verb in _room.VERBS:
         main.add_command(_verb)
+new.new.add_command(policies.add, "policy")
+questions.policy.add_command(policies.add)
+questions.policy.add_command(policies.edit)
 main.add_command(new.new)
 main.add_command(beginnings.init)

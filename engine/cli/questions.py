@@ -66,7 +66,7 @@ def plan(explain: bool, exit_code: bool, now_only: bool, output: str, **inputs: 
     from engine.cli.summary import outcome_table, plan_table
     from engine.replay.offline import plan_offline
 
-    items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
+    items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"], inputs["context"])
     live = inputs["cluster"] == "live"
     result, _, desired = plan_offline(
         items, tree=inputs["desired"], overlays=inputs["policies"], now=now, clock=clock, live=live
@@ -133,17 +133,21 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
     the name of the KVLink for a link. An order (NODE/CHIP) is explained from commit and signer to what the agent did.
     """
     from engine.cli import output as show
-    from engine.cli.explanation import explain as explained
     from engine.cli.narrative import narrate
+    from engine.cli.served import served_explanation
 
-    if kind == "order":
+    if (served := served_explanation(kind, name, inputs)) is not None:
+        body, now = served, time.time()
+    elif kind == "order":
         import msgspec
 
         from engine.cli.order_chain import explain_order
 
-        items, now, _ = cluster_items(inputs["cluster"], None, inputs["kubeconfig"])
+        items, now, _ = cluster_items(inputs["cluster"], None, inputs["kubeconfig"], inputs["context"])
         body = msgspec.to_builtins(explain_order(name, items), str_keys=True)
     else:
+        from engine.cli.explanation import explain as explained
+
         result, observed, desired, _ = plan_cluster(**inputs, about=name if kind in ("job", "pod") else "")
         body, now = explained(kind, name, result, observed, desired), result.now
     if output == "text":
@@ -202,7 +206,7 @@ def simulate(output: str, timeline: str | None, duration: str | None, seed: int,
     from engine.cli.invocation import seconds
     from engine.cli.simulation import simulate_cluster, simulation_table
 
-    items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
+    items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"], inputs["context"])
     outcome, findings = simulate_cluster(
         items, tree=inputs["desired"], overlays=inputs["policies"], timeline=timeline, now=now, clock=clock,
         live=inputs["cluster"] == "live", duration=seconds(duration, "--for"), seed=seed,
@@ -215,9 +219,9 @@ def simulate(output: str, timeline: str | None, duration: str | None, seed: int,
         click.echo(show.plain(str(finding)), err=True)
 
 
-@click.group(short_help="Try a fault policy on recorded history.")
+@click.group(short_help="Add, change or try a fault policy.")
 def policy() -> None:
-    """Try a fault policy before it is in force."""
+    """Add or change a fault policy as a commit, or try one on recorded history before it is in force."""
 
 
 @policy.command("test", short_help="What would a policy have done? Exit 1 if anything else.")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from engine.errors import BelayError, InputError
-from engine.load import load_directory
 from engine.log import redact
 
 _SECONDS: Final = 120.0
@@ -46,6 +45,8 @@ class Clone:
 
     def files(self) -> Mapping[str, bytes]:
         """The documents, by path below ``folder``."""
+        from engine.load import load_directory
+
         return load_directory(self.folder)
 
     def check_clean(self, files: Mapping[str, bytes | None]) -> None:

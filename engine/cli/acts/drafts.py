@@ -64,9 +64,27 @@ def layout(
     return _added(files, "desired/layouts", name, [_belay("VNPULayout", name, spec)])
 
 
-def policy(files: Mapping[str, bytes], name: str, levels: Mapping[str, str], pools: Sequence[str]) -> RepositoryEdit:
-    """A FaultPolicy that gives codes another level, in some pools or in all."""
-    spec: Json = {**({"scope": {"pools": list(pools)}} if pools else {}), "levels": dict(levels)}
+def policy(
+    files: Mapping[str, bytes],
+    name: str,
+    levels: Mapping[str, str],
+    pools: Sequence[str],
+    mode: str = "",
+    frequency: Sequence[Json] = (),
+    duration: Sequence[Json] = (),
+) -> RepositoryEdit:
+    """A FaultPolicy: other levels for codes, rules of how often and how long, in some pools or in all.
+
+    Raises:
+        InputError: it would decide nothing.
+    """
+    if not (levels or frequency or duration):
+        raise InputError("it would decide nothing", where=name, hint="Give --level, --frequency or --duration")
+    spec: Json = {"scope": {"pools": list(pools)}} if pools else {}
+    spec |= {"mode": mode} if mode else {}
+    spec |= {"levels": dict(levels)} if levels else {}
+    spec |= {"frequency": list(frequency)} if frequency else {}
+    spec |= {"duration": list(duration)} if duration else {}
     return _added(files, "desired/faults", name, [_belay("FaultPolicy", name, spec)])
 
 

@@ -9,6 +9,7 @@ import difflib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from engine.cli.acts import splices
@@ -35,6 +36,12 @@ _PRIORITY: Final[Mapping[str, Sequence[str]]] = {
     "ReplicaSet": ("spec", "template", "spec", "priorityClassName"),
     "Job": ("spec", "template", "spec", "priorityClassName"),
 }
+_SUSPENDED: Final[Mapping[str, Sequence[str]]] = {
+    "NodePool": ("spec", "suspend"),
+    "AscendJob": ("spec", "runPolicy", "suspend"),
+    "Job": ("spec", "suspend"),
+}
+"""Kinds that can be suspended, and where it is said."""
 _VOLCANO: Final = "batch.volcano.sh/"
 _MINIMUM: Final = ("spec", "runPolicy", "schedulingPolicy", "minAvailable")
 _ISOLATIONS: Final = "desired/isolations"
@@ -176,12 +183,13 @@ def prioritise(files: Mapping[str, bytes], name: str, priority: str) -> Reposito
 
 
 def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEdit:
-    """Suspend or resume a NodePool (no new pods) or a Job of Kubernetes (its pods end)."""
-    found = [one for one in documents(files) if one.kind in ("NodePool", "Job") and not one.is_volcano]
+    """Suspend or resume a NodePool (no new pods), an AscendJob or a Job of Kubernetes (their pods end)."""
+    found = [one for one in documents(files) if one.kind in _SUSPENDED and not one.is_volcano]
     rows = [one for one in found if name in (one.name, one.name.rpartition("/")[2], f"{one.kind}/{one.name}")]
     if len(rows) != 1:
-        raise _none_or_many("NodePool or Job of Kubernetes", name, rows, found)
-    one, path = rows[0], ("spec", "suspend")
+        raise _none_or_many("NodePool, AscendJob or Job of Kubernetes", name, rows, found)
+    one = rows[0]
+    path = _SUSPENDED[one.kind]
     if bool(_value(one.body, path, False)) == wanted:
         raise InputError(
             "it is suspended already" if wanted else "it is not suspended", where=f"{one.file}: {one.name}"
@@ -189,6 +197,51 @@ def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEd
     text = splices.with_value(text_of(files[one.file], one.file), one.number, path, wanted)
     verb, back = ("Suspend", "resume") if wanted else ("Resume", "suspend")
     return RepositoryEdit({one.file: text.encode()}, f"{verb} {one.kind} {one.name}", f"belay {back} {one.name}")
+
+
+def change_policy(
+    files: Mapping[str, bytes],
+    name: str,
+    *,
+    levels: Mapping[str, str] = MappingProxyType({}),
+    dropped: Sequence[str] = (),
+    mode: str = "",
+    frequency: Sequence[Mapping[str, Any]] = (),
+    duration: Sequence[Mapping[str, Any]] = (),
+) -> RepositoryEdit:
+    """Change a FaultPolicy: levels of codes (``dropped`` go back to the table's), its mode, more rules.
+
+    Raises:
+        InputError: the repository declares no such policy, or it gives one of the dropped codes no level.
+    """
+    found = [one for one in documents(files) if one.kind == "FaultPolicy"]
+    rows = [one for one in found if one.name == name]
+    if len(rows) != 1:
+        raise _none_or_many("FaultPolicy", name, rows, found)
+    one = rows[0]
+    text, spec = text_of(files[one.file], one.file), ("spec",)
+    for code, level in levels.items():
+        text = splices.with_value(text, one.number, (*spec, "levels", code), level)
+    for code in dropped:
+        named = _value(splices.bodies(text)[one.number], (*spec, "levels"), {})
+        # a mapping without entries would be a document without levels, which is refused
+        only = list(named) == [code]
+        text = splices.without(text, one.number, (*spec, "levels") if only else (*spec, "levels", code))
+    if mode:
+        text = splices.with_value(text, one.number, (*spec, "mode"), mode)
+    for key, rules in (("frequency", frequency), ("duration", duration)):
+        for rule in rules:
+            text = splices.with_item(text, one.number, (*spec, key), _in_braces(rule))
+    return RepositoryEdit({one.file: text.encode()}, f"Change FaultPolicy {name}", "git revert HEAD")
+
+
+def _in_braces(rule: Mapping[str, Any]) -> str:
+    """A rule of a policy as a person writes it in one line."""
+    parts = []
+    for key, value in rule.items():
+        codes = f"[{', '.join(splices.quoted(str(code)) for code in value)}]" if isinstance(value, list) else ""
+        parts.append(f"{key}: {codes or (value if isinstance(value, int) else splices.written(str(value)))}")
+    return "{" + ", ".join(parts) + "}"
 
 
 def documents(files: Mapping[str, bytes], kind: str = "") -> Iterator[PlacedDocument]:

@@ -29,8 +29,8 @@ def pool(name: str, labels: tuple[str, ...], product: str | None, **options: Any
     """Add a NodePool. Example: belay new pool training --product atlas-800t-a2"""
     from engine.cli.acts import drafts
 
-    pairs = _pairs(labels, "--label")
-    act(options, lambda files: drafts.pool(files, name, pairs, product, _products(_desired(files))))
+    named = pairs(labels, "--label")
+    act(options, lambda files: drafts.pool(files, name, named, product, _products(_desired(files))))
 
 
 @new.command(short_help="A queue.")
@@ -43,8 +43,8 @@ def queue(name: str, weight: int, amounts: tuple[str, ...], **options: Any) -> N
     """Add a Queue. Example: belay new queue research --capability huawei.com/Ascend910=64"""
     from engine.cli.acts import drafts
 
-    pairs = _pairs(amounts, "--capability")
-    act(options, lambda files: drafts.queue(files, name, pairs, weight))
+    named = pairs(amounts, "--capability")
+    act(options, lambda files: drafts.queue(files, name, named, weight))
 
 
 @new.command(short_help="How chips are cut into vNPUs.")
@@ -59,23 +59,8 @@ def layout(name: str, where: str, mode: str, cuts: tuple[str, ...], **options: A
     """Add a VNPULayout. Example: belay new layout small --pool inference --cut 0-3=vir02,vir02,vir02,vir02"""
     from engine.cli.acts import drafts
 
-    chips = {key: [one for one in text.split(",") if one] for key, text in _pairs(cuts, "--cut").items()}
+    chips = {key: [one for one in text.split(",") if one] for key, text in pairs(cuts, "--cut").items()}
     act(options, lambda files: drafts.layout(files, name, where, mode, chips))
-
-
-@new.command(short_help="Other levels for fault codes.")
-@click.argument("name")
-@click.option("--level", "levels", multiple=True, required=True, metavar="CODE=LEVEL",
-              help="Such as 80C98001=RestartBusiness; may be repeated.")  # fmt: skip
-@click.option("--pool", "pools", multiple=True, metavar="POOL", help="Where; may be repeated. Default: everywhere.")
-@act_options
-@fails_clearly
-def policy(name: str, levels: tuple[str, ...], pools: tuple[str, ...], **options: Any) -> None:
-    """Add a FaultPolicy. Example: belay new policy tolerant --level 81078603=NotHandleFault --pool training"""
-    from engine.cli.acts import drafts
-
-    pairs = _pairs(levels, "--level")
-    act(options, lambda files: drafts.policy(files, name, pairs, pools))
 
 
 @new.command(short_help="A job of whole chips.")
@@ -119,7 +104,8 @@ def _products(desired: Desired) -> dict[str, Any]:
     return {name: one.document for name, one in desired.products.items() if one.document.spec.node_labels}
 
 
-def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    """``NAME=VALUE`` of an option that may be repeated. Raises InputError where one is none."""
     from engine.errors import InputError
 
     found: dict[str, str] = {}

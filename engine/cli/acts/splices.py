@@ -44,6 +44,25 @@ def with_value(text: str, document: int, path: Path, value: str | int | bool) ->
     return _proven(text, edited, document, path, value)
 
 
+def with_item(text: str, document: int, path: Path, item: str) -> str:
+    """The text with one more item, of one line, at the end of the list at ``path``; a list that is missing is made.
+
+    Raises:
+        InputError: there is something else than a list, or other places share it.
+    """
+    root = _documents(text)[document]
+    node, depth = _follow(text, root, path)
+    rest = [str(part) for part in path[depth:]]
+    if rest and isinstance(node, MappingNode) and not _is_nothing(node):
+        edited = _with_key(text, node, rest, f"[{item}]")
+    elif isinstance(node, SequenceNode) and not rest:
+        edited = _with_flow_item(text, node, item) if _in_flow(node) else _with_line(text, node, item)
+    else:
+        raise InputError(f"{'.'.join(map(str, path))} is no list: edit it by hand", where=_place(node))
+    (added,) = bodies(f"- {item}\n")[0]
+    return _proven_item(text, edited, document, path, added)
+
+
 def without(text: str, document: int, path: Path) -> str:
     """The text without the key or list item at ``path``.
 
@@ -94,6 +113,11 @@ def bodies(text: str) -> list[Any]:
 def written(value: str) -> str:
     """A text as YAML of one line, in quotes where either version of YAML would read something else."""
     return _scalar(value)
+
+
+def quoted(value: str) -> str:
+    """A text in double quotes, as codes of faults are written."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def is_shared(text: str, document: int, path: Path) -> bool:
@@ -219,6 +243,20 @@ def _with_flow_entry(text: str, node: MappingNode, entry: str) -> str:
     return f"{text[:last]}, {entry}{text[last:]}"
 
 
+def _with_flow_item(text: str, node: SequenceNode, item: str) -> str:
+    close = node.end_mark.index - 1
+    if not node.value:
+        return text[: node.start_mark.index + 1] + item + text[close:]
+    last = _end(node.value[-1])
+    return f"{text[:last]}, {item}{text[last:]}"
+
+
+def _with_line(text: str, node: SequenceNode, item: str) -> str:
+    """A block list with one more line, indented as its dashes are."""
+    place = _line_end(text, _end(node))
+    return f"{text[:place]}{_newline(text)}{' ' * node.start_mark.column}- {item}{text[place:]}"
+
+
 def _nested(names: list[str], written: str, indent: int) -> list[str]:
     lines = [f"{' ' * (indent + 2 * depth)}{_scalar(name)}:" for depth, name in enumerate(names)]
     lines[-1] += f" {written}"
@@ -306,6 +344,24 @@ def _proven(before: str, after: str, document: int, path: Path, value: object) -
         del holder[path[-1]]
     else:
         holder[path[-1]] = str(value) if isinstance(old, str) and isinstance(value, int) else value
+    try:
+        found = bodies(after)
+    except yaml12.YAMLProblem as problem:
+        raise InputError(_by_hand(path), where=f"{problem.line}:{problem.column}") from problem
+    if found != wanted:
+        raise InputError(_by_hand(path))
+    return after
+
+
+def _proven_item(before: str, after: str, document: int, path: Path, item: Any) -> str:
+    """The edited text, once read again: the list at ``path`` ends with the item, and nothing else differs."""
+    wanted = copy.deepcopy(bodies(before))
+    holder: Any = wanted[document]
+    for part in path[:-1]:
+        if isinstance(holder, dict) and holder.get(part) is None:
+            holder[part] = {}
+        holder = holder[part]
+    holder[path[-1]] = [*(holder.get(path[-1]) or ()), item]
     try:
         found = bodies(after)
     except yaml12.YAMLProblem as problem:

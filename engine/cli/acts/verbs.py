@@ -36,7 +36,7 @@ def act_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command(short_help="Take nodes or chips out of service, as a commit.")
 @click.argument("targets", nargs=-1, required=True, metavar="NODE[/CHIPS]...")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; shown wherever the chips are shown.")
-@click.option("--until", metavar="RFC3339|DURATION", help="When it ends, such as 2026-12-24T18:00:00Z or 36h.")
+@click.option("--until", metavar="TIME", help="When it ends, such as 36h, 22:00, friday or 2026-12-24T18:00:00Z.")
 @act_options
 @fails_clearly
 def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options: Any) -> None:
@@ -53,23 +53,45 @@ def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options:
 
 @click.command(short_help="Empty nodes for maintenance, as a commit.")
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@click.option("--by", metavar="TIME", help="When they must be empty, such as 22:00 or 4h; refused where running work "
+              "cannot have left by then.")  # fmt: skip
 @click.option("--reason", default="maintenance", show_default=True, metavar="TEXT", help="Why.")
-@click.option("--until", metavar="RFC3339|DURATION", help="When it ends, such as 2026-12-24T18:00:00Z or 36h.")
+@click.option("--until", metavar="TIME", help="When it ends, such as 36h, 22:00, friday or 2026-12-24T18:00:00Z.")
 @act_options
 @fails_clearly
-def drain(nodes: tuple[str, ...], reason: str, until: str | None, **options: Any) -> None:
+def drain(nodes: tuple[str, ...], by: str | None, reason: str, until: str | None, **options: Any) -> None:
     """Empty whole nodes: they are cordoned, and their gangs move whole to other nodes, within the safety budget.
 
+    It begins when the commit is in force. With --by the cluster is simulated first: the command says when the last pod
+    has ended, and commits nothing where that is later, with the pods, the budgets and the time that would do.
+
     `belay release NODE` gives them back. It is an Isolation, which `kubectl drain` is not: that strands half a gang.
+
+    Example: belay drain node-3 --by 22:00 --reason "new optics"
     """
     from engine.cli.acts import edits
     from engine.errors import InputError
+    from engine.model.times import rfc3339
 
     named = [edits.target(text) for text in nodes]
     for one in named:
         if one.chips:
             raise InputError("chips are isolated, nodes are drained", where=str(one), hint=f"belay isolate {one}")
-    act(options, lambda files: edits.isolate(files, named, reason, _moment(until)))
+    end, deadline = _moment(until), _moment(by, "--by")
+    if deadline is not None and end is not None and end <= deadline:
+        raise InputError("the work would end before it begins", where=f"--until {until}", hint="Give a time after --by")
+    if deadline is not None and options["cluster"] == "none":
+        raise InputError("when nodes are empty is foretold from a cluster", where="--by", hint="--cluster FILE|live")
+    nodes = tuple(one.node for one in named)
+
+    def promise(after: Mapping[str, bytes]) -> str:
+        from engine.cli.acts.deadline import promise as promised
+
+        assert deadline is not None
+        return promised(after, nodes, deadline, options["cluster"], options["kubeconfig"])
+
+    reason = f"{reason}, empty by {rfc3339(deadline)}" if deadline is not None else reason
+    act(options, lambda files: edits.isolate(files, named, reason, end), promise=promise if deadline else None)
 
 
 @click.command(short_help="Give isolated nodes or chips back, as a commit.")
@@ -116,23 +138,30 @@ def priority(job: str, priority: str, **options: Any) -> None:
     act(options, lambda files: edits.prioritise(files, job, priority))
 
 
-@click.command(short_help="Suspend a pool or a Job, as a commit.")
+@click.command(short_help="Suspend a pool or job, as a commit.")
 @click.argument("name", metavar="NAME")
 @act_options
 @fails_clearly
 def suspend(name: str, **options: Any) -> None:
-    """Suspend a NodePool (it takes no new pods) or a Job of Kubernetes (its pods end). Other kinds are scaled."""
+    """Suspend a NodePool (it takes no new pods), an AscendJob or a Job of Kubernetes (their pods end, and their chips
+    are free). Other kinds are scaled.
+
+    Example: belay suspend pretrain --why "the night belongs to evaluation"
+    """
     from engine.cli.acts import edits
 
     act(options, lambda files: edits.suspend(files, name, True))
 
 
-@click.command(short_help="Resume a suspended pool or Job, as a commit.")
+@click.command(short_help="Resume a suspended pool or job, as a commit.")
 @click.argument("name", metavar="NAME")
 @act_options
 @fails_clearly
 def resume(name: str, **options: Any) -> None:
-    """Resume what is suspended: a NodePool or a Job of Kubernetes."""
+    """Resume what is suspended: a NodePool, an AscendJob or a Job of Kubernetes.
+
+    Example: belay resume pretrain
+    """
     from engine.cli.acts import edits
 
     act(options, lambda files: edits.suspend(files, name, False))
@@ -165,20 +194,18 @@ def rollback(revision: str, **options: Any) -> None:
 @act_options
 @fails_clearly
 def confirm(digest: str, **options: Any) -> None:
-    """Confirm exactly the deletions that `belay status` shows with this DIGEST; the commit changes no file.
+    """Confirm exactly the deletions that `belay status` shows with this DIGEST; the commit changes no file. Its first
+    six digits are enough where the cluster can be asked; a digest with which nothing waits is refused.
 
     To keep the objects instead, restore their documents: belay rollback.
     """
-    import re
-
+    from engine.cli import output as show
+    from engine.cli.acts.confirmation import digest_of
     from engine.cli.acts.edits import RepositoryEdit
-    from engine.errors import InputError
 
-    digest = digest.removeprefix("Belay-Confirm:").strip()
-    if not re.fullmatch(r"[0-9a-f]{32}", digest):
-        raise InputError(
-            "a digest has 32 digits and letters from a to f", where=digest[:80], hint="belay status shows it"
-        )
+    digest, note = digest_of(digest, options["cluster"], options["kubeconfig"])
+    if note:
+        click.echo(show.plain(note), err=True)
     edit = RepositoryEdit(
         {}, f"Confirm deletions {digest[:8]}", "belay rollback, as long as the deletions have not come about"
     )
@@ -208,8 +235,18 @@ def adopt(objects: tuple[str, ...], **options: Any) -> None:
 VERBS = (isolate, drain, release, scale, priority, suspend, resume, rollback, confirm, adopt)
 
 
-def act(options: Mapping[str, Any], change: Callable[[Mapping[str, bytes]], RepositoryEdit], trailer: str = "") -> None:
-    """Edit, check, show, plan, commit, push; every step says what it did."""
+def act(
+    options: Mapping[str, Any],
+    change: Callable[[Mapping[str, bytes]], RepositoryEdit],
+    trailer: str = "",
+    promise: Callable[[Mapping[str, bytes]], str] | None = None,
+) -> None:
+    """Edit, check, show, plan, commit, push; every step says what it did.
+
+    ``promise`` says what the files after the change are sure to bring about, or raises what forbids it.
+    """
+    from dataclasses import replace
+
     from engine.cli import output as show
     from engine.cli.acts.clone import Clone
     from engine.cli.acts.effects import effect
@@ -218,6 +255,7 @@ def act(options: Mapping[str, Any], change: Callable[[Mapping[str, bytes]], Repo
     clone = Clone(options["repo"])
     files = clone.files()
     edit = change(files)
+    edit = replace(edit, files={path: data for path, data in edit.files.items() if files.get(path) != data})
     if not edit.files and not trailer:
         raise InputError("nothing would change", where=edit.subject)
     clone.check_clean(edit.files)
@@ -229,6 +267,8 @@ def act(options: Mapping[str, Any], change: Callable[[Mapping[str, bytes]], Repo
     if edit.files:
         for line in effect(files, after, options["cluster"], options["kubeconfig"]):
             click.echo(show.plain(line))
+    if promise is not None:
+        click.echo(show.plain(promise(after)))
     if options["dry_run"]:
         click.echo(f"not committed (--dry-run): {show.plain(edit.subject)}")
         return
@@ -263,19 +303,8 @@ def _check(files: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> N
         click.echo(show.plain(str(found)), err=True)
 
 
-def _moment(text: str | None) -> float | None:
+def _moment(text: str | None, option: str = "--until") -> float | None:
     """A time, or a duration from now. Raises InputError where it is neither, or has gone by."""
-    from engine.documents.scalars import parse_duration
-    from engine.errors import InputError
-    from engine.model.times import parse_rfc3339
+    from engine.cli.acts.moments import moment_to_come
 
-    if text is None:
-        return None
-    now = time.time()
-    try:
-        moment = parse_rfc3339(text) if "T" in text else now + parse_duration(text)
-    except ValueError as error:
-        raise InputError(f"{error}", where="--until", hint="Write 2026-12-24T18:00:00Z or 36h") from error
-    if moment <= now:
-        raise InputError("this time has gone by", where=f"--until {text}")
-    return float(round(moment))
+    return None if text is None else moment_to_come(text, time.time(), option)

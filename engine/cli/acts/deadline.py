@@ -1,0 +1,110 @@
+"""`belay drain --by`: whether nodes are empty by a time, as the simulation of the change says."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from engine.cli.forecast import Forecast, forecast
+from engine.cli.inputs import LIVE, cluster_items
+from engine.cli.summary import counted
+from engine.errors import InputError
+from engine.model.actions import EvictPod
+from engine.model.cluster import Pod
+from engine.model.plan import Plan
+from engine.model.times import rfc3339
+from engine.replay.offline import plan_offline
+
+_SHOWN: Final = 5
+_UNDECIDED: Final = "a person decides"
+
+
+class DrainedPod(NamedTuple):
+    """A pod that holds chips of a node; when it has ended at the latest (Unix seconds), None: not foreseeably."""
+
+    pod: str
+    node: str
+    chips: int
+    end: float | None
+    why: str
+
+
+def promise(
+    after: Mapping[str, bytes], nodes: Sequence[str], deadline: float, cluster: str | None, kubeconfig: str | None
+) -> str:
+    """The sentence that nodes are empty by a time.
+
+    Raises:
+        InputError: running work cannot have left by then; it says which, and when.
+    """
+    items, clock, now = cluster_items(cluster or LIVE, None, kubeconfig)
+    with tempfile.TemporaryDirectory(prefix="belay-drain-") as folder:
+        for path, data in after.items():
+            place = Path(folder) / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        plan, observed, desired = plan_offline(
+            items, tree=folder, overlays=(), now=now, clock=clock or time.time(), live=cluster in (None, LIVE)
+        )
+        played = forecast(plan, desired, items)
+    if played is None:
+        raise InputError(
+            "it cannot be foretold when they are empty: no node has a device report", where=", ".join(nodes),
+            hint="Leave --by out",
+        )  # fmt: skip
+    holding = [pod for pod in observed.pods.values() if pod.node in nodes and pod.holds_chips and pod.chips]
+    return sentence(departures(holding, plan, played), nodes, deadline, plan.now)
+
+
+def departures(holding: Sequence[Pod], plan: Plan, played: Forecast) -> list[DrainedPod]:
+    """When each of these pods has ended, its grace time included."""
+    begins: dict[str, float] = {}
+    for one in played.evicted:
+        begins.setdefault(f"{one.namespace}/{one.pod}", plan.now + one.after)
+    held = {
+        f"{row.action.namespace}/{row.action.pod}": f"{row.budget} holds it back until {row.until or _UNDECIDED}"
+        for row in plan.deferred
+        if isinstance(row.action, EvictPod)
+    }
+    found = []
+    for pod in sorted(holding, key=lambda pod: pod.key):
+        end = begins[pod.key] + pod.grace_seconds if pod.key in begins else pod.deleting
+        found.append(DrainedPod(pod.key, pod.node, len(pod.chips), end, held.get(pod.key, "")))
+    return found
+
+
+def sentence(rows: Sequence[DrainedPod], nodes: Sequence[str], deadline: float, now: float) -> str:
+    """The promise in words. Raises InputError where it cannot be given."""
+    where, by = ", ".join(nodes), rfc3339(deadline)
+    late = [row for row in rows if row.end is None or row.end > deadline]
+    if late:
+        chips = sum(row.chips for row in late)
+        shown = "; ".join(_late(row, deadline) for row in late[:_SHOWN])
+        more = f"; and {len(late) - _SHOWN} more" if len(late) > _SHOWN else ""
+        ends = [row.end for row in late if row.end is not None]
+        hint = (
+            f"Give --by {rfc3339(max(ends) + 60)} or later" if len(ends) == len(late) else "Leave --by out to begin now"
+        )
+        raise InputError(
+            f"{counted(len(late), 'pod')} with {counted(chips, 'chip')} cannot have left by {by}: {shown}{more}",
+            where=where, hint=f"{hint}",
+        )  # fmt: skip
+    if not rows:
+        return f"by {by}: {where} is empty already, and no new pod comes onto it once this is in force"
+    last = max(row.end for row in rows if row.end is not None)
+    chips = sum(row.chips for row in rows)
+    minutes = max(0.0, last - now) / 60
+    return (
+        f"by {by}: {counted(len(rows), 'pod')} with {counted(chips, 'chip')} leave {where}, the last at "
+        f"{rfc3339(last)} (in {minutes:.0f} min, its grace time included); no new pod comes once this is in force"
+    )
+
+
+def _late(row: DrainedPod, deadline: float) -> str:
+    why = f" ({row.why})" if row.why else ""
+    if row.end is None:
+        return f"{row.pod} does not move from {row.node}{why}"
+    return f"{row.pod} ends {(row.end - deadline) / 60:.0f} min later{why}"
