@@ -65,12 +65,15 @@ def test_created_objects_are_normalized_and_keep_the_written_digest() -> None:
     assert world.plan() == []
 
 
+OPEN = {"x-kubernetes-preserve-unknown-fields": True}
 SCHEMA = {
     "properties": {
         "spec": {
             "properties": {
-                "replicaSpecs": {"additionalProperties": {"properties": {"template": {}, "replicas": {}}}},
-                "free": {"x-kubernetes-preserve-unknown-fields": True},
+                "replicaSpecs": {
+                    "additionalProperties": {"properties": {"template": OPEN, "replicas": {}, "restartPolicy": {}}}
+                },
+                "free": OPEN,
                 "rows": {"items": {"properties": {"name": {}}}},
             }
         }
@@ -113,6 +116,9 @@ def test_a_field_that_the_schema_prunes_is_not_patched_again() -> None:
     stored = world.find("AscendJob", "train")
     del stored["spec"]["typo"]
     world.settle()
+    said = [line for line in world.diagnostics if "has no effect" in line]
+    assert len(said) == 1 and "spec.typo" in said[0] and "renew the CustomResourceDefinition" in said[0]
+
     world.edit("AscendJob", "train", lambda job: job["spec"]["replicaSpecs"]["Master"].pop("replicas"))
     assert [action.reason for action in world.plan()] == ["Drifted"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -62,9 +62,19 @@ _MACHINE_KEYS: Final[dict[str, tuple[str, ...]]] = {
     "reset-config-": ("reset.json", "checkCode", "restartType"),
     "fault-config-": ("fault-npus", "checkCode"),
 }
-#: Per object: why it has to be patched, empty when it need not be.
-_PATCH_REASONS: Final = CacheKey("declared objects against live ones", Memo[tuple[str, str]], limit=32768)
 _Schemas = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+class _Comparison(NamedTuple):
+    """Why a live object has to be patched, both empty when it need not be, and which declared field is dropped."""
+
+    reason: str
+    detail: str
+    dropped: str
+
+
+#: Per object.
+_COMPARISONS: Final = CacheKey("declared objects against live ones", Memo[_Comparison], limit=32768)
 _COPIES: Final = CacheKey("copies of documents", Memo[Manifest], limit=4096)
 
 
@@ -119,7 +129,9 @@ def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -
     if metadata.get("deletionTimestamp"):
         return  # it can be created again once it is gone
     inputs = (manifest.digest, live, schema)
-    reason, detail = scope.cache[_PATCH_REASONS].of(key, inputs, lambda: _patch_reason(manifest, live, schema))
+    reason, detail, dropped = scope.cache[_COMPARISONS].of(key, inputs, lambda: _compared(manifest, live, schema))
+    if dropped:
+        _report_dropped(scope, manifest, dropped)
     if reason:
         version = metadata.get("uid")
         scope.actions.append(
@@ -159,15 +171,19 @@ def applied_body(manifest: Manifest, live: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _patch_reason(manifest: Manifest, live: Mapping[str, Any], schema: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Reason and message for patching an object; empty when it matches."""
-    metadata = nested_map(live, "metadata")
-    digest = nested_map(metadata, "annotations").get(DIGEST)
-    if digest != manifest.digest:
-        return MANIFEST_CHANGED, "it was not applied yet" if digest is None else "its manifest has changed"
+def _compared(manifest: Manifest, live: Mapping[str, Any], schema: Mapping[str, Any] | None) -> _Comparison:
     body = applied_body(manifest, live)
-    path = first_difference(without_unknown_fields(body, schema) if schema else body, live)
-    return ("Drifted", f"its field {path} is not as declared") if path else ("", "")
+    kept = without_unknown_fields(body, schema) if schema else body
+    dropped = first_difference(body, kept) if schema else ""
+
+    digest = nested_map(live, "metadata", "annotations").get(DIGEST)
+    if digest != manifest.digest:
+        detail = "it was not applied yet" if digest is None else "its manifest has changed"
+        return _Comparison(MANIFEST_CHANGED, detail, dropped)
+
+    path = first_difference(kept, live)
+    reason, detail = ("Drifted", f"its field {path} is not as declared") if path else ("", "")
+    return _Comparison(reason, detail, dropped)
 
 
 def _machine_keys(key: ObjectKey) -> tuple[str, ...]:
@@ -275,6 +291,16 @@ def _report_renamed(scope: Scope, key: ObjectKey, new: CreateObject) -> None:
     scope.diagnostics.append(
         Diagnostic("warning", str(where), evidence.file, evidence.line, 1, "metadata.name", message)
     )
+
+
+def _report_dropped(scope: Scope, manifest: Manifest, field: str) -> None:
+    """Say that a declared field has no effect. What the API server drops is never patched again."""
+    key, origin = manifest.key, manifest.origin
+    message = (
+        f"has no effect: the cluster's definition of {key.kind} in {key.api_version} has no such field, so the API "
+        "server drops it; renew the CustomResourceDefinition (Belay's are in deploy/crds), or take the field out"
+    )
+    scope.diagnostics.append(Diagnostic("warning", str(key), origin.file, origin.line, origin.column, field, message))
 
 
 def _report_kept(scope: Scope, key: ObjectKey, why: str) -> None:
