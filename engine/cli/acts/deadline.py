@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from engine.cli.forecast import Forecast, forecast
 from engine.cli.inputs import LIVE, cluster_items
-from engine.cli.summary import counted
 from engine.errors import InputError
 from engine.model.actions import EvictPod
 from engine.model.cluster import Pod
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
+from engine.model.wording import counted
 from engine.replay.offline import plan_offline
 
 _SHOWN: Final = 5
