@@ -16,7 +16,6 @@ from engine.kube import Kube, KubeError, Unavailable
 from engine.kube.credentials import loader
 from engine.kube.transport import Transport
 from engine.observe.resources import fetch
-from engine.observe.workload_watches import served_kinds
 
 T = TypeVar("T")
 ANSWERS_WITHIN: Final = 3.0
@@ -35,6 +34,9 @@ def read_live(kubeconfig: str | None, context: str | None = None) -> list[dict[s
 
 
 async def _everything(kube: Kube) -> list[dict[str, Any]]:
+    # reads of the status alone load no documents
+    from engine.observe.workload_watches import served_kinds
+
     found = await fetch(kube)
     return found + await fetch(kube, tuple(served_kinds(found)))
 
