@@ -23,7 +23,7 @@ from engine.status.status_reader import PublishedStatus, read_status
 from engine.wire import clustermap, history, names
 from engine.wire.errors import WireError
 
-#: By kind, which ConfigMaps tell of it, beside ``belay-sync`` and ``belay-pass``.
+#: By kind, which ConfigMaps are about it, beside ``belay-sync`` and ``belay-pass``.
 ABOUT: Final[Mapping[str, tuple[str, ...]]] = {
     "nodes": ("pool", "job", "map", "chips"),
     "chips": ("pool", "job", "map", "chips"),

@@ -63,7 +63,7 @@ def drain(nodes: tuple[str, ...], by: str | None, reason: str, until: str | None
     """Empty whole nodes: they are cordoned, and their gangs move whole to other nodes, within the safety budget.
 
     It begins when the commit is in force. With --by the cluster is simulated first: the command says when the last pod
-    has ended, and commits nothing where that is later, with the pods, the budgets and the time that would do.
+    has ended, and commits nothing where that is later, with the pods, the budgets and the time that is enough.
 
     `belay release NODE` gives them back. It is an Isolation, which `kubectl drain` is not: that strands half a gang.
 
