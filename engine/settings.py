@@ -48,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``session_key_file`` holds the keys that seal their sessions, the newest first.
     ``history_url`` is the database of the history: empty for a SQLite file in ``data``, a PostgreSQL URL, or ``off``;
     ``history_password_file`` holds its password, ``history_days`` and ``history_megabytes`` bound it (docs/history.md).
+    ``notify_hosts`` are the hosts, by commas, that notifications may reach without TLS or inside the network,
+    ``notify_secrets`` is the folder of their secrets (docs/notifications.md).
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -114,6 +116,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     history_password_file: str = ""
     history_days: int = 400
     history_megabytes: int = 1024
+    notify_hosts: str = ""
+    notify_secrets: str = "/etc/belay/notify"
     log_level: str = "INFO"
 
     @property
@@ -154,6 +158,8 @@ _OTHERS: Final = frozenset(
     PREFIX + name
     for name in ("DEBUG", "METRICS", "PROGRESS", "SERVER", "TIME_SCALE", "WEBHOOK_SECRET", "WORKER_RESTARTS")
 )
+#: Secrets of receivers, whose names a NotificationPolicy chooses.
+_NOTIFY: Final = re.compile(r"BELAY_NOTIFY_(?!HOSTS?$|SECRETS?$)[A-Z0-9_]+")
 #: Variables that Kubernetes sets in every container for the Services of its namespace.
 _SERVICE: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
@@ -215,7 +221,11 @@ def misspelt(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
     strange = [
         name
         for name in sorted(given)
-        if name.startswith(PREFIX) and name not in known and name not in _OTHERS and not _SERVICE.fullmatch(name)
+        if name.startswith(PREFIX)
+        and name not in known
+        and name not in _OTHERS
+        and not _SERVICE.fullmatch(name)
+        and not _NOTIFY.fullmatch(name)
     ]
     near = [(name, difflib.get_close_matches(name[:80], known, n=1, cutoff=0.85)) for name in strange[:100]]
     return [(name, found[0]) for name, found in near if found]

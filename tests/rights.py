@@ -79,6 +79,8 @@ ENGINE = (
 )
 SERVER = (
     Asked("engine/serve/records/writer.py", "", "events", "list watch"),
+    Asked("engine/serve/notify/service.py", "belay.dev", "notificationpolicies", "list watch"),
+    Asked("engine/serve/notify/ledger_map.py", "", "configmaps", "get create update", SYSTEM),
     Asked("engine/serve/grpc/recovery/cluster_writer.py", "", "pods/status", "patch"),
     Asked("engine/serve/grpc/recovery/cluster_writer.py", "", "nodes/status", "patch"),
     Asked("engine/serve/grpc/recovery/cluster_writer.py", "scheduling.volcano.sh", "podgroups", "patch"),

@@ -125,6 +125,19 @@ MINIMAL: dict[str, dict[str, Any]] = {
         "decode": {"clusters": [{"id": 1, "addresses": ["10.0.0.1:26000"]}]},
         "timeout": "3000ms",
     },
+    "NotificationPolicy": {
+        "receivers": [
+            {"name": "chat", "type": "Slack", "url": {"secret": "slack"}},
+            {"name": "mail", "type": "Email", "email": {
+                "host": "smtp.example.org", "from": "belay@example.org", "to": ["ann@example.org"],
+                "username": "belay", "password": {"env": "BELAY_NOTIFY_PASSWORD"},
+            }},
+        ],
+        "rules": [{
+            "name": "r", "events": ["Fault", "Wait"], "receivers": ["chat"], "longerThan": "30m",
+            "quietHours": [{"from": "22:00", "until": "07:00", "timeZone": "Asia/Shanghai"}],
+        }],
+    },
     "Product": {
         "title": "t", "resource": "huawei.com/Ascend910", "devicePrefix": "Ascend910-", "chipsPerNode": 8,
         "placement": {"handler": "base", "max": 8, "single": "1-8"}, "reset": {"groups": [[0, 1], "2-3"]},
@@ -200,6 +213,19 @@ def test_documents_are_immutable() -> None:
         ("SchedulingSettings", {"initParams": {"resource-level-config": "{"}}),
         ("SchedulingSettings", {"queues": [{"name": "q"}, {"name": "q"}]}),
         ("Source", {"verify": {"mode": "gpg"}}),
+        ("NotificationPolicy", {"receivers": []}),
+        ("NotificationPolicy", {"receivers": [{"name": "c", "type": "Slack"}]}),
+        ("NotificationPolicy", {"receivers": [{"name": "c", "type": "Slack", "url": {"secret": "../webhook"}}]}),
+        # no other variable of the server may be sent anywhere
+        ("NotificationPolicy", {"receivers": [{"name": "c", "type": "Slack", "url": {"env": "BELAY_WEBHOOK_SECRET"}}]}),
+        ("NotificationPolicy", {"receivers": [{"name": "c", "type": "Email", "url": {"secret": "s"}}]}),
+        ("NotificationPolicy", {"receivers": [{"name": "c", "type": "WeCom", "address": "https://u:p@x.example.org/"}]}),
+        ("NotificationPolicy", {"rules": [{"name": "r", "events": ["Wait"], "receivers": ["chat"]}]}),
+        ("NotificationPolicy", {"rules": [{"name": "r", "events": ["Fault"], "receivers": ["chat"], "repeat": "1s"}]}),
+        ("NotificationPolicy", {"rules": [{"name": "r", "events": ["Fault"], "receivers": ["chat"],
+                                           "quietHours": [{"from": "22:00", "until": "7:00"}]}]}),
+        ("NotificationPolicy", {"rules": [{"name": "r", "events": ["Fault"], "receivers": ["chat"],
+                                           "quietHours": [{"from": "22:00", "until": "07:00", "timeZone": "A/X"}]}]}),
         ("KVLink", {"prefill": {}}),
         ("KVLink", {"timeout": "0s"}),
         ("Product", {"reset": {"groupSize": 8, "scope": "chip"}}),

@@ -340,7 +340,7 @@ def test_every_shipped_kind_is_served_at_once(sandbox: Sandbox, definitions: lis
     kinds = {d["spec"]["names"]["kind"] for d in definitions if d["spec"]["group"] == "belay.dev"}
     assert kinds == {
         "NodePool", "VNPULayout", "FaultPolicy", "Isolation", "SafetyBudget", "SchedulingSettings", "Source", "KVLink",
-        "Product", "FaultTable", "VNPUTemplates", "DiagnosisRules", "WorkloadKind",
+        "NotificationPolicy", "Product", "FaultTable", "VNPUTemplates", "DiagnosisRules", "WorkloadKind",
     }  # fmt: skip
 
 

@@ -42,22 +42,42 @@ def ask_server(
         NoServer: it does not answer, or cannot. InputError: what is asked is not understood, or the
             caller may not look.
     """
-    return asyncio.run(_answer(url, path, values, kubeconfig, context))
+    return asyncio.run(_answer("GET", url, path, values, {}, kubeconfig, context))
+
+
+def ask_test(receiver: str, *, server: str | None, kubeconfig: str | None) -> dict[str, Any]:
+    """What became of test messages that a server sent to receivers of notifications (all with an empty name).
+
+    Raises:
+        InputError: no server is known, or it sends nothing. NoServer: it does not answer, or cannot.
+    """
+    url = server or server_address(kubeconfig, None)
+    if not url:
+        raise InputError("no server is known", hint=f"Set {SERVER}, or give --server URL (docs/history.md).")
+    values = {"receiver": receiver} if receiver else {}
+    marks = {"X-Belay-Request": "test"}
+    return asyncio.run(_answer("POST", url, "notifications/test", values, marks, kubeconfig, None))
 
 
 async def _answer(
-    url: str, path: str, values: Mapping[str, str], kubeconfig: str | None, context: str | None
+    method: str,
+    url: str,
+    path: str,
+    values: Mapping[str, str],
+    marks: Mapping[str, str],
+    kubeconfig: str | None,
+    context: str | None,
 ) -> dict[str, Any]:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"{url[:80]!r} is not the address of a server", hint="Write http://127.0.0.1:8080.")
-    headers = await _proof(parts.scheme, parts.hostname, kubeconfig, context)
+    headers = {**marks, **await _proof(parts.scheme, parts.hostname, kubeconfig, context)}
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
     address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/api/v1/{path}"
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
-            session.get(address, params=dict(values), headers=headers, allow_redirects=False) as response,
+            session.request(method, address, params=dict(values), headers=headers, allow_redirects=False) as response,
         ):
             data = await response.content.read(MOST_BYTES + 1)
             return _body(response.status, data, url)

@@ -13,6 +13,7 @@ from engine.documents.diagnosis_rules import DiagnosisRule, DiagnosisRules
 from engine.documents.fault_policy import FaultPolicy
 from engine.documents.fault_tables import FaultTable
 from engine.documents.kinds import Isolation, KVLink, NodePool, SafetyBudget, VNPULayout
+from engine.documents.notifications import NotificationPolicy
 from engine.documents.products import Product
 from engine.documents.scheduling import SchedulingSettings, SchedulingSettingsSpec
 from engine.documents.vnpu import VNPUTemplates
@@ -77,6 +78,7 @@ class Desired:
     budgets: tuple[Declared[SafetyBudget], ...] = ()
     scheduling: tuple[Declared[SchedulingSettings], ...] = ()
     links: tuple[Declared[KVLink], ...] = ()
+    notifications: tuple[Declared[NotificationPolicy], ...] = ()
     products: Mapping[str, Declared[Product]] = field(default_factory=dict)
     fault_tables: Mapping[str, Declared[FaultTable]] = field(default_factory=dict)
     templates: Mapping[str, Declared[VNPUTemplates]] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class Desired:
         """Where every document and manifest stands, shipped ones included."""
         groups: tuple[Iterable[Declared[Any]], ...] = (
             self.pools, self.layouts, self.fault_policies, self.isolations, self.budgets, self.scheduling, self.links,
+            self.notifications,
             self.products.values(), self.fault_tables.values(), self.templates.values(), self.diagnosis.values(),
             self.workloads.values(),
         )  # fmt: skip

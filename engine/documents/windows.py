@@ -19,6 +19,8 @@ from pydantic import Field, StringConstraints, model_validator
 
 from engine.documents.scalars import Document, Duration, Name
 
+#: An IANA name, as far as its form goes; :func:`zone_problem` says whether it is known.
+TimeZone = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$")]
 WindowAction = Literal["EvictPod", "ResetChips", "IsolateChip", "IsolateNode", "DeleteObject", "PartitionChip"]
 
 #: Longest window; a longer one needs another schedule.
@@ -113,7 +115,7 @@ class MaintenanceWindow(Document):
     kind: Literal["allow", "deny"]
     schedule: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     duration: Duration
-    time_zone: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$")] = "UTC"
+    time_zone: TimeZone = "UTC"
     actions: Annotated[tuple[WindowAction, ...], Field(min_length=1)]
     pools: tuple[Name, ...] = ()
 
@@ -122,10 +124,8 @@ class MaintenanceWindow(Document):
         parsed = cron(self.schedule)
         if not 60 <= self.duration <= MAX_DURATION:
             raise ValueError("duration must be between 1m and 744h")
-        try:
-            _zone(self.time_zone)
-        except (KeyError, OSError, ValueError) as error:
-            raise ValueError(f"timeZone {self.time_zone!r} is unknown here: use an IANA name such as UTC") from error
+        if problem := zone_problem(self.time_zone):
+            raise ValueError(problem)
         leap = date(2024, 1, 1)
         if not any(parsed.on(leap + timedelta(days=n)) for n in range(366)):
             raise ValueError(f"schedule {self.schedule!r} names a day that no year has")
@@ -201,9 +201,18 @@ def _allowed(windows: Sequence[MaintenanceWindow], now: float) -> bool:
     return "allow" in open_now or all(window.kind == "deny" for window in windows)
 
 
+def zone_problem(name: str) -> str:
+    """What is wrong with a time zone; empty for one that is known here."""
+    try:
+        _zone(name)
+    except (KeyError, OSError, ValueError):
+        return f"timeZone {name!r} is unknown here: use an IANA name such as UTC"
+    return ""
+
+
 @lru_cache(maxsize=64)
 def _zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
 
 
-__all__ = ["ClosedWindow", "Cron", "MaintenanceWindow", "closed", "cron"]
+__all__ = ["ClosedWindow", "Cron", "MaintenanceWindow", "TimeZone", "closed", "cron", "zone_problem"]

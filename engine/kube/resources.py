@@ -96,6 +96,7 @@ _CORE = [
     ("belay.dev/v1alpha1", "Isolation", "isolations", False),
     ("belay.dev/v1alpha1", "KVLink", "kvlinks", False),
     ("belay.dev/v1alpha1", "NodePool", "nodepools", False),
+    ("belay.dev/v1alpha1", "NotificationPolicy", "notificationpolicies", False),
     ("belay.dev/v1alpha1", "Product", "products", False),
     ("belay.dev/v1alpha1", "SafetyBudget", "safetybudgets", False),
     ("belay.dev/v1alpha1", "SchedulingSettings", "schedulingsettings", False),

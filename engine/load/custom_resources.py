@@ -53,6 +53,7 @@ _NAMES: Final[Mapping[str, _Names]] = {
             ("Suspended", "boolean", ".spec.suspend"),
         ),
     ),
+    "NotificationPolicy": _Names("notificationpolicies", ("notify",), (("Suspended", "boolean", ".spec.suspend"),)),
     "Product": _Names(
         "products",
         (),

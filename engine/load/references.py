@@ -12,11 +12,13 @@ from engine.documents import (
     FaultTable,
     KVLink,
     NodePool,
+    NotificationPolicy,
     Product,
     SafetyBudget,
     VNPULayout,
     VNPUTemplates,
 )
+from engine.documents.notifications import check_receivers
 from engine.documents.problems import Path, Problem
 from engine.load.limits import check_limits
 from engine.load.links import check_links
@@ -75,6 +77,11 @@ def check_references(document: BelayDocument, names: KnownNames) -> Iterator[Pro
             yield from check_limits(document)
         case KVLink():
             yield from check_links(document)
+        case NotificationPolicy():
+            yield from check_receivers(document)
+            for index, rule in enumerate(document.spec.rules):
+                for place, pool in enumerate(rule.pools):
+                    yield from _pool(pool, ("spec", "rules", index, "pools", place), names)
         case _:
             return
 

@@ -39,6 +39,19 @@ METRICS: Final = (
         "Whether the history's database can be used by this server (1) or not (0); while it cannot, nothing is lost "
         "that the status still says when it can be used again.",
     ),
+    Described(
+        "belay_notifications", "counter", ("receiver", "outcome"),
+        "Messages that this server sent, by receiver (policy/receiver) and outcome: sent; failed: tried in vain and to "
+        "be tried again; lost: notices given up.",
+    ),
+    Described(
+        "belay_notification_receiver_failing", "gauge", ("receiver",),
+        "Whether the receiver took nothing at the last try (1); belay status says why.",
+    ),
+    Described(
+        "belay_notifications_waiting", "gauge", (),
+        "Notices that must still be sent: held by quiet hours or by a receiver that takes nothing.",
+    ),
     Described("belay_history_records", "counter", (), "Records that this server stored in the history."),
     Described(
         "belay_pass_age_seconds", "gauge", ("shard",),

@@ -96,6 +96,7 @@ WATCHED: Final[tuple[Watched, ...]] = (
             "SafetyBudget",
             "SchedulingSettings",
             "KVLink",
+            "NotificationPolicy",
             "Product",
             "FaultTable",
             "VNPUTemplates",

@@ -18,7 +18,7 @@ from engine.wire.objects import POD_SCHEDULED
 _OWN_OUTPUT = (
     names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET, rankfile.PREFIX,
     recoveryrecord.PREFIX, names.REVISIONS, names.SLOW_NODES, names.SLOW_NETWORKS,
-    names.MAP_PREFIX, names.CHIPS_PREFIX, names.QUEUES_PREFIX, names.SERVER,
+    names.MAP_PREFIX, names.CHIPS_PREFIX, names.QUEUES_PREFIX, names.SERVER, names.NOTIFY,
 )  # fmt: skip
 _KEPT_ELSEWHERE = (
     "mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-", "clusterd-",

@@ -11,9 +11,10 @@ import math
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp import web
@@ -31,6 +32,7 @@ from engine.serve import page, webhook
 from engine.serve.console import failures
 from engine.serve.console.answers import Answers
 from engine.serve.console.changes import ChangeStream
+from engine.serve.console.document import Data
 from engine.serve.console.follower import StatusFollower
 from engine.serve.console.history import PastMoments
 from engine.serve.console.questions import AskedCluster, Questions
@@ -42,6 +44,10 @@ from engine.serve.console.viewers import rules as access_rules
 from engine.serve.engine_client import EngineClient
 from engine.serve.grpc.server import serving
 from engine.serve.login.rules import login_rules
+from engine.serve.notify.delivery import NetworkDelivery
+from engine.serve.notify.ledger_map import LedgerMap
+from engine.serve.notify.routes import NotificationRoutes
+from engine.serve.notify.service import NotificationService
 from engine.serve.records.service import OFF, HistoryService
 from engine.serve.slow_connections import SlowConnections
 from engine.settings import Settings, from_environment, kube_variables, warn
@@ -77,6 +83,7 @@ class HttpServer:
         clock: Callable[[], float] = time.monotonic,
         console: Console | None = None,
         history: HistoryService | None = None,
+        notify: NotificationService | None = None,
     ) -> None:
         self.console = console or Console(ChangeStream(), Viewers(AccessRules(), None))
         self._engine = engine
@@ -84,6 +91,7 @@ class HttpServer:
         self._secret = secret
         self._limiter = webhook.Limiter(clock)
         self._history = history
+        self._notify = notify
         self.extra_metrics: CollectorRegistry | None = None
         """Metrics of the gRPC services."""
 
@@ -95,6 +103,8 @@ class HttpServer:
         self.console.add_to(app)
         if self._history is not None:
             self._history.add_to(app)
+        if self._notify is not None:
+            NotificationRoutes(self._notify).add_to(app)
         app.router.add_post("/webhook", self.webhook)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/healthz", self.healthz)
@@ -187,7 +197,8 @@ class HttpServer:
             if one.time:
                 since.add_metric([one.shard], max(0.0, time.time() - one.time))
         kept = self._history.metrics() if self._history is not None else []
-        registry.register(_FixedMetrics([build, redis_up, ages, since, failures.metric(), *kept]))
+        told = self._notify.metrics() if self._notify is not None else []
+        registry.register(_FixedMetrics([build, redis_up, ages, since, failures.metric(), *kept, *told]))
         return generate_latest(registry) + (
             generate_latest(self.extra_metrics) if self.extra_metrics is not None else b""
         )
@@ -260,7 +271,10 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
         login = await _login(settings, stack)
         viewers = Viewers(rules, kube, session=login.session) if login is not None else Viewers(rules, kube)
         console = Console(changes, viewers, questions=questions, records=history is not None, login=login)
-        server = HttpServer(engine, shard=settings.shard, secret=secret, console=console, history=history)
+        notify = _notifications(settings, kube) if kube is not None else None
+        server = HttpServer(
+            engine, shard=settings.shard, secret=secret, console=console, history=history, notify=notify
+        )
         runner = await _listen(server, host, port, stack)
         slow = SlowConnections()
         slow.streaming = console.streaming
@@ -270,13 +284,15 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
                 kube,
                 changes,
                 shard=settings.shard,
-                problems=lambda: _problems(engine, settings.shard, history),
+                problems=lambda: _problems(engine, settings.shard, history, notify),
                 commits=questions.commits,
                 published=past.see,
-                taken=history.take if history is not None else None,
+                taken=_takers(history, notify),
             )
             if history is not None:
                 _run_beside(history.run(kube, lambda: follower.synced), stack)
+            if notify is not None:
+                _run_beside(notify.run(kube, lambda: follower.synced), stack)
             _run_beside(follower.run(), stack)
             services = await stack.enter_async_context(serving(settings, kube))
             server.extra_metrics = services.training.metrics if services is not None else None
@@ -367,13 +383,36 @@ async def _cluster(settings: Settings, stack: AsyncExitStack) -> Kube | None:
         return None
 
 
-async def _problems(engine: EngineClient, shard: str, history: HistoryService | None) -> list[str]:
+def _notifications(settings: Settings, kube: Kube) -> NotificationService:
+    """What notifies people; without a NotificationPolicy it only watches for one."""
+    delivery = NetworkDelivery(Path(settings.notify_secrets), settings.notify_hosts)
+    return NotificationService(LedgerMap(kube), delivery, settings.identity, console=settings.console_url)
+
+
+def _takers(
+    history: HistoryService | None, notify: NotificationService | None
+) -> Callable[[str, Data | None, Mapping[str, Any] | None], None]:
+    """What is called with every status ConfigMap that changed."""
+
+    def take(name: str, data: Data | None, raw: Mapping[str, Any] | None) -> None:
+        if history is not None:
+            history.take(name, data, raw)
+        if notify is not None:
+            notify.take(name, data)
+
+    return take
+
+
+async def _problems(
+    engine: EngineClient, shard: str, history: HistoryService | None, notify: NotificationService | None
+) -> list[str]:
     """What heartbeats, the last pass and the history say, without seconds of a silence: they change all the time."""
     health = await asyncio.to_thread(engine.health)
     heard = [text.partition(" has been silent for")[0] + " is silent" if " has been silent for" in text else text
              for text in health.problems(shard)]  # fmt: skip
     kept = history.problems() if history is not None else []
-    return [*heard, *await engine.missing(shard, missing_since), *kept]
+    told = notify.problems() if notify is not None else []
+    return [*heard, *await engine.missing(shard, missing_since), *kept, *told]
 
 
 def _loopback(host: str) -> bool:

@@ -11,7 +11,7 @@ from engine.model.freshness import DOUBTED, NO_PASS, LastPass, missing_pass
 from engine.wire import history, names, passinfo, sync
 
 #: Selects exactly these ConfigMaps in ``belay-system``; the orders and memories beside them are many and large.
-SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pass,pool,job,server)"
+SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pass,pool,job,server,notify)"
 
 
 class PublishedPool(msgspec.Struct, frozen=True):
@@ -107,7 +107,11 @@ def _published(by_name: Mapping[str, Mapping[str, Any]], passes: list[LastPass])
         str(repository.get(sync.ATTEMPTED, "")),
         str(repository.get(sync.APPLIED, "")),
         _objects(repository.get("conditions.json")),
-        [*_objects(repository.get("diagnostics.json")), *_servers(by_name.get(names.SERVER, {}))],
+        [
+            *_objects(repository.get("diagnostics.json")),
+            *_servers(by_name.get(names.SERVER, {})),
+            *_receivers(by_name.get(names.NOTIFY, {})),
+        ],
         _objects(repository.get("deferred.json")),
         [
             PublishedPool(
@@ -144,6 +148,24 @@ def _servers(data: Mapping[str, str]) -> list[dict[str, Any]]:
         }
         for row in rows
         if isinstance(row.get("message"), str)
+    ]
+
+
+def _receivers(data: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Findings about receivers that take no notifications."""
+    return [
+        {
+            "severity": "error",
+            "object": f"receiver {row['receiver']}",
+            "file": "",
+            "line": 0,
+            "column": 0,
+            "field": "",
+            "message": f"takes no notifications ({row.get('tries', 0)} tries, {row.get('lost', 0)} given up): "
+            f"{row['reason']}. Try it with belay notify test",
+        }
+        for row in _objects(data.get("problems.json"))
+        if isinstance(row.get("reason"), str) and isinstance(row.get("receiver"), str)
     ]
 
 

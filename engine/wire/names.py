@@ -47,6 +47,8 @@ CORDONED: Final = "belay.dev/cordoned"
 SYNC: Final = "belay-sync"
 #: Servers that cannot serve gRPC, and why.
 SERVER: Final = "belay-server"
+#: What notifications reported to whom, and receivers that take none.
+NOTIFY: Final = "belay-notify"
 #: Inference services whose controllers are subscribed to faults.
 FAULT_SUBSCRIBERS: Final = "belay-fault-subscribers"
 #: The repository that the controller follows; workers read it here and need no setting of their own.
@@ -75,7 +77,8 @@ SCHEDULING_EXCEPTIONS: Final = "scheduling-exception-report"
 CIM_LABEL: Final = "mx-consumer-cim"
 #: Label by which Volcano's plugin finds aggregated reports.
 VOLCANO_LABEL: Final = "mx-consumer-volcano"
-#: Label of ConfigMaps for operators: ``sync``, ``pass``, ``pool``, ``job``, ``map``, ``chips``, ``queues`` or ``link``.
+#: Label of ConfigMaps for operators: ``sync``, ``pass``, ``pool``, ``job``, ``map``, ``chips``, ``queues``, ``link`` or
+#: ``notify``.
 ABOUT_LABEL: Final = "belay.dev/about"
 
 #: Label of an orders ConfigMap: the node's pool, and so the policy that applies.

@@ -33,7 +33,7 @@ KINDS = {
         (_BELAY, kind): False
         for kind in (
             "NodePool", "VNPULayout", "FaultPolicy", "Isolation", "SafetyBudget", "SchedulingSettings", "KVLink",
-            "Product", "FaultTable", "VNPUTemplates", "DiagnosisRules", "WorkloadKind",
+            "NotificationPolicy", "Product", "FaultTable", "VNPUTemplates", "DiagnosisRules", "WorkloadKind",
         )
     },
 }  # fmt: skip

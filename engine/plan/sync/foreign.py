@@ -42,8 +42,8 @@ def declared_documents(desired: Desired) -> Iterator[Declared[Any]]:
     """Each document in force, without shipped ones."""
     groups: tuple[Iterable[Declared[Any]], ...] = (
         desired.pools, desired.layouts, desired.fault_policies, desired.isolations, desired.budgets,
-        desired.scheduling, desired.links, desired.products.values(), desired.fault_tables.values(),
-        desired.templates.values(),
+        desired.scheduling, desired.links, desired.notifications, desired.products.values(),
+        desired.fault_tables.values(), desired.templates.values(),
     )  # fmt: skip
     for group in groups:
         for declared in group:

@@ -325,8 +325,8 @@ def _copies(desired: Desired, schemas: _Schemas, cache: PlanCache) -> Iterator[M
         return
     groups: tuple[tuple[Declared[Any], ...], ...] = (
         desired.pools, desired.layouts, desired.fault_policies, desired.isolations, desired.budgets,
-        desired.scheduling, desired.links, tuple(desired.products.values()), tuple(desired.fault_tables.values()),
-        tuple(desired.templates.values()),
+        desired.scheduling, desired.links, desired.notifications, tuple(desired.products.values()),
+        tuple(desired.fault_tables.values()), tuple(desired.templates.values()),
     )  # fmt: skip
     for group in groups:
         for declared in group:

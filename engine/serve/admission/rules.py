@@ -34,6 +34,7 @@ from engine.wire.names import (
     NODE_NAMESPACE,
     NODE_PREFIX,
     NODES,
+    NOTIFY,
     REPORT_PREFIX,
     SCHEDULER_NAMESPACE,
     SLOW_NETWORKS,
@@ -60,7 +61,7 @@ JOB_PREFIXES: Final = (resetinfo.PREFIX, resetinfo.LEGACY_PREFIX, "data-trace-")
 SERVER_RECORDS: Final = frozenset(
     {
         (publicinfo.MESSAGES_NAMESPACE, publicinfo.MESSAGES), (SYSTEM, SLOW_NODES), (SYSTEM, SLOW_NETWORKS),
-        (SYSTEM, SERVER_PROBLEMS), (SYSTEM, FAULT_SUBSCRIBERS), (faultjob.NAMESPACE, faultjob.NAME),
+        (SYSTEM, SERVER_PROBLEMS), (SYSTEM, FAULT_SUBSCRIBERS), (SYSTEM, NOTIFY), (faultjob.NAMESPACE, faultjob.NAME),
     }
 )  # fmt: skip
 SERVER_PREFIXES: Final = ((SYSTEM, recoveryrecord.PREFIX), (superpods.NAMESPACE, superpods.PREFIX))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.times import rfc3339
+from engine.model.times import parse_rfc3339, rfc3339
 from engine.replay.recording import SUFFIX
 from engine.replay.summary import PassDigest, read_digest
 from engine.serve.console.comparison import SeenDigest
@@ -96,6 +96,18 @@ class PastMoments:
                 self._read(self.folder)
             found = [row[1] for row in self._recorded.values()] + [row[0] for row in self._seen.values()]
         return sorted(found, key=lambda moment: (moment.at, moment.id))
+
+    def named(self, text: str) -> str:
+        """The id of the newest moment that is not after a time (RFC 3339), or of the first one: so links name times,
+        which every server understands. Any other text is an id already.
+        """
+        try:
+            at = parse_rfc3339(text)
+        except ValueError:
+            return text
+        found = self.moments()
+        before = bisect_right([moment.at for moment in found], at + 1.0)
+        return found[max(0, before - 1)].id if found else text
 
     def recording(self, identity: str) -> Path | None:
         """The file of a recorded moment."""

@@ -58,6 +58,7 @@ class SeenJob(msgspec.Struct, frozen=True):
     holdings: tuple[tuple[str, str, tuple[str, ...]], ...]
     recoveries: tuple[SeenRecovery, ...]
     lines: tuple[tuple[int, str], ...]
+    way_out: str = ""
 
     @property
     def chips(self) -> int:
@@ -193,6 +194,7 @@ def _job(key: str, data: Data) -> SeenJob:
         holdings=tuple(sorted(holdings)),
         recoveries=tuple(map(_recovery, listed if isinstance(listed, list) else ())),
         lines=_lines(status.get("history")),
+        way_out=line(pending.get("unblock")),
     )
 
 

@@ -13,6 +13,7 @@ from tests.fuzz.harnesses import (
     documents,
     driver_library,
     node_files,
+    notifications,
     pods,
     repositories,
     reviews,
@@ -41,6 +42,7 @@ HARNESSES: Final[dict[str, Harness]] = {
         clusters,
         command_line,
         console,
+        notifications,
     )
     for harness in module.HARNESSES
 }

@@ -1,0 +1,1 @@
+"""Notifications: what happens is reported by chat, e-mail and Alertmanager."""
