@@ -50,6 +50,7 @@ REASONS: Final = {
     "agents/drivers/simulated.py": "the simulated driver's description, which simulated-faults reads",
     "agents/drivers/surroundings.py": "the simulated surroundings of the sandbox's nodes",
     "agents/kubelet/kubeletpods.py": "the local kubelet's list of pods over TLS; every error becomes an ApiError",
+    "engine/observe/workload_watches.py": _SHIPPED,
     "agents/kubelet/templates.py": _SHIPPED,
     "agents/node/shipped.py": _SHIPPED,
     "agents/node/diagnosis/rules.py": _SHIPPED,
