@@ -20,8 +20,7 @@ from engine.serve.records.events import EVICT, SeenEvent
 from engine.serve.records.facts import identity
 from engine.serve.records.narration import duration
 from engine.serve.records.reading import Data, SeenCluster, SeenJob, SeenRevision, whole
-from engine.status import cluster_map
-from engine.wire import names
+from engine.wire import clustermap, names
 
 PAST_MS: Final = 3_600_000
 """What ended longer ago is not reported any more: Kubernetes keeps Events as long."""
@@ -157,7 +156,7 @@ def _isolations(found: Mapping[str, Data], seen: SeenCluster) -> Iterator[Notice
     for key, data in found.items():
         if not key.startswith(names.CHIPS_PREFIX):
             continue
-        for row in rows(data.get(cluster_map.HELD_KEY)):
+        for row in rows(data.get(clustermap.HELD_KEY)):
             if row.get("kind") == MANUAL:
                 yield _isolation(row, seen)
 
