@@ -119,6 +119,7 @@ _OBJECTS = (
     " inferservicesets.mindcluster.huawei.com inferservices.mindcluster.huawei.com instancesets.mindcluster.huawei.com"
     " horizontalpodautoscalers.autoscaling resourceclaims.resource.k8s.io resourceclaims/binding.resource.k8s.io"
     " resourceclaims/status.resource.k8s.io jobs/status.batch.volcano.sh podgroups/status.scheduling.volcano.sh"
+    " podgroups/status.scheduling.k8s.io"
     " ascendjobs/status.mindxdl.gitee.com inferservicesets/status.mindcluster.huawei.com"
     " inferservices/status.mindcluster.huawei.com instancesets/status.mindcluster.huawei.com"
 )

@@ -9,6 +9,7 @@ import pytest
 from engine.gangs.grouping import group
 from engine.model.actions import EvictPod
 from engine.model.plan import Plan
+from engine.observe.observed import key_of
 from tests import workload_pages
 from tests.simworld import A2, Node, World
 from tests.workload_cases import SPACE, WorkloadCase, body, cases, names, pods_of, template
@@ -83,6 +84,29 @@ def test_pods_that_come_one_by_one_hold_no_chip_until_all_are_there(case: Worklo
     world.pass_time(10.0)
     world.step()
     assert len(bound(world)) == 5
+
+
+@pytest.mark.parametrize("kind", ["PyTorchJob", "TFJob"])
+def test_pods_whose_object_was_not_seen_yet_wait_for_it(kind: str) -> None:
+    """The kind has just come to be served, or the engine may not read it."""
+    case = next(one for one in CASES if one.name == kind)
+    world = world_of(4)
+    for pod in case.pods[:4]:
+        put(world, pod)
+    world.step()
+    world.pass_time(30.0)
+    plan = world.step()
+    assert bound(world) == set() and "was not seen yet" in " ".join(one.message for one in plan.pending)
+
+    for one in case.objects:
+        put(world, one)
+    world.pass_time(60.0)
+    world.step()
+    assert bound(world) == set(), "its object says that a fifth one comes"
+    for one in case.objects:
+        world.delete(key_of(one))
+    world.step()
+    assert len(bound(world)) == 4, "nothing says any more that others come"
 
 
 def at_once() -> dict[str, list[dict[str, Any]]]:

@@ -214,7 +214,7 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
         pods=tuple(pod.key for pod in ordered),
         pod_group=group_name if group else "",
         declared=start.declared if start is not None and decides else 0,
-        settles=start is not None and decides and start.settles,
+        settles=start.settles if start is not None and decides else 0.0,
     )
 
 

@@ -7,22 +7,35 @@ nothing says it, those that are there when no more come.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from engine.gangs.declared import DeclaredSize, declared_size, is_stepwise, label_or_annotation, size_of_group, value_at
+from engine.gangs.declared import (
+    DeclaredSize,
+    declared_size,
+    is_stepwise,
+    label_or_annotation,
+    says_size,
+    size_of_group,
+    value_at,
+)
 from engine.gangs.owners import JobOwner
 from engine.model.cluster import Pod
 from engine.model.workload_kinds import StartTogether
 
+#: How long pods wait for more where nothing says how many they are; controllers make pods in batches without pauses.
+SETTLE_SECONDS: Final = 5.0
+#: How long they wait where an object says it that was not seen: its kind may have come to be served just now.
+UNSEEN_SECONDS: Final = 60.0
+
 
 class GangStart(NamedTuple):
     """How many pods start together, how many the workload has, and how many of them with chips its object declares (0:
-    it does not say). ``settles``: nothing says the number."""
+    it does not say). ``settles``: the seconds for which no pod may have come where the number is not known."""
 
     least: int
     replicas: int
     declared: int = 0
-    settles: bool = False
+    settles: float = 0.0
 
 
 class StatedFields(NamedTuple):
@@ -49,17 +62,18 @@ def start_of(owner: JobOwner, pods: Sequence[Pod]) -> GangStart:
     size = declared_size(row, raw) if row is not None else None
     if size is None or not size.with_chips:
         there = sum(1 for pod in live if pod.count)
-        return _unsaid(there, others, size, len(live))
+        unseen = row is not None and says_size(row) and not raw
+        return _unsaid(there, others, size, len(live), UNSEEN_SECONDS if unseen else SETTLE_SECONDS)
 
     least = (size.minimum or size.with_chips) + (0 if size.counts_all else others)
     return GangStart(least, max(size.pods, len(live)), declared=least)
 
 
-def _unsaid(there: int, others: int, size: DeclaredSize | None, live: int) -> GangStart:
+def _unsaid(there: int, others: int, size: DeclaredSize | None, live: int, settles: float) -> GangStart:
     """Of a workload whose object does not say how many pods ask for chips."""
     if size is not None and size.minimum:
         return GangStart(size.minimum, max(live, size.minimum), declared=size.minimum)
-    return GangStart(there + others, live, settles=True)
+    return GangStart(there + others, live, settles=settles)
 
 
 def in_order(owner: JobOwner, pods: list[Pod]) -> list[Pod]:

@@ -13,8 +13,8 @@ class Gang(msgspec.Struct, frozen=True):
     ``annotations`` are merged: PodGroup wins, then the owner, then its first pod. ``min_available``
     pods must start together; ``replicas`` is how many the owner wants; ``task_min`` the minimum per
     task (``volcano.sh/task-spec``). ``pods`` are the keys of the live pods, ordered by rank, then name.
-    ``declared`` is how many pods with chips its object declares, 0 where that decides nothing; ``settles``: nothing
-    says how many pods there will be, so they wait until no more come.
+    ``declared`` is how many pods with chips its object declares, 0 where that decides nothing; ``settles``: it is
+    not known how many pods there will be, so they wait until for so many seconds no more came (0: it is known).
     """
 
     key: str
@@ -38,7 +38,7 @@ class Gang(msgspec.Struct, frozen=True):
     template: str = ""
     wanted: int = 0
     declared: int = 0
-    settles: bool = False
+    settles: float = 0.0
 
     @property
     def fault_scheduling(self) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from engine.gangs.forming import MIN_AVAILABLE_KEY, parse_min_available
 from engine.gangs.owners import GROUP_NAME_KEYS, find_pod_group, stated_group
+from engine.gangs.together import SETTLE_SECONDS
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.native_groups import find_native_group
@@ -19,6 +20,7 @@ from engine.model.pending_reasons import POD_GROUP_MISSING
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, NoOps
 from engine.model.remedies import Remedy, Step
+from engine.model.wording import counted
 from engine.plan import roles
 from engine.plan.grouping import shard_of
 from engine.plan.queue import quotas
@@ -29,10 +31,6 @@ from engine.plan.scope import Scope
 
 #: Gangs of which every pod has a node, while their pods are unchanged.
 _PLACED: Final = CacheKey("placed gangs", NoOps, limit=32768)
-
-#: How long nothing may come to a gang of unknown size before it counts as complete; controllers make pods in batches
-#: without pauses.
-SETTLE_SECONDS: Final = 5.0
 
 __all__ = ["Queues", "WaitingPods", "pending_entry", "refused_by_queue", "run", "turns"]
 
@@ -145,17 +143,20 @@ def _way_to_completion(gang: Gang, created: int, lacks: int, pods: str) -> str:
 
 
 def _unsettled(gang: Gang, waiting: list[Pod], now: float) -> Pending | None:
-    """The pending entry of a gang of which nothing says how many pods it has, while more may come; else None."""
+    """The pending entry of a gang of which it is not known how many pods it has, while more may come; else None."""
     newest = max(pod.created for pod in waiting)
-    if not gang.settles or now - newest >= SETTLE_SECONDS:
+    if not gang.settles or now - newest >= gang.settles:
         return None
-    there = len(waiting)
-    return pending_entry(
-        gang,
-        waiting,
-        "GangIncomplete",
-        f"NotEnoughPod: {gang.kind} {gang.namespace}/{gang.name} does not say how many pods it has: {there} "
-        f"{'waits' if there == 1 else 'wait'} until no more come for {SETTLE_SECONDS:g} s",
-        nodes={},
-        unblock=f"nothing to do; a WorkloadKind for {gang.kind} (docs/workloads.md) says the number at once",
-    )
+
+    of, there = f"{gang.kind} {gang.namespace}/{gang.name}", len(waiting)
+    wait = f"{counted(there, 'pod')} {'waits' if there == 1 else 'wait'} until no more come for {gang.settles:g} s"
+    if gang.settles > SETTLE_SECONDS:
+        text = f"{of} says how many pods it has, but was not seen yet: {wait}"
+        unblock = (
+            f"nothing to do if the cluster serves {gang.kind} as of late; else see that belay-engine may list "
+            f"it and that {gang.namespace}/{gang.name} exists"
+        )
+    else:
+        text = f"{of} does not say how many pods it has: {wait}"
+        unblock = f"nothing to do; a WorkloadKind for {gang.kind} (docs/workloads.md) says the number at once"
+    return pending_entry(gang, waiting, "GangIncomplete", f"NotEnoughPod: {text}", nodes={}, unblock=unblock)
