@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from engine.kube import NODE, POD, Resource, resource_for
+from engine.kube import NODE, POD, NotFound, Resource, resource_for
 from tests.control_planes import closed_ports
 from tests.loop_world import Cluster, Loop, until
 from tests.needs import assets
@@ -24,6 +25,9 @@ RIGHTS = frozenset({"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", 
 DEFINITION = resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 CLUSTER_ROLE = Resource("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", False)
 JOBS = Resource("kubeflow.org/v1", "PyTorchJob", "pytorchjobs")
+SERVERS = 6
+#: On this test's servers: others may have left theirs on the shared API server.
+HERE = {"workload-kinds": "here"}
 #: Seconds after which pods whose number nothing says start; the tests wait for longer than that.
 LONGER_THAN_PODS_SETTLE = 7.0
 
@@ -46,6 +50,13 @@ def cluster(kubeconfig: str, tmp_path: Path) -> Iterator[Cluster]:
     with (tmp_path / "controllers.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     yield made
+    # the server is shared: the next test finds neither servers nor the kind
+    left = [(POD, pod["metadata"]["name"], pod["metadata"]["namespace"]) for pod in made.pods()]
+    left += [(NODE, f"kinds-{number}", None) for number in range(SERVERS)]
+    left.append((DEFINITION, definition()["metadata"]["name"], None))
+    for resource, name, namespace in left:
+        with suppress(NotFound):
+            made.run(made.kube.delete(resource, name, namespace, grace=0))
     process.terminate()
     process.wait(30)
     made.close()
@@ -89,7 +100,7 @@ def definition() -> dict[str, Any]:
 def pod_spec() -> dict[str, Any]:
     amount = {"huawei.com/Ascend910": "8"}
     container = {"name": "pytorch", "image": "train:1", "resources": {"requests": amount, "limits": amount}}
-    return {"schedulerName": "belay", "containers": [container]}
+    return {"schedulerName": "belay", "nodeSelector": HERE, "containers": [container]}
 
 
 def a_job(cluster: Cluster, workers: int) -> dict[str, Any]:
@@ -114,7 +125,7 @@ def a_worker(cluster: Cluster, job: dict[str, Any], index: int) -> None:
 def a_server(cluster: Cluster, name: str) -> None:
     """A server without the taint of a new node, which the node controller takes away."""
     cluster.add_node(name)
-    cluster.run(cluster.kube.patch(NODE, name, {"spec": {"taints": None}}))
+    cluster.run(cluster.kube.patch(NODE, name, {"metadata": {"labels": HERE}, "spec": {"taints": None}}))
 
 
 def waiting(cluster: Cluster) -> set[str]:
@@ -129,7 +140,7 @@ def waiting(cluster: Cluster) -> set[str]:
 
 def test_a_kind_that_comes_to_be_served_starts_its_pods_together_and_may_go_again(cluster: Cluster, loop: Loop) -> None:
     for number in range(4):
-        a_server(cluster, f"node-{number}")
+        a_server(cluster, f"kinds-{number}")
     cluster.add_pod("early", 8)
     until(lambda: cluster.bound() == {"early"}, what="a pod before the kind is served")
     cluster.run(cluster.kube.delete(POD, "early", "default", grace=0))
@@ -149,13 +160,13 @@ def test_a_kind_that_comes_to_be_served_starts_its_pods_together_and_may_go_agai
     until(lambda: len(waiting(cluster)) == 5, what="the reason at each pod")
     assert cluster.bound() == set(), "a gang is placed in part"
 
-    a_server(cluster, "node-4")
+    a_server(cluster, "kinds-4")
     workers = {f"pt-worker-{index}" for index in range(5)}
     until(lambda: cluster.bound() == workers, what="the binding of all five")
 
     # without definition the objects are gone; their pods stay, and others are placed as before
     cluster.run(cluster.kube.delete(DEFINITION, definition()["metadata"]["name"]))
     until(lambda: not cluster.run(cluster.kube.served(JOBS)), what="the end of the kind")
-    a_server(cluster, "node-5")
+    a_server(cluster, "kinds-5")
     cluster.add_pod("late", 8)
     until(lambda: cluster.bound() == {*workers, "late"}, what="a pod after the kind is gone")

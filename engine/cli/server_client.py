@@ -117,4 +117,4 @@ def _body(status: int, data: bytes, url: str) -> dict[str, Any]:
         raise InputError(said, hint=hint)
     if status in (401, 403):
         raise InputError(f"the server at {url} refuses you: {said}", hint=hint)
-    raise NoServer(f"the server at {url} cannot answer: {said}")
+    raise NoServer(f"the server at {url} cannot answer: {said}", hint=hint)

@@ -47,7 +47,9 @@ class Flip:
     changed: bool = False
     """Whether the weights of its rank still differ after the next step."""
     found: int = -1
-    """Steps until its rank was convicted."""
+    """Steps until its rank was convicted, those that were done again too."""
+    at: int = 0
+    """Steps that its job had computed then."""
 
 
 @dataclass
@@ -73,6 +75,8 @@ class FlippedJob:
         self.done = 0
         self.open: list[Flip] = []
         """Flips since the last way back that were not found yet."""
+        self.again: list[Flip] = []
+        """Flips in steps that are done again to see who was wrong: the second result convicts."""
         self.fresh: list[Flip] = []
         self.kept: list[dict[int, tuple[torch.Tensor, ...]]] = [{} for _ in range(self.ranks)]
         self.machine = Coordinator({rank: rank for rank in range(self.ranks)}, Limits(proof=1, lies=1 << 30))
@@ -125,7 +129,10 @@ class FlippedJob:
             # copies that were never equal are not compared
             return []
         wrong = [rank for rank in range(self.ranks) if self.chance.random() < self.rate]
-        return [Flip(rank, self.done, self.chance.choice(PLACES), self.chance.randrange(32)) for rank in wrong]
+        return [
+            Flip(rank, self.done, self.chance.choice(PLACES), self.chance.randrange(32), at=self.worked)
+            for rank in wrong
+        ]
 
     def flip(self, flips: list[Flip], place: str, rows: torch.Tensor) -> None:
         for one in flips:
@@ -167,13 +174,21 @@ class FlippedJob:
         else:
             # or a message: which of two was wrong may stay unknown
             assert self.machine.pace == Pace(COMPARE, KEEP, 0), found
+            if whole:
+                self.forget(self.again)
+                self.again = []
 
     def convicted(self, rank: int) -> None:
-        mine = [one for one in self.open if one.rank == rank]
+        mine = [one for one in (*self.again, *self.open) if one.rank == rank]
         self.false += not mine
         for one in mine:
-            one.found = self.done - one.step
+            one.found = self.worked - one.at + 1
         self.kept[rank] = {}
+
+    def forget(self, flips: list[Flip]) -> None:
+        """What they changed is gone with the steps that are done again."""
+        for one in flips:
+            one.changed = one.changed and one.found >= 0
 
     def join(self, starts: list[int]) -> None:
         """A generation: ranks say what they hold, and take over what the plan gives them."""
@@ -189,9 +204,11 @@ class FlippedJob:
             for row, kept in zip(self.rows(rank), state, strict=True):
                 row.copy_(kept)
         self.done = plan.step
-        for one in self.open:
-            # gone with the steps that are done again
-            one.changed = one.changed and one.found >= 0
+        if starts:
+            self.forget([*self.again, *self.open])
+            self.again = []
+        else:
+            self.again += self.open
         self.open, self.fresh = [], []
         for rank, member in self.machine.members.items():
             self.machine.entered(rank, member.incarnation, self.machine.generation, 0.0)
