@@ -11,6 +11,8 @@ from click_man.core import write_man_pages
 from engine.cli import main
 
 FOLDER = Path(__file__).parents[1] / "docs" / "man"
+#: A paragraph that click prints as it is.
+_AS_IT_IS = re.compile(r"\x08\n((?:(?!\.PP|\.SH).*\n)+)")
 _DATE = re.compile(r'^(\.TH "[^"]*" "1") "\d{4}-\d\d-\d\d"', re.MULTILINE)
 
 
@@ -21,7 +23,8 @@ def write(folder: Path) -> None:
         old.unlink()
     write_man_pages("belay", main, version="", target_dir=str(folder))
     for page in folder.glob("*.1"):  # click-man writes today's date where it is given none
-        page.write_text(_DATE.sub(r'\1 ""', page.read_text()))
+        text = _AS_IT_IS.sub(r".nf\n\1.fi\n", page.read_text())
+        page.write_text(_DATE.sub(r'\1 ""', text))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,16 @@ import gzip
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -22,6 +24,7 @@ from agents.kubelet.flags import FLAGS
 from engine import cli, versions
 from engine.cli import differences
 from engine.cli.phrases import ranges
+from engine.cli.verb_groups import GROUPS, examples_of
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
 from engine.model.plan import NodeState, Plan
@@ -138,6 +141,40 @@ def test_every_command_explains_itself(verb: str) -> None:
     assert result.exit_code == 0 and len(result.stdout.splitlines()) > 3
     listed = result.stdout.partition("\nCommands:\n")[2].splitlines()
     assert not [line for line in listed if line.endswith("...")], "a sentence is cut off"
+
+
+def test_the_verbs_stand_in_groups_each_once() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(cli.main.commands), "engine/cli/verb_groups.py: a verb has one group"
+    shown = belay("--help").stdout
+    assert "\nRead:\n  status " in shown and "\nAct, each a commit:\n" in shown and "\nMore:" not in shown
+    assert not [line for line in shown.splitlines()[1:] if line.endswith("...")], "a sentence is cut off"
+
+
+def below(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """The commands that do something by themselves, with the words that lead to them."""
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        yield words, command
+    if isinstance(command, click.Group):
+        for name, one in sorted(command.commands.items()):
+            yield from below(one, (*words, name))
+
+
+def test_every_verb_has_an_example_that_it_understands(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[click.Command] = []
+    # the command is found and its options are read; what it does is not done
+    monkeypatch.setattr(click.Command, "invoke", lambda self, _: asked.append(self))
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, context: value)
+    for words, command in below(cli.main, ()):
+        examples = examples_of(command)
+        assert examples, f"belay {' '.join(words)} has no example"
+        for example in examples:
+            asked.clear()
+            given = shlex.split(example.partition(" > ")[0])[1:]
+            result = CliRunner().invoke(cli.main, given)
+            assert result.exit_code == 0, f"{example}: {result.output}"
+            assert asked[-1] is command, f"{example} is an example of {asked[-1].name}"
+            assert f"  {example}" in (command.help or "").splitlines(), "a line that can be copied"
 
 
 # validate

@@ -31,6 +31,7 @@ from engine.cli.acts import beginnings, new, policies
 from engine.cli.acts import verbs as acts
 from engine.cli.invocation import fails_clearly
 from engine.cli.review import verb as reviewing
+from engine.cli.verb_groups import GroupedVerbs, lay_out_examples
 
 #: Words of kubectl and of other tools of this field, and the verb that does this.
 _MEANT: Final = {
@@ -47,8 +48,8 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
-class _Verbs(click.Group):
-    """Verbs; the word of another tool leads to the verb that does the same."""
+class _Verbs(GroupedVerbs):
+    """Verbs in groups; the word of another tool leads to the verb that does the same."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,7 +80,10 @@ def main() -> None:
               help="A line, or one document: version, commit, its time, and the formats that are read.")  # fmt: skip
 @fails_clearly
 def version(output: str) -> None:
-    """Print the version. Releases are tags; between them it names the commit."""
+    """Print the version. Releases are tags; between them it names the commit.
+
+    Example: belay version
+    """
     from engine import versions
 
     if output == "table":
@@ -103,7 +107,10 @@ def version(output: str) -> None:
 )
 @fails_clearly
 def schema(kind: str | None, write: str | None, crds: str | None, rights: str | None) -> None:
-    """Print the JSON Schema of a kind (for editors), or list the kinds."""
+    """Print the JSON Schema of a kind (for editors), or list the kinds.
+
+    Examples: belay schema NodePool; belay schema --write schemas
+    """
     if rights:
         from engine.load import load
         from engine.load.files import load_directory
@@ -145,7 +152,10 @@ def schema(kind: str | None, write: str | None, crds: str | None, rights: str | 
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @fails_clearly
 def completion(shell: str) -> None:
-    """Print a completion script: eval "$(belay completion bash)"."""
+    """Print a completion script: eval "$(belay completion bash)".
+
+    Example: belay completion bash > /etc/bash_completion.d/belay
+    """
     from click.shell_completion import get_completion_class
 
     complete = get_completion_class(shell)
@@ -179,3 +189,4 @@ questions.policy.add_command(policies.add)
 questions.policy.add_command(policies.edit)
 main.add_command(new.new)
 main.add_command(beginnings.init)
+lay_out_examples(main)

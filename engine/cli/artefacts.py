@@ -41,6 +41,8 @@ _WHO: Final = {"NAME": "belay import", "EMAIL": "belay@localhost"}
 def import_(artefact: Path, repository: Path, digest: str | None, revision: str, branch: str) -> None:
     """Commit the files of an artefact to a bare repository, which `Source` names as url. Nothing is committed when
     they are as before. FILE is a gzipped tar archive as Flux's source-controller serves it, DIR an OCI image layout.
+
+    Example: belay import artefact.tar.gz /srv/git/state.git --revision main@sha1:4f2c
     """
     files = files_of(layer_of(artefact, digest) if artefact.is_dir() else _archive(artefact, digest), str(artefact))
     commit, fresh = committed(files, repository, branch, revision or artefact.name)

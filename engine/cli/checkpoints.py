@@ -37,7 +37,10 @@ def _size(count: float) -> str:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @fails_clearly
 def list_sets(folder: Path, output: str) -> None:
-    """The checkpoints in DIR, newest first, and what incomplete ones lack. Exit code 1 when none is complete."""
+    """The checkpoints in DIR, newest first, and what incomplete ones lack. Exit code 1 when none is complete.
+
+    Example: belay checkpoint list /mnt/checkpoints
+    """
     from agents.training.checkpoint import sets
 
     with progress(f"reading {folder}"):
@@ -69,6 +72,8 @@ def list_sets(folder: Path, output: str) -> None:
 def verify(folder: Path, threads: int) -> None:
     """Prove every file below DIR (or one file) by its checksums. Exit code 1 for damaged files and incomplete sets, and
     when nothing there could be checked.
+
+    Example: belay checkpoint verify /mnt/checkpoints --threads 8
     """
     from agents.training.checkpoint import sets, verifying
 
@@ -107,7 +112,10 @@ def verify(folder: Path, threads: int) -> None:
 )
 @fails_clearly
 def convert(source: Path, target: Path, wanted: str | None) -> None:
-    """Write SOURCE in another format as TARGET; the content of SOURCE decides its format. Needs PyTorch."""
+    """Write SOURCE in another format as TARGET; the content of SOURCE decides its format. Needs PyTorch.
+
+    Example: belay checkpoint convert step-1000.pt step-1000.safetensors --to safetensors
+    """
     from agents.training.checkpoint.errors import CheckpointError
 
     try:
@@ -128,7 +136,10 @@ def convert(source: Path, target: Path, wanted: str | None) -> None:
 @click.argument("folder", type=_FOLDER, metavar="DIR")
 @fails_clearly
 def du(folder: Path) -> None:
-    """Bytes of each set in DIR, of leftovers of interrupted work, and what the file system has free."""
+    """Bytes of each set in DIR, of leftovers of interrupted work, and what the file system has free.
+
+    Example: belay checkpoint du /mnt/checkpoints
+    """
     import shutil
 
     from agents.training.checkpoint import retention, sets
@@ -150,7 +161,10 @@ def du(folder: Path) -> None:
 @click.option("--size", type=click.IntRange(4, 1 << 20), default=256, show_default=True, help="MiB written and read.")
 @fails_clearly
 def check(folder: Path, size: int) -> None:
-    """Try DIR out: mount, rights (squashed root), locks, renames, room, speed. Exit code 1 when it is not sound."""
+    """Try DIR out: mount, rights (squashed root), locks, renames, room, speed. Exit code 1 when it is not sound.
+
+    Example: belay checkpoint check /mnt/checkpoints
+    """
     from agents.training.checkpoint import places
 
     count = size // 4 * 4 << 20
@@ -180,6 +194,8 @@ def prune(folder: Path, keep: int | None, age: str | None, dry: bool) -> None:
     """Remove sets beyond --keep or --older-than, incomplete sets older than the newest complete one, and what
     interrupted work left. The newest complete set always stays, and every set of a later step. Before a complete set
     goes, one that stays is proven by its checksums; exit code 1 for damaged ones.
+
+    Example: belay checkpoint prune /mnt/checkpoints --keep 5 --dry-run
     """
     from agents.training.checkpoint import retention
 

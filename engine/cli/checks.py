@@ -64,6 +64,8 @@ def storage(folder: Path | None, size: int, checkpoint: int, limit: float, expor
 
     Run it where jobs run and as the user they run as: kubectl exec POD -- belay check storage /job/output. It writes
     below FOLDER and removes that again. Exit code 1 when something is an error or could not be tried.
+
+    Example: belay check storage /mnt/checkpoints --size 1Gi
     """
     import msgspec
 

@@ -56,6 +56,8 @@ def diagnose(
     A FOLDER holds the logs of one node, or one folder for each node, as MindCluster's FaultDiag collects them
     (process_log, device_log, dl_log, mindie, messages, environment_check, bmc_log, lcne_log, rank-0.txt ...), or the
     *.log.gz that agents keep. Exit code 0 also when nothing is found.
+
+    Example: belay diagnose logs/node-1 logs/node-2
     """
     from agents.node.diagnosis.collected import newest_line
     from engine.cli import output as show

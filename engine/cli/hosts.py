@@ -19,7 +19,10 @@ from engine.errors import InputError
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def train(arguments: tuple[str, ...]) -> None:
-    """Run a training script on N processes in the place of torchrun; `belay train --help` lists its options."""
+    """Run a training script on N processes in the place of torchrun; `belay train --help` lists its options.
+
+    Example: belay train --nproc 8 train.py --steps 1000
+    """
     from agents.training.agent.launcher import main
 
     sys.exit(main(arguments))
@@ -38,7 +41,10 @@ def runtime() -> None:
 @click.option("--arch", type=click.Choice(["native", "x86_64", "aarch64"]), default="native", show_default=True)
 @fails_clearly
 def runtime_build(folder: Path, arch: str) -> None:
-    """Compile the two programs into a folder, for `install --programs` on hosts without a compiler."""
+    """Compile the two programs into a folder, for `install --programs` on hosts without a compiler.
+
+    Example: belay runtime build --out build --arch aarch64
+    """
     from agents.runtime.build import BuildError, build
 
     try:
@@ -60,7 +66,10 @@ def runtime_build(folder: Path, arch: str) -> None:
 def runtime_install(root: Path, **options: Any) -> None:
     """Install the runtime and enter it in the engine's configuration, which is kept for `uninstall`.
 
-    Again: renews it. Choices that are not made again and mount lists that were edited stay as they are."""
+    Again: renews it. Choices that are not made again and mount lists that were edited stay as they are.
+
+    Example: belay runtime install --install-scene containerd
+    """
     from agents.runtime.install import Host, InstallError, InstallOptions, install
 
     try:
@@ -76,7 +85,10 @@ def runtime_install(root: Path, **options: Any) -> None:
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @fails_clearly
 def runtime_upgrade(root: Path, **options: Any) -> None:
-    """Bring an installation to this version. Scene, file, product type, injection mode and edited lists are kept."""
+    """Bring an installation to this version. Scene, file, product type, injection mode and edited lists are kept.
+
+    Example: belay runtime upgrade
+    """
     from agents.runtime.install import Host, InstallError, InstallOptions, upgrade
 
     try:
@@ -90,7 +102,10 @@ def runtime_upgrade(root: Path, **options: Any) -> None:
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @fails_clearly
 def runtime_check(base: str, root: Path) -> None:
-    """Compare the host with what was installed: programs, lists, the engine's file, rights. Exit code 1: not sound."""
+    """Compare the host with what was installed: programs, lists, the engine's file, rights. Exit code 1: not sound.
+
+    Example: belay runtime check
+    """
     from agents.runtime.install import Host, InstallError, check
 
     try:
@@ -107,7 +122,10 @@ def runtime_check(base: str, root: Path) -> None:
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @fails_clearly
 def runtime_version(base: str, root: Path) -> None:
-    """Print the version that `install` and `upgrade` would bring, and the one that is installed."""
+    """Print the version that `install` and `upgrade` would bring, and the one that is installed.
+
+    Example: belay runtime version
+    """
     from agents.runtime.install import Host, InstallError, status
 
     try:
@@ -124,7 +142,10 @@ def runtime_version(base: str, root: Path) -> None:
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @fails_clearly
 def runtime_uninstall(base: str, force: bool, root: Path) -> None:
-    """Put the engine's configuration back as it was and remove the runtime."""
+    """Put the engine's configuration back as it was and remove the runtime.
+
+    Example: belay runtime uninstall
+    """
     from agents.runtime.install import Host, InstallError, uninstall
 
     try:
@@ -139,7 +160,10 @@ def runtime_uninstall(base: str, force: bool, root: Path) -> None:
 @output_option()
 @fails_clearly
 def runtime_status(base: str, output: str, root: Path) -> None:
-    """Show what is installed, whether the engine's file still names it, and running containers made by it."""
+    """Show what is installed, whether the engine's file still names it, and running containers made by it.
+
+    Example: belay runtime status
+    """
     from agents.runtime.install import Host, InstallError, status
     from engine.cli import output as show
 
@@ -208,7 +232,10 @@ def containers() -> None:
 @_container_options
 @fails_clearly
 def containers_run(**options: Any) -> None:
-    """Run until SIGINT or SIGTERM. The flags of MindCluster's container manager are understood too."""
+    """Run until SIGINT or SIGTERM. The flags of MindCluster's container manager are understood too.
+
+    Example: belay containers run --runtime containerd --strategy ringRecover
+    """
     from agents.containers.commands import Options, run
 
     try:
@@ -222,7 +249,10 @@ def containers_run(**options: Any) -> None:
 @click.option("--state", type=click.Path(path_type=Path), default=Path("/tmp/status.json"), help="The state file.")
 @fails_clearly
 def containers_status(state: Path) -> None:
-    """Show the containers that use chips, the state each is in, and what to do about one that stays there."""
+    """Show the containers that use chips, the state each is in, and what to do about one that stays there.
+
+    Example: belay containers status
+    """
     from agents.containers.commands import show
 
     sys.exit(show(state))
@@ -233,7 +263,10 @@ def containers_status(state: Path) -> None:
 @click.option("--timer-delay", "delay", default="60s", show_default=True, help="How long after boot it starts.")
 @fails_clearly
 def containers_install(delay: str, **options: Any) -> None:
-    """Write the units and start them after every boot. The options are those the service will run with."""
+    """Write the units and start them after every boot. The options are those the service will run with.
+
+    Example: belay containers install --strategy singleRecover
+    """
     from agents.containers.commands import Options
     from agents.containers.install import InstallError, install
 
@@ -247,7 +280,10 @@ def containers_install(delay: str, **options: Any) -> None:
 @containers.command(name="upgrade", short_help="Restart the service with this version.")
 @fails_clearly
 def containers_upgrade() -> None:
-    """Restart the service with the program as it is now. Its units and options stay as they are."""
+    """Restart the service with the program as it is now. Its units and options stay as they are.
+
+    Example: belay containers upgrade
+    """
     from agents.containers.install import InstallError, upgrade
 
     def flags_problem(words: list[str]) -> str:
@@ -267,7 +303,10 @@ def containers_upgrade() -> None:
 @containers.command(name="uninstall", short_help="Take the service away; logs stay.")
 @fails_clearly
 def containers_uninstall() -> None:
-    """Stop the service and remove its units and flags; logs stay."""
+    """Stop the service and remove its units and flags; logs stay.
+
+    Example: belay containers uninstall
+    """
     from agents.containers.install import InstallError, uninstall
 
     try:

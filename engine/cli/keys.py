@@ -68,6 +68,8 @@ def create(
 
     Agents refuse unsigned orders as soon as they hold keys: in a cluster, `belay keys pin` gives them the public part
     once the engine has signed everything.
+
+    Example: belay keys create orders --dir keys
     """
     from engine.cli import key_sets, key_stores
     from engine.errors import InputError
@@ -98,7 +100,10 @@ def create(
 @fails_clearly
 def pin(directory: Path | None, kubeconfig: str | None, apply: bool, **policy: Any) -> None:
     """Give agents the public keys that the engine signs with. From then on they refuse unsigned orders, so this waits
-    until the engine has signed all orders in force (with --apply; with --dir you see to that)."""
+    until the engine has signed all orders in force (with --apply; with --dir you see to that).
+
+    Example: belay keys pin --apply
+    """
     from engine.cli import key_sets, key_stores
     from engine.errors import InputError
 
@@ -134,7 +139,10 @@ def rotate(
 ) -> None:
     """Take the next step of a rotation. Run it three times: the new key is distributed; the new key signs; the old key
     is retired. Too early a step is refused, with the time from which it may be taken; the last one also while orders or
-    policies stand that the old key signed."""
+    policies stand that the old key signed.
+
+    Example: belay keys rotate orders --apply
+    """
     from engine.cli import key_sets, key_stores
     from engine.errors import InputError
 
@@ -179,7 +187,10 @@ def rotate(
 @output_option()
 @fails_clearly
 def list_keys(directory: Path | None, kubeconfig: str | None, output: str) -> None:
-    """The keys of orders and batches with their roles (signs, next, trusted, accepted) and places. No private part."""
+    """The keys of orders and batches with their roles (signs, next, trusted, accepted) and places. No private part.
+
+    Example: belay keys list
+    """
     from engine.cli import output as show
 
     rows = _rows(_store(directory, kubeconfig))
@@ -196,7 +207,10 @@ def list_keys(directory: Path | None, kubeconfig: str | None, output: str) -> No
 @click.option("--yaml", "as_yaml", is_flag=True, help="As Secret belay-order-trust, for `kubectl apply -f -`.")
 @fails_clearly
 def show(directory: Path | None, kubeconfig: str | None, as_yaml: bool) -> None:
-    """The public keys that agents should hold (PEM), and where a rotation stands. No private part."""
+    """The public keys that agents should hold (PEM), and where a rotation stands. No private part.
+
+    Example: belay keys show --dir keys
+    """
     from engine.cli import key_sets, key_stores
     from engine.model.times import rfc3339
 

@@ -33,6 +33,8 @@ def mcp(**inputs: str | None) -> None:
     Protocol over standard input and output. Nothing is written to the cluster or to Git.
 
     It needs the official SDK: pip install 'belay[mcp]'. docs/assistants.md says how to add it to a client.
+
+    Example: belay mcp --desired state
     """
     from engine.errors import InputError
 

@@ -17,7 +17,10 @@ CONSOLE_ANSWERS = (sys.executable, "-m", "engine.cli.console_answers")
 @click.option("--source", metavar="FILE", help="A Source document: repository, branch, signatures; edits take effect.")
 @fails_clearly
 def controller(kubeconfig: str | None, source: str | None) -> None:
-    """Watch Git and Kubernetes and wake the workers (settings: BELAY_* in the environment)."""
+    """Watch Git and Kubernetes and wake the workers (settings: BELAY_* in the environment).
+
+    Example: belay controller --source source.yaml
+    """
     from engine.controller.controller import main as run
 
     sys.exit(run(kubeconfig, source))
@@ -26,7 +29,10 @@ def controller(kubeconfig: str | None, source: str | None) -> None:
 @click.command(short_help="Run passes and actions (a Celery worker).")
 @fails_clearly
 def worker() -> None:
-    """Run passes and actions (a Celery worker; settings: BELAY_* in the environment)."""
+    """Run passes and actions (a Celery worker; settings: BELAY_* in the environment).
+
+    Example: belay worker
+    """
     from engine.controller.tasks import main as run
 
     sys.exit(run())
@@ -39,6 +45,8 @@ def server(listen: str) -> None:
     """Serve the console, the webhook, /metrics, /healthz and /readyz (settings: BELAY_* in the environment).
 
     BELAY_WEBHOOK_SECRET is the secret that webhooks must know.
+
+    Example: belay server --listen 0.0.0.0:8080
     """
     from engine.serve.http import main as run
 
@@ -68,6 +76,8 @@ def console(
     """Serve the console on this machine: of a live cluster, with your own rights, of recorded passes, or of a file.
 
     It reads only. docs/console.md says what it shows and who may look.
+
+    Examples: belay console; belay console --recording passes/
     """
     from engine.serve.console.offline import AccessSettings, ConsoleOptions
     from engine.serve.console.offline import main as run
@@ -99,6 +109,8 @@ def admission(listen: str, certificates: str) -> None:
 
     Each process makes its own certificate, renews it and has the API server trust it. For clusters without
     ValidatingAdmissionPolicy (Kubernetes before 1.30).
+
+    Example: belay admission --listen 0.0.0.0:9443
     """
     from engine.serve.admission.server import main as run
 
@@ -146,6 +158,8 @@ def agent(node: str, driver: str, kubeconfig: str | None, journal: str, more: tu
 
     With --device-plugin it serves kubelet too, by the flags of MindCluster's device plugin (-volcanoType=true, …);
     python -m agents.node --help lists them all.
+
+    Example: belay agent --node node-1 --driver dcmi
     """
     from agents.node.__main__ import main as run
 
@@ -164,6 +178,8 @@ def exporter(flags: tuple[str, ...]) -> None:
     """Show a node's NPU metrics, under the flags of MindCluster's npu-exporter: -ip=0.0.0.0 -containerMode=containerd …
 
     --metrics prints every metric with its labels, unit and products; --help every flag.
+
+    Example: belay exporter -ip=0.0.0.0 -port=8082
     """
     if flags in (("--help",), ("-h",)):
         from agents.exporter.settings import usage

@@ -31,6 +31,8 @@ def validate(
 ) -> None:
     """Check every document of a state repository and play the tests of its fault policies; all findings at
     file:line:col. Exit 1 on errors or warnings, and where there is no document at all.
+
+    Example: belay validate .
     """
     from engine.cli import output as show
     from engine.cli.summary import validation_summary
@@ -61,6 +63,8 @@ def plan(explain: bool, exit_code: bool, now_only: bool, output: str, **inputs: 
 
     The outcome is simulated on a copy: where each job is placed, or why it waits and the way out; which pods are
     evicted and the work lost with them; what is pruned (field ``outcome``). Exit 1 where a document is refused.
+
+    Examples: belay plan --desired .; belay plan --desired . --cluster cluster.yaml --explain
     """
     from engine.cli import output as show
     from engine.cli.summary import outcome_table, plan_table
@@ -97,6 +101,8 @@ def diff(output: str, **inputs: Any) -> None:
     """Show how the live objects would change to be as Git declares them. Exit 1 on differences.
 
     It compares with a folder, so --desired must be given: what the cluster records of Git is what it was made from.
+
+    Example: belay diff --desired .
     """
     from engine.cli import output as show
     from engine.cli.differences import changes, differences
@@ -131,6 +137,8 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
 
     NAME is NODE/CHIP for a chip (node-1/Ascend910-3 or node-1/3), NAMESPACE/NAME or NAME for pods and jobs,
     the name of the KVLink for a link. An order (NODE/CHIP) is explained from commit and signer to what the agent did.
+
+    Examples: belay explain job default/llm; belay explain chip node-3/4
     """
     from engine.cli import output as show
     from engine.cli.narrative import narrate
@@ -161,7 +169,10 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
 @output_option()
 @fails_clearly
 def replay(recording: tuple[str, ...], output: str) -> None:
-    """Derive recorded passes again and compare byte for byte. Exit 1 when one differs."""
+    """Derive recorded passes again and compare byte for byte. Exit 1 when one differs.
+
+    Example: belay replay passes/main-0001.json.gz
+    """
     from engine.cli import output as show
     from engine.cli.progress import progress
     from engine.model.times import rfc3339
@@ -201,6 +212,8 @@ def simulate(output: str, timeline: str | None, duration: str | None, seed: int,
     """Play a copy of a cluster forward on a virtual clock: plan, act, let the rest react, until nothing happens.
 
     Nodes, kubelets, agents and controllers are simulated; every node is assumed to have an agent that obeys its orders.
+
+    Example: belay simulate --timeline faults.yaml --for 2h
     """
     from engine.cli import output as show
     from engine.cli.invocation import seconds
@@ -243,6 +256,8 @@ def policy_test(
 ) -> None:
     """Replay recorded history under the policies of its time and with POLICY enforced over them: which actions it
     would have avoided, which it would have added, and which it would have missed. Exit 1 when there are any.
+
+    Example: belay policy test policies/training.yaml --against passes/
     """
     from engine.cli import output as show
     from engine.cli.backtest import compare, policy_files
@@ -282,7 +297,10 @@ def _forecast(result: Plan, desired: Desired, items: list[dict[str, Any]]) -> tu
 @fails_clearly
 def verify(files: tuple[str, ...], keys: Path | None, signers: Path | None, output: str) -> None:
     """Check, offline, the chain from signed commits over policies to orders in what
-    `kubectl get configmaps -A -o yaml` printed. Exit 1 when a link does not hold."""
+    `kubectl get configmaps -A -o yaml` printed. Exit 1 when a link does not hold.
+
+    Example: belay verify configmaps.yaml --keys keys --signers allowed_signers
+    """
     from engine.cli import output as show
     from engine.cli.order_chain import verify as checked
     from engine.replay.cluster_file import read_cluster
@@ -315,6 +333,8 @@ def check(cluster: str, kubeconfig: str | None, output: str) -> None:
     """Say which components of MindCluster run, what Belay understands of them, what differs, and which steps to take.
 
     Only reads. Exit 1 when something is not understood.
+
+    Example: belay migrate check
     """
     from engine.cli import output as show
     from engine.cli.migration import examine, table

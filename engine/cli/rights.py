@@ -32,6 +32,8 @@ def rights(
     """Print Roles, and the empty records that they name, for components/without-admission (docs/running.md).
 
     Nothing is asked of a cluster. Apply it again when nodes or namespaces come.
+
+    Example: belay rights --node node-1 --node node-2 --namespace train
     """
     click.echo(rendered(nodes, namespaces, shards, super_pods), nl=False)
 

@@ -74,7 +74,10 @@ def _servers(text: str) -> tuple[int, tuple[tuple[str, int], ...]]:
 @click.command(short_help="Run the whole loop step by step, then end.")
 @fails_clearly
 def demo() -> None:
-    """Run the main job on the embedded default, step by step, to its end."""
+    """Run the main job on the embedded default, step by step, to its end.
+
+    Example: belay demo
+    """
     from engine.sandbox.demo import main as run
 
     sys.exit(run())
@@ -90,7 +93,10 @@ def demo() -> None:
 @click.pass_context
 @fails_clearly
 def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, kubeconfig: str | None) -> None:
-    """Make the sandbox's simulated nodes misbehave (sandbox only)."""
+    """Make the sandbox's simulated nodes misbehave (sandbox only).
+
+    Example: belay inject --timeline faults.yaml --speed 60
+    """
     if ctx.invoked_subcommand is not None:
         if timeline or check:
             raise click.UsageError("--timeline and --check stand alone.")
@@ -123,7 +129,10 @@ def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, 
 def inject_fault(
     chip: str, codes: tuple[str, ...], network: bool, clear: bool, reset_fails: int, kubeconfig: str | None
 ) -> None:
-    """Put fault CODEs on a chip, e.g. `belay inject fault node-1/Ascend910-3 80C98001`."""
+    """Put fault CODEs on a chip, e.g. `belay inject fault node-1/Ascend910-3 80C98001`.
+
+    Example: belay inject fault node-1/3 80C98001
+    """
     from engine.sandbox.inject import fault
 
     click.echo(fault(chip, codes, network=network, clear=clear, reset_fails=reset_fails, kubeconfig=kubeconfig))
@@ -135,7 +144,10 @@ def inject_fault(
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG.")
 @fails_clearly
 def inject_node(node: str, state: str, kubeconfig: str | None) -> None:
-    """Stop or start a simulated node's heartbeat."""
+    """Stop or start a simulated node's heartbeat.
+
+    Example: belay inject node node-2 not-ready
+    """
     from engine.sandbox.inject import node_ready
 
     click.echo(node_ready(node, state == "ready", kubeconfig=kubeconfig))
@@ -155,7 +167,10 @@ def sim_driver() -> None:
 @click.option("--chip-name", default="910B3", help="Chip name as the driver gives it.")
 @fails_clearly
 def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
-    """Compile the stand-in libdcmi.so and write the state of a healthy machine beside it, with a stand-in hccn_tool."""
+    """Compile the stand-in libdcmi.so and write the state of a healthy machine beside it, with a stand-in hccn_tool.
+
+    Example: belay sim-driver build --out build --chips 8
+    """
     from agents.drivers.standin.build import BuildError, build, build_switch, place_hccn_tool
     from agents.drivers.standin.state import Standin
     from engine.errors import BelayError

@@ -43,6 +43,8 @@ def storage(write: bool, kubeconfig: str | None, output: str) -> None:
     Custom resources are written back unchanged, so that the API server stores them in the storage version; then
     `.status.storedVersions` of their definition loses the older ones. ConfigMaps are rewritten by the engine itself.
     May be interrupted and run again. Exit 1 when something is left.
+
+    Example: belay migrate storage --write
     """
     from engine.cli import output as show
     from engine.observe.live import with_kube

@@ -179,6 +179,8 @@ def top(
 
     With -w on a terminal, s sorts by the next column, r turns the order round, n, c and j show nodes, chips and jobs,
     q ends.
+
+    Examples: belay top; belay top jobs --sort chips -n 10
     """
     from engine.cli import output as show
     from engine.cli.inputs import cluster_planner, plan_cluster

@@ -45,6 +45,8 @@ def wait(kind: str, name: str | None, state: str, limit: str, kubeconfig: str | 
 
     Without NAME the revision is the commit that is checked out here. Exit 1 when the time is up, or when it cannot come
     to that any more; then the last line says what it waits for.
+
+    Examples: belay wait job default/llm --for running --timeout 10m; belay wait revision
     """
     from engine.cli.output import plain
     from engine.errors import InputError

@@ -36,7 +36,10 @@ What is declared in desired/ and policies/ is what the cluster becomes: `git pus
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
 @fails_clearly
 def init(directory: str, nodes: str | None, cluster: str, kubeconfig: str | None) -> None:
-    """Begin a state repository in DIR: one pool for each product of the nodes, committed; nothing is pushed."""
+    """Begin a state repository in DIR: one pool for each product of the nodes, committed; nothing is pushed.
+
+    Examples: belay init state; belay init state --nodes 4x800t-a2,2x300i-duo
+    """
     from engine.cli import output as show
     from engine.load import load
 

@@ -102,6 +102,8 @@ def release(targets: tuple[str, ...], **options: Any) -> None:
     """Take nodes or chips out of the Isolations that name them; an Isolation of nothing is removed.
 
     Chips are released as they were isolated: node-3/4-5 together, if one Isolation names both.
+
+    Example: belay release node-3/4-5
     """
     from engine.cli.acts import edits
 
@@ -120,6 +122,8 @@ def scale(job: str, replicas: int, task: str, **options: Any) -> None:
 
     JOB is NAME, NAMESPACE/NAME or KIND/NAMESPACE/NAME of a document in the repository. An AscendJob whose pods had to
     start together still has to.
+
+    Example: belay scale default/chat 4
     """
     from engine.cli.acts import edits
 
@@ -132,7 +136,10 @@ def scale(job: str, replicas: int, task: str, **options: Any) -> None:
 @act_options
 @fails_clearly
 def priority(job: str, priority: str, **options: Any) -> None:
-    """Give a job another PriorityClass. Of a Deployment the template changes, so its pods are rolled."""
+    """Give a job another PriorityClass. Of a Deployment the template changes, so its pods are rolled.
+
+    Example: belay priority default/llm high --why "the paper is due"
+    """
     from engine.cli.acts import edits
 
     act(options, lambda files: edits.prioritise(files, job, priority))
@@ -175,6 +182,8 @@ def rollback(revision: str, **options: Any) -> None:
     """Make desired/ and policies/ what they were at REV, in a new commit.
 
     Without REV it is the commit before the last one that changed them. History stays; other files are not touched.
+
+    Examples: belay rollback; belay rollback 4f2c91a --why "the new layout starves inference"
     """
     from engine.cli.acts.clone import Clone
     from engine.cli.acts.edits import RepositoryEdit
@@ -198,6 +207,8 @@ def confirm(digest: str, **options: Any) -> None:
     six digits are enough where the cluster can be asked; a digest with which nothing waits is refused.
 
     To keep the objects instead, restore their documents: belay rollback.
+
+    Example: belay confirm 3f9a41 --why "the old jobs have ended"
     """
     from engine.cli import output as show
     from engine.cli.acts.confirmation import digest_of

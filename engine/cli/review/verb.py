@@ -57,6 +57,8 @@ def review(output: str, post: bool, key: str, fail_on: tuple[str, ...], plain_ht
     Printed as Markdown. With --post it becomes a comment on the pull or merge request of GitHub, GitLab or Gitea whose
     CI runs this. Options may be given as $BELAY_REVIEW_DESIRED and the like too. The token is read from
     $BELAY_REVIEW_TOKEN, $GITHUB_TOKEN, $GITLAB_TOKEN or $GITEA_TOKEN.
+
+    Example: belay review --desired . --base origin/main
     """
     import os
     import re
