@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from engine.cli.sandbox import up
 from engine.errors import InputError
 from engine.sandbox.folder import DataFolder, running_folder
+from engine.sandbox.host import fleet_nodes
 from engine.sandbox.settings import SandboxSettings
 from engine.sandbox.shapes import shipped_shapes
 from engine.sandbox.world import members
@@ -23,6 +24,20 @@ def test_a_mix_of_products_becomes_nodes_in_its_order() -> None:
         "huawei.com/Ascend910", "huawei.com/Ascend910", "huawei.com/Ascend310P",
     ]  # fmt: skip
     assert len(members(SandboxSettings(servers=(("atlas-800t-a2", 1000),)), shipped_shapes())) == 1000
+
+
+def test_agents_find_the_chips_of_the_server_that_they_run_on() -> None:
+    """They found those of --product on every node, and labelled a 310P server as one of 910Bs."""
+    settings = SandboxSettings(servers=(("atlas-800t-a2", 1), ("atlas-300i-pro", 1), ("atlas-300i-duo", 1)))
+    shapes = shipped_shapes()
+    found = fleet_nodes(members(settings, shapes), settings, shapes)
+    assert [(one.row.machine.chip_name, one.row.machine.accelerator, one.row.chips_per_card) for one in found] == [
+        ("910B3", "huawei-Ascend910", 1), ("310P3", "huawei-Ascend310P", 1), ("310P3", "huawei-Ascend310P", 2),
+    ]  # fmt: skip
+    usual = SandboxSettings(nodes=1)
+    assert [one.row.machine.chip_name for one in fleet_nodes(members(usual, shapes), usual, shapes)] == [
+        "910B3", "310P3",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,10 @@ RACK_SIZE = 2
 
 def fleet_nodes(nodes: Sequence[SandboxNode], settings: SandboxSettings, shapes: Shapes) -> list[FleetNode]:
     """The simulated nodes as agents see them: a driver with the same chips for each."""
-    rows = {name: _row(name, shapes) for name in (settings.product, shapes.inference)}
+    rows = {name: _row(name, shapes) for name in sorted({member.shape.product for member in nodes})}
     out = []
     for member in nodes:
-        name = shapes.inference if member.name == "infer-1" else settings.product
-        row = msgspec.structs.replace(rows[name], chips=member.shape.chips)
+        row = msgspec.structs.replace(rows[member.shape.product], chips=member.shape.chips)
         if size := member.shape.super_pod_size:
             place = member.index % size
             machine = msgspec.structs.replace(

@@ -39,14 +39,15 @@ _SERVER_TYPES: Final[Mapping[str, str]] = {
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A server model. ``resource`` is its whole-chip resource, ``prefix`` its device name prefix, ``chips`` how
-    many it holds."""
+    """A server model. ``resource`` is its whole-chip resource, ``prefix`` its device name prefix, ``chips`` how many
+    it holds, ``product`` its name in policies/products."""
 
     resource: str
     prefix: str
     chips: int
     labels: dict[str, str]
     super_pod_size: int = 0
+    product: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,7 +72,14 @@ def of_product(product: Product, most: int = 64) -> Shape:
     labels.setdefault("host-arch", "huawei-arm")
     labels.setdefault("workerselector", "dls-worker-node")
     in_super_pod = spec.placement.handler in ("superpod", "superpod850", "rack950")
-    return Shape(spec.resource, spec.device_prefix, min(most, spec.chips_per_node), labels, 4 if in_super_pod else 0)
+    return Shape(
+        resource=spec.resource,
+        prefix=spec.device_prefix,
+        chips=min(most, spec.chips_per_node),
+        labels=labels,
+        super_pod_size=4 if in_super_pod else 0,
+        product=product.metadata.name,
+    )
 
 
 def _usual(chip_names: tuple[str, ...]) -> str:
