@@ -59,6 +59,7 @@ _OLD = {"scheduling.incubator.k8s.io/v1alpha1", "autoscaling/v2beta2"}
 ENGINE = (
     Asked("engine/plan/place/nodes/claim_choices.py", "resource.k8s.io", "resourceclaims", "patch"),
     Asked("engine/plan/place/nodes/claim_choices.py", "resource.k8s.io", "resourceclaims/status", "patch"),
+    Asked("engine/plan/claims/extended.py", "resource.k8s.io", "resourceclaims", "create"),
     # newer API servers ask for it beside the status, when allocation and users change
     Asked("engine/plan/place/nodes/claim_choices.py", "resource.k8s.io", "resourceclaims/binding", "patch"),
     Asked("engine/act/orders.py", "", "nodes", "get patch"),

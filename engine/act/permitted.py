@@ -17,6 +17,7 @@ from engine.documents.manifests import ACCEPTED
 from engine.gangs.owners import POD_GROUP_APIS
 from engine.model import actions as act
 from engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS
+from engine.model.unstructured import nested_list
 from engine.wire import links, reserved
 from engine.wire.dra import FINALIZER, VERSIONS
 from engine.wire.names import SYSTEM, bounded
@@ -30,6 +31,7 @@ _WRITTEN: Final = frozenset(
 """apiVersion and kind of objects that plans create, patch and delete."""
 #: Claims of dynamic resource allocation, in each version that serves them.
 _DEVICE_CLAIM: Final = "ResourceClaim"
+_DEVICE_REQUEST: Final = frozenset({"deviceClassName", "allocationMode", "count"})
 _DEVICE_APIS: Final = frozenset(f"resource.k8s.io/{version}" for version in VERSIONS)
 #: PodGroups of Kubernetes itself: people and controllers make them, the scheduler writes their status.
 _NATIVE_GROUPS: Final = frozenset((api, NATIVE_GROUP) for api in NATIVE_GROUP_APIS)
@@ -91,6 +93,8 @@ def _check_creation(action: act.CreateObject) -> None:
     kind = (action.api_version, action.object_kind)
     if kind == _SECRET:
         _check_key_pair(action)
+    elif kind[1] == _DEVICE_CLAIM and kind[0] in _DEVICE_APIS:
+        _check_extended_claim(action)
     else:
         _check_object(*kind, action.namespace, action.name)
         if action.generate is not None:
@@ -127,6 +131,11 @@ def _check_patch(action: act.PatchObject) -> None:
                 _refuse(f"a plan sets no annotation {name!r:.80} of a Node")
         return
     if kind == _POD:
+        if "status" in action.patch:
+            _check_place("status of a Pod", action.namespace)
+            _check_fields(action.patch, frozenset({"status"}), "Pod")
+            _check_fields(_part(action.patch, "status"), frozenset({"extendedResourceClaimStatus"}), "Pod's status")
+            return
         _check_fields(action.patch, frozenset({"metadata"}), "Pod")
         _check_fields(metadata, frozenset({"labels", "annotations"}), "Pod's metadata")
         return
@@ -174,6 +183,23 @@ def _check_device_claim(action: act.PatchObject, metadata: Mapping[str, Any]) ->
     _check_fields(metadata, frozenset({"finalizers"}), f"{_DEVICE_CLAIM}'s metadata")
     if FINALIZER not in (metadata.get("finalizers") or ()):
         _refuse(f"a plan takes no finalizer off a {_DEVICE_CLAIM}")
+
+
+def _check_extended_claim(action: act.CreateObject) -> None:
+    """A claim that is made is for the extended resources of one pod: numbers of devices of classes, and no more."""
+    _check_place(_DEVICE_CLAIM, action.namespace)
+    _check_fields(action.object, frozenset({"apiVersion", "kind", "metadata", "spec"}), _DEVICE_CLAIM)
+    owners = nested_list(_part(action.object, "metadata"), "ownerReferences")
+    if [(row.get("apiVersion"), row.get("kind")) for row in owners] != [_POD]:
+        _refuse(f"{_DEVICE_CLAIM} {action.namespace}/{bounded(action.name)} belongs to no pod")
+
+    spec = _part(action.object, "spec")
+    _check_fields(spec, frozenset({"devices"}), f"{_DEVICE_CLAIM}'s spec")
+    devices = _part(spec, "devices")
+    _check_fields(devices, frozenset({"requests"}), f"{_DEVICE_CLAIM}'s devices")
+    for row in nested_list(devices, "requests"):
+        _check_fields(row, _DEVICE_REQUEST | {"name", "exactly"}, f"{_DEVICE_CLAIM}'s request")
+        _check_fields(_part(row, "exactly"), _DEVICE_REQUEST, f"{_DEVICE_CLAIM}'s request")
 
 
 def _check_rank_table(action: act.WriteRankTable) -> None:

@@ -279,6 +279,18 @@ class Container(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+class ExtendedRequest(msgspec.Struct, frozen=True):
+    """What one container asks for of a resource that a device plugin or a DeviceClass offers.
+
+    ``before``: it is an init container, which ends before the containers start.
+    """
+
+    container: str
+    resource: str
+    amount: int
+    before: bool = False
+
+
 class Pod(msgspec.Struct, frozen=True):
     """One pod.
 
@@ -291,6 +303,7 @@ class Pod(msgspec.Struct, frozen=True):
     allocation (name in the pod, name of the ResourceClaim, empty until that is made). ``restart_policy`` is empty where
     the object has none. ``task_index`` is its index within its Volcano task, None for other pods. ``unscheduled`` is
     the message of its condition ``PodScheduled=False`` with reason ``Unschedulable``, empty without one.
+    ``extended`` is what its containers ask for of extended resources while it has no node and no claim for them.
     ``scheduling_group`` is the PodGroup of Kubernetes itself that it names (``spec.schedulingGroup``), empty without.
     """
 
@@ -335,6 +348,7 @@ class Pod(msgspec.Struct, frozen=True):
     unscheduled: str = ""
     resource_claims: tuple[tuple[str, str], ...] = ()
     scheduling_group: str = ""
+    extended: tuple[ExtendedRequest, ...] = ()
 
     @property
     def key(self) -> str:

@@ -16,6 +16,8 @@ class ActionReason(StrEnum):
     CHIP_FAULT = "ChipFault"
     ELASTIC_GROWTH = "ElasticGrowth"
     CLAIM_ALLOCATED = "ClaimAllocated"
+    CLAIM_MISSING = "ClaimMissing"
+    CLAIM_NAMED = "ClaimNamed"
     CLAIM_RELEASED = "ClaimReleased"
     COMMAND_ISSUED = "CommandIssued"
     EXITED_WITH_CODE = "ExitedWithCode"

@@ -81,6 +81,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
     from engine.plan.health import states as health
     from engine.plan.jobs import expand, native_group_status, podgroup_status, queue_status
     from engine.plan.links import orders as links
+    from engine.plan.place import extended_claims
     from engine.plan.queue import enqueue
     from engine.plan.recover import elastic, in_place_recovery, training_time
     from engine.plan.recover import evictions as recover
@@ -102,6 +103,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         ("recover", recover.run),
         ("expand", expand.run),
         ("layout", layout.run),
+        ("claims", extended_claims.run),
         ("queue", enqueue.run),
         ("place", placement.run),
         ("elastic", elastic.run),

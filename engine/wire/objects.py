@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Container, Node, Pod, Taint
+from engine.model.cluster import Container, ExtendedRequest, Node, Pod, Taint
 from engine.model.quantities import amount
 from engine.model.times import parse_rfc3339
-from engine.model.unstructured import nested_map
+from engine.model.unstructured import nested_list, nested_map
 from engine.wire import pod_field_types
+from engine.wire.dra import EXTENDED_CLAIM_NAME
 from engine.wire.errors import WireError
 from engine.wire.podannotations import ASCEND_REAL, BASE_DEVICES, RESOURCE_GROUP
 
@@ -112,7 +113,10 @@ def pod(obj: Mapping[str, Any]) -> Pod:
     pod_field_types.check(where, spec)
     annotations = _text_map(metadata.get("annotations"))
     owner: Mapping[str, Any] = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
-    requests = _requests(where, spec)
+    requests, claimed = _requests(where, spec), nested_map(status, "extendedResourceClaimStatus")
+    for row in nested_list(claimed, "requestMappings"):
+        # its devices are those of a claim
+        requests.pop(str(row.get("resourceName")), None)
     npu = sorted(key for key, count in requests.items() if key.startswith(RESOURCE_GROUP) and count > 0)
     resource = npu[0] if npu else ""
     grace = metadata.get("deletionGracePeriodSeconds")
@@ -159,6 +163,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         restart_policy=str(spec.get("restartPolicy") or ""),
         task_index=_task_index(spec) if _is_volcano_pod(annotations, owner) else None,
         unscheduled=_unscheduled(status.get("conditions")),
+        extended=() if spec.get("nodeName") or claimed else _extended(where, spec),
         scheduling_group=str(nested_map(spec, "schedulingGroup").get("podGroupName") or ""),
     )
 
@@ -225,6 +230,19 @@ def _requests(where: str, spec: Mapping[str, Any]) -> dict[str, int]:
     for key, value in _amounts(where, "spec.overhead", spec.get("overhead")).items():
         total[key] = total.get(key, 0) + value
     return total
+
+
+def _extended(where: str, spec: Mapping[str, Any]) -> tuple[ExtendedRequest, ...]:
+    """What containers ask for of extended resources, those of init containers last."""
+    found = []
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    alone = len(spec.get("containers") or ())
+    for place, container in enumerate(containers):
+        before = place >= alone and container.get("restartPolicy") != "Always"
+        name = str(container.get("name", ""))
+        asked = sorted(_container_requests(where, container).items())
+        found += [ExtendedRequest(name, key, number, before) for key, number in asked if "/" in key and number > 0]
+    return tuple(sorted(found, key=lambda row: row.before))
 
 
 def _pod_level_requests(where: str, spec: Mapping[str, Any], of_containers: Mapping[str, int]) -> dict[str, int]:
@@ -304,11 +322,14 @@ def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
 def _resource_claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """The pod's claims of dynamic resource allocation; that of a template is named in the pod's status."""
     rows = [row for row in spec.get("resourceClaims") or () if isinstance(row, Mapping)]
+    for_extended = nested_map(status, "extendedResourceClaimStatus").get("resourceClaimName")
+    extended = ((EXTENDED_CLAIM_NAME, str(for_extended)),) if for_extended else ()
     if not rows:
-        return ()
+        return extended
     made = {str(row.get("name")): row for row in status.get("resourceClaimStatuses") or () if isinstance(row, Mapping)}
     named = ((str(row.get("name")), row.get("resourceClaimName")) for row in rows)
-    return tuple((name, str(own or made.get(name, {}).get("resourceClaimName") or "")) for name, own in named)
+    found = ((name, str(own or made.get(name, {}).get("resourceClaimName") or "")) for name, own in named)
+    return (*found, *extended)
 
 
 def _last_word(status: Mapping[str, Any], field: str, most: int) -> str:

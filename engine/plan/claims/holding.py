@@ -23,6 +23,7 @@ from engine.model.unstructured import nested_list, nested_map
 from engine.plan.claims.alternatives import NodeOffer, first_available
 from engine.plan.claims.cel import Expression
 from engine.plan.claims.devices import Amounts, ClaimDevice, Counter, devices, newest
+from engine.plan.claims.extended import WantedClaim, awaiting, wanted_claims
 from engine.plan.claims.matching import Ask, Given, match
 from engine.plan.claims.requests import ALL, ClaimRequests, Request, RequestError, namespace_of, read
 from engine.wire.dra import DRIVER
@@ -67,7 +68,8 @@ class DeviceClaims:
     them. ``counters`` are amounts that devices of a node share, ``consumed`` what the devices of claims take of them,
     ``cut`` masks of the chips of which claims hold such parts. ``problems`` says why a claim that waits cannot be
     served. ``owned`` are the open claims that a pod gets devices for (the first of those that share one), ``asks``
-    their requests with the chosen alternatives, numbered as these.
+    their requests with the chosen alternatives, numbered as these. ``wanted`` are claims that are to be made for
+    extended resources of waiting pods.
     """
 
     by_node: Mapping[str, tuple[ClaimDevice, ...]] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class DeviceClaims:
     cut: dict[str, int] = field(default_factory=dict)
     asks: dict[str, tuple[Ask, ...]] = field(default_factory=dict)
     owned: dict[str, tuple[OpenClaim, ...]] = field(default_factory=dict)
+    wanted: Mapping[str, WantedClaim] = field(default_factory=dict)
     _names: dict[tuple[str, str], ObjectKey] = field(default_factory=dict)
     _suiting: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     _sizes: dict[tuple[tuple[str, int], ...], tuple[str, int]] = field(default_factory=dict)
@@ -187,10 +190,15 @@ class DeviceClaims:
 
 def resolve(observed: Observed, cache: PlanCache) -> tuple[Observed, DeviceClaims]:
     """The snapshot with the pods as their claims make them, and its claims."""
+    wanted = wanted_claims(observed)
+    if wanted:
+        waiting = {key: awaiting(observed.pods[key], claim) for key, claim in wanted.items()}
+        merged = {key: waiting.get(key, pod) for key, pod in observed.pods.items()}
+        observed = msgspec.structs.replace(observed, pods=merged)
     if not any(key.kind == "ResourceClaim" for key in observed.objects):
-        return observed, DeviceClaims()
+        return observed, DeviceClaims(wanted=wanted)
     offer = devices(observed.objects, cache)
-    found = DeviceClaims(offer.devices, cache[_SUITING], counters=offer.counters)
+    found = DeviceClaims(offer.devices, cache[_SUITING], counters=offer.counters, wanted=wanted)
     parsed: dict[str, Expression] = {}
     classes = {key.name: raw for key, raw in newest(observed.objects, "DeviceClass").items()}
     for key, raw in newest(observed.objects, "ResourceClaim").items():

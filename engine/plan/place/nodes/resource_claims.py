@@ -17,6 +17,7 @@ from engine.model.unstructured import nested_map
 from engine.plan.claims.holding import DeviceClaims
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes.selectors import NodeRule
+from engine.wire.dra import EXTENDED_CLAIM_NAME
 
 NOT_ALLOCATED: Final = "ResourceClaimNotAllocated"
 MISMATCH: Final = Refusal("ResourceClaimNodeMismatch", "node(s) cannot use the devices allocated to the resource claim")
@@ -33,6 +34,8 @@ def rules(pod: Pod, objects: Mapping[ObjectKey, dict[str, Any]], claims: DeviceC
 def _rule(
     pod: Pod, name: str, claim: str, objects: Mapping[ObjectKey, dict[str, Any]], claims: DeviceClaims
 ) -> NodeRule | None:
+    if not claim and name == EXTENDED_CLAIM_NAME:
+        return _never("", "waiting for the ResourceClaim of the pod's extended resources to be made")
     if not claim:
         return _never("", f'waiting for the ResourceClaim of "{name}" to be made from its template')
     keys = (ObjectKey(api, "ResourceClaim", pod.namespace, claim) for api in _APIS)

@@ -1,0 +1,17 @@
+"""Makes the claims that waiting pods need for extended resources, as Kubernetes makes those of templates."""
+
+from __future__ import annotations
+
+from engine.plan import roles
+from engine.plan.claims.extended import claim_actions
+from engine.plan.grouping import shard_of
+from engine.plan.scope import Scope
+
+
+def run(scope: Scope) -> None:
+    """Make each claim that a pod of this shard waits for, then name it in the pod's status."""
+    for key, wanted in scope.claims.wanted.items():
+        pod = scope.observed.pods[key]
+        gang = scope.gangs.get(scope.gang_of.get(key, ""))
+        if gang is not None and shard_of(scope, gang) == scope.shard and roles.schedules(scope, pod):
+            scope.actions.extend(claim_actions(pod, wanted))
