@@ -9,14 +9,15 @@ tried with"): recorded ones of api.github.com, GitLab's own schema of notes, Git
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from engine.cli.review.ci import GITEA, GITHUB, GITLAB
+from engine.cli.forge_calls import GITEA, GITHUB, GITLAB
 
 TOKEN = "token-of-the-job-0123456789"
 PROJECT = {GITHUB: "ops/state", GITEA: "ops/state", GITLAB: "17"}
@@ -161,8 +162,21 @@ class ForgeServer:
         return text
 
 
+class StandIn(Protocol):
+    """What answers at an address."""
+
+    address: str
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """One call."""
+        ...
+
+
+_Server = TypeVar("_Server", bound=StandIn)
+
+
 @contextmanager
-def serving(server: ForgeServer) -> Iterator[ForgeServer]:
+def serving(server: _Server, tls: ssl.SSLContext | None = None) -> Iterator[_Server]:
     """The server on a free port of this machine, in a thread."""
     loop = asyncio.new_event_loop()
     started = threading.Event()
@@ -172,10 +186,10 @@ def serving(server: ForgeServer) -> Iterator[ForgeServer]:
         app.router.add_route("*", "/{path:.*}", server.answer)
         runner = web.AppRunner(app)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         host, port = runner.addresses[0][:2]
-        server.address = f"http://{host}:{port}"
+        server.address = f"{'https' if tls else 'http'}://{host}:{port}"
         return runner
 
     def run() -> None:

@@ -18,12 +18,13 @@ from click.testing import CliRunner, Result
 
 from engine import cli
 from engine.cli.forecast import Eviction, JobOutcome
+from engine.cli.forge_calls import ATTEMPTS, GITEA, GITHUB, GITLAB, ForgeError, checked_address
 from engine.cli.review import base, ci
 from engine.cli.review.base import tree_at
-from engine.cli.review.ci import GITEA, GITHUB, GITLAB, ReviewRequest
+from engine.cli.review.ci import ReviewRequest
 from engine.cli.review.comment import LIMIT, code, comment, marker
 from engine.cli.review.comparison import Finding, JobChange, Review
-from engine.cli.review.forges import ATTEMPTS, ForgeError, Posted, post
+from engine.cli.review.forges import Posted, post
 from engine.errors import InputError
 from engine.model.times import rfc3339
 from tests.forge_server import NUMBER, PROJECT, TOKEN, ForgeServer, serving
@@ -236,13 +237,13 @@ def test_a_run_that_is_of_no_request_says_why(env: dict[str, str], match: str) -
 
 def test_a_token_is_sent_by_https_only_unless_allowed() -> None:
     for good in ("https://git.example.com/api/v1/", "http://127.0.0.1:3000/api/v1"):
-        assert ci.checked_address(good, plain=False) == good.rstrip("/")
+        assert checked_address(good, plain=False) == good.rstrip("/")
     with pytest.raises(InputError, match="is not https"):
-        ci.checked_address("http://git.example.com/api/v1", plain=False)
-    assert ci.checked_address("http://git.example.com/api/v1", plain=True)
+        checked_address("http://git.example.com/api/v1", plain=False)
+    assert checked_address("http://git.example.com/api/v1", plain=True)
     for bad in ("", "file:///etc", "https://user:secret@git.example.com"):
         with pytest.raises(InputError):
-            ci.checked_address(bad, plain=True)
+            checked_address(bad, plain=True)
 
 
 def test_a_token_that_is_none_is_refused_without_showing_it() -> None:

@@ -1,11 +1,12 @@
-"""The clone of a state repository that a person works in: changed files become one commit, and the commit is pushed.
+"""The clone of a state repository that a person works in: changed files become one commit.
 
-Git runs with the person's own settings, so author, signature and hooks are theirs. Nothing is forced, nothing that the
-person has changed is committed along, and a push that lost a race is made again on top of what came before it.
+Git runs with the person's own settings, so author, signature and hooks are theirs. Nothing that the person has changed
+is committed along.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,6 @@ from engine.errors import BelayError, InputError
 from engine.log import redact
 
 _SECONDS: Final = 120.0
-_TRIES: Final = 3
 _MOST: Final = 2000
 
 
@@ -32,7 +32,7 @@ class Clone:
             raise InputError(
                 "no such directory", where=folder, hint="Name the clone of your state repository: --repo DIR"
             )
-        done = self._git("rev-parse", "--show-toplevel", check=False)
+        done = self.git("rev-parse", "--show-toplevel", check=False)
         if done.returncode:
             raise InputError("this is no clone of a Git repository", where=folder,
                              hint="Go to the clone of your state repository, or name it: --repo DIR")  # fmt: skip
@@ -51,7 +51,8 @@ class Clone:
 
     def check_clean(self, files: Mapping[str, bytes | None]) -> None:
         """Raises InputError where one of the files has changes of the person's own, or the branch follows nothing."""
-        changed = self._git("status", "--porcelain", "--", *files).stdout
+        # without a path git would look at every file
+        changed = self.git("status", "--porcelain", "--", *files).stdout if files else ""
         if changed:
             raise InputError(f"{len(changed.splitlines())} of the files to edit have uncommitted changes",
                              where=changed.splitlines()[0][3:], hint="Commit or stash them first")  # fmt: skip
@@ -77,67 +78,40 @@ class Clone:
         self._write(files)
         try:
             if files:
-                self._git("add", "--all", "--", *files)
-                self._git("commit", "--quiet", "--only", "--message", message, "--", *files)
+                self.git("add", "--all", "--", *files)
+                self.git("commit", "--quiet", "--only", "--message", message, "--", *files)
             else:
-                self._git("commit", "--quiet", "--allow-empty", "--only", "--message", message)
+                self.git("commit", "--quiet", "--allow-empty", "--only", "--message", message)
         except BelayError:
             self._write(before)
-            self._git("reset", "--quiet", "--", *files, check=False)
+            self.git("reset", "--quiet", "--", *files, check=False)
             raise
-        return self._git("rev-parse", "HEAD").stdout.strip()
-
-    def push(self) -> str:
-        """Push the branch to where it follows; where others pushed first, put the commit on top and push again.
-
-        Returns the name of the remote branch. Never forced.
-
-        Raises:
-            BelayError: the remote refuses, or the commit does not apply on top of what others pushed.
-        """
-        branch = self._git("symbolic-ref", "--short", "HEAD", check=False).stdout.strip()
-        if not branch:
-            raise InputError("no branch is checked out", where=str(self.root), hint="git switch BRANCH")
-        remote = self._git("config", f"branch.{branch}.remote", check=False).stdout.strip() or "origin"
-        merge = self._git("config", f"branch.{branch}.merge", check=False).stdout.strip() or f"refs/heads/{branch}"
-        for _ in range(_TRIES):
-            done = self._git("push", "--quiet", remote, f"HEAD:{merge}", check=False)
-            if not done.returncode:
-                return f"{remote}/{merge.removeprefix('refs/heads/')}"
-            lost_race = "fetch first" in done.stderr or "non-fast-forward" in done.stderr
-            if not lost_race:
-                raise BelayError(
-                    f"the commit is made, but the push was refused: {_said(done)}",
-                    where=remote,
-                    hint="git push when it is mended, or git reset --keep HEAD~1 to drop it",
-                )
-            self._rebase(remote, merge)
-        raise BelayError(f"others pushed first {_TRIES} times", where=remote, hint="Run git push")
+        return self.git("rev-parse", "HEAD").stdout.strip()
 
     def head(self) -> str:
         """The commit that is checked out."""
-        return self._git("rev-parse", "HEAD").stdout.strip()
+        return self.git("rev-parse", "HEAD").stdout.strip()
 
     def before_last_change(self) -> str:
         """The commit before the last one that changed a document."""
-        found = self._git("rev-list", "-1", "HEAD", "--", *self._rooms(), at_root=True).stdout.strip()
+        found = self.git("rev-list", "-1", "HEAD", "--", *self._rooms(), at_root=True).stdout.strip()
         return self.resolve(f"{found or 'HEAD'}~1")
 
     def resolve(self, revision: str) -> str:
         """The full id of a commit. Raises InputError where there is none."""
-        done = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
+        done = self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
         if done.returncode:
             raise InputError("there is no such commit here", where=revision, hint="git fetch, or git log --oneline")
         return done.stdout.strip()
 
     def contains(self, later: str, commit: str) -> bool:
         """Whether ``later`` is known here and has ``commit`` in its history."""
-        return self._git("merge-base", "--is-ancestor", commit, later, check=False).returncode == 0
+        return self.git("merge-base", "--is-ancestor", commit, later, check=False).returncode == 0
 
     def at(self, commit: str) -> dict[str, bytes]:
         """The files of desired/ and policies/ at a commit, by path below ``folder``."""
         rooms = self._rooms()
-        listed = self._git("ls-tree", "-r", "-z", "--name-only", commit, "--", *rooms, at_root=True).stdout
+        listed = self.git("ls-tree", "-r", "-z", "--name-only", commit, "--", *rooms, at_root=True).stdout
         found: dict[str, bytes] = {}
         for name in filter(None, listed.split("\0")):
             done = subprocess.run(
@@ -151,14 +125,6 @@ class Clone:
         """desired/ and policies/ as paths below ``root``."""
         return [(self.folder / room).relative_to(self.root).as_posix() for room in ("desired", "policies")]
 
-    def _rebase(self, remote: str, merge: str) -> None:
-        self._git("fetch", "--quiet", remote, merge)
-        done = self._git("rebase", "--quiet", "--autostash", "FETCH_HEAD", check=False)
-        if done.returncode:
-            self._git("rebase", "--abort", check=False)
-            raise BelayError("others changed the same lines meanwhile, so the commit was not pushed", where=remote,
-                             hint="git reset --keep @{upstream}, and give the command again")  # fmt: skip
-
     def _write(self, files: Mapping[str, bytes | None]) -> None:
         for path, data in files.items():
             place = self.folder / path
@@ -168,7 +134,17 @@ class Clone:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
 
-    def _git(self, *args: str, check: bool = True, at_root: bool = False) -> subprocess.CompletedProcess[str]:
+    def setting(self, name: str) -> str:
+        """A setting of the person's Git configuration, empty where it is not set."""
+        return self.git("config", "--get", name, check=False).stdout.strip()
+
+    def certificates(self, url: str) -> str:
+        """The file of certificates that Git trusts for an address beside the system's, or nothing."""
+        named = os.environ.get("GIT_SSL_CAINFO", "")
+        return named or self.git("config", "--get-urlmatch", "http.sslCAInfo", url, check=False).stdout.strip()
+
+    def git(self, *args: str, check: bool = True, at_root: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run git here. Raises BelayError where it is missing, does not end, or fails although ``check``."""
         try:
             done = subprocess.run(
                 ["git", "--literal-pathspecs", "-c", "core.quotePath=false", *args],
@@ -180,7 +156,7 @@ class Clone:
         except subprocess.TimeoutExpired as error:
             raise BelayError(f"git {args[0]} did not end within {_SECONDS:.0f} s") from error
         if check and done.returncode:
-            raise BelayError(f"git {args[0]} failed: {_said(done)}", where=str(self.folder))
+            raise BelayError(f"git {args[0]} failed: {said(done)}", where=str(self.folder))
         return done
 
 
@@ -188,5 +164,6 @@ def _content(place: Path) -> bytes | None:
     return place.read_bytes() if place.exists() else None
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """What git printed about a failure, in one line and without secrets."""
     return redact(" ".join(done.stderr.split()))[:_MOST] or f"exit {done.returncode}"

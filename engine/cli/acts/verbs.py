@@ -28,6 +28,12 @@ def act_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster."),
         click.option("--no-push", is_flag=True, help="Commit, and leave pushing to you."),
+        click.option(
+            "--pull-request",
+            is_flag=True,
+            help="Propose the commit as a pull or merge request. Also where "
+            "the branch is protected, and by: git config belay.pullRequests true.",
+        ),
     ):
         command = option(command)
     return command
@@ -252,7 +258,7 @@ def act(
     trailer: str = "",
     promise: Callable[[Mapping[str, bytes]], str] | None = None,
 ) -> None:
-    """Edit, check, show, plan, commit, push; every step says what it did.
+    """Edit, check, show, plan, commit, push or propose; every step says what it did.
 
     ``promise`` says what the files after the change are sure to bring about, or raises what forbids it.
     """
@@ -261,9 +267,11 @@ def act(
     from engine.cli import output as show
     from engine.cli.acts.clone import Clone
     from engine.cli.acts.effects import effect
+    from engine.cli.acts.proposals import branch_name, publication, publish
     from engine.errors import BelayError, InputError
 
     clone = Clone(options["repo"])
+    how = publication(clone, options)
     files = clone.files()
     edit = change(files)
     edit = replace(edit, files={path: data for path, data in edit.files.items() if files.get(path) != data})
@@ -271,30 +279,41 @@ def act(
         raise InputError("nothing would change", where=edit.subject)
     clone.check_clean(edit.files)
     _check(files, edit.files)
-    for line in clone.diff(edit.files).splitlines():
-        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]) if show.coloured(sys.stdout) else None
-        click.secho(show.plain(line), fg=style)
+    _show_diff(clone.diff(edit.files))
+
     after = {path: data for path, data in {**files, **edit.files}.items() if data is not None}
-    if edit.files:
-        for line in effect(files, after, options["cluster"], options["kubeconfig"]):
-            click.echo(show.plain(line))
+    plan = effect(files, after, options["cluster"], options["kubeconfig"]) if edit.files else []
     if promise is not None:
-        click.echo(show.plain(promise(after)))
+        plan.append(promise(after))
+    for line in plan:
+        click.echo(show.plain(line))
+
     if options["dry_run"]:
-        click.echo(f"not committed (--dry-run): {show.plain(edit.subject)}")
+        branch = branch_name(clone, click.get_current_context())
+        proposed = f"; it becomes a request of {branch}" if how.always else ""
+        click.echo(f"not committed (--dry-run): {show.plain(edit.subject)}{proposed}")
         return
     parts = [edit.subject, options["why"] or "", trailer]
     commit = clone.commit(edit.files, "\n\n".join(part for part in parts if part))
     click.echo(f"committed {commit[:12]}: {show.plain(edit.subject)}")
     if options["no_push"]:
         click.echo("not pushed (--no-push): git push brings it into force")
-    else:
-        try:
-            click.echo(f"pushed to {show.plain(clone.push())}; belay status says when it is in force")
-        except BelayError:
-            click.echo(f"take it back: {show.plain(edit.undo)}", err=True)
-            raise
-    click.echo(f"take it back: {show.plain(edit.undo)}")
+        click.echo(f"take it back: {show.plain(edit.undo)}")
+        return
+    try:
+        publish(clone, edit, how, options, plan, trailer)
+    except BelayError:
+        click.echo(f"take it back: {show.plain(edit.undo)}", err=True)
+        raise
+
+
+def _show_diff(diff: str) -> None:
+    from engine.cli import output as show
+
+    colours = show.coloured(sys.stdout)
+    for line in diff.splitlines():
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]) if colours else None
+        click.secho(show.plain(line), fg=style)
 
 
 def _check(files: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:

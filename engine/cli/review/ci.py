@@ -10,13 +10,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
+from engine.cli.forge_calls import GITEA, GITHUB, GITLAB
 from engine.errors import InputError
 
-GITHUB, GITLAB, GITEA = "GitHub", "GitLab", "Gitea"
 TOKENS: Final = {
     GITHUB: ("BELAY_REVIEW_TOKEN", "GITHUB_TOKEN"),
     GITLAB: ("BELAY_REVIEW_TOKEN", "GITLAB_TOKEN"),
@@ -25,7 +24,6 @@ TOKENS: Final = {
 """Variables that may hold the token, in the order in which they are looked at."""
 MOST_EVENT: Final = 16 * 1024 * 1024
 _EVENT: Final = "$GITHUB_EVENT_PATH"
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class ReviewRequest(NamedTuple):
@@ -121,26 +119,6 @@ def token(env: Mapping[str, str], kind: str) -> str:
         GITEA: "In the workflow: env: {GITHUB_TOKEN: ${{ github.token }}}.",
     }
     raise InputError(f"no token to comment with: set {names}", where="--post", hint=hints[kind])
-
-
-def checked_address(api: str, *, plain: bool) -> str:
-    """The API's address, when a token may be sent there.
-
-    Args:
-        plain: http is allowed to other machines too.
-
-    Raises:
-        InputError: no address, or http to another machine.
-    """
-    parts = urlsplit(api)
-    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query or parts.fragment:
-        raise InputError(f"{api[:200]!r} is not an address of an API", where="--post")
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK and not plain:
-        raise InputError(
-            f"{api[:200]} is not https: the token could be read on its way", where="--post",
-            hint="Give the forge a certificate, or allow it with --plain-http.",
-        )  # fmt: skip
-    return api.rstrip("/")
 
 
 class _Numbered(msgspec.Struct):

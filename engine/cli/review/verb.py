@@ -65,6 +65,7 @@ def review(output: str, post: bool, key: str, fail_on: tuple[str, ...], plain_ht
 
     from engine import versions
     from engine.cli import output as show
+    from engine.cli.forge_calls import checked_address
     from engine.cli.review import ci
     from engine.cli.review.comment import comment
     from engine.errors import InputError
@@ -74,7 +75,7 @@ def review(output: str, post: bool, key: str, fail_on: tuple[str, ...], plain_ht
     env = os.environ
     if post:  # before the work, so that a missing token is said at once
         request = ci.request(env)
-        request = request._replace(api=ci.checked_address(request.api, plain=plain_http))
+        request = request._replace(api=checked_address(request.api, plain=plain_http))
         token = ci.token(env, request.forge)
     found = _reviewed(env, **inputs)
     text = comment(found, key, commit=ci.commit(env), version=versions.version())

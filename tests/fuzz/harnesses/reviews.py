@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 from typing import Final
 
+from engine.cli.acts.requests import requests_in
 from engine.cli.artefacts import files_of
+from engine.cli.forge_calls import ForgeError
 from engine.cli.review import ci
 from engine.cli.review.comment import code
-from engine.cli.review.forges import ForgeError, comments_in
+from engine.cli.review.forges import comments_in
 from engine.errors import InputError
 from tests.fuzz.harness import Form, Harness
 
@@ -24,6 +26,11 @@ def _answer(data: bytes) -> None:
         shown.encode()
 
 
+def _request(data: bytes) -> None:
+    for one in requests_in(data):
+        assert isinstance(one.number, int) and isinstance(one.title, str)
+
+
 def _artefact(data: bytes) -> None:
     """Seeds are plain tar, so that headers can be changed."""
     packed = data if data[:2] == b"\x1f\x8b" else gzip.compress(data, 1, mtime=0)
@@ -34,5 +41,8 @@ def _artefact(data: bytes) -> None:
 HARNESSES: Final = (
     Harness("ci-event", _event, ("engine/cli/review/ci.py",), allowed=(InputError,)),
     Harness("forge-answer", _answer, ("engine/cli/review/forges.py",), allowed=(ForgeError,)),
+    Harness(
+        "forge-request", _request, ("engine/cli/acts/requests.py", "engine/cli/forge_calls.py"), allowed=(ForgeError,)
+    ),
     Harness("artefact", _artefact, ("engine/cli/artefacts.py",), allowed=(InputError,), form=Form.BYTES),
 )

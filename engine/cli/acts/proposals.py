@@ -1,0 +1,149 @@
+"""How an act's commit is published: pushed to the branch that is followed, or proposed as a pull or merge request.
+
+Proposed is what ``--pull-request`` or the clone's setting ``belay.pullRequests`` asks for, and what the server takes by
+no push because the branch is protected. The branch is named after the act, so that the same act given again renews its
+request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from engine.cli.acts.clone import Clone
+from engine.cli.acts.edits import RepositoryEdit
+
+if TYPE_CHECKING:
+    from engine.cli.acts.pushing import Pushed
+
+SETTING: Final = "belay.pullRequests"
+_LONGEST_NAME: Final = 60
+_LONGEST_TITLE: Final = 200
+_LONGEST_BODY: Final = 50_000
+"""Characters; GitHub takes 65,536."""
+_TRUE: Final = ("true", "yes", "on", "1", "always")
+_FALSE: Final = ("false", "no", "off", "0", "never")
+
+
+@dataclass(frozen=True)
+class Publication:
+    """How commits of this clone are published: as requests ``always``, or where a push is refused, or never."""
+
+    always: bool
+    when_refused: bool
+
+
+def publication(clone: Clone, options: Mapping[str, Any]) -> Publication:
+    """What the options and the clone's settings ask for.
+
+    Raises:
+        InputError: options that exclude each other, or a setting that says neither yes nor no.
+    """
+    from engine.errors import InputError
+
+    if options["pull_request"] and options["no_push"]:
+        raise InputError("a request needs a branch that is pushed", where="--pull-request --no-push",
+                         hint="Leave one of them out")  # fmt: skip
+    said = clone.setting(SETTING).lower()
+    if said and said not in (*_TRUE, *_FALSE):
+        raise InputError(f"{said[:40]!r} is neither true nor false", where=f"git config {SETTING}",
+                         hint="true: always; false: never; unset: where a push is refused")  # fmt: skip
+    return Publication(options["pull_request"] or said in _TRUE, said not in _FALSE)
+
+
+def branch_name(clone: Clone, context: click.Context) -> str:
+    """The branch of an act: its verb and what it is about, such as ``belay/scale-pretrain``.
+
+    Several state repositories may lie in one repository of Git, so the folder belongs to the name.
+    """
+    arguments = [one for one in context.command.params if isinstance(one, click.Argument)]
+    about = context.params.get(arguments[0].name or "") if arguments else ""
+    words = [*context.command_path.split()[1:], *(about if isinstance(about, tuple) else [str(about or "")])]
+    if clone.folder != clone.root:
+        words.insert(0, clone.folder.relative_to(clone.root).as_posix())
+    text = " ".join(words)
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"belay/{name}"
+
+
+def body(why: str, plan: Sequence[str], undo: str, trailer: str) -> str:
+    """The request's words: why, what the change does, the way back, and what the merged commit must keep."""
+    lines = "\n".join(plan)
+    longest = max((len(ticks) for ticks in re.findall(r"`+", lines)), default=0)
+    fence = "`" * max(3, longest + 1)
+    room = _LONGEST_BODY - len(why[:_LONGEST_BODY]) - len(undo)
+    if len(lines) > max(room, 0):
+        lines = f"{lines[: max(room, 0)]}\n…"
+    parts = [
+        why[:_LONGEST_BODY],
+        f"What it does:\n\n{fence}text\n{lines}\n{fence}" if lines else "",
+        f"Take it back, once it is merged: `{undo}`" if "`" not in undo else f"Take it back, once it is merged: {undo}",
+        trailer,
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def publish(
+    clone: Clone, edit: RepositoryEdit, how: Publication, options: Mapping[str, Any], plan: Sequence[str], trailer: str
+) -> None:
+    """Push the newest commit or propose it, and say where it is.
+
+    Raises:
+        BelayError: neither was possible; the commit is there.
+    """
+    from engine.cli import output as show
+    from engine.cli.acts import pushing
+
+    if not how.always:
+        try:
+            click.echo(f"pushed to {show.plain(pushing.push(clone))}; belay status says when it is in force")
+            click.echo(f"take it back: {show.plain(edit.undo)}")
+            return
+        except pushing.RefusedError as refused:
+            if not how.when_refused:
+                raise
+            click.echo(show.plain(f"{refused.where}: {refused.message}: proposed as a request instead"), err=True)
+
+    branch = branch_name(clone, click.get_current_context())
+    pushed = pushing.propose(clone, branch)
+    place = pushed.upstream
+    click.echo(show.plain(f"pushed to {place.remote}/{branch}; {place.branch} is as it was"))
+    words = body(options["why"] or "", plan, edit.undo, trailer)
+    click.echo(show.plain(_opened(clone, pushed, edit.subject[:_LONGEST_TITLE], words)))
+    click.echo(f"take it back: close the request; once it is merged: {show.plain(edit.undo)}")
+
+
+def _opened(clone: Clone, pushed: Pushed, title: str, words: str) -> str:
+    """Open or renew the request; the sentence that says so, or how a person opens it."""
+    import asyncio
+    import os
+
+    from engine.cli.acts import remotes
+    from engine.cli.acts.requests import Proposal, open_request
+    from engine.cli.forge_calls import ForgeError
+
+    place = pushed.upstream
+    url = clone.git("remote", "get-url", "--push", place.remote).stdout.strip()
+    remote = remotes.remote_of(url, clone.setting(remotes.KIND_SETTING), clone.setting(remotes.API_SETTING))
+    page = pushed.printed or remotes.page(remote, pushed.branch, place.branch)
+    by_hand = f"open the request: {page}" if page else f"open a request of {pushed.branch} into {place.branch}"
+    if not remote.forge:
+        known = "|".join(sorted(remotes.FORGES))
+        return f"{by_hand} (git config {remotes.KIND_SETTING} {known} lets belay open it)"
+    token = remotes.token(os.environ, remote.forge)
+    if not token:
+        return f"{by_hand} (with ${' or $'.join(remotes.TOKENS[remote.forge])} belay opens it)"
+    proposal = Proposal(pushed.branch, place.branch, title, words)
+    try:
+        opened = asyncio.run(open_request(remote, token, proposal, certificates=clone.certificates(remote.api)))
+    except ForgeError as error:
+        raise ForgeError(f"{error.message}. The commit is on {pushed.branch}: {by_hand}", where=error.where,
+                         hint=error.hint) from error  # fmt: skip
+    return f"{'renewed' if opened.updated else 'opened'}: {opened.address}; it is in force once it is merged"

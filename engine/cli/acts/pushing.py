@@ -1,0 +1,161 @@
+"""How a commit reaches the remote: onto the branch that is followed, or onto a branch of its own to be merged there.
+
+Nothing is forced. A push that lost a race is made again on top of what came before it. A branch of an earlier proposal
+is continued: its commits stay in the history, and its content becomes that of the new commit.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Final, NamedTuple
+
+from engine.cli.acts.clone import Clone, said
+from engine.errors import BelayError, InputError
+
+_TRIES: Final = 3
+_RACES: Final = ("cannot lock", "failed to update", "incorrect old value")
+"""Refusals of a server that another push was faster than this one by an instant."""
+
+
+class RefusedError(BelayError):
+    """The server itself refused the push to this branch: it is protected, or a hook declined."""
+
+
+class Upstream(NamedTuple):
+    """What the checked-out branch follows: a remote, and the branch there."""
+
+    remote: str
+    branch: str
+
+    @property
+    def ref(self) -> str:
+        """The branch's full name."""
+        return f"refs/heads/{self.branch}"
+
+
+class Pushed(NamedTuple):
+    """Where a proposal's commit lies, where it is to be merged, and the address that the server itself printed."""
+
+    upstream: Upstream
+    branch: str
+    printed: str
+
+
+def upstream(clone: Clone) -> Upstream:
+    """What the checked-out branch follows.
+
+    Raises:
+        InputError: no branch is checked out.
+    """
+    branch = clone.git("symbolic-ref", "--short", "HEAD", check=False).stdout.strip()
+    if not branch:
+        raise InputError("no branch is checked out", where=str(clone.root), hint="git switch BRANCH")
+    merge = clone.setting(f"branch.{branch}.merge") or f"refs/heads/{branch}"
+    return Upstream(clone.setting(f"branch.{branch}.remote") or "origin", merge.removeprefix("refs/heads/"))
+
+
+def push(clone: Clone) -> str:
+    """Push the branch to where it follows; where others pushed first, put the commit on top and push again.
+
+    Returns the name of the remote branch. Never forced.
+
+    Raises:
+        RefusedError: the server takes no push to this branch.
+        BelayError: the remote refuses otherwise, or the commit does not apply on top of what others pushed.
+    """
+    place = upstream(clone)
+    for _ in range(_TRIES):
+        done = clone.git("push", "--porcelain", place.remote, f"HEAD:{place.ref}", check=False)
+        if not done.returncode:
+            return f"{place.remote}/{place.branch}"
+        _check_lost_race(done, place.remote)
+        _rebase(clone, place)
+    raise BelayError(f"others pushed first {_TRIES} times", where=place.remote, hint="Run git push")
+
+
+def propose(clone: Clone, branch: str) -> Pushed:
+    """Push the newest commit to a branch of its own; the checked-out branch is as it was before the commit.
+
+    Raises:
+        BelayError: the remote refuses, or other people have committed to the branch.
+    """
+    place = upstream(clone)
+    _rebase(clone, place)
+    commit = clone.head()
+    try:
+        for _ in range(_TRIES):
+            _continue_earlier(clone, place, branch)
+            done = clone.git("push", "--porcelain", place.remote, f"HEAD:refs/heads/{branch}", check=False)
+            if not done.returncode:
+                clone.git("reset", "--quiet", "--keep", f"{commit}~1")
+                return Pushed(place, branch, _printed(done.stderr))
+            _check_lost_race(done, place.remote)
+        raise BelayError(f"others pushed to {branch} first {_TRIES} times", where=place.remote, hint=_DROP)
+    except BelayError:
+        # without the commit that continues an earlier proposal
+        clone.git("reset", "--quiet", "--keep", commit, check=False)
+        raise
+
+
+def _continue_earlier(clone: Clone, place: Upstream, branch: str) -> None:
+    """Let the commit follow that of an earlier proposal on this branch, if there is one with another content."""
+    if clone.git("fetch", "--quiet", place.remote, f"refs/heads/{branch}", check=False).returncode:
+        return
+    if clone.contains("HEAD", "FETCH_HEAD"):
+        return
+
+    me = re.sub(r".*<(.*)>.*", r"\1", clone.git("var", "GIT_AUTHOR_IDENT").stdout.strip())
+    authors = set(clone.git("log", "--format=%ae", "HEAD..FETCH_HEAD").stdout.split())
+    if others := sorted(authors - {me}):
+        raise BelayError(
+            f"{branch} has commits of {', '.join(others[:3])}, which this act would undo", where=place.remote,
+            hint=f"Merge its request first, or delete the branch; {_DROP}",
+        )  # fmt: skip
+    clone.git("merge", "--quiet", "--strategy", "ours", "--message", "Replace the earlier proposal", "FETCH_HEAD")
+
+
+_DROP: Final = "git reset --keep HEAD~1 drops the commit that was made here"
+
+
+def _check_lost_race(done: subprocess.CompletedProcess[str], remote: str) -> None:
+    """Returns where others were faster; otherwise raises what the push failed by."""
+    refusal = _refusal(done.stdout)
+    by_server = refusal.startswith("[remote rejected]")
+    if refusal.startswith("[rejected]") or (by_server and any(word in refusal for word in _RACES)):
+        return
+    if by_server:
+        why = refusal.removeprefix("[remote rejected]").strip(" ()")
+        raise RefusedError(f"the server refuses pushes to this branch: {why}; {said(done)}", where=remote, hint=_DROP)
+    raise BelayError(
+        f"the commit is made, but the push was refused: {said(done)}",
+        where=remote,
+        hint="git push when it is mended, or git reset --keep HEAD~1 to drop it",
+    )
+
+
+def _refusal(porcelain: str) -> str:
+    """What `git push --porcelain` says of the branch: ``!``, the names, and the summary, with tabs between."""
+    for line in porcelain.splitlines():
+        parts = line.split("\t")
+        if parts[0] == "!" and len(parts) == 3:
+            return parts[2]
+    return ""
+
+
+def _printed(stderr: str) -> str:
+    """The address that the server printed for people who want to open a request, or nothing."""
+    for line in stderr.splitlines():
+        found = re.match(r"remote:.*?(https?://\S{1,2000})", line)
+        if found:
+            return found[1]
+    return ""
+
+
+def _rebase(clone: Clone, place: Upstream) -> None:
+    clone.git("fetch", "--quiet", place.remote, place.ref)
+    done = clone.git("rebase", "--quiet", "--autostash", "FETCH_HEAD", check=False)
+    if done.returncode:
+        clone.git("rebase", "--abort", check=False)
+        raise BelayError("others changed the same lines meanwhile, so the commit was not pushed", where=place.remote,
+                         hint="git reset --keep @{upstream}, and give the command again")  # fmt: skip
