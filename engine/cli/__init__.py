@@ -24,6 +24,7 @@ from engine.cli import (
     questions,
     rights,
     sandbox,
+    syncing,
     views,
     waiting,
 )  # fmt: skip
@@ -170,6 +171,7 @@ for _room in (
     artefacts,
     reviewing,
     views,
+    syncing,
     waiting,
     history,
     mcp_server,

@@ -59,6 +59,20 @@ def ask_test(receiver: str, *, server: str | None, kubeconfig: str | None) -> di
     return asyncio.run(_answer("POST", url, "notifications/test", values, marks, kubeconfig, None))
 
 
+def ask_fetch(*, server: str | None, kubeconfig: str | None, context: str | None) -> list[str]:
+    """Ask the controllers, over a server, to fetch now; the shards that were asked.
+
+    Raises:
+        NoServer: none is known, it does not answer, or cannot. InputError: the caller may not ask.
+    """
+    url = server or server_address(kubeconfig, context)
+    if not url:
+        raise NoServer("no server is known", hint=f"Set {SERVER}, or give --server URL.")
+    answer = asyncio.run(_answer("POST", url, "fetch", {}, {"X-Belay-Request": "fetch"}, kubeconfig, context))
+    shards = answer.get("shards")
+    return [str(one) for one in shards] if isinstance(shards, list) else []
+
+
 async def _answer(
     method: str,
     url: str,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from engine.cli.invocation import fails_clearly, seconds
+from engine.cli.invocation import access_options, fails_clearly, seconds
+from engine.cli.known_names import complete_row
 
 if TYPE_CHECKING:
     from engine.status.status_reader import PublishedStatus
@@ -34,13 +35,13 @@ class WaitStanding(NamedTuple):
 
 @click.command(name="wait", short_help="Wait until a job runs or a revision is in force.")
 @click.argument("kind", type=click.Choice(["job", "revision"], case_sensitive=False))
-@click.argument("name", required=False, metavar="[NAME]")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_row)
 @click.option("--for", "state", type=click.Choice(["placed", "running", "ended", "gone"]), default="running",
               show_default=True, help="The state of a job to wait for.")  # fmt: skip
 @click.option("--timeout", "limit", default="10m", show_default=True, metavar="DURATION", help="How long at most.")
-@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
+@access_options
 @fails_clearly
-def wait(kind: str, name: str | None, state: str, limit: str, kubeconfig: str | None) -> None:
+def wait(kind: str, name: str | None, state: str, limit: str, kubeconfig: str | None, context: str | None) -> None:
     """Wait until a job (NAME or NAMESPACE/NAME) is in a state, or a revision is in force with all its documents.
 
     Without NAME the revision is the commit that is checked out here. Exit 1 when the time is up, or when it cannot come
@@ -56,7 +57,7 @@ def wait(kind: str, name: str | None, state: str, limit: str, kubeconfig: str | 
     if kind == "job" and not name:
         raise InputError("a job has a name", where="belay wait job", hint="belay get jobs lists them")
     judge = _job_judge(name, state) if kind == "job" and name else _revision_judge(name)
-    final = _until(kubeconfig, judge, longest)
+    final = until_reached(kubeconfig, judge, longest, context)
     click.echo(plain(final.text), err=not final.reached)
     sys.exit(0 if final.reached else 1)
 
@@ -126,7 +127,7 @@ def _revision_judge(name: str | None) -> Judge:
     return lambda status: revision_standing(status, revision, lambda later: clone.contains(later, revision))
 
 
-def _until(kubeconfig: str | None, judge: Judge, longest: float) -> WaitStanding:
+def until_reached(kubeconfig: str | None, judge: Judge, longest: float, context: str | None = None) -> WaitStanding:
     """Read the published status until the judge is content, or sees no hope, or the time is up."""
     from engine.kube import CONFIGMAP, Kube, KubeError
     from engine.observe.live import with_kube
@@ -150,7 +151,7 @@ def _until(kubeconfig: str | None, judge: Judge, longest: float) -> WaitStanding
                 return WaitStanding(False, False, f"not within {longest:g} s: {last.text}")
             await asyncio.sleep(min(_EVERY, max(0.0, ends - time.monotonic())))
 
-    return with_kube(kubeconfig, run)
+    return with_kube(kubeconfig, run, context=context)
 
 
 def _short(name: str) -> str:

@@ -42,6 +42,7 @@ from engine.serve.console.routes import Console
 from engine.serve.console.viewers import AccessRules, Viewers
 from engine.serve.console.viewers import rules as access_rules
 from engine.serve.engine_client import EngineClient
+from engine.serve.fetching import FetchRoute
 from engine.serve.grpc.server import serving
 from engine.serve.login.rules import login_rules
 from engine.serve.notify.delivery import NetworkDelivery
@@ -105,6 +106,7 @@ class HttpServer:
             self._history.add_to(app)
         if self._notify is not None:
             NotificationRoutes(self._notify).add_to(app)
+        FetchRoute(lambda: self._engine.ask_fetch(self._shard), self._limiter).add_to(app)
         app.router.add_post("/webhook", self.webhook)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/healthz", self.healthz)

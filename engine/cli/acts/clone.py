@@ -108,6 +108,12 @@ class Clone:
         """Whether ``later`` is known here and has ``commit`` in its history."""
         return self.git("merge-base", "--is-ancestor", commit, later, check=False).returncode == 0
 
+    def pushed(self, commit: str) -> bool:
+        """Whether a remote branch, as last seen here, contains the commit; True where there is no remote."""
+        if not self._git("remote").stdout.strip():
+            return True
+        return bool(self._git("branch", "--remotes", "--contains", commit).stdout.strip())
+
     def at(self, commit: str) -> dict[str, bytes]:
         """The files of desired/ and policies/ at a commit, by path below ``folder``."""
         rooms = self._rooms()
