@@ -110,9 +110,9 @@ class Clone:
 
     def pushed(self, commit: str) -> bool:
         """Whether a remote branch, as last seen here, contains the commit; True where there is no remote."""
-        if not self._git("remote").stdout.strip():
+        if not self.git("remote").stdout.strip():
             return True
-        return bool(self._git("branch", "--remotes", "--contains", commit).stdout.strip())
+        return bool(self.git("branch", "--remotes", "--contains", commit).stdout.strip())
 
     def at(self, commit: str) -> dict[str, bytes]:
         """The files of desired/ and policies/ at a commit, by path below ``folder``."""
