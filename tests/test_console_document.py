@@ -223,7 +223,9 @@ def test_the_map_is_cut_into_parts_that_fit_and_puts_them_together() -> None:
 
 def test_a_revision_is_accepted_by_its_shard() -> None:
     def log(*revisions: str) -> dict[str, str]:
-        entries = [RevisionEntry(number=n, revision=one, source="s", time=1000 * n) for n, one in enumerate(revisions)]
+        entries = [
+            RevisionEntry(number=n, revision=one, source="s", time=1000 * n) for n, one in enumerate(revisions, 1)
+        ]
         return {ENTRIES: msgspec.json.encode(entries).decode()}
 
     old, both, other = "a" * 40, "b" * 40, "c" * 40
@@ -231,6 +233,8 @@ def test_a_revision_is_accepted_by_its_shard() -> None:
     for shard, accepted in (("main", {old, both}), ("east", {both, other})):
         rows = section({}, logs, (), shard)["revisions"]
         assert {row["id"] for row in rows if row["accepted"]} == accepted
+        taken = {row["id"]: row["taken"] for row in rows if row["taken"]}
+        assert set(taken) == accepted and taken[both].startswith("1970-01-01T00:00:0")
         assert {row["id"][0]: row["shards"] for row in rows} == {"a": ["main"], "b": ["main", "east"], "c": ["east"]}
 
 

@@ -43,6 +43,14 @@ def test_two_sandboxes_at_one_time_do_not_choose_the_same(tmp_path: Path) -> Non
         ports.release()
 
 
+def test_any_port_that_one_sandbox_took_is_no_other_ones(tmp_path: Path) -> None:
+    one, other = Ports(folder(tmp_path, "a")), Ports(folder(tmp_path, "b"))
+    found = one.choose("port")
+    assert other.choose("port", found) != found
+    for ports in (one, other):
+        ports.release()
+
+
 def test_a_port_that_a_program_has_is_not_chosen(tmp_path: Path) -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

@@ -194,6 +194,8 @@ export interface GitRevision {
   id: string;
   author: string;
   signer: string;
+  /** When Belay accepted it; null for one that it did not, or whose acceptance is no longer kept. */
+  taken?: string | null;
   /** What the check of the signature found; "none" for an unsigned commit. */
   verified: string;
   time: string | null;

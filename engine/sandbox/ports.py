@@ -13,6 +13,8 @@ CONSOLE: Final = 8080
 GRPC: Final = 8899
 GRPC_HEALTH: Final = 11253
 """Ports of ClusterD's gRPC services and of their health, likewise."""
+_TRIES: Final = 8
+"""Times that any port is asked for: another sandbox may have chosen the same, and not listen there yet."""
 
 
 class Ports:
@@ -31,9 +33,7 @@ class Ports:
         file = self._folder / name
         kept = file.read_text().strip() if file.exists() else ""
         last = int(kept) if kept.isdecimal() and len(kept) < 6 else 0
-        for number in (*(one for one in (last, usual) if 0 < one < 65536), 0):
-            if number and not self._claimed(number):
-                continue
+        for number in (*(one for one in (last, usual) if 0 < one < 65536), *[0] * _TRIES):
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
@@ -41,6 +41,8 @@ class Ports:
                 except OSError:
                     continue
                 found = int(probe.getsockname()[1])
+                if not self._claimed(found):
+                    continue
                 file.write_text(f"{found}\n")
                 return found
         raise BelayError("no free port on 127.0.0.1")

@@ -28,13 +28,6 @@ def shared_site() -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
-    """A site that the test may change."""
-    with Site(sample.document()) as found:
-        yield found
-
-
 class Pages:
     """Opens pages, and fails at the end of the test if one complained or asked for another address."""
 
@@ -76,8 +69,9 @@ class Pages:
         return context.new_page()
 
     def close(self) -> None:
-        for context in self._contexts:
-            context.close()
+        """Close every page; a page that outlives its site complains that nothing answers."""
+        while self._contexts:
+            self._contexts.pop().close()
 
 
 @pytest.fixture
@@ -86,3 +80,11 @@ def pages(browser: Browser) -> Iterator[Pages]:
     yield found
     found.close()
     assert [text for one in found.problems for text in one.found] == []
+
+
+@pytest.fixture
+def site(pages: Pages) -> Iterator[Site]:
+    """A site that the test may change; its pages are closed before it goes."""
+    with Site(sample.document()) as found:
+        yield found
+        pages.close()

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
 from tests.console.browser import Problems, context_of, opened
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -27,18 +28,30 @@ CODE = "80C98001"
 READY = "Ctrl-C ends everything"
 
 
+def _read(stream: IO[str], lines: SimpleQueue[str]) -> None:
+    """Pass on each line, and an empty one at the end."""
+    for line in stream:
+        lines.put(line)
+    lines.put("")
+
+
 @pytest.fixture
 def sandbox(tmp_path: Path, browser: Browser) -> Iterator[tuple[str, dict[str, str]]]:
     """The console's address, and the environment of commands against the sandbox. The browser comes first: without one
     nothing is started."""
+    # other tests begin sandboxes and servers at the same moment, and all would like the usual port
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "lock").touch()  # as an earlier sandbox leaves it
+    (data / "console-port").write_text(f"{free_port()}\n")
     environment = os.environ | {"BELAY_TIME_SCALE": "0.05", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "engine.cli", "up", "--nodes", "2", "--data", str(tmp_path / "data")]
+    command = [sys.executable, "-m", "engine.cli", "up", "--nodes", "2", "--data", str(data)]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     lines: SimpleQueue[str] = SimpleQueue()
     assert process.stdout is not None
-    Thread(target=lambda stream: [lines.put(line) for line in stream], args=[process.stdout], daemon=True).start()
+    Thread(target=_read, args=[process.stdout, lines], daemon=True).start()
     try:
         address, printed, ends = "", "", time.monotonic() + 120
         while READY not in printed:
@@ -46,11 +59,13 @@ def sandbox(tmp_path: Path, browser: Browser) -> Iterator[tuple[str, dict[str, s
                 line = lines.get(timeout=max(0.0, ends - time.monotonic()))
             except Empty:
                 pytest.fail(f"not up within 120 s:\n{printed}")
+            if not line:
+                pytest.fail(f"it ended:\n{printed}")
             printed += line
             if found := re.search(r"(http://127\.0\.0\.1:\d+)/console/", line):
                 address = found[1]
         assert address, printed
-        yield address, environment | {"KUBECONFIG": str(tmp_path / "data/kubeconfig")}
+        yield address, environment | {"KUBECONFIG": str(data / "kubeconfig")}
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)

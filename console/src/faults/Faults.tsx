@@ -52,6 +52,7 @@ export function FaultsView({ cluster }: ViewProps) {
             ]}
           />
           <Table
+            name="faults"
             caption={picked ? t("faults.listOf", { name: only, count: faults.length }) : t("faults.list", { count: faults.length })}
             rows={faults}
             id={(row) => `${row.node} ${row.chip} ${row.code}`}

@@ -5,11 +5,12 @@ import { Table } from "../shell/parts";
 import { Timed } from "../shell/times";
 import type { Finding } from "../types";
 
-export function Findings({ caption, rows, leftOut = 0 }: { caption: string; rows: readonly Finding[]; leftOut?: number }) {
+export function Findings({ caption, rows, leftOut = 0, name }: { caption: string; rows: readonly Finding[]; leftOut?: number; name?: string }) {
   return (
     <Table
       caption={caption}
       rows={rows}
+      {...(name ? { name } : {})}
       id={(row) => `${row.where} ${row.field} ${row.message}`}
       page={40}
       leftOut={leftOut}

@@ -18,6 +18,7 @@ export function GitView({ cluster }: ViewProps) {
       <InForce git={git} />
       {git.held.length > 0 && (
         <Table
+          name="held"
           caption={t("git.held", { count: git.held.length })}
           rows={git.held}
           id={(row) => `${row.action} ${row.what}`}
@@ -30,7 +31,7 @@ export function GitView({ cluster }: ViewProps) {
           ]}
         />
       )}
-      {git.findings.length > 0 && <Findings caption={t("git.findings", { count: git.findings.length })} rows={git.findings} leftOut={cluster.leftOut["findings"] ?? 0} />}
+      {git.findings.length > 0 && <Findings caption={t("git.findings", { count: git.findings.length })} rows={git.findings} name="findings" leftOut={cluster.leftOut["findings"] ?? 0} />}
       <Revisions git={git} leftOut={cluster.leftOut["revisions"] ?? 0} />
       <Branches />
     </Sheet>

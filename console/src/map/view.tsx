@@ -1,14 +1,16 @@
 // The map: legend with counts, the picture or its table, and what is selected.
 import { useMemo, useState } from "preact/hooks";
 import { number, t } from "../messages";
-import { StateMark, Table } from "../shell/parts";
+import { nameOfState, StateMark } from "../shell/parts";
 import { go, select, selectionOf, setParam, usePlace } from "../shell/place";
 import { chipName, findChip, findJob, indexOf, jobName } from "../store/cluster";
 import type { Cluster, Job } from "../types";
 import type { ViewProps } from "../views";
 import { MapCanvas } from "./canvas";
-import { Inspector, standing } from "./explain";
+import { Inspector } from "./explain";
 import { holdersByText } from "./holders";
+import { WAYS } from "./rows";
+import { ChipTable, NodeTable } from "./tables";
 
 /** Holders that the legend lists; the table has all chips. */
 const MOST_HOLDERS = 12;
@@ -20,7 +22,7 @@ export function MapView({ cluster }: ViewProps) {
   const chip = selection?.kind === "chip" ? findChip(cluster, nodeName, Number(/\d+$/.exec(number)?.[0] ?? -1)) : -1;
   const node = selection?.kind === "node" ? indexOf(cluster).nodes.get(selection.name) ?? -1 : -1;
   const job = selection?.kind === "job" ? findJob(cluster, selection.name) : -1;
-  const state = here.params["state"] ?? "", table = here.params["form"] === "table";
+  const state = here.params["state"] ?? "", form = here.params["form"] ?? "", table = form === "table" || form === "nodes";
   const ways = useMemo(() => waysOut(cluster, state === WAYS ? cluster.jobs : [cluster.jobs[job] ?? null]), [cluster.jobs, cluster.nodes.name, job, state]);
   // a job that waits has no chips yet: those of its way out are lit
   const lit = useMemo(() => (state === WAYS || (ways.length && !cluster.chips.job.includes(job)) ? chipsOf(cluster, ways) : undefined), [cluster.chips, ways, state, job]);
@@ -41,16 +43,14 @@ export function MapView({ cluster }: ViewProps) {
         <button type="button" aria-pressed={table} onClick={() => setParam("form", table ? "" : "table")}>{t("map.table")}</button>
       </div>
       <div class="body">
-        {table ? <ChipTable cluster={cluster} state={state} job={job} node={node} />
+        {form === "nodes" ? <NodeTable cluster={cluster} state={state} />
+          : form === "table" ? <ChipTable cluster={cluster} state={state} job={job} node={node} />
           : <MapCanvas cluster={cluster} at={here.at} chip={chip} node={node} job={job} state={state} lit={lit} ways={ways} choose={choose} />}
         {selection ? <Inspector key={here.select} cluster={cluster} selection={selection} at={here.at} /> : null}
       </div>
     </div>
   );
 }
-
-/** The legend's entry for the nodes of all ways out. */
-const WAYS = "ways-out";
 
 /** Positions of the nodes that the ways out of waiting jobs concern, each once. */
 export function waysOut(cluster: Cluster, jobs: readonly (Job | null)[]): number[] {
@@ -90,7 +90,7 @@ function Legend({ cluster, state }: { cluster: Cluster; state: string }) {
     <div class="legend" role="group" aria-label={t("map.legend")}>
       {[...counts].filter(([name, count]) => count > 0 || name === "healthy" || name === state).map(([name, count]) => (
         <button type="button" aria-pressed={state === name} onClick={() => setParam("state", state === name ? "" : name, "replace")}>
-          <StateMark state={name === "free" ? "healthy" : name} used={name !== "free"} /> {name === "free" ? t("map.legend.free") : name === "healthy" ? t("map.legend.used") : name}{" "}
+          <StateMark state={name === "free" ? "healthy" : name} used={name !== "free"} /> {name === "free" ? t("map.legend.free") : name === "healthy" ? t("map.legend.used") : nameOfState(name)}{" "}
           <span class="count">{number(count)}</span>
         </button>
       ))}
@@ -147,33 +147,5 @@ function Find({ cluster }: { cluster: Cluster }) {
         <ul>{found.length ? found.map((hit) => <li><button type="button" onClick={() => choose(hit)}><span class="dim">{t(`map.kind.${hit.kind}`)}</span> {hit.name}</button></li>) : <li class="dim">{t("map.notFound")}</li>}</ul>
       ) : null}
     </form>
-  );
-}
-
-/** The same as a table: what is not as it should be first, then everything; for screen readers, and for reading off. */
-function ChipTable({ cluster, state, job, node }: { cluster: Cluster; state: string; job: number; node: number }) {
-  const { chips, nodes, states } = cluster;
-  const rows = useMemo(() => {
-    const healthy = states.indexOf("healthy"), code = states.indexOf(state);
-    const wanted = (chip: number): boolean => (job < 0 || chips.job[chip] === job) && (node < 0 || chips.node[chip] === node)
-      && (state === "" || state === WAYS || (state === "held" ? chips.hold[chip]! > 0 : state === "free" ? chips.state[chip] === healthy && chips.job[chip]! < 0
-        : state === "healthy" ? chips.state[chip] === code && chips.job[chip]! >= 0 : chips.state[chip] === code));
-    const found: number[] = [], rest: number[] = [];
-    for (let chip = 0; chip < chips.length; chip++) if (wanted(chip)) (chips.state[chip] === healthy ? rest : found).push(chip);
-    return found.concat(rest);
-  }, [chips, nodes, state, job, node]);
-  return (
-    <div class="sheet">
-      <Table caption={t("map.tableCaption", { count: rows.length })} rows={rows} id={String} onSelect={(chip) => select("chip", chipName(cluster, chip))}
-        columns={[
-          { title: t("map.fact.chip"), cell: (chip) => <a href={`#/map?form=table&select=chip/${chipName(cluster, chip)}`} onClick={(event) => { event.preventDefault(); select("chip", chipName(cluster, chip)); }}>{chipName(cluster, chip)}</a> },
-          { title: t("map.fact.state"), cell: (chip) => <span class="state"><StateMark state={states[chips.state[chip]!] ?? "unknown"} used={chips.job[chip]! >= 0} /> {states[chips.state[chip]!]}</span> },
-          { title: t("map.fact.hold"), cell: (chip) => cluster.holds[chips.hold[chip]!] ?? "" },
-          { title: t("map.fact.job"), cell: (chip) => { const held = cluster.jobs[chips.job[chip]!]; return held ? jobName(held) : ""; } },
-          { title: t("map.fact.cuts"), cell: (chip) => chips.cuts.get(chip)?.join(" + ") ?? "", minor: true },
-          { title: t("map.fact.place"), cell: (chip) => standing(cluster, chips.node[chip]!), minor: true },
-          { title: t("map.fact.nodeState"), cell: (chip) => nodes.state[chips.node[chip]!], minor: true },
-        ]} />
-    </div>
   );
 }

@@ -2,6 +2,7 @@
 // Every number leads to its rows.
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
+import { OUT, WATCHED } from "../map/rows";
 import { number, t } from "../messages";
 import { keyOfJob } from "../parts/Links";
 import { Sheet } from "../parts/Sheet";
@@ -17,9 +18,7 @@ import { Time, useNow } from "../shell/times";
 import { useStore } from "../store/store";
 import type { Cluster, Git, Job } from "../types";
 import type { ViewProps } from "../views";
-import { brokenOf, lostOfAll, waitsOf } from "./figures";
-
-type Tone = "good" | "warn" | "bad";
+import { brokenOf, lostOfAll, standingOf, type Tone, waitsOf } from "./figures";
 
 const ROWS = 8;
 const LAST = 12;
@@ -70,19 +69,20 @@ function InForce({ git }: { git: Git }) {
   const about = (id: string): Git["revisions"][number] | undefined => git.revisions.find((one) => one.id === id);
   const behind = git.attempted !== "" && git.attempted !== git.applied;
   const shown = about(behind ? git.attempted : git.applied);
-  const errors = git.findings.filter((one) => one.severity !== "info").length;
-  const tone: Tone = !git.applied || behind ? "bad" : git.held.length || errors ? "warn" : "good";
+  const stands = standingOf(git);
   const text = !git.applied && !behind ? t("overview.noRevision")
-    : t(behind ? "overview.notInForce" : "overview.isInForce", { revision: (behind ? git.attempted : git.applied).slice(0, 10) });
+    : t(`overview.${stands.text}`, { revision: (behind ? git.attempted : git.applied).slice(0, 10) });
+  const findings = hrefOf({ view: "git", params: { rows: "findings" } }), held = hrefOf({ view: "git", params: { rows: "held" } });
   return (
-    <Verdict tone={tone} name={t("overview.inForce")} since={shown?.time ?? null}>
+    <Verdict tone={stands.tone} name={t("overview.inForce")} since={shown?.taken ?? shown?.time ?? null}>
       <Parts
         of={[
           <a href={hrefOf({ view: "git", params: {} })}>{text}</a>,
-          git.findings.length > 0 && <a href={hrefOf({ view: "git", params: {} })}>{t("overview.findings", { count: git.findings.length })}</a>,
-          git.held.length > 0 && <a href={hrefOf({ view: "git", params: {} })}>{t("overview.held", { count: git.held.length })}</a>,
+          git.findings.length > 0 && <a href={findings}>{t("overview.findings", { count: git.findings.length })}</a>,
+          git.held.length > 0 && <a href={held}>{t("overview.held", { count: git.held.length })}</a>,
         ]}
       />
+      {stands.why ? <div class="small">{stands.why.slice(0, SHORT)}</div> : null}
       {shown ? <div class="dim">{shown.subject} · {shown.author}</div> : null}
     </Verdict>
   );
@@ -93,16 +93,16 @@ function Broken({ cluster }: { cluster: Cluster }) {
   const { chipsOut, chipsWatched, nodesOut, failed, faults } = found;
   const tone: Tone = failed.length || nodesOut || chipsOut ? "bad" : chipsWatched || faults ? "warn" : "good";
   if (tone === "good") return <Verdict tone={tone} name={t("overview.broken")}>{t("overview.nothingBroken")}</Verdict>;
-  const chips = hrefOf({ view: "map", params: { form: "table" } });
+  const chips = (state: string): string => hrefOf({ view: "map", params: { form: "table", state } });
   return (
     <Verdict tone={tone} name={t("overview.broken")} since={found.since}>
       <Parts
         of={[
-          failed.length > 0 && <a href={hrefOf({ view: "queue", params: {} })}>{t("overview.failed", { count: failed.length })}</a>,
-          nodesOut > 0 && <a href={chips}>{t("overview.nodesOut", { count: nodesOut })}</a>,
-          chipsOut > 0 && <a href={chips}>{t("overview.chipsOut", { count: chipsOut })}</a>,
-          chipsWatched > 0 && <a href={chips}>{t("overview.chipsWatched", { count: chipsWatched })}</a>,
-          faults > 0 && <a href={hrefOf({ view: "faults", params: {} })}>{t("overview.faults", { count: faults })}</a>,
+          failed.length > 0 && <a href={hrefOf({ view: "queue", params: { rows: "failed" } })}>{t("overview.failed", { count: failed.length })}</a>,
+          nodesOut > 0 && <a href={hrefOf({ view: "map", params: { form: "nodes", state: OUT } })}>{t("overview.nodesOut", { count: nodesOut })}</a>,
+          chipsOut > 0 && <a href={chips(OUT)}>{t("overview.chipsOut", { count: chipsOut })}</a>,
+          chipsWatched > 0 && <a href={chips(WATCHED)}>{t("overview.chipsWatched", { count: chipsWatched })}</a>,
+          faults > 0 && <a href={hrefOf({ view: "faults", params: { rows: "faults" } })}>{t("overview.faults", { count: faults })}</a>,
         ]}
       />
     </Verdict>
@@ -114,7 +114,7 @@ function Waiting({ cluster }: { cluster: Cluster }) {
   if (!jobs.length) return <Verdict tone="good" name={t("overview.waits")}>{t("overview.nothingWaits")}</Verdict>;
   return (
     <Verdict tone="warn" name={t("overview.waits")} since={since}>
-      <a href={hrefOf({ view: "queue", params: {} })}>{t("overview.jobsWait", { count: jobs.length })}</a> {t("overview.chipsWanted", { count: chips })}
+      <a href={hrefOf({ view: "queue", params: { rows: "waiting" } })}>{t("overview.jobsWait", { count: jobs.length })} {t("overview.chipsWanted", { count: chips })}</a>
     </Verdict>
   );
 }
@@ -127,16 +127,16 @@ function Lost({ cluster }: { cluster: Cluster }) {
   const { at } = usePlace();
   const day = useReport(spanOf("day", now, at !== "")).data?.total;
   const { effectiveTime } = cluster.fleet;
-  const recovery = hrefOf({ view: "recovery", params: {} });
+  const recovery = hrefOf({ view: "recovery", params: {} }), lanes = hrefOf({ view: "recovery", params: { rows: "lanes" } });
   return (
     <Verdict tone={lost.underWay ? "bad" : "good"} name={t("overview.lost")} since={lost.since}>
       <Parts
         of={[
-          lost.underWay ? <a href={recovery}>{t("overview.recovering", { count: lost.underWay })}</a> : t("overview.nothingLost"),
-          lost.underWay > 0 && t("overview.standing", { count: lost.chips }),
-          lost.underWay > 0 && t("overview.lostSoFar", { hours: hours(lost.soFar) }),
-          day ? <a href={hrefOf({ view: "recovery", params: { window: "day" } })}>{t("overview.lostDay", { hours: hours(day.lostChipHours) })}</a> : null,
-          effectiveTime !== null && t("overview.effective", { share: `${(effectiveTime * 100).toFixed(2)} %` }),
+          lost.underWay ? <a href={lanes}>{t("overview.recovering", { count: lost.underWay })}</a> : t("overview.nothingLost"),
+          lost.underWay > 0 && <a href={lanes}>{t("overview.standing", { count: lost.chips })}</a>,
+          lost.underWay > 0 && <a href={lanes}>{t("overview.lostSoFar", { hours: hours(lost.soFar) })}</a>,
+          day ? <a href={hrefOf({ view: "recovery", params: { window: "day", rows: "losses" } })}>{t("overview.lostDay", { hours: hours(day.lostChipHours) })}</a> : null,
+          effectiveTime !== null && <a href={recovery}>{t("overview.effective", { share: `${(effectiveTime * 100).toFixed(2)} %` })}</a>,
         ]}
       />
     </Verdict>
@@ -187,7 +187,7 @@ function Person({ cluster }: { cluster: Cluster }) {
                 {job.wayOut ? <div class="small">{t("map.fact.wayOut")}: {job.wayOut.slice(0, SHORT)}</div> : null}</li>
             ))}
           </ul>
-          {waiting.length > ROWS ? <p><a href={hrefOf({ view: "queue", params: {} })}>{t("overview.more")} ({number(waiting.length)})</a></p> : null}
+          {waiting.length > ROWS ? <p><a href={hrefOf({ view: "queue", params: { rows: "waiting" } })}>{t("overview.more")} ({number(waiting.length)})</a></p> : null}
         </section>
       ) : null}
     </div>

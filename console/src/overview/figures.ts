@@ -1,11 +1,32 @@
 // What the overview says, counted from the document: what is broken, what waits, what is lost.
-import { byTime, isFailed, isWaiting } from "../queue/Queue";
+import { inGroup, isNodeOut, OUT, WATCHED } from "../map/rows";
+import { byTime, isFailed, isWaiting } from "../queue/phases";
 import { laneOf, lostOf } from "../recovery/lanes";
-import type { Cluster, Job } from "../types";
+import type { Cluster, Git, Job } from "../types";
 
-/** States in which a chip takes no work. */
-const OUT = new Set(["isolated", "manually-isolated", "resetting", "recovering"]);
-const WELL = new Set(["healthy", "free"]);
+export type Tone = "good" | "warn" | "bad";
+
+/** Whether what Git declares is in force, and why not. */
+export interface Standing {
+  tone: Tone;
+  text: "isInForce" | "notInForce" | "partInForce" | "comesInForce" | "unknownInForce";
+  why: string;
+}
+
+/** Reasons that end with time: objects are on their way, or wait for a budget that is listed beside. */
+const ON_ITS_WAY = "Applying", HELD_BACK = "HeldBack";
+
+/** By what the cluster answered, not by what was read: a commit that is read may be refused by the API server. */
+export function standingOf(git: Git): Standing {
+  const ready = git.conditions.find((one) => one.type === "Ready");
+  const why = ready && ready.status !== "True" ? [ready.reason, ready.message].filter(Boolean).join(": ") : "";
+  if (!git.applied || (git.attempted !== "" && git.attempted !== git.applied)) return { tone: "bad", text: "notInForce", why };
+  if (ready?.status === "Unknown") return { tone: "bad", text: "unknownInForce", why };
+  if (why && ready?.reason === ON_ITS_WAY) return { tone: "warn", text: "comesInForce", why };
+  if (why) return { tone: ready?.reason === HELD_BACK ? "warn" : "bad", text: "partInForce", why };
+  const found = git.held.length || git.findings.some((one) => one.severity !== "info");
+  return { tone: found ? "warn" : "good", text: "isInForce", why: "" };
+}
 
 export interface Broken {
   chipsOut: number;
@@ -19,12 +40,12 @@ export interface Broken {
 
 export function brokenOf(cluster: Cluster): Broken {
   let chipsOut = 0, chipsWatched = 0;
-  const out = cluster.states.map((state) => OUT.has(state)), well = cluster.states.map((state) => WELL.has(state));
+  const out = inGroup(cluster.states, OUT), watched = inGroup(cluster.states, WATCHED);
   for (const state of cluster.chips.state) {
     if (out[state]) chipsOut += 1;
-    else if (!well[state]) chipsWatched += 1;
+    else if (watched[state]) chipsWatched += 1;
   }
-  const nodesOut = cluster.nodes.state.reduce((sum, state) => sum + Number(state !== "healthy" && state !== "sub-healthy"), 0);
+  const nodesOut = cluster.nodes.state.reduce((sum, state) => sum + Number(isNodeOut(state)), 0);
   const times = cluster.faults.map((fault) => fault.since).filter((time): time is string => Boolean(time)).sort();
   return { chipsOut, chipsWatched, nodesOut, failed: jobsOf(cluster).filter(isFailed).sort(byTime), faults: cluster.faults.length, since: times[0] ?? null };
 }

@@ -13,6 +13,7 @@ import type { Cluster, History, Job, Queue, Resources } from "../types";
 import type { ViewProps } from "../views";
 import { waysOut } from "../map/view";
 import { PlainMap } from "../whatif/PlainMap";
+import { byTime, isFailed, isWaiting } from "./phases";
 import { Share } from "./Share";
 
 const ALL = "all";
@@ -55,6 +56,7 @@ export function QueueView({ cluster }: ViewProps) {
           <Why jobs={of(waiting)} />
         </div>
         <Table
+          name="waiting"
           caption={t("queue.waiting", { count: of(waiting).length })}
           rows={of(waiting)}
           id={keyOfJob}
@@ -74,6 +76,7 @@ export function QueueView({ cluster }: ViewProps) {
       </section>
       {failed.length ? (
         <Table
+          name="failed"
           caption={t("queue.failed", { count: of(failed).length })}
           rows={of(failed)}
           id={keyOfJob}
@@ -198,17 +201,4 @@ function Waits({ cluster }: { cluster: Cluster }) {
       <Curve label={t("queue.overTimeLabel", { count: curve.times.length })} times={curve.times} lines={curve.lines} height={120} />
     </section>
   );
-}
-
-export function isWaiting(job: Job): boolean {
-  return !isFailed(job) && (job.reason !== "" || job.phase === "Pending");
-}
-
-export function isFailed(job: Job): boolean {
-  return job.phase === "Failed";
-}
-
-/** Who waits longest comes first. */
-export function byTime(a: Job, b: Job): number {
-  return (a.since ?? "9").localeCompare(b.since ?? "9");
 }

@@ -16,7 +16,7 @@ export function Losses({ lanes }: { lanes: readonly Lane[] }) {
   const span = useSpan("week");
   const answer = useReport(span);
   return (
-    <section aria-labelledby="losses">
+    <section aria-labelledby="losses" data-rows="losses" tabIndex={-1}>
       <div class="heading">
         <h2 id="losses">{t("records.report")}</h2>
         {kept ? <SpanChoice value={span.name} usual="week" /> : <span class="dim">{t("records.fromStatus")}</span>}

@@ -52,7 +52,7 @@ export function RecoveryView({ cluster }: ViewProps) {
           { name: t("recovery.count"), value: lanes.length, note: running ? t("recovery.running", { count: running }) : undefined },
         ]}
       />
-      <section aria-labelledby="lanes">
+      <section aria-labelledby="lanes" data-rows="lanes" tabIndex={-1}>
         <header class="heading">
           <h2 id="lanes">{t("recovery.lanes")}</h2>
           <Choices label={t("recovery.order")} of={ORDERS} value={order} nameOf={(one) => t(`recovery.order.${one}`)} choose={(one) => setParam("order", one === "newest" ? "" : one, "replace")} />

@@ -39,7 +39,7 @@ export function App() {
       <a class="skip" href="#view" onClick={(event) => { event.preventDefault(); document.getElementById("view")?.focus(); }}>{t("shell.skip")}</a>
       <Head cluster={cluster} view={here.view} connection={connection} help={() => setHelp(true)} />
       <Banners cluster={cluster} connection={connection} />
-      <main id="view" tabIndex={-1} aria-busy={!cluster}>
+      <main id="view" tabIndex={-1} aria-busy={!cluster} data-moment={cluster?.moment.id}>
         {connection.kind === "refused" ? <Refused status={connection.status} reason={connection.reason} login={connection.login} />
           : !view ? <p class="message">{t("shell.unknownView", { view: here.view.slice(0, 80) })} <a href={hrefOf({ view: "overview" })}>{t("shell.toOverview")}</a></p>
           : !cluster ? <p class="message dim" role="status">{t("shell.reading")}</p>

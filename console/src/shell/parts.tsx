@@ -30,12 +30,17 @@ const PATHS: Readonly<Record<Look["texture"], string>> = {
   frame: "M1.7 1.7h8.6v8.6h-8.6z",
 };
 
+/** What a state is called in the reader's language. */
+export function nameOfState(state: string): string {
+  const key = `state.${state}`;
+  return known(key) ? t(key) : state;
+}
+
 /** A state with its mark; the text is the state's own name. */
 export function StateText({ state, used }: { state: string; used?: boolean }) {
-  const key = `state.${state}`;
   return (
     <span class="state">
-      <StateMark state={state} used={used ?? true} /> {known(key) ? t(key) : state}
+      <StateMark state={state} used={used ?? true} /> {nameOfState(state)}
     </span>
   );
 }
@@ -85,6 +90,8 @@ export function Table<Row>(props: {
   onSelect?: (row: Row) => void;
   leftOut?: number;
   empty?: string;
+  /** By which a link leads to these rows (`rows=NAME` in the address). */
+  name?: string;
 }) {
   const page = props.page ?? 100;
   const [shown, setShown] = useState(page);
@@ -92,7 +99,7 @@ export function Table<Row>(props: {
   const rest = props.rows.length - rows.length;
   if (!props.rows.length) return <div class="empty"><p class="caption">{props.caption}</p><p class="dim">{props.empty ?? t("shell.nothing")}</p></div>;
   return (
-    <div class="scroll" role="region" aria-label={props.caption} tabIndex={0}>
+    <div class="scroll" role="region" aria-label={props.caption} tabIndex={0} data-rows={props.name}>
       <table class="rows">
         <caption>{props.caption}</caption>
         <thead>

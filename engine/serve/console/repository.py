@@ -131,6 +131,8 @@ def _revisions(
             row |= {"signer": line(entry.signer, 200), "verified": verified, "accepted": row["accepted"] or key == own}
             if by not in row["shards"] and len(row["shards"]) < MOST_SHARDS:
                 row["shards"] = [*row["shards"], by]
+            if key == own and entry.time:
+                row["taken"] = rfc3339(entry.time / 1000)
             row["time"] = row["time"] or (rfc3339(entry.time / 1000) if entry.time else None)
             author, subject = _said(entry)
             row["author"], row["subject"] = row["author"] or author, row["subject"] or subject
@@ -148,8 +150,8 @@ def _revisions(
 
 def _row(revision: str) -> dict[str, Any]:
     return {
-        "id": line(revision, 64), "author": "", "signer": "", "verified": "none", "time": None, "subject": "",
-        "accepted": False, "shards": [], "findings": [], "changed": [],
+        "id": line(revision, 64), "author": "", "signer": "", "verified": "none", "time": None, "taken": None,
+        "subject": "", "accepted": False, "shards": [], "findings": [], "changed": [],
     }  # fmt: skip
 
 
