@@ -268,6 +268,10 @@ class Sandbox:
             grpc_listen=self.grpc_address or "off",
             grpc_callers="any",  # on loopback, for the person who runs it
             grpc_health_port=self._grpc_health_port,
+            console_url=self.server_url,
+            # what its person says of notifications: hosts that take them without TLS, the folder of their secrets
+            notify_hosts=os.environ.get("BELAY_NOTIFY_HOSTS", ""),
+            notify_secrets=os.environ.get("BELAY_NOTIFY_SECRETS", "/etc/belay/notify"),
         )
 
     def _child(self, name: str, arguments: list[str], more: Mapping[str, str]) -> ChildProcess:
