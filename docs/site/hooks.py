@@ -19,7 +19,13 @@ ROOT = DOCS.parent
 #: Where copies of files outside docs/ lie in the site.
 REPOSITORY = "repository"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
-_FOLDERS = {"Guides": "guides", "Tasks": "tasks", "Concepts": "concepts", "Reference": "reference", "Explanations": "decisions"}
+_FOLDERS = {
+    "Guides": "guides",
+    "Tasks": "tasks",
+    "Concepts": "concepts",
+    "Reference": "reference",
+    "Explanations": "decisions",
+}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
