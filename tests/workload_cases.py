@@ -90,7 +90,8 @@ def _job_set(owner: Body | None = None) -> tuple[Body, list[Body], list[Body]]:
     for name, count in (("leader-0", 1), ("workers-0", 2), ("workers-1", 2)):
         job = body("batch/v1", "Job", f"js-{name}", {"parallelism": count, "completions": count}, whole)
         jobs.append(job)
-        pods += pods_of(job, names(f"js-{name}", count), index="batch.kubernetes.io/job-completion-index")
+        label = {"jobset.sigs.k8s.io/jobset-name": "js"}
+        pods += pods_of(job, names(f"js-{name}", count), labels=label, index="batch.kubernetes.io/job-completion-index")
     return whole, jobs, pods
 
 
@@ -159,7 +160,8 @@ def _role_based_group() -> WorkloadCase:
     first = body("apps/v1", "StatefulSet", "pd-prefill", {"replicas": 1}, group)
     second = body("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "pd-decode", {"replicas": 2}, group)
     leaders = body("apps/v1", "StatefulSet", "pd-decode", {"replicas": 2}, second)
-    pods = [*pods_of(first, ["pd-prefill-0"]), *pods_of(leaders, names("pd-decode", 4))]
+    name = {"rolebasedgroup.workloads.x-k8s.io/name": "pd"}
+    pods = [*pods_of(first, ["pd-prefill-0"], labels=name), *pods_of(leaders, names("pd-decode", 4), labels=name)]
     return WorkloadCase("RoleBasedGroup", f"{SPACE}/RoleBasedGroup/pd", [group, first, second, leaders], pods)
 
 
@@ -175,8 +177,9 @@ def _aibrix() -> WorkloadCase:
 
 def _spark() -> WorkloadCase:
     application = body("sparkoperator.k8s.io/v1beta2", "SparkApplication", "etl", {"executor": {"instances": 5}})
-    (driver,) = pods_of(application, ["etl-driver"], 0, labels={"spark-role": "driver"})
-    executors = pods_of(driver, names("etl-exec"), labels={"spark-role": "executor"}, index="spark-exec-id")
+    name = {"sparkoperator.k8s.io/app-name": "etl"}
+    (driver,) = pods_of(application, ["etl-driver"], 0, labels={"spark-role": "driver", **name})
+    executors = pods_of(driver, names("etl-exec"), labels={"spark-role": "executor", **name}, index="spark-exec-id")
     return WorkloadCase("SparkApplication", f"{SPACE}/SparkApplication/etl", [application], [driver, *executors], 1)
 
 

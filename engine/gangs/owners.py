@@ -95,7 +95,7 @@ class OwnerIndex:
         """The owner of the pod's job; None for pods of DaemonSets and static pods that request no NPU."""
         named = self._native_group(pod) or self._named_by(pod)
         if named is not None:
-            return named
+            return named if not _starts_each_alone(named.row) else _alone(pod)
         if pod.owner_kind in JOB_KINDS:
             return _with_group(
                 self._cached((pod.namespace, pod.owner_api, pod.owner_kind, pod.owner_name, ""), pod), pod
@@ -106,8 +106,8 @@ class OwnerIndex:
             return None
         if pod.owner_kind and pod.owner_kind not in ("DaemonSet", "Node"):
             owner = self._cached((pod.namespace, pod.owner_api, pod.owner_kind, pod.owner_name, pod.owner_uid), pod)
-            if owner.row is not None and owner.row.together is StartTogether.NONE:
-                return JobOwner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
+            if _starts_each_alone(owner.row):
+                return _alone(pod)
             if not self._is_foreign(group, owner, pod):
                 return _with_group(owner, pod)
         if group and (pod.owner_kind or group != generated_group(pod)):
@@ -143,10 +143,18 @@ class OwnerIndex:
     def _named_by(self, pod: Pod) -> JobOwner | None:
         """The object that a pod names by a label or an annotation of a row; None where it names none."""
         for row in self._table.named:
-            name = next(filter(None, (label_or_annotation(pod, key) for key in row.pod_keys)), "")
-            if name:
-                return self._object_of(row, pod.namespace, name)
+            for key in row.pod_keys:
+                if name := label_or_annotation(pod, key):
+                    return _with_group(self._named(row, pod.namespace, name), pod)
         return None
+
+    def _named(self, row: WorkloadRow, namespace: str, name: str) -> JobOwner:
+        """The object that people made above one that pods name, or that itself."""
+        cache_key = (namespace, row.group, row.kind, name, "named")
+        found = self._cache.get(cache_key)
+        if found is None:
+            found = self._cache[cache_key] = self._above(self._object_of(row, namespace, name))
+        return found
 
     def _object_of(self, row: WorkloadRow, namespace: str, name: str) -> JobOwner:
         for version in row.versions:
@@ -154,16 +162,16 @@ class OwnerIndex:
             raw = self._objects.get(ObjectKey(api, row.kind, namespace, name))
             if raw is not None:
                 uid = str(metadata(raw).get("uid", ""))
-                return JobOwner(api, row.kind, namespace, name, uid, raw, row, (row, raw))
+                return JobOwner(api, row.kind, namespace, name, uid, raw)
         api = f"{row.group}/{row.versions[0]}" if row.group else row.versions[0]
-        return JobOwner(api, row.kind, namespace, name, "", {}, row, (row, {}))
+        return JobOwner(api, row.kind, namespace, name, "", {})
 
     def _plain(self, pod: Pod) -> JobOwner:
         """A pod without controller: the group that it names by a label, else itself."""
         row = None if pod.owner_kind else self._table.of("v1", "Pod")
         group = group_of(row, pod) if row is not None else ""
         if row is None or not group:
-            return JobOwner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
+            return _alone(pod)
         return JobOwner("v1", PLAIN_PODS, pod.namespace, group, "", {}, row, None, group)
 
     def _above(self, owner: JobOwner) -> JobOwner:
@@ -172,7 +180,7 @@ class OwnerIndex:
         current = found
         for _ in range(_DEEPEST):
             parent = self._parent(current)
-            if parent is None or (parent.row is not None and parent.row.together is StartTogether.NONE):
+            if parent is None or _starts_each_alone(parent.row):
                 break
             current = parent
             if parent.row is not None:
@@ -184,6 +192,11 @@ class OwnerIndex:
         row = self._table.of(owner.api_version, owner.kind)
         if row is None:
             return owner
+
+        if not owner.raw:
+            # the reference may name another version than the one that is watched
+            raw = self._object_of(row, owner.namespace, owner.name).raw
+            owner = owner._replace(raw=raw)
         return owner._replace(row=row, sized_by=(row, owner.raw) if says_size(row) else None)
 
     def _parent(self, owner: JobOwner) -> JobOwner | None:
@@ -278,6 +291,15 @@ class OwnerIndex:
             owner = self._objects.get(ObjectKey(api, kind, pod.namespace, name), {})
             return JobOwner(api, kind, pod.namespace, name, str(above.get("uid", "")), owner)
         return JobOwner(POD_GROUP_APIS[0], "PodGroup", pod.namespace, group, str(metadata(raw).get("uid", "")), raw)
+
+
+def _alone(pod: Pod) -> JobOwner:
+    """The owner of a pod that starts for itself."""
+    return JobOwner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
+
+
+def _starts_each_alone(row: WorkloadRow | None) -> bool:
+    return row is not None and row.together is StartTogether.NONE
 
 
 def _with_group(owner: JobOwner, pod: Pod) -> JobOwner:
