@@ -17,6 +17,7 @@ from engine.model.history import History
 from engine.model.patches import merge_patch
 from engine.model.plan import Pending
 from engine.model.remedies import Remedy, Step
+from engine.model.taints import OWNERS
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.replay.offline import every_role
@@ -252,9 +253,13 @@ class Follower:
 
     def wait(self, remedy: Remedy) -> None:
         """Minutes: what the plan does is done, old pods end, storage drivers bind what was asked of them, device
-        plugins make the vNPUs under way, and nodes report again.
+        plugins make the vNPUs under way, and nodes report again. Taints that others set they take away.
         """
         self.now += WAITED
+        for item in self.items:
+            if item["kind"] == "Node" and item["spec"].get("taints"):
+                kept = [row for row in item["spec"]["taints"] if row["key"] not in OWNERS]
+                item["spec"]["taints"] = kept
         for action in self._actions:
             if isinstance(action, BindPod):
                 self.bind(action)

@@ -167,3 +167,21 @@ def fragmented(chance: random.Random) -> Waiting:
         other["metadata"]["labels"]["ring-controller.atlas"] = "ascend-310P"
         items.append(other)
     return Waiting([*items, cores(CORES)])
+
+
+# what others say of it by taints
+
+
+def leaving(chance: random.Random) -> Waiting:
+    """A node that an autoscaler removes, whatever the job tolerates."""
+    key = chance.choice(("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"))
+    items = [node("n0", taints=[{"key": key, "effect": "NoSchedule"}]), report("n0")]
+    spec = {"tolerations": [{"operator": "Exists"}]}
+    return Waiting([*items, *job("j", 1, 8, policy=POLICY, spec=spec)], {})
+
+
+def starting(chance: random.Random) -> Waiting:
+    """A node that its cloud provider has not initialized yet."""
+    key = chance.choice(("node.cloudprovider.kubernetes.io/uninitialized", "karpenter.sh/unregistered"))
+    items = [node("n0", taints=[{"key": key, "effect": "NoSchedule"}]), report("n0")]
+    return Waiting([*items, *job("j", 1, 8, policy=POLICY)])

@@ -39,6 +39,7 @@ from tests.waiting_nodes import (
     cores,
     cut_by_layouts_only,
     fragmented,
+    leaving,
     no_memory,
     no_rack,
     no_shares,
@@ -49,6 +50,7 @@ from tests.waiting_nodes import (
     report_refused,
     several_trees,
     shares_only,
+    starting,
     subhealthy,
 )
 from tests.waiting_objects import CORE, cut_on_demand
@@ -251,6 +253,8 @@ WORLDS: Final[tuple[tuple[str, Callable[[random.Random], Waiting]], ...]] = (
     ("NodeUnstable", sure(beside_chips, "unstable")),
     ("NetworkStateUnknown", sure(beside_chips, "network")),
     ("NodeIsolated", sure(unwell, "isolated")),
+    ("NodeLeaving", leaving),
+    ("TaintNotTolerated", starting),
     ("NodeReportStale", sure(unwell, "old report")),
     ("NodeUnhealthy", sure(unwell, "server", ("SeparateFault", "UnHealthy"))),
     ("NodePreSeparate", sure(unwell, "server", ("PreSeparateFault", "PreSeparate"))),

@@ -121,6 +121,9 @@ def of_node(state: NodeState, plan: Plan, observed: Observed) -> list[str]:
         return [_maintenance(held), *_leaving(jobs), *_cordon(node)]
     if node is not None and node.maintenance:
         return [f"it is in maintenance while its condition {node.maintenance} is true", *_leaving(jobs)]
+    if node is not None and node.departure is not None:
+        goes = _leaving(jobs) if node.departure.now else ["its pods stay until others begin to evict them"]
+        return [f"it is about to be removed: {node.departure.text}; it takes no new work", *goes]
     found: list[str] = []
     match state.state:
         case NodeHealth.NOT_READY:

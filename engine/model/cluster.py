@@ -32,6 +32,16 @@ class Taint(msgspec.Struct, frozen=True):
     effect: str
 
 
+class Departure(msgspec.Struct, frozen=True):
+    """That a node is about to go: who removes it, in words, and whether its pods go ``now``.
+
+    They stay otherwise until their eviction begins: who removes the node may still think better of it.
+    """
+
+    text: str
+    now: bool
+
+
 class Node(msgspec.Struct, frozen=True):
     """One Kubernetes node.
 
@@ -39,6 +49,7 @@ class Node(msgspec.Struct, frozen=True):
     ``memory`` and ``ephemeral-storage`` in bytes. ``base_chips`` is the mask of the chips in
     annotation ``baseDeviceInfos`` (0 when absent), ``base_devices`` its parsed content. ``maintenance`` is the
     condition of those who look after nodes that says that this one is emptied or worked on; empty: none.
+    ``departure`` is who removes it from the cluster.
     """
 
     name: str
@@ -57,6 +68,7 @@ class Node(msgspec.Struct, frozen=True):
     base_chips: int
     base_devices: dict[str, dict[str, Any]]
     maintenance: str = ""
+    departure: Departure | None = None
 
 
 class ChipFault(msgspec.Struct, frozen=True):

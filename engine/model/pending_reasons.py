@@ -18,6 +18,7 @@ ENQUEUE_FAILED: Final = "JobEnqueueFailed"
 QUEUE_CLOSED: Final = "QueueNotOpen"
 QUEUE_MISSING: Final = "QueueNotFound"
 NODE_UNSTABLE: Final = "NodeUnstable"
+LEAVING: Final = "NodeLeaving"
 TOO_MANY_PODS: Final = "TooManyPods"
 SHARES_OFF: Final = "SoftShareNotEnabled"
 NO_CHIP_MEMORY: Final = "ChipMemoryUnknown"
@@ -100,6 +101,9 @@ REASONS: Final[Mapping[str, PendingReason]] = {
     # of the node's health
     "NodeNotReady": _node("is not ready", "bring it back, or end what keeps it down"),
     "NodeIsolated": _node("is taken out of service", "end the Isolation or fault that is named"),
+    LEAVING: _node(
+        "is about to be removed by the one that is named", "add a node, or wait for the one that replaces it"
+    ),
     "NodeUnhealthy": _node("is unhealthy", "mend the fault that is named"),
     "NodePreSeparate": _node("takes no new work because of a fault", "mend the fault that is named"),
     "PoolSuspended": _node("is of a suspended pool", "set spec.suspend of the NodePool to false"),

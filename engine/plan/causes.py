@@ -74,6 +74,9 @@ def of_node(scope: Scope, view: NodeView) -> Cause:
     isolation = of_isolations(scope).get(name)
     if isolation is not None:
         return isolation
+    if view.node.maintenance or view.node.departure is not None:
+        detail = view.node.maintenance or (view.node.departure.text if view.node.departure is not None else "")
+        return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail=detail)
     if name in scope.observed.node_reports:
         return _report(f"mindx-dl/mindx-dl-nodeinfo-{name}", view.codes)
     if not view.node.ready:

@@ -12,6 +12,7 @@ import msgspec
 
 from engine.model.cluster import Container, ExtendedRequest, Node, Pod, Taint
 from engine.model.quantities import amount
+from engine.model.taints import departure
 from engine.model.times import parse_rfc3339
 from engine.model.unstructured import nested_list, nested_map
 from engine.wire import pod_field_types
@@ -47,6 +48,10 @@ def node(obj: Mapping[str, Any]) -> Node:
         devices = _base_devices(where, annotations.get(BASE_DEVICES))
     except WireError:
         devices = {}
+    taints = tuple(
+        Taint(str(t.get("key", "")), str(t.get("value") or ""), str(t.get("effect", "")))
+        for t in spec.get("taints") or ()
+    )
     base = 0
     for name in devices:
         _, _, number = name.rpartition("-")
@@ -62,10 +67,7 @@ def node(obj: Mapping[str, Any]) -> Node:
         ready=ready.get("status") == "True",
         ready_changed=_time(where, "status.conditions", ready.get("lastTransitionTime")) or 0.0,
         unschedulable=bool(spec.get("unschedulable")),
-        taints=tuple(
-            Taint(str(t.get("key", "")), str(t.get("value") or ""), str(t.get("effect", "")))
-            for t in spec.get("taints") or ()
-        ),
+        taints=taints,
         capacity=_amounts(where, "status.capacity", status.get("capacity")),
         allocatable=_amounts(where, "status.allocatable", status.get("allocatable")),
         internal_ip=next(
@@ -74,6 +76,7 @@ def node(obj: Mapping[str, Any]) -> Node:
         base_chips=base,
         base_devices=devices,
         maintenance=_maintenance(status.get("conditions") or ()),
+        departure=departure(taints, metadata.get("deletionTimestamp") is not None),
     )
 
 

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from engine.cli import coming
 from engine.model.actions import EvictPod, IsolateNode, ReleaseNode
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.plan import Plan
+from engine.model.times import rfc3339
 from engine.wire.names import CORDONED
 from tests.golden.stories import compare, sample_files, sample_world
 from tests.simworld import World
@@ -183,8 +185,100 @@ def test_planned_maintenance_alone_moves_nothing() -> None:
     assert [action for plan in world.until_quiet() for action in plan.actions] == []
 
 
+# those who remove nodes
+
+
+def taint(world: World, name: str, *keys: str, effect: str = "NoSchedule") -> None:
+    """The taints of a node as others set them."""
+    live = copy.deepcopy(node(world, name))
+    live["spec"]["taints"] = [{"key": key, "effect": effect} for key in keys]
+    world.put(live)
+
+
+def taints(world: World, name: str) -> list[str]:
+    return [row["key"] for row in node(world, name)["spec"].get("taints") or ()]
+
+
+def explained(world: World, name: str) -> str:
+    result = world.plan()
+    state = next(one for one in result.nodes if one.node == name)
+    return "; ".join(coming.of_node(state, result, world.observer.observed()))
+
+
+@pytest.mark.parametrize(
+    ("key", "who"),
+    [
+        ("ToBeDeletedByClusterAutoscaler", "the cluster autoscaler removes this node"),
+        ("node.kubernetes.io/out-of-service", "an operator declared this node shut down"),
+        ("node.cloudprovider.kubernetes.io/shutdown", "the cloud controller manager found this node shut down"),
+    ],
+)
+def test_a_taint_by_which_a_node_goes_moves_its_gang_whole(key: str, who: str) -> None:
+    world, first, _ = started()
+    taint(world, first, key)
+    assert who in explained(world, first)
+    gone = evictions(world.until_quiet())
+    assert {(one.pod, one.reason) for one in gone} == {
+        ("pretrain-master-0", "Maintenance"), ("pretrain-worker-0", "Maintenance"),
+    }  # fmt: skip
+    assert who in gone[0].message and key in gone[0].message
+    assert whole(world) and first not in placement(world).values()
+    assert (taints(world, first), cordoned(world, first)) == ([key], False), "theirs"
+    assert memory(world).reschedules == (), "no fault, and no attempt"
+
+    taint(world, first)  # they thought better of it
+    released = [a for plan in world.until_quiet() for a in plan.actions if isinstance(a, ReleaseNode)]
+    assert [one.node for one in released] == [first]
+
+
+@pytest.mark.parametrize("key", ["karpenter.sh/disrupted", "karpenter.sh/disruption"])
+def test_karpenters_taint_moves_a_gang_once_the_node_is_deleted(key: str) -> None:
+    world, first, _ = started()
+    taint(world, first, key)
+    assert evictions(world.until_quiet()) == [], "its replacement may fail, and the taint be taken away"
+    assert f"Karpenter is about to replace or remove this node (taint {key})" in explained(world, first)
+
+    live = copy.deepcopy(node(world, first))
+    live["metadata"] |= {"deletionTimestamp": rfc3339(world.now), "finalizers": ["karpenter.sh/termination"]}
+    world.put(live)
+    gone = evictions(world.until_quiet())
+    assert len(gone) == 2 and {one.reason for one in gone} == {"Maintenance"}
+    assert whole(world) and first not in placement(world).values()
+
+
+def test_an_eviction_from_a_node_that_others_tainted_moves_the_gang_whole() -> None:
+    world, first, other = started()
+    taint(world, first, "karpenter.sh/disrupted")
+    world.until_quiet()
+    for key, pod in sorted(world.objects.items()):
+        if key.kind == "Pod" and pod["spec"].get("nodeName") == first:
+            world.evict(key, 30)
+    gone = evictions(world.until_quiet())
+    assert {one.pod for one in gone} == {"pretrain-worker-0" if other != first else "pretrain-master-0"}
+    assert whole(world) and first not in placement(world).values()
+
+
+@pytest.mark.parametrize("key", ["node.kubernetes.io/memory-pressure", "node.kubernetes.io/unschedulable"])
+def test_taints_that_pass_make_no_drain_of_a_deleted_pod(key: str) -> None:
+    world, first, _ = started()
+    taint(world, first, key)
+    for pod in sorted(placement(world)):
+        if placement(world)[pod] == first:
+            world.evict(ObjectKey("v1", "Pod", "default", pod), 30)
+    assert evictions(world.until_quiet()) == []
+
+
+def test_a_candidate_of_the_autoscaler_takes_work_last_and_keeps_what_runs() -> None:
+    world, first, _ = started()
+    taint(world, first, "DeletionCandidateOfClusterAutoscaler", effect="PreferNoSchedule")
+    assert evictions(world.until_quiet()) == []
+    assert first in placement(world).values()
+
+
 STEPS = st.lists(
-    st.tuples(st.sampled_from(("isolate", "end", "cordon", "uncordon", "drain")), st.integers(1, 4)),
+    st.tuples(
+        st.sampled_from(("isolate", "end", "cordon", "uncordon", "drain", "taint", "untaint")), st.integers(1, 4)
+    ),
     min_size=1,
     max_size=8,
 )
@@ -199,6 +293,7 @@ def test_whatever_people_do_the_gang_is_whole_and_only_our_cordon_is_taken_back(
     world = sample_world(seed)
     world.until_quiet()
     taken: set[str] = set()
+    tainted: set[str] = set()
     for what, number in steps:
         name = f"node-{number}"
         if what in ("isolate", "end"):
@@ -206,6 +301,9 @@ def test_whatever_people_do_the_gang_is_whole_and_only_our_cordon_is_taken_back(
             world.push(isolated(*sorted(taken)))
         elif what == "drain":
             drain(world, name)
+        elif what in ("taint", "untaint"):
+            tainted = tainted | {name} if what == "taint" else tainted - {name}
+            taint(world, name, *(["maker.example.org/burn-in"] if what == "taint" else []))
         else:
             cordon(world, name, wanted=what == "cordon")
         world.step(some=0.8)
@@ -219,8 +317,10 @@ def test_whatever_people_do_the_gang_is_whole_and_only_our_cordon_is_taken_back(
     theirs = {key.name for key in world.objects if key.kind == "Node" and cordoned(world, key.name)}
     ours = {name for name in theirs if CORDONED in (node(world, name)["metadata"].get("annotations") or {})}
     assert taken <= theirs and ours <= taken
+    assert {f"node-{number}" for number in range(1, 5) if taints(world, f"node-{number}")} == tainted
 
     world.push(isolated())
     world.until_quiet(ceiling=60)
     left = {key.name for key in world.objects if key.kind == "Node" and cordoned(world, key.name)}
     assert left == theirs - ours
+    assert {f"node-{number}" for number in range(1, 5) if taints(world, f"node-{number}")} == tainted

@@ -34,7 +34,7 @@ LIST_KEY: Final = ObjectKey("v1", "ConfigMap", manualinfo.NAMESPACE, manualinfo.
 
 def isolations(scope: Scope) -> tuple[dict[str, NodeHold], ManualHolds]:
     """Isolations that are in force now: node → hold, and node → chip → holds. Conditions of nodes that are emptied or
-    worked on hold them too; who writes those cordons the nodes."""
+    worked on hold them too, and so do taints by which others remove them: who writes those closes the nodes."""
     nodes: dict[str, NodeHold] = {}
     by_chip = _listed(scope)
     for item in scope.desired.isolations:
@@ -51,9 +51,13 @@ def isolations(scope: Scope) -> tuple[dict[str, NodeHold], ManualHolds]:
                 rules[chip] = (*rules.get(chip, ()), ManualHold(rule, until))
 
     for name, known in scope.observed.nodes.items():
-        if known.maintenance and name in scope.nodes:
+        if name not in scope.nodes:
+            continue
+        if known.maintenance:
             rule = f"Node/{name} {known.maintenance}"
             nodes.setdefault(name, NodeHold(rule, f"condition {known.maintenance}", False))
+        elif known.departure is not None and known.departure.now:
+            nodes.setdefault(name, NodeHold(f"Node/{name} departure", known.departure.text, False))
     return nodes, by_chip
 
 

@@ -31,6 +31,7 @@ from engine.model.levels import (
     node_rank,
     node_status,
 )
+from engine.model.pending_reasons import LEAVING
 from engine.model.states import NodeHealth
 from engine.model.wording import counted
 from engine.plan.health.manual_isolation import NodeHold
@@ -146,6 +147,9 @@ def _closed_reason(
 ) -> tuple[str, str] | None:
     if not_ready:
         return "NodeNotReady", "node is not ready"
+    if view.node.departure is not None:
+        # whatever the pod tolerates: it would have to go again at once
+        return LEAVING, f"node is about to be removed: {view.node.departure.text}"
     if held is not None:
         return "NodeIsolated", f"node is in maintenance: {held.text}"
     if separate:

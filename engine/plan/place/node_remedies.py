@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from engine.model.cluster import Pod
-from engine.model.pending_reasons import IN_FLIGHT, NO_CHIP_MEMORY, NODE_UNSTABLE, RECOVERY_RESERVED, SHARES_OFF
+from engine.model.pending_reasons import (
+    IN_FLIGHT,
+    LEAVING,
+    NO_CHIP_MEMORY,
+    NODE_UNSTABLE,
+    RECOVERY_RESERVED,
+    SHARES_OFF,
+)
 from engine.model.remedies import Remedy, Step
 from engine.plan.node_view import NodeView
 from engine.plan.place.families import duo
@@ -80,7 +87,7 @@ def remedy_of_node(refusal: Refusal, pod: Pod, view: NodeView) -> Remedy | None:
         return Remedy(Step.FREE_ROOM, node, values={_TAKEN[reason]: ""})
     if reason == "PoolSuspended":
         return Remedy(Step.RESUME_POOL, node, view.pool)
-    if reason == NODE_INVALID:
+    if reason in (NODE_INVALID, LEAVING):
         return Remedy(Step.ADD_NODE, count=pod.count, values={pod.resource: ""})
     return _of_label(reason, node)
 

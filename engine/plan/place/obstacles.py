@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.model.cluster import Node, Pod
+from engine.model import taints
+from engine.model.cluster import Node, Pod, Taint
 from engine.model.remedies import Remedy, Step
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
@@ -81,17 +82,28 @@ def _obstacles(pod: Pod, view: NodeView, templates: Mapping[str, str]) -> Iterat
     yield from _of_resource(pod, view, templates)
     yield from _of_selector(pod, node)
     yield from _of_affinity(pod, node)
-    if node.unschedulable and not fit.tolerates(pod, fit.UNSCHEDULABLE_TAINT):
+    if node.unschedulable and not taints.tolerates(pod, taints.UNSCHEDULABLE):
         remedy = Remedy(Step.UNCORDON, node.name)
         yield Obstacle("NodeUnschedulable", "is cordoned", f"uncordon {node.name}", remedy)
-    for taint in fit.untolerated_taints(pod, node):
-        shown = f"{taint.key}={taint.value}" if taint.value else taint.key
-        yield Obstacle(
-            "TaintNotTolerated",
-            f"has taint {shown}:{taint.effect}",
-            f"add a toleration of {shown} to the job, or remove the taint from {node.name}",
-            Remedy(Step.TOLERATE, node.name, values={taint.key: taint.value}),
-        )
+    for taint in taints.untolerated(pod, node):
+        yield _of_taint(taint, pod, node)
+
+
+def _of_taint(taint: Taint, pod: Pod, node: Node) -> Obstacle:
+    """A taint that keeps the pod off; of the well-known ones who sets and removes it: people leave it to them."""
+    shown = f"{taint.key}={taint.value}" if taint.value else taint.key
+    state = f"has taint {shown}:{taint.effect}"
+    owner = taints.owner_of(taint)
+    if owner is not None:
+        state = f"{state}: {owner.who} {owner.says}"
+        if owner.meaning in taints.REMOVING:
+            remedy = Remedy(Step.ADD_NODE, count=pod.count, values={pod.resource: ""})
+            return Obstacle("TaintNotTolerated", state, "add a node, or wait for the one that replaces it", remedy)
+        return Obstacle("TaintNotTolerated", state, f"wait for {owner.who}", Remedy(Step.WAIT, node.name))
+    change = f"add a toleration of {shown} to the job, or remove the taint from {node.name}"
+    return Obstacle(
+        "TaintNotTolerated", state, change, Remedy(Step.TOLERATE, node.name, values={taint.key: taint.value})
+    )
 
 
 def _of_resource(pod: Pod, view: NodeView, templates: Mapping[str, str]) -> Iterator[Obstacle]:

@@ -62,7 +62,7 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
         gone = causes.of_missing_node(pod.node)
         return PodFault(NODE, (HEARTBEAT,), f"node {pod.node} does not exist any more", gone)
     if maintenance.drained_by_others(scope, gang, pod, view):
-        drained = causes.of_pod(pod.key, "deleted from a node that others cordoned")
+        drained = causes.of_pod(pod.key, "deleted from a node that others cordoned or tainted")
         text = f"pod {pod.key} is evicted from node {pod.node}, which others drain"
         return PodFault(MAINTENANCE, (), text, drained)
     if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):

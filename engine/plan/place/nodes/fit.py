@@ -6,15 +6,14 @@ InterPodAffinity). Preferences only break ties between nodes of equal score.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from engine.model.cluster import Node, Pod, Taint
+from engine.model import taints
+from engine.model.cluster import Node, Pod
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes.selectors import NodeRule, matches
-
-UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 class StaticFit(NamedTuple):
@@ -69,7 +68,7 @@ def _read_labels(pod: Pod, volumes: Sequence[NodeRule]) -> tuple[tuple[str, ...]
 
 def static(pod: Pod, node: Node) -> Refusal | None:
     """A refusal that stays while pods are placed: readiness, cordon, selector, node affinity, taints."""
-    if node.unschedulable and not tolerates(pod, UNSCHEDULABLE_TAINT):
+    if node.unschedulable and not taints.tolerates(pod, taints.UNSCHEDULABLE):
         return Refusal("NodeUnschedulable", "node(s) were unschedulable")
     refusal = unselected(pod, node) or untolerated(pod, node)
     if refusal is not None:
@@ -97,16 +96,9 @@ def required_terms(pod: Pod) -> Sequence[Mapping[str, Any]]:
 
 def untolerated(pod: Pod, node: Node) -> Refusal | None:
     """Why a taint of the node keeps the pod off."""
-    for taint in untolerated_taints(pod, node):
+    for taint in taints.untolerated(pod, node):
         return Refusal("TaintNotTolerated", f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}")
     return None
-
-
-def untolerated_taints(pod: Pod, node: Node) -> Iterator[Taint]:
-    """The taints of the node that keep the pod off."""
-    for taint in node.taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
-            yield taint
 
 
 def resources(pod: Pod, view: NodeView) -> Refusal | None:
@@ -146,21 +138,7 @@ def preference(pod: Pod, node: Node) -> int:
             weight = row.get("weight")
             total += weight if isinstance(weight, int) else 0
     soft = (taint for taint in node.taints if taint.effect == "PreferNoSchedule")
-    return total - sum(1 for taint in soft if not tolerates(pod, taint))
-
-
-def tolerates(pod: Pod, taint: Taint) -> bool:
-    """Whether one of the pod's tolerations covers the taint."""
-    for toleration in pod.tolerations:
-        effect, key = toleration.get("effect") or "", toleration.get("key") or ""
-        if effect and effect != taint.effect:
-            continue
-        operator = toleration.get("operator") or "Equal"
-        if key and key != taint.key:
-            continue
-        if operator == "Exists" or (key and operator == "Equal" and (toleration.get("value") or "") == taint.value):
-            return True
-    return False
+    return total - sum(1 for taint in soft if not taints.tolerates(pod, taint))
 
 
 def _part(raw: Any, name: str) -> Mapping[str, Any]:

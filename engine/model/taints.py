@@ -1,0 +1,133 @@
+"""Taints of nodes: which pods they keep off, and what those who set the well-known ones mean by them.
+
+Belay sets and removes no taint. Sources: kubernetes.io "Well-Known Labels, Annotations and Taints";
+cluster-autoscaler/utils/taints; karpenter.sh "Disruption"; the Node Readiness Controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from engine.model.cluster import Departure, Node, Pod, Taint
+
+UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+_KEEPING_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+class Meaning(StrEnum):
+    """What becomes of a node with a taint: its pods go now; it goes, unless its owner thinks better of it, and its pods
+    stay until then; it is still starting; it is short of something; it is cordoned."""
+
+    LEAVES = "leaves"
+    MAY_LEAVE = "may leave"
+    STARTS = "starts"
+    SHORT = "short"
+    CORDONED = "cordoned"
+
+
+#: Of nodes that take no new work, whatever a pod tolerates.
+REMOVING: Final = frozenset({Meaning.LEAVES, Meaning.MAY_LEAVE})
+
+
+class TaintOwner(msgspec.Struct, frozen=True):
+    """Who sets and removes a taint, what that says of the node after "who …", and what it means for pods."""
+
+    who: str
+    says: str
+    meaning: Meaning
+
+
+_LIFECYCLE: Final = "the node lifecycle controller"
+_CLOUD: Final = "the cloud controller manager"
+_AUTOSCALER: Final = "the cluster autoscaler"
+
+#: By the taint's key.
+OWNERS: Final[dict[str, TaintOwner]] = {
+    "ToBeDeletedByClusterAutoscaler": TaintOwner(_AUTOSCALER, "removes this node", Meaning.LEAVES),
+    "node.kubernetes.io/out-of-service": TaintOwner(
+        "an operator", "declared this node shut down and out of service", Meaning.LEAVES
+    ),
+    "node.cloudprovider.kubernetes.io/shutdown": TaintOwner(_CLOUD, "found this node shut down", Meaning.LEAVES),
+    "karpenter.sh/disrupted": TaintOwner("Karpenter", "is about to replace or remove this node", Meaning.MAY_LEAVE),
+    # before Karpenter 1.0
+    "karpenter.sh/disruption": TaintOwner("Karpenter", "is about to replace or remove this node", Meaning.MAY_LEAVE),
+    "node.cloudprovider.kubernetes.io/uninitialized": TaintOwner(
+        _CLOUD, "has not initialized this node yet", Meaning.STARTS
+    ),
+    "karpenter.sh/unregistered": TaintOwner("Karpenter", "has not registered this node yet", Meaning.STARTS),
+    "node.kubernetes.io/not-ready": TaintOwner(_LIFECYCLE, "waits for this node to be ready", Meaning.STARTS),
+    "node.kubernetes.io/unreachable": TaintOwner(_LIFECYCLE, "waits for this node's kubelet", Meaning.STARTS),
+    "node.kubernetes.io/network-unavailable": TaintOwner(_LIFECYCLE, "waits for this node's network", Meaning.STARTS),
+    UNSCHEDULABLE.key: TaintOwner(_LIFECYCLE, "follows the cordon of this node", Meaning.CORDONED),
+    "node.kubernetes.io/memory-pressure": TaintOwner(_LIFECYCLE, "found this node short of memory", Meaning.SHORT),
+    "node.kubernetes.io/disk-pressure": TaintOwner(_LIFECYCLE, "found this node short of disk", Meaning.SHORT),
+    "node.kubernetes.io/pid-pressure": TaintOwner(_LIFECYCLE, "found this node short of PIDs", Meaning.SHORT),
+}  # fmt: skip
+
+#: By what the taint's key begins with.
+_PREFIXES: Final[dict[str, TaintOwner]] = {
+    "readiness.k8s.io/": TaintOwner("the Node Readiness Controller", "waits for this node's conditions", Meaning.STARTS)
+}
+
+
+def owner_of(taint: Taint) -> TaintOwner | None:
+    """Who sets this taint, where that is well known."""
+    found = OWNERS.get(taint.key)
+    if found is not None:
+        return found
+    return next((owner for prefix, owner in _PREFIXES.items() if taint.key.startswith(prefix)), None)
+
+
+def departure(taints: Iterable[Taint], being_deleted: bool) -> Departure | None:
+    """By whom a node is about to go, and whether its pods go now; None for one that stays.
+
+    Karpenter taints first and begins to drain only once the replacement is ready and the Node is being deleted; if that
+    fails, it takes the taint away.
+    """
+    for taint in taints:
+        owner = owner_of(taint)
+        if owner is not None and owner.meaning in REMOVING:
+            text = f"{owner.who} {owner.says} (taint {taint.key})"
+            return Departure(text, now=being_deleted or owner.meaning is Meaning.LEAVES)
+    return Departure("its Node is being deleted", now=True) if being_deleted else None
+
+
+def tolerates(pod: Pod, taint: Taint) -> bool:
+    """Whether one of the pod's tolerations covers the taint."""
+    for toleration in pod.tolerations:
+        effect, key = toleration.get("effect") or "", toleration.get("key") or ""
+        if effect and effect != taint.effect:
+            continue
+        operator = toleration.get("operator") or "Equal"
+        if key and key != taint.key:
+            continue
+        if operator == "Exists" or (key and operator == "Equal" and (toleration.get("value") or "") == taint.value):
+            return True
+    return False
+
+
+def untolerated(pod: Pod, node: Node) -> Iterator[Taint]:
+    """The taints of the node that keep the pod off, without the one that follows from its cordon."""
+    for taint in node.taints:
+        if taint == UNSCHEDULABLE and node.unschedulable:
+            continue
+        if taint.effect in _KEEPING_OFF and not tolerates(pod, taint):
+            yield taint
+
+
+def closed_by_others(pod: Pod, node: Node) -> bool:
+    """Whether taints say that others empty the node, as far as the pod is concerned.
+
+    Taints about the node's state say no such thing: Belay judges its readiness, and the rest passes.
+    """
+    return node.departure is not None or any(owner_of(taint) is None for taint in untolerated(pod, node))
+
+
+__all__ = [
+    "OWNERS", "REMOVING", "UNSCHEDULABLE", "Meaning", "TaintOwner", "closed_by_others", "departure", "owner_of",
+    "tolerates", "untolerated",
+]  # fmt: skip
