@@ -26,7 +26,7 @@ from engine.model.plan import Plan
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.replay import recording
-from engine.replay.summary import PassDigest, read_digest, write_digest
+from engine.replay.summary import RECORDING_SUFFIX, PassDigest, read_digest, write_digest
 from engine.serve.console import patches
 from engine.serve.console.answers import Answers, Unanswered
 from engine.serve.console.changes import ChangeStream
@@ -506,5 +506,5 @@ def test_a_recording_keeps_its_figures_and_loses_them_with_itself(
     for after in range(4):
         record(tmp_path, cluster(1, 0), NOW + after)
     assert len(list(tmp_path.iterdir())) == 4
-    files = sorted(tmp_path.glob(f"*{recording.SUFFIX}"))
+    files = sorted(tmp_path.glob(f"*{RECORDING_SUFFIX}"))
     assert all(read_digest(file) is not None for file in files)

@@ -23,6 +23,7 @@ from engine.plan import plan as decided
 from engine.plan.health.graded_reports import GradedReports
 from engine.plan.rules import in_force
 from engine.serve.grpc import fault_view
+from engine.serve.grpc.grading import Grading
 from engine.serve.grpc.job_view import impact, places, views
 from engine.status import ClusterInfo
 from engine.status.bodies import config_map
@@ -134,6 +135,20 @@ def test_the_shipped_tables_are_read_once_a_policy_needs_them() -> None:
     assert grading.of(seen).reports == GradedReports(SHIPPED).of(seen).reports
     grading.of(msgspec.structs.replace(seen))
     assert len(calls) == 1
+
+
+def test_the_services_read_policies_only_where_one_sets_levels() -> None:
+    """Reading them takes 14 MiB of documents; what the services say is the same."""
+    silent = policy("p", actions={"SubHealthFault": {"training": "ignore"}})
+    setting = policy("q", levels={"80C98001": "NotHandleFault"})
+    grading, seen = Grading(), world(silent)
+    assert grading.of(seen) is seen and grading._graded is None
+    for text in ("{", "[]", '{"faultPolicies": [1]}', '{"faultPolicies": {"a": 1}}'):
+        broken = msgspec.structs.replace(seen, history=History(policy_revision=text))
+        assert grading.of(broken) is broken
+    graded = grading.of(world(silent, setting))
+    assert graded.reports == GradedReports(SHIPPED).of(world(silent, setting)).reports != seen.reports
+    assert grading.of(world(silent)).reports == seen.reports, "the policy is gone"
 
 
 def test_unchanged_reports_stay_the_same_objects() -> None:

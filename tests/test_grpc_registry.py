@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from engine.model.cluster import AgentReport
 from engine.serve.grpc import observed_cluster
 from engine.serve.grpc.recovery import registry as room
 from engine.serve.grpc.recovery.registry import PERIOD, Registry
 from engine.wire import deviceinfo
+from engine.wire.orders import build_report
+from tests.grpc_world import World, play, until
 
 
 def test_a_refresh_that_always_fails_is_logged_and_retried_at_the_usual_pace(
@@ -98,3 +102,16 @@ def test_heartbeats_alone_make_no_snapshot_at_once() -> None:
         assert await due(), "a chip fewer"
 
     asyncio.run(main())
+
+
+def test_what_agents_say_of_themselves_is_not_followed(tmp_path: Path) -> None:
+    """It is most of what changes in a quiet cluster, and no service reads it."""
+
+    async def story(world: World) -> None:
+        await world.kube.apply(build_report(AgentReport("n0", "boot", 1, 1, 0, {}, 0, "", (), ()), "Ascend910-", {}))
+        async with world.server() as server:
+            await world.node("n0")
+            await until(lambda: "n0" in server.cluster.observed.reports, "the device report is seen")
+            assert not server.cluster.observed.agents
+
+    play(tmp_path, story)

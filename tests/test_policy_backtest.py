@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from engine import cli
 from engine.replay import recording
+from engine.replay.summary import RECORDING_SUFFIX
 from engine.wire.deviceinfo import build, fault_element
 from tests import listing, worlds
 from tests.simworld import A2, Node, World
@@ -236,7 +237,7 @@ def test_invalid_input_is_reported_with_exit_code_2(tmp_path: Path, passing: str
     other.write_text("apiVersion: belay.dev/v1alpha1\nkind: SafetyBudget\nmetadata: {name: b}\nspec: {limits: []}\n")
     assert "holds no FaultPolicy" in belay(str(other), "--against", passing).stderr
     assert belay(str(tmp_path / "nothing.yaml"), "--against", passing).exit_code == 2
-    damaged = tmp_path / f"x{recording.SUFFIX}"
+    damaged = tmp_path / f"x{RECORDING_SUFFIX}"
     damaged.write_bytes(b"no gzip")
     assert "is not a recording" in belay(good, "--against", str(damaged)).stderr
 

@@ -11,7 +11,8 @@ import pytest
 
 from engine.controller.queues import ACT, RECONCILE
 from engine.kube import CONFIGMAP, POD
-from engine.replay.recording import SUFFIX, replay
+from engine.replay.recording import replay
+from engine.replay.summary import RECORDING_SUFFIX
 from engine.sandbox.api.faults import FaultRule
 from engine.store import connect
 from tests.loop_world import Cluster, Loop, cluster, until
@@ -40,7 +41,7 @@ def test_pods_get_nodes_and_chips_and_people_get_status(cluster: Cluster, loop: 
     until(lambda: cluster.get(CONFIGMAP, "cluster-info-device-0", "mindx-dl"), what="the aggregate")
     ledger = lambda: json.loads(cluster.get(CONFIGMAP, "belay-ledger-main", "belay-system")["data"]["claims.json"])  # type: ignore[index]  # noqa: E731
     until(lambda: ledger() == {}, what="the end of the claim, once the binding is seen")
-    recordings = sorted((tmp_path / "data" / "passes").glob(f"*{SUFFIX}"))
+    recordings = sorted((tmp_path / "data" / "passes").glob(f"*{RECORDING_SUFFIX}"))
     assert recordings and all(replay(path).same for path in recordings)
 
 

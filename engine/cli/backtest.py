@@ -30,7 +30,8 @@ from engine.observe.observed import observe
 from engine.plan import Comparison, DecisionKey, enforced, plan
 from engine.replay.cluster_file import read_cluster
 from engine.replay.offline import desired_from, every_role, moment, newest
-from engine.replay.recording import SUFFIX, declared, read
+from engine.replay.recording import declared, read
+from engine.replay.summary import RECORDING_SUFFIX
 from engine.wire.orders import chip_number
 
 #: Most frames of one comparison; the newest ones are taken.
@@ -175,7 +176,7 @@ class _Frames:
 
     def frame(self, file: Path) -> Frame:
         """One frame, from a recording or a List."""
-        if file.name.endswith(SUFFIX):
+        if file.name.endswith(RECORDING_SUFFIX):
             return self._recorded(file)
         items = newest(read_cluster(str(file)))
         observed = observe(items)
@@ -328,17 +329,17 @@ def _files(against: Sequence[str]) -> list[Path]:
             raise InputError("does not exist", where=name)
         inside = [path] if path.is_file() else list(_inside(path))
         if not inside:
-            raise InputError(f"holds no recordings (*{SUFFIX}) and no Lists", where=name)
+            raise InputError(f"holds no recordings (*{RECORDING_SUFFIX}) and no Lists", where=name)
         found += [(_time(file), file.name, file) for file in inside]
     return [file for _, _, file in sorted(found)]
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    recordings = sorted(folder.glob(f"*{SUFFIX}"))
+    recordings = sorted(folder.glob(f"*{RECORDING_SUFFIX}"))
     yield from recordings or sorted(file for file in folder.iterdir() if file.suffix in _LISTS)
 
 
 def _time(file: Path) -> float:
-    if file.name.endswith(SUFFIX):
+    if file.name.endswith(RECORDING_SUFFIX):
         return read(file).now
     return observe(read_cluster(str(file))).newest_report

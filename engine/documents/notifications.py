@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, time, timedelta
-from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal
 from zoneinfo import ZoneInfo
 
@@ -18,6 +17,7 @@ from engine.documents.problems import Problem
 from engine.documents.scalars import Document, Duration, Flag, Name, Text
 from engine.documents.windows import TimeZone, zone_problem
 from engine.model.levels import FaultLevel
+from engine.model.notices import NoticeEvent, ReceiverType
 
 #: What environment variables begin with that a policy may name: no other variable of the server can be sent anywhere.
 ENVIRONMENT: Final = "BELAY_NOTIFY_"
@@ -30,31 +30,6 @@ Mailbox = Annotated[str, StringConstraints(pattern=_MAILBOX, max_length=320)]
 ClockTime = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 Weekday = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 _WEEKDAYS: Final[tuple[Weekday, ...]] = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-
-
-class ReceiverType(StrEnum):
-    """What a receiver understands."""
-
-    SLACK = "Slack"
-    EMAIL = "Email"
-    DINGTALK = "DingTalk"
-    FEISHU = "Feishu"
-    WECOM = "WeCom"
-    ALERTMANAGER = "Alertmanager"
-
-
-class NoticeEvent(StrEnum):
-    """What can be reported. All but Eviction and IsolationEnd last, and their end is reported too."""
-
-    FAULT = "Fault"
-    RECOVERY = "Recovery"
-    EVICTION = "Eviction"
-    WAIT = "Wait"
-    REFUSED_REVISION = "RefusedRevision"
-    HELD_DELETION = "HeldDeletion"
-    FINDING = "Finding"
-    ISOLATION = "Isolation"
-    ISOLATION_END = "IsolationEnd"
 
 
 class SecretValue(Document):

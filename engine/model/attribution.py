@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Pod
+from engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Observed, Pod
 from engine.model.levels import (
     FREE_RESTART,
     SEPARATE,
@@ -95,6 +95,14 @@ def health(places: Sequence[PodPlacement], ranks: Sequence[FaultRank]) -> str:
     if levels - {SUB_HEALTH} or "Separate" in labels:
         return UNHEALTHY
     return SUB_HEALTHY if levels or "SubHealth" in labels else HEALTHY
+
+
+def quiet(node: str, observed: Observed) -> bool:
+    """Whether a node has no fault of any kind, so that its jobs need no attribution."""
+    report, known = observed.reports.get(node), observed.nodes.get(node)
+    if report is None or known is None or not known.ready or node in observed.node_reports:
+        return False
+    return not report.faults and (report.switch is None or report.switch.node_status == HEALTHY)
 
 
 def _of_chip(report: DeviceReport | None, chip: int) -> list[ChipFault]:

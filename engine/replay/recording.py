@@ -26,7 +26,7 @@ from engine.model.last_changes import LastChange
 from engine.observe.observed import observe
 from engine.plan import plan
 from engine.replay.cluster_file import checked
-from engine.replay.summary import path_of
+from engine.replay.summary import RECORDING_SUFFIX, path_of
 
 FORMAT: Final = "belay-recording/1"
 MAX_FILES: Final = 200
@@ -37,7 +37,6 @@ LATEST: Final = 253370764800.0
 _HINT: Final = "`belay up --data DIR` keeps recordings in DIR/engine/passes."
 NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 UNCHANGED: Final[Mapping[str, LastChange]] = MappingProxyType({})
-SUFFIX: Final = ".belay.json.gz"
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -119,7 +118,7 @@ def write(
         last_changes=dict(sorted(last_changes.items())),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{shard}-{int(now * 1000):014d}-{digest[:12]}{SUFFIX}"
+    target = folder / f"{shard}-{int(now * 1000):014d}-{digest[:12]}{RECORDING_SUFFIX}"
     partial = target.with_suffix(f".{os.getpid()}.part")
     partial.write_bytes(gzip.compress(msgspec.json.encode(recording), compresslevel=1, mtime=0))
     partial.replace(target)
@@ -211,7 +210,7 @@ def _short(text: str) -> str:
 
 def _trim(folder: Path) -> None:
     kept, used = 0, 0
-    for file in sorted(folder.glob(f"*{SUFFIX}"), key=lambda f: f.name.split("-", 1)[-1], reverse=True):
+    for file in sorted(folder.glob(f"*{RECORDING_SUFFIX}"), key=lambda f: f.name.split("-", 1)[-1], reverse=True):
         try:
             used += file.stat().st_size
             kept += 1

@@ -17,6 +17,8 @@ from engine.model.plan import Plan
 MOST_ROWS: Final = 2_000
 MAX_BYTES: Final = 1024 * 1024
 SUFFIX: Final = ".summary.json"
+RECORDING_SUFFIX: Final = ".belay.json.gz"
+"""What the names of recordings end with."""
 
 
 class PassDigest(msgspec.Struct, frozen=True, rename="camel"):

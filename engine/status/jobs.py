@@ -11,7 +11,7 @@ from engine.gangs.evidence import by_job
 from engine.gangs.forming import declared_rank, pending_by_gang
 from engine.gangs.grouping import group
 from engine.gangs.job_status import end_message, standing
-from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health
+from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health, quiet
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
@@ -135,14 +135,6 @@ def impact(pods: Sequence[Pod], observed: Observed) -> tuple[str, tuple[FaultRan
         places.append(PodPlacement(pod, position if rank is None else rank, chips))
     ranks = fault_ranks(places, observed.nodes, observed.reports, observed.node_reports)
     return health(places, ranks), ranks
-
-
-def quiet(node: str, observed: Observed) -> bool:
-    """Whether a node has no fault of any kind, so that its jobs need no attribution."""
-    report, known = observed.reports.get(node), observed.nodes.get(node)
-    if report is None or known is None or not known.ready or node in observed.node_reports:
-        return False
-    return not report.faults and (report.switch is None or report.switch.node_status == HEALTHY)
 
 
 def impact_body(hit: tuple[str, tuple[FaultRank, ...]]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from engine.status.bodies import bounded_list, config_map, text
 from engine.wire import names
 from engine.wire.names import MAIN_SHARD
 
-QUEUES_KEY: Final = "queues.json"
 _LIST_BYTES: Final = 600 * 1024
 _DEFAULT: Final = "default"
 
@@ -87,7 +86,7 @@ def queue_body(
             }
         )
     shown, left = bounded_list(rows, _LIST_BYTES)
-    data = {QUEUES_KEY: text(shown)} | ({"leftOut": f"{left} queues are not shown"} if left else {})
+    data = {names.QUEUES_KEY: text(shown)} | ({"leftOut": f"{left} queues are not shown"} if left else {})
     name = names.bounded(f"{names.QUEUES_PREFIX}{shard}")
     return config_map(names.SYSTEM, name, data, {names.ABOUT_LABEL: "queues"})
 

@@ -40,6 +40,7 @@ MAP_PREFIX: Final = "belay-map-"
 CHIPS_PREFIX: Final = "belay-chips-"
 #: What each queue may have, has and waits for, per shard.
 QUEUES_PREFIX: Final = "belay-queues-"
+QUEUES_KEY: Final = "queues.json"
 #: How another shard's nodes and waiting jobs stand, for the main shard's lists of all nodes; in parts, per shard.
 VIEW_PREFIX: Final = "belay-view."
 #: Annotation of a Node that Belay cordoned: the level of its isolation. No other cordon is ever taken back.

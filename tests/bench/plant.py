@@ -55,8 +55,8 @@ class Plant:
             kubeconfig=self.kubeconfig,
             data=str(folder / "data"),
             recordings=False,
-            # with the default, another server on this machine would leave the services out of the measurement
-            **{"grpc_listen": f"127.0.0.1:{free_port()}", **settings},
+            # with the defaults, another server on this machine would leave the services, or all of it, out
+            **{"grpc_listen": f"127.0.0.1:{free_port()}", "grpc_health_port": free_port(), **settings},
         )
         self.bad: dict[str, set[int]] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -117,7 +117,9 @@ class Plant:
         return [pid for root in roots for pid in tree(root)]
 
     def mebibytes(self) -> float:
-        """Memory of the engine's processes and Redis (PSS)."""
+        """Memory of the engine's processes and Redis (PSS). Raises AssertionError when one of them has ended."""
+        for identity, process in self._running.items():
+            assert process.poll() is None, f"{identity} has ended: see {self.folder / identity}.log"
         return sum(memory(root) for root in (*(p.pid for p in self._running.values()), self.redis.pid))
 
     def cpu_seconds(self) -> float:

@@ -20,7 +20,6 @@ from engine.serve.console import repository
 from engine.serve.console.layout import Layout, map_parts, map_texts
 from engine.serve.console.texts import MOST_ROWS, decoded, first, line, mapping, name, number, numbers, rows, words
 from engine.status.links import PREFIX as LINK_PREFIX
-from engine.status.queues import QUEUES_KEY
 from engine.wire import clustermap, names
 from engine.wire.clustermap import HOLDS, STATES
 
@@ -161,7 +160,7 @@ class Builder:
         }  # fmt: skip
 
     def _queues(self, found: Mapping[str, Data], jobs: job_rows.JobSlots) -> list[dict[str, Any]]:
-        listed = [row for data in _of(found, names.QUEUES_PREFIX).values() for row in rows(data.get(QUEUES_KEY))]
+        listed = [row for data in _of(found, names.QUEUES_PREFIX).values() for row in rows(data.get(names.QUEUES_KEY))]
         return [
             {
                 "name": name(row.get("name")),

@@ -20,8 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.times import parse_rfc3339, rfc3339
-from engine.replay.recording import SUFFIX
-from engine.replay.summary import PassDigest, read_digest
+from engine.replay.summary import RECORDING_SUFFIX, PassDigest, read_digest
 from engine.serve.console.comparison import SeenDigest
 from engine.serve.console.document import StateDocument
 
@@ -135,8 +134,8 @@ class PastMoments:
 
     def _read(self, folder: Path) -> None:
         try:
-            found_files = [file for file in folder.iterdir() if file.name.endswith(SUFFIX)]
-            files = sorted(found_files, key=lambda file: file.name.removesuffix(SUFFIX).rsplit("-", 2)[-2:])
+            found_files = [file for file in folder.iterdir() if file.name.endswith(RECORDING_SUFFIX)]
+            files = sorted(found_files, key=lambda file: file.name.removesuffix(RECORDING_SUFFIX).rsplit("-", 2)[-2:])
             files = files[-MOST_RECORDINGS:]
         except OSError:
             return
@@ -186,7 +185,7 @@ def one_recording(file: Path) -> PastMoments:
 
 def _recorded(file: Path) -> tuple[Path, HistoryMoment, PassDigest | None] | None:
     """What the name of a recording says (``shard-milliseconds-digest``), and the figures beside it."""
-    shard, _, rest = file.name.removesuffix(SUFFIX).rpartition("-")
+    shard, _, rest = file.name.removesuffix(RECORDING_SUFFIX).rpartition("-")
     shard, _, millis = shard.rpartition("-")
     if not (millis.isascii() and millis.isdecimal() and len(millis) <= 15 and rest.isalnum()):
         return None

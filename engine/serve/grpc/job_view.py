@@ -11,12 +11,11 @@ import msgspec
 from engine.gangs.forming import declared_rank
 from engine.gangs.grouping import group
 from engine.gangs.owners import POD_GROUP_APIS, controller_of
-from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health
+from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health, quiet
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.status.jobs import quiet
 from engine.wire.podannotations import chip_ids
 
 JobFaults = tuple[str, tuple[FaultRank, ...]]

@@ -14,13 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from engine import freed_memory
 from engine.kube import CONFIGMAP, NODE, POD, Kube, Object, Reflector, WatchChange, cancel_all, resource_for
-from engine.load import load
 from engine.model.cluster import Observed, Pod
 from engine.model.plan_cache import PlanCache
 from engine.observe.observed import Observer, key_of
 from engine.observe.resources import Watched
 from engine.observe.watch_events import ChangeSignal, essence, has_heartbeats, wanted
-from engine.plan import GradedReports
+from engine.serve.grpc.grading import Grading
 from engine.serve.grpc.job_view import JobFaults, JobView, impact, views
 from engine.wire import globaltable, names, recoveryrecord
 
@@ -32,7 +31,8 @@ HEARTBEAT_SECONDS: Final = 10.0
 WATCHED: Final[tuple[Watched, ...]] = (
     Watched(NODE),
     Watched(POD),
-    Watched(CONFIGMAP),
+    # no service reads what agents say of themselves: most of what changes in a quiet cluster
+    Watched(CONFIGMAP, fields=f"metadata.namespace!={names.NODES}"),
     Watched(resource_for("v1", "Service")),
     Watched(resource_for("apps/v1", "Deployment")),
     Watched(resource_for("apps/v1", "StatefulSet")),
@@ -79,7 +79,7 @@ class ObservedCluster:
         self.whole = False
         self.cache = PlanCache()
         self._observer = Observer()
-        self._grading = GradedReports(lambda: load({}).desired)
+        self._grading = Grading()
         self._container_settings: dict[tuple[str, str], ContainerSettings] = {}
         self._tables: dict[tuple[str, str], Object] = {}
         self._resets: dict[tuple[str, str], Object] = {}

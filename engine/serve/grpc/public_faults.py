@@ -13,11 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object
-from engine.load import load
 from engine.log import get
 from engine.model import public_faults
 from engine.model.public_faults import BAD_PARAMETER, BURST, OK, RATE_LIMITED
-from engine.plan import tables_in_force
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
 from engine.serve.grpc.streams import Context
 from engine.wire import publicinfo
@@ -45,6 +43,8 @@ class PublicFaultTable(NamedTuple):
 
 @functools.cache
 def _shipped() -> Any:
+    from engine.load import load  # documents take 14 MiB, and few clusters send public faults
+
     return load({}).desired
 
 
@@ -177,6 +177,8 @@ class PubFaultService:
         return public_faults.consumed(message, memory)
 
     def _in_force(self) -> PublicFaultTable:
+        from engine.plan import tables_in_force
+
         return table_of(tables_in_force(_shipped(), self._cluster.observed, self._cluster.cache))
 
 

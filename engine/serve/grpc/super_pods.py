@@ -13,22 +13,22 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from engine.documents import Desired
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError
-from engine.load import load
 from engine.log import get
 from engine.model.cluster import Observed
 from engine.model.pings import PathEnd
-from engine.plan import resolve_roles
 from engine.serve.grpc.observed_cluster import ObservedCluster
 from engine.serve.grpc.ping_lists import PLANES, ping_lists
 from engine.serve.grpc.slow_networks import ends_by_address
 from engine.wire import superpods
 from engine.wire.superpods import SuperPodServer
+
+if TYPE_CHECKING:
+    from engine.documents import Desired
 
 _log = get("grpc.superpods")
 PERIOD: Final = 15.0
@@ -43,7 +43,16 @@ KINDS: Final = ("950-SuperPod-Atlas-8", "850-SuperPod-Atlas-8")
 
 @functools.cache
 def _shipped() -> Desired:
+    from engine.load import load
+
     return load({}).desired
+
+
+def _writes_aggregates(observed: Observed) -> bool:
+    """Whether no ClusterD runs beside us."""
+    from engine.plan import resolve_roles  # documents take 14 MiB, and few clusters have super pods that ping
+
+    return resolve_roles(_shipped(), observed)["aggregate"] == "on"
 
 
 class SuperPods:
@@ -74,7 +83,7 @@ class SuperPods:
         if not superpods.pings_wanted(await self._kube.get(CONFIGMAP, superpods.CONFIG, superpods.NAMESPACE)):
             self._forget()
             return
-        if resolve_roles(_shipped(), observed)["aggregate"] != "on":
+        if not _writes_aggregates(observed):
             self._forget()
             return
         # lists of a thousand servers take a good part of a second, in which calls are answered; one is held at a time

@@ -7,15 +7,18 @@ import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import aiohttp
 
-from engine.documents import Receiver, ReceiverType, SecretValue
 from engine.errors import BelayError, InputError, bounded
+from engine.model.notices import ReceiverType
 from engine.serve.notify import mail, shapes
 from engine.serve.notify.addresses import AllowedHosts, CheckedResolver, HostNotAllowed, shown
 from engine.serve.notify.messages import Message
+
+if TYPE_CHECKING:
+    from engine.documents import Receiver, SecretValue
 
 SECONDS: Final = 15.0
 MOST_ANSWER: Final = 16 * 1024

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from engine.documents import NoticeEvent, ReceiverType
 from engine.errors import bounded
+from engine.model.notices import NoticeEvent, ReceiverType
 from engine.serve.notify.notices import PAST_MS, Notice
 from engine.serve.notify.rules import Route
 

@@ -10,12 +10,14 @@ import socket
 import ssl
 from email.message import EmailMessage
 from email.utils import formatdate
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from engine.documents import MailServer
 from engine.errors import BelayError, bounded
 from engine.serve.notify.messages import Message
 from engine.serve.notify.shapes import rest
+
+if TYPE_CHECKING:
+    from engine.documents import MailServer
 
 SECONDS: Final = 15.0
 

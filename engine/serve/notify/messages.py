@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from engine.documents import NoticeEvent
+from engine.model.notices import NoticeEvent
 from engine.model.times import rfc3339
 from engine.serve.notify.ledger import LedgerEntry, NoticeBatch
 from engine.serve.records.narration import duration

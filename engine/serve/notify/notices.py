@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.documents import NoticeEvent
 from engine.model.causes import Cause
+from engine.model.notices import NoticeEvent
 from engine.model.wording import counted
 from engine.serve.console.texts import line, mapping, rows
 from engine.serve.records.events import EVICT, SeenEvent

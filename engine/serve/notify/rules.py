@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.documents import NoticeEvent, NotificationPolicy, NotificationRule, Receiver
 from engine.model import levels
+from engine.model.notices import NoticeEvent
 from engine.serve.notify.notices import Notice
+
+if TYPE_CHECKING:
+    from engine.documents import NotificationPolicy, NotificationRule, Receiver
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -6,17 +6,16 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from pydantic import ValidationError
 
-from engine.documents import NotificationPolicy, ReceiverType
 from engine.errors import BelayError
 from engine.kube import Kube, Reflector, WatchChange, resource_for
 from engine.log import get
 from engine.metrics import gauge
 from engine.metrics.catalogue import BY_NAME
+from engine.model.notices import ReceiverType
 from engine.serve.notify.delivery import Delivery, NotSent
 from engine.serve.notify.ledger import Ledger, NoticeBatch, repeats_every
 from engine.serve.notify.ledger_map import LedgerPlace
@@ -26,6 +25,9 @@ from engine.serve.notify.rules import Route, routes_of
 from engine.serve.records.events import SeenEvent, read_event
 from engine.serve.records.reading import Data, StatusReading
 from engine.serve.records.writer import EventFollower
+
+if TYPE_CHECKING:
+    from engine.documents import NotificationPolicy
 
 POLICIES: Final = resource_for("belay.dev/v1alpha1", "NotificationPolicy")
 LOOK_SECONDS: Final = 2.0
@@ -97,6 +99,11 @@ class NotificationService:
         if raw is None:
             return
         kept = {key: value for key, value in raw.items() if key in ("apiVersion", "kind", "spec")}
+        # documents take 14 MiB, and a cluster may have no policy
+        from pydantic import ValidationError
+
+        from engine.documents import NotificationPolicy
+
         try:
             self._policies[name] = NotificationPolicy.model_validate({**kept, "metadata": {"name": name}})
         except ValidationError as error:

@@ -18,8 +18,8 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from engine.documents import ReceiverType
 from engine.errors import bounded
+from engine.model.notices import ReceiverType
 from engine.model.times import rfc3339
 from engine.serve.notify.messages import Message, MessageItem
 
