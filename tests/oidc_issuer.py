@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from html import escape
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
@@ -29,6 +30,8 @@ class OidcIssuer:
         self.algorithm = "ES256"
         self.claims: dict[str, Any] = {}
         self.document: dict[str, Any] = {}
+        self.answer: dict[str, str] = {}
+        """Laid over what a person's browser is sent back with."""
         self.asked: list[str] = []
         self._codes: dict[str, dict[str, str]] = {}
         self._server: TestServer | None = None
@@ -42,6 +45,7 @@ class OidcIssuer:
         app = web.Application()
         app.router.add_get("/.well-known/openid-configuration", self._configuration)
         app.router.add_get("/keys", self._keys)
+        app.router.add_get("/authorize", self._authorize)
         app.router.add_post("/token", self._token)
         self._server = TestServer(app, host="127.0.0.1")
         await self._server.start_server()
@@ -59,7 +63,12 @@ class OidcIssuer:
         assert query["code_challenge_method"] == "S256" and query["client_id"] == CLIENT
         code = f"code-{len(self._codes)}"
         self._codes[code] = query
-        return urlencode({"code": code, "state": query["state"], "iss": self.address})
+        return urlencode({"code": code, "state": query["state"], "iss": self.address} | self.answer)
+
+    async def _authorize(self, request: web.Request) -> web.Response:
+        """The page on which a person signs in."""
+        back = f"{request.query['redirect_uri']}?{self.authorize(f'{self.address}{request.rel_url}')}"
+        return web.Response(text=f'<a href="{escape(back)}">Go on as Ann</a>', content_type="text/html")
 
     async def _configuration(self, request: web.Request) -> web.Response:
         self.asked.append("configuration")

@@ -48,11 +48,11 @@ def chromium() -> Iterator[Browser]:
 
 
 class Problems:
-    """What a context's pages complained about, and which addresses they wanted beyond ``address``."""
+    """What a context's pages complained about, and which addresses they wanted beyond ``addresses``."""
 
-    def __init__(self, context: BrowserContext, address: str) -> None:
+    def __init__(self, context: BrowserContext, *addresses: str) -> None:
         self.found: list[str] = []
-        self._address = address
+        self._addresses = addresses
         self.expected = ""
         """Part of a complaint that the test provokes."""
         context.on("console", lambda message: message.type == "error" and self._note(self._said(message)))
@@ -68,7 +68,7 @@ class Problems:
         return f"{message.text} {message.location.get('url', '')}"
 
     def _requested(self, url: str) -> None:
-        if not url.startswith((self._address, "data:", "blob:")):
+        if not url.startswith((*self._addresses, "data:", "blob:")):
             self.found.append(f"the page asked for {url}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Self
 from unittest.mock import Mock
 
@@ -23,6 +23,7 @@ from engine.serve.console.routes import Console, answer, failure
 from engine.serve.console.viewers import AccessRules, Viewers
 from engine.serve.engine_client import EngineClient
 from engine.serve.http import HttpServer
+from engine.serve.login.routes import Login
 from tests.console import sample
 
 ABILITIES = {"changes": True, "history": True, "explain": True, "whatIf": True, "branches": True, "records": True}
@@ -47,6 +48,8 @@ class Site:
 
     def __init__(self, document: sample.Row, *, free: bool = True) -> None:
         self._document, self._free = document, free
+        self.login: Callable[[], Awaitable[Login]] | None = None
+        """How people sign in, made in the server's loop before it listens."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._runner: web.AppRunner | None = None
@@ -76,23 +79,28 @@ class Site:
 
     def start(self) -> None:
         """Listen, on the port of the last time where there was one."""
-        self._on_loop(self._start())
+        self.on_loop(self._start())
 
     def stop(self) -> None:
         """Close the port and every connection."""
-        self._on_loop(self._stop())
+        self.on_loop(self._stop())
 
     def publish(self, document: sample.Row) -> None:
         """Show a newer document; viewers get the difference."""
         self._document = document
-        self._on_loop(self._publish())
+        self.on_loop(self._publish())
 
-    def _on_loop(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run something in the server's loop, and wait for it."""
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
     async def _start(self) -> None:
         changes = ChangeStream()
-        self._console = _Abilities(changes, Viewers(AccessRules(free=self._free), None))
+        login = await self.login() if self.login is not None else None
+        viewers = Viewers(
+            AccessRules(free=self._free), None, session=login.session if login is not None else _no_session
+        )
+        self._console = _Abilities(changes, viewers, login=login)
         self._console.can = self.can
         server = HttpServer(Mock(spec=EngineClient), shard="main", console=self._console)
         app = server.application()
@@ -133,6 +141,10 @@ class Site:
         if isinstance(found, tuple):
             return failure(*found)
         return await answer(request, msgspec.json.encode(found), self._packed)
+
+
+def _no_session(headers: Mapping[str, str]) -> None:
+    return None
 
 
 def sample_answers() -> Mapping[str, Answer]:

@@ -10,11 +10,11 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 import aiohttp
-import msgspec
 from aiohttp import web
 
 from engine.log import get
 from engine.serve.login.issuer import Issuer, LoginFailed
+from engine.serve.login.refusals import refusal
 from engine.serve.login.rules import LoginRules
 from engine.serve.login.sessions import ATTEMPT_SECONDS, SESSION_SECONDS, Attempt, SealedCookies, WebSession
 from engine.serve.webhook import Limiter
@@ -55,7 +55,7 @@ class Login:
     async def begin(self, request: web.Request) -> web.Response:
         """Send the browser to the issuer."""
         if self._limiter.wait(request.remote or "") > 0:
-            response = _failure(429, "too many sign-ins", "Try again in a moment.")
+            response = self._answer(request, 429, "too many sign-ins", "Try again in a moment.")
             response.headers["Retry-After"] = "2"
             return response
         to = request.query.get("to", "")
@@ -66,7 +66,7 @@ class Login:
         try:
             address = await self._issuer.address(attempt)
         except LoginFailed as failed:
-            return _refused(failed)
+            return self._refused(request, failed, attempt)
         response = web.Response(status=302, headers={"Location": address, "Cache-Control": "no-store"})
         _keep(response, ATTEMPT_COOKIE, self._cookies.sealed(attempt), ATTEMPT_SECONDS)
         return response
@@ -88,7 +88,7 @@ class Login:
             if role is None:
                 raise LoginFailed(403, f"{person.user} may not look: no group of BELAY_OIDC_VIEWERS")
         except LoginFailed as failed:
-            return _refused(failed)
+            return self._refused(request, failed, attempt)
         _log.info("signed in", user=person.user, role=role)
         place = f"{self._rules.site}/console/{attempt.to}"
         response = web.Response(status=302, headers={"Location": place, "Cache-Control": "no-store"})
@@ -99,10 +99,20 @@ class Login:
     async def leave(self, request: web.Request) -> web.Response:
         """Sign out: the browser forgets the session."""
         if not self.is_own(request.headers):
-            return _failure(403, "the request comes from another page")
+            return self._answer(request, 403, "the request comes from another page")
         response = web.Response(status=204)
         _keep(response, SESSION_COOKIE, "", 0)
         return response
+
+    def _refused(self, request: web.Request, failed: LoginFailed, attempt: Attempt | None) -> web.Response:
+        _log.warning("not signed in", reason=failed.text)
+        hint = "Try again, or ask the operator of this server."
+        response = self._answer(request, failed.status, failed.text, hint, attempt.to if attempt is not None else "")
+        _keep(response, ATTEMPT_COOKIE, "", 0)
+        return response
+
+    def _answer(self, request: web.Request, status: int, text: str, hint: str = "", to: str = "") -> web.Response:
+        return refusal(request, status, text, hint, site=self._rules.site, to=to)
 
 
 def cookie(headers: Mapping[str, str], name: str) -> str:
@@ -117,17 +127,3 @@ def cookie(headers: Mapping[str, str], name: str) -> str:
 def _keep(response: web.Response, name: str, value: str, seconds: int) -> None:
     # Lax: the browser comes back from the issuer by a link, and must then bring the cookie
     response.set_cookie(name, value, max_age=seconds, path="/", secure=True, httponly=True, samesite="Lax")
-
-
-def _refused(failed: LoginFailed) -> web.Response:
-    _log.warning("not signed in", reason=failed.text)
-    response = _failure(failed.status, failed.text, "Go back and try again, or ask the operator of this server.")
-    _keep(response, ATTEMPT_COOKIE, "", 0)
-    return response
-
-
-def _failure(status: int, text: str, hint: str = "") -> web.Response:
-    body = msgspec.json.encode({"error": text, "hint": hint})
-    return web.Response(
-        status=status, body=body, headers={"Cache-Control": "no-store"}, content_type="application/json"
-    )
