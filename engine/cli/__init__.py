@@ -15,6 +15,7 @@ from engine.cli import (
     checkpoints,
     checks,
     diagnosing,
+    events,
     history,
     hosts,
     keys,
@@ -37,7 +38,7 @@ from engine.cli.verb_groups import GroupedVerbs, lay_out_examples
 #: Words of kubectl and of other tools of this field, and the verb that does this.
 _MEANT: Final = {
     "describe": "explain", "why": "explain", "log": "diagnose", "logs": "diagnose",
-    "lint": "validate", "dry-run": "plan", "start": "up", "events": "explain", "watch": "status -w",
+    "lint": "validate", "dry-run": "plan", "start": "up", "watch": "status -w",
 }  # fmt: skip
 
 
@@ -171,6 +172,7 @@ for _room in (
     artefacts,
     reviewing,
     views,
+    events,
     syncing,
     waiting,
     history,

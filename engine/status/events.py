@@ -34,6 +34,7 @@ RELEASE: Final = "EventReleaseUpgradeFault"
 DEFAULT_PREFIX: Final = "Ascend910-"
 #: Reason of Events about what a shadow policy would change.
 SHADOW: Final = "ShadowPolicy"
+_MOST_CHIPS: Final = 1000
 _WARNING: Final = (act.EvictPod, act.IsolateChip, act.IsolateNode, act.ResetChips)
 #: Reason of Events on what the brake of repeated actions stops.
 REPEATS: Final = "ActionRepeats"
@@ -45,6 +46,9 @@ HELD: Final = "PruneHeld"
 COMPONENT: Final = "belay"
 #: Annotation of an Event: the cause of what was done, as JSON, for programs; its text is in the message.
 CAUSE: Final = "belay.dev/cause"
+#: Annotations of an Event: the node, and the chips on it separated by commas, that were acted on.
+NODE: Final = "belay.dev/node"
+CHIPS: Final = "belay.dev/chips"
 #: Reason of the Event on a bound pod, as kube-scheduler and Volcano give it.
 SCHEDULED: Final = "Scheduled"
 #: Conditions of a job that become Events, and those of them that are warnings.
@@ -293,9 +297,22 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
     elif not condition and isinstance(cause := action.evidence.cause, Cause):
         message = f"{message}; because of {cause.text}"
     metadata: dict[str, Any] = {"name": f"{name[:200]}.{digest}", "namespace": where}
-    if isinstance(action.evidence.cause, Cause):
-        metadata["annotations"] = {CAUSE: bounded_cause(action.evidence.cause)}
+    if marks := _marks(action):
+        metadata["annotations"] = marks
     return _body(metadata, subject, "Warning" if warns else "Normal", reason, kind_of(action), message, now)
+
+
+def _marks(action: AnyAction) -> dict[str, str]:
+    """What programs read of an Event: where it was done, and its cause."""
+    marks = {}
+    if node := getattr(action, "node", "") or action.preconditions.node:
+        marks[NODE] = str(node)
+    chips = (action.chip,) if isinstance(action, act.PartitionChip) else getattr(action, "chips", ())
+    if chips:
+        marks[CHIPS] = ",".join(chips)[:_MOST_CHIPS]
+    if isinstance(action.evidence.cause, Cause):
+        marks[CAUSE] = bounded_cause(action.evidence.cause)
+    return marks
 
 
 def bounded_cause(cause: Cause) -> str:
