@@ -53,7 +53,9 @@ comes before it.
       roles:
         - {{path: spec.roles.*, replicas: [{{path: replicas}}], template: template}}
 
-`belay validate` checks it. The engine needs the right to read the kind: `belay schema --rights policies` prints a
+`belay validate` checks it; with `--crds PATH`, a file or folder that holds the CustomResourceDefinition of the kind, or
+with `--cluster live`, it also names fields that the kind does not have, at file:line:col, and groups, versions and
+plurals that are not served. The engine needs the right to read the kind: `belay schema --rights policies` prints a
 ClusterRole that Kubernetes adds to the engine's by its label (`belay.dev/reads-workloads`); those of the shipped rows
 are in `deploy/base/workloads.yaml`. Kinds that the cluster does not serve are not asked for: a definition that comes
 later is noticed at once.
@@ -139,6 +141,8 @@ def _condition(condition: Condition) -> str:
 
 
 def _product(path: tuple[str, ...], factors: tuple[Factor, ...]) -> str:
+    if not factors:
+        return f"1 for `{'.'.join(path)}`"
     return " × ".join(f"`{'.'.join((*path, *factor.path))}`" for factor in factors)
 
 

@@ -23,11 +23,22 @@ if TYPE_CHECKING:
 @click.argument("directory", metavar="DIR")
 @click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over the tree's own.")
 @click.option("--cluster", metavar="FILE|live", help="Check selectors, queues, nodes and chips against a cluster, too.")
+@click.option(
+    "--crds",
+    metavar="PATH",
+    multiple=True,
+    help="A file or folder of CustomResourceDefinitions: rows of kind WorkloadKind are checked against them.",
+)
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
 @output_option()
 @fails_clearly
 def validate(
-    directory: str, policies: tuple[str, ...], cluster: str | None, kubeconfig: str | None, output: str
+    directory: str,
+    policies: tuple[str, ...],
+    cluster: str | None,
+    crds: tuple[str, ...],
+    kubeconfig: str | None,
+    output: str,
 ) -> None:
     """Check every document of a state repository and play the tests of its fault policies; all findings at
     file:line:col. Exit 1 on errors or warnings, and where there is no document at all.
@@ -36,10 +47,12 @@ def validate(
     """
     from engine.cli import output as show
     from engine.cli.summary import validation_summary
+    from engine.replay.cluster_file import read_definitions
     from engine.replay.offline import validated
 
     items = cluster_items(cluster, None, kubeconfig)[0] if cluster else None
-    loaded = validated(directory, policies, items, time.time())
+    definitions = [item for path in crds for item in read_definitions(path)]
+    loaded = validated(directory, policies, items, time.time(), definitions)
     errors = sum(d.severity == "error" for d in loaded.diagnostics)
     warnings = sum(d.severity == "warning" for d in loaded.diagnostics)
     if output in ("json", "yaml"):

@@ -396,7 +396,7 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "RoleFields": {
         "path": "The roles: * stands for every element of a list or a map; without it the object itself.",
-        "replicas": "Fields of a role whose product is its number of pods.",
+        "replicas": "Fields of a role whose product is its number of pods; without them a role has one.",
         "template": "Its pod template; one that cannot be read counts as asking for chips. Without this field, the "
         "number counts pods without chips, too.",
         "minimum": "Fields of a role whose product is how many of its pods start together; without it all.",

@@ -50,7 +50,7 @@ class RoleFields(Document):
     """Where roles stand whose fields are alike, such as the elements of one list."""
 
     path: FieldPath | None = None
-    replicas: Annotated[tuple[NumberField, ...], Field(min_length=1, max_length=4)]
+    replicas: Annotated[tuple[NumberField, ...], Field(max_length=4)] = ()
     template: FieldPath | None = None
     minimum: Annotated[tuple[NumberField, ...], Field(max_length=4)] = ()
     minimum_when: FieldCondition | None = None

@@ -34,6 +34,9 @@ _EXPANDED: Final = 50_000_000
 _BOM: Final = b"\xef\xbb\xbf"
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 _EXPECTED: Final = "Give what `kubectl get nodes,pods,configmaps,acjob,deployments -A -o json` (or yaml) prints."
+_DEFINITION: Final = "CustomResourceDefinition"
+_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+_MOST_FILES: Final = 2_000
 _WORDS: Final = {
     str: "a text", list: "a list", dict: "a mapping", int: "a number", float: "a number", bool: "true or false",
 }  # fmt: skip
@@ -70,6 +73,26 @@ def read_cluster(path: str) -> list[dict[str, Any]]:
     if huge or len(data) > MAX_CLUSTER_BYTES:
         raise InputError(f"is larger than {MAX_CLUSTER_BYTES >> 20} MiB", where=path)
     return objects_of(data, "standard input" if path == STDIN else path)
+
+
+def read_definitions(path: str) -> list[dict[str, Any]]:
+    """The CustomResourceDefinitions in a file, or in all YAML and JSON files below a folder; what else is there is left
+    out.
+
+    Raises:
+        InputError: a file that names one cannot be read, there are too many files, or there is no definition at all.
+    """
+    files = [path]
+    if os.path.isdir(path):
+        below = sorted(file for file in Path(path).rglob("*") if file.suffix in _SUFFIXES and file.is_file())
+        files = [str(file) for file in below if _DEFINITION.encode() in file.read_bytes()]
+        if len(below) > _MOST_FILES:
+            raise InputError(f"holds more than {_MOST_FILES} files", where=path, hint="Name the folder of definitions.")
+
+    found = [item for file in files for item in read_cluster(file) if item["kind"] == _DEFINITION]
+    if not found:
+        raise InputError(f"holds no {_DEFINITION}", where=path, hint="Name the file that defines the kind.")
+    return found
 
 
 def objects_of(data: bytes, name: str) -> list[dict[str, Any]]:

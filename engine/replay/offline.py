@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import orjson
 
-from engine.documents import Desired
+from engine.documents import Desired, WorkloadKind
 from engine.errors import InputError
 from engine.load import UNKNOWN, FileVersion, Loaded, PriorState, load, load_directory
 from engine.load.cluster import all_documents, copies_from_git, foreign_documents, has_engine, with_places
@@ -27,6 +27,7 @@ from engine.observe.observed import key_of, observe
 from engine.plan import emptied_layer, plan
 from engine.replay import validation
 from engine.replay.recording import LATEST
+from engine.replay.workload_schemas import DEFINITION, check_against_definitions
 from engine.simulate.rehearsal import rehearse
 from engine.source.confirmations import confirmed_in, declared_in
 from engine.source.tree import is_document_path, may_declare
@@ -126,13 +127,18 @@ def with_confirmations(desired: Desired, tree: str, cluster: Sequence[Mapping[st
 
 
 def validated(
-    tree: str, overlays: Sequence[str] = (), cluster: Sequence[Mapping[str, Any]] | None = None, now: float = 0.0
+    tree: str,
+    overlays: Sequence[str] = (),
+    cluster: Sequence[Mapping[str, Any]] | None = None,
+    now: float = 0.0,
+    definitions: Sequence[Mapping[str, Any]] = (),
 ) -> Loaded:
     """A repository folder, loaded and checked, and the tests that its fault policies carry played.
 
     A failed expectation is an error at its place. Tests of shipped policies are not played: they expect the shipped
     tables, which the tree may change. With the objects of a ``cluster``, what is declared is compared with them, and
-    with the clock ``now``.
+    with the clock ``now``. Rows of the table of workloads are compared with the CustomResourceDefinitions of their
+    kinds: those of the cluster, and ``definitions``.
     """
     files, extra = tree_of(tree), [policies_of(folder) for folder in overlays]
     loaded = load(files, overlays=extra)
@@ -143,6 +149,9 @@ def validated(
             line, column, field = location_of(texts, policy.origin, failure.path)
             name = f"FaultPolicy/{policy.document.name}"
             found.append(Diagnostic("error", name, policy.origin.file, line, column, field, failure.message))
+    described = [item for item in (*definitions, *(cluster or ())) if item.get("kind") == DEFINITION]
+    if described:
+        found += _rows_against(described, loaded.desired, texts)
     found += validation.against_clock(loaded.desired, now)
     if cluster is None:
         found += validation.undeclared_queues(loaded.desired, None)
@@ -151,6 +160,20 @@ def validated(
         found += validation.against_cluster(loaded.desired, observe(list(cluster)))
     findings = sorted({*loaded.diagnostics, *found}, key=lambda item: (item.file, item.line, item.column, item))
     return dataclasses.replace(loaded, diagnostics=tuple(findings))
+
+
+def _rows_against(
+    definitions: Sequence[Mapping[str, Any]], desired: Desired, texts: Mapping[str, bytes]
+) -> Iterator[Diagnostic]:
+    """What the kinds of the repository's own rows of the table of workloads do not have."""
+    for declared in desired.workloads.values():
+        origin = declared.origin
+        if origin.file not in texts:
+            continue
+        name = f"{WorkloadKind.KIND}/{declared.document.name}"
+        for problem in check_against_definitions(declared.document, definitions):
+            line, column, field = location_of(texts, origin, problem.path)
+            yield Diagnostic(problem.severity, name, origin.file, line, column, field, problem.message)
 
 
 def tree_of(folder: str) -> Mapping[str, bytes]:
