@@ -19,6 +19,7 @@ from engine.model.history import JobMemory
 from engine.model.plan import Plan
 from engine.plan import plan
 from engine.plan.preempt.consolidation import MAX_MOVED
+from engine.plan.preempt.moves import SETTLED
 from tests import worlds
 from tests.worlds import NOW
 
@@ -143,7 +144,7 @@ def test_a_move_under_way_stays_with_its_job_when_the_queue_is_no_longer_movable
 @pytest.mark.parametrize(
     "why",
     ["not declared", "bare", "job", "important", "forbidden", "critical", "no other place", "moved before", "too much",
-     "going"],
+     "going", *SETTLED],
 )  # fmt: skip
 def test_some_pods_are_never_moved(why: str) -> None:
     a, b = serving("a", "n0", 0), serving("b", "n1", 0, 1, owner=None)
@@ -155,6 +156,8 @@ def test_some_pods_are_never_moved(why: str) -> None:
         a = serving("a", "n0", 0, priority=5)
     elif why == "forbidden":
         a = serving("a", "n0", 0, annotations={"volcano.sh/preemptable": "false"})
+    elif why in SETTLED:
+        a = serving("a", "n0", 0, annotations={why: SETTLED[why]})
     elif why == "critical":
         a = msgspec.structs.replace(a, priority_class="system-node-critical")
     elif why == "no other place":

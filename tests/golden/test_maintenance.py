@@ -15,6 +15,7 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
+from engine.plan.recover.maintenance import SHUTDOWN
 from engine.wire.names import CORDONED
 from tests.golden.stories import compare, sample_files, sample_world
 from tests.simworld import World
@@ -273,6 +274,37 @@ def test_a_candidate_of_the_autoscaler_takes_work_last_and_keeps_what_runs() -> 
     taint(world, first, "DeletionCandidateOfClusterAutoscaler", effect="PreferNoSchedule")
     assert evictions(world.until_quiet()) == []
     assert first in placement(world).values()
+
+
+# servers that are shut down or restarted
+
+
+def shut_down(world: World, name: str, reason: str) -> None:
+    """What kubelet does as its server shuts down: its pods end as failed, and the node is not ready."""
+    for key, pod in sorted(world.objects.items()):
+        if key.kind != "Pod" or pod["spec"].get("nodeName") != name:
+            continue
+        ended = copy.deepcopy(pod)
+        exit_code = {"state": {"terminated": {"exitCode": 143, "reason": "Error"}}, "name": "ascend"}
+        ended["status"] |= {"phase": "Failed", "reason": reason, "containerStatuses": [exit_code]}
+        world.put(ended)
+    world.readiness(world.nodes[name], False)
+
+
+@pytest.mark.parametrize("reason", sorted(SHUTDOWN))
+def test_a_server_that_shuts_down_moves_its_gang_whole_and_fails_no_job(reason: str) -> None:
+    world, first, other = started()
+    shut_down(world, first, reason)
+    gone = evictions(world.until_quiet())
+    assert {(one.pod, one.reason) for one in gone} == {
+        ("pretrain-master-0", "Maintenance"), ("pretrain-worker-0", "Maintenance"),
+    }  # fmt: skip
+    assert f"was ended by the shutdown of node {first}" in gone[0].message
+    assert whole(world) and first not in placement(world).values() and first != other
+    job = next(obj for key, obj in world.objects.items() if key.kind == "AscendJob" and key.name == "pretrain")
+    assert {row["type"] for row in job["status"]["conditions"] if row["status"] == "True"} == {"Created", "Running"}
+    kept = memory(world)
+    assert (kept.reschedules, kept.records, kept.fault_nodes) == ((), (), ())
 
 
 STEPS = st.lists(

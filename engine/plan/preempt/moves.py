@@ -26,6 +26,11 @@ from engine.plan.scope import Displacement, Scope
 MOVED: Final = ActionReason.MOVED
 #: No pod of a job moves again for so long after a move, in milliseconds.
 REST_MS: Final = 600_000
+#: Annotations by which people keep autoscalers from moving a pod: Belay does not move it to make room, either.
+SETTLED: Final = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
 #: Owners that replace single pods.
 MOVABLE: Final = frozenset({"Deployment", "ReplicaSet"})
 
@@ -38,10 +43,12 @@ def together(scope: Scope, outcome: GangOutcome) -> Sequence[Pod]:
 
 def owner_of(scope: Scope, pod: Pod, gang: Gang) -> Gang | None:
     """The job of a pod that may be moved for the gang, else None: its owner replaces pods, its priority is not higher,
-    and it was not moved recently.
+    it was not moved recently, and no annotation keeps it where it is.
     """
     owner = scope.gangs.get(scope.gang_of.get(pod.key, ""))
     if owner is None or owner.kind not in MOVABLE or owner.key == gang.key or owner.priority > gang.priority:
+        return None
+    if any(pod.annotations.get(key) == value for key, value in SETTLED.items()):
         return None
     recent = scope.now_ms - REST_MS
     story = memory_of(scope, owner).timeline

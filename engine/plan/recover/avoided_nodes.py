@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.model.cluster import Pod
 from engine.model.levels import SUB_HEALTH
 from engine.model.times import rfc3339
 from engine.model.wording import counted
 from engine.plan import restart_scope
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.node_view import NodeView
+from engine.plan.recover.maintenance import REFUSED_AT_SHUTDOWN
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, use_of
 from engine.plan.scope import Scope
 
@@ -36,7 +38,7 @@ def _avoid_rejecting(scope: Scope) -> None:
     """
     found: dict[str, dict[str, list[float]]] = {}
     for key, pod in scope.observed.pods.items():
-        if pod.phase == "Failed" and pod.node and (pod.reason == REJECTED or pod.reason.startswith("OutOf")):
+        if pod.phase == "Failed" and pod.node and _rejected(pod):
             found.setdefault(scope.gang_of.get(key, ""), {}).setdefault(pod.node, []).append(pod.created)
     for name in sorted(found.keys() & scope.gangs.keys()):
         gang, by_node = scope.gangs[name], found[name]
@@ -63,6 +65,10 @@ def _avoid_rejecting(scope: Scope) -> None:
         recent = sorted(at for times in by_node.values() for at in times if at > scope.now - window / 1000)
         if len(recent) >= most * NODES_TRIED:
             _refuse(scope, name, list(scope.nodes), recent[-most * NODES_TRIED] + window / 1000, len(recent))
+
+
+def _rejected(pod: Pod) -> bool:
+    return pod.reason in (REJECTED, REFUSED_AT_SHUTDOWN) or pod.reason.startswith("OutOf")
 
 
 def _refuse(scope: Scope, gang: str, nodes: list[str], until: float, times: int) -> None:

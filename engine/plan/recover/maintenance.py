@@ -1,10 +1,13 @@
 """Drains that others do.
 
 `kubectl drain` cordons a node and evicts its pods one by one; autoscalers taint it instead. A gang that loses a pod so
-cannot go on without it, and its other pods would keep their chips for nothing: it is moved whole.
+cannot go on without it, and its other pods would keep their chips for nothing: it is moved whole. The same holds for a
+server that is shut down or restarted: its kubelet ends the pods, and marks them as failed.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from engine.model import taints
 from engine.model.cluster import Node, Pod
@@ -14,6 +17,11 @@ from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 from engine.wire.names import CORDONED
+
+#: Reason of a pod that kubelet refuses because its node shuts down.
+REFUSED_AT_SHUTDOWN: Final = "NodeShutdown"
+#: Reasons of pods that end by it (kubernetes/pkg/kubelet/nodeshutdown; ``Shutdown`` in 1.20 and 1.21).
+SHUTDOWN: Final = frozenset({"Terminated", "Shutdown", REFUSED_AT_SHUTDOWN})
 
 
 def drained_by_others(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None) -> bool:
@@ -30,9 +38,17 @@ def drained_by_others(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None)
     return 0 < len(staying) < gang.replicas
 
 
+def ended_by_shutdown(gang: Gang, pod: Pod) -> bool:
+    """Whether kubelet ended or refused the pod because its node shuts down: the job itself has not failed.
+
+    Replicas of services are replaced one by one by their own controllers.
+    """
+    return pod.phase == "Failed" and pod.reason in SHUTDOWN and gang.kind not in INDEPENDENT_KINDS
+
+
 def _emptied_by_others(pod: Pod, node: Node) -> bool:
     cordoned = node.unschedulable and CORDONED not in node.annotations
     return cordoned or taints.closed_by_others(pod, node)
 
 
-__all__ = ["drained_by_others"]
+__all__ = ["REFUSED_AT_SHUTDOWN", "SHUTDOWN", "drained_by_others", "ended_by_shutdown"]

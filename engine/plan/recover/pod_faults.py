@@ -65,6 +65,10 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
         drained = causes.of_pod(pod.key, "deleted from a node that others cordoned or tainted")
         text = f"pod {pod.key} is evicted from node {pod.node}, which others drain"
         return PodFault(MAINTENANCE, (), text, drained)
+    if maintenance.ended_by_shutdown(gang, pod):
+        shut = causes.of_pod(pod.key, f"{pod.reason}: its node shut down")
+        text = f"pod {pod.key} was ended by the shutdown of node {pod.node}"
+        return PodFault(MAINTENANCE, (), text, shut)
     if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):
         return PodFault(FAILED, (), f"pod {pod.key} failed", causes.of_pod(pod.key, "Failed"))
     label = relations.worse(pod.labels.get("fault-type", ""), scope.blamed.get(pod.key, ""))
