@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from engine import freed_memory
 from engine.controller.controller import Controller
 from engine.kube import LEASE, Kube
+from engine.observe.watch_events import ObjectChange
 from engine.settings import Settings
 from engine.store import PassStore, connect
 from tests.loop_world import Cluster, cluster
@@ -64,13 +67,22 @@ def test_a_controller_that_still_leads_begins_again(
     redis_url: str,  # noqa: F811
     cluster: Cluster,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = Settings(redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="one", data=str(tmp_path))
     client = connect(redis_url)
+    held: list[int] = []
 
     async def work() -> None:
         async with Kube.from_config(cluster.kubeconfig) as kube:
             one = Controller(settings, kube, lambda shard: None)
+            inbox = one._snapshot._events._changes
+
+            def count() -> None:
+                alive = [change for change in gc.get_objects() if type(change) is ObjectChange]
+                held.append(len(alive) - len(inbox))
+
+            monkeypatch.setattr(freed_memory, "give_back", count)
             running = asyncio.create_task(one.run())
             await until(lambda: one.ready, "the controller never led")
             before = client.hget("belay:{main}:meta", "generation")
@@ -84,3 +96,4 @@ def test_a_controller_that_still_leads_begins_again(
             await asyncio.wait_for(running, 60)
 
     asyncio.run(work())
+    assert held == [0, 0], "memory goes back after each snapshot, and nothing holds what was written any more"

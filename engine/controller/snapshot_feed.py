@@ -96,7 +96,7 @@ class SnapshotFeed:
                     if not await self._leads():
                         return
                     await self._begin()
-                elif not await self._flush():
+                elif not await self._flush_and_tidy():
                     _log.warning("Redis lost the snapshot, listing everything again", shard=self._shard)
                     self.relist()
             except StoreUnavailable as error:
@@ -137,6 +137,14 @@ class SnapshotFeed:
             reflector.relist()
         await self._revision.put()
 
+    async def _flush_and_tidy(self) -> bool:
+        """What ``_flush`` does; the memory of a whole cluster that was written goes back, once nothing holds it."""
+        whole = self.synced
+        written = await self._flush()
+        if self.synced and not whole:
+            freed_memory.give_back()
+        return written
+
     async def _flush(self) -> bool:
         """Write the collected changes; False when the snapshot is gone."""
         synced = all(reflector.synced for reflector in self.reflectors)
@@ -155,7 +163,6 @@ class SnapshotFeed:
             return False
         if synced and not self.synced:
             _log.info("snapshot complete", shard=self._shard, generation=self._generation)
-            freed_memory.give_back()
         self.synced = synced
         await self._revision.put()
         if wakes and synced:
