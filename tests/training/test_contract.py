@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 import socket
+import statistics
 import threading
 import types
 from pathlib import Path
@@ -29,6 +30,7 @@ import torch
 
 from agents.training.frames import FrameDecoder, FrameError, pack
 from agents.training.home import Home
+from agents.training.page import Page
 from agents.training.tolerance.donors import shard_text
 from agents.training.tolerance.rendezvous import Rendezvous
 from agents.training.values import join, split
@@ -270,6 +272,59 @@ def test_random_numbers_of_a_repeated_step_are_the_same() -> None:
     assert torch.rand(3).tolist() != first[0]
     randomness.begin(3)
     assert (torch.rand(3).tolist(), random.random()) == first
+
+
+def test_nothing_of_an_earlier_step_is_left_in_a_generator() -> None:
+    numpy = pytest.importorskip("numpy")
+    randomness = Randomness(kept=False)
+    randomness.begin(3)
+    # each makes two numbers and keeps the second
+    first = (random.gauss(), numpy.random.normal())
+    randomness.begin(3)
+    assert (random.gauss(), numpy.random.normal()) == first
+
+
+def test_the_median_of_a_page_is_that_of_the_last_steps_of_a_generation() -> None:
+    descriptor = Page.create()
+    page = Page(descriptor)
+    os.close(descriptor)
+    assert page.read() == (-1, 0, 0)
+    for count in range(1, 46):
+        page.write(count, 7, 100 if count < 36 else 10 * count, 3, 1, count)
+        assert page.read() == (
+            count,
+            7,
+            statistics.median_high([100 if n < 36 else 10 * n for n in range(1, count + 1)][-20:]),
+        )
+    page.write(46, 8, 5, 8, 2, 1)
+    page.write(47, 9, 6, 8, 2, 2)
+    assert page.read() == (47, 9, 6)
+    assert page.first() == (2, 8)
+
+
+def test_results_are_compared_and_kept_when_the_pace_says_although_it_changes() -> None:
+    model, optimizer, schedule = parts()
+    protected = Protected(model, optimizer, schedule, None, 0)
+    sent: list[tuple[int, bool]] = []
+    proof = Proof(lambda _, **said: sent.append((said["done"], said["whole"] is not None)))
+
+    def through(last: int, pace: list[int]) -> list[tuple[int, bool]]:
+        sent.clear()
+        while protected.done < last:
+            # updates that are two steps apart
+            protected.done += 2
+            proof.updated(protected, pace, {}, 1)
+        return list(sent)
+
+    protected.done = 0
+    proof.enter(0)
+    assert through(20, [5, 10, -1, 0, 0]) == [(2, True), (6, False), (10, True), (16, False), (20, True)]
+    assert through(26, [0, 0, 10, 0, 0]) == []
+    assert through(34, [3, 0, 10, 0, 0]) == [(28, False), (30, False), (34, False)]
+    assert through(44, [-1, -1, 10, 0, 0]) == []
+    proof.enter(40)
+    protected.done = 40
+    assert through(44, [0, 4, -1, 0, 0]) == [(42, True), (44, True)]
 
 
 def test_a_seed_that_the_function_sets_before_its_steps_is_that_of_all_entries() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import sys
 import threading
 import types
@@ -169,6 +170,34 @@ def test_an_npu_that_does_not_stop_is_not_started_again(
     with pytest.raises(RuntimeError, match=text):
         npu.leave()
     assert ("restart", 0) not in module.asked
+
+
+def test_an_npu_draws_the_same_when_a_step_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, state = random.Random(1), {"initialized": False, "available": True}
+    npu = types.SimpleNamespace(
+        is_available=lambda: state["available"],
+        is_initialized=lambda: state["initialized"],
+        manual_seed_all=chance.seed,
+    )
+    # without torch_npu's transfer, which puts it into torch.cuda
+    monkeypatch.setattr(torch, "npu", npu, raising=False)
+    randomness = Randomness(kept=False)
+
+    randomness.begin(3)
+    untouched = random.Random(1).random()
+    assert chance.random() == untouched, "a device that is not used is not started"
+
+    state["initialized"] = True
+    randomness.begin(4)
+    first = chance.random()
+    randomness.begin(5)
+    assert chance.random() != first
+    randomness.begin(4)
+    assert chance.random() == first
+
+    state["available"] = False
+    Randomness(kept=False).begin(5)
+    assert chance.random() != first
 
 
 def test_cpu_has_no_file_and_a_missing_torch_npu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

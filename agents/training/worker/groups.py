@@ -101,11 +101,6 @@ class Groups:
         """Wait until every rank has come here. Raises ``RuntimeError`` when one was lost."""
         self.form(generation).group.barrier().wait()
 
-    def settle(self) -> None:
-        """Wait until the collectives of this step have ended, on devices where the host does not wait for them."""
-        if self.device is not None:
-            self.device.settle()
-
     def retire(self) -> None:
         """Drop the default group and all others without waiting for them."""
         world = c10d._world

@@ -54,6 +54,10 @@ class Loaders:
 
     def finished(self) -> None:
         """A step was finished."""
+        if not self._iterations:
+            if self.records:
+                self.records = {}
+            return
         self.records = {}
         for number, one in self._iterations.items():
             iterator = one.iterator()

@@ -46,13 +46,16 @@ class Proof:
         """Finished steps before the next update."""
         self._compared = -1
         """Finished steps when it was last compared in this entry."""
+        self._pace: list[int] | None = None
+        """Of the last update, by which something is due after ``_due`` finished steps."""
+        self._due = 0.0
         self._shard = ""
         self._costs = [0.0, 0.0]
         self._fits: bool | None = None
 
     def enter(self, step: int) -> None:
         """The training function is entered at a step; what was kept of later ones was computed in vain."""
-        self._last, self._compared, self._shard = step, -1, ""
+        self._last, self._compared, self._shard, self._pace = step, -1, "", None
         self._kept = {done: kept for done, kept in self._kept.items() if done <= step}
 
     def steps(self) -> list[int]:
@@ -62,7 +65,10 @@ class Proof:
     def updated(self, protected: Protected, pace: list[int], loaders: Records, generation: int) -> None:
         """An update was made: compare and keep what is due."""
         before, self._last = self._last, protected.done
+        if pace is self._pace and protected.done < self._due:
+            return
         compare, keep, proven, *_ = pace
+        self._pace, self._due = pace, min(_next(protected.done, keep), _next(protected.done, compare))
         if compare < 0:
             return
         first = not before or (proven < 0 and self._compared < 0)
@@ -146,6 +152,11 @@ def _crossed(before: int, done: int, every: int) -> bool:
     """Whether a multiple of ``every`` lies after ``before`` and not after ``done``: updates may be several steps
     apart."""
     return every > 0 and before // every != done // every
+
+
+def _next(done: int, every: int) -> float:
+    """The first multiple of ``every`` after ``done``."""
+    return (done // every + 1) * every if every > 0 else float("inf")
 
 
 def _fits(tensors: list[torch.Tensor]) -> bool:

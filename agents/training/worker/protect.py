@@ -162,7 +162,7 @@ class _Session:
                     self.member.page,
                     functools.partial(self._adopt, plan, generation),
                     self.periodic,
-                    self.groups.settle,
+                    self.groups.device.settle if self.groups.device is not None else None,
                     self._finished_step,
                     functools.partial(self._agree, generation),
                     functools.partial(setattr, self.control, "idle_until"),
@@ -257,13 +257,14 @@ class _Session:
     def _finished_step(self) -> None:
         self.buckets.finished()
         self.loaders.finished()
-        if self.member.world > 1:
-            assert self.protected is not None
-            self.proof.updated(self.protected, self.control.pace, self.loaders.records, self.control.joined)
-        if self._sampled != self.control.joined and self.member.world > 1:
+        if self.member.world < 2:
+            return
+        assert self.protected is not None
+        control = self.control
+        self.proof.updated(self.protected, control.pace, self.loaders.records, control.joined)
+        if self._sampled != control.joined:
             # once an entry, after its first update: copies that differ would be mixed by a repair
-            self._sampled = self.control.joined
-            assert self.protected is not None
+            self._sampled = control.joined
             done, sums = self.protected.done, self.protected.sample()
             shard, self.control.divides = self.protected.shard(), self.shares.asked
             self.control.send("sample", gen=self._sampled, done=done, shard=shard, sums=sums, divides=self.shares.asked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -19,8 +18,6 @@ from agents.training.worker.randomness import Randomness
 from agents.training.worker.recomputation import Recomputation
 from agents.training.worker.sharing import Feed, Shares
 
-KEPT_STEPS = 20
-"""Number of durations for the median of a step."""
 CHECKED_WINDOWS = 3
 """Windows of each entry before which it is checked that nothing was changed outside them."""
 
@@ -45,7 +42,7 @@ class Run:
         page: Page | None,
         adopt: Callable[[Protected], None] = lambda _: None,
         checkpoints: PeriodicCheckpoints | None = None,
-        settle: Callable[[], None] = lambda: None,
+        settle: Callable[[], None] | None = None,
         finished: Callable[[], None] = lambda: None,
         agree: Callable[[int], None] | None = None,
         idle: Callable[[float], None] = lambda _: None,
@@ -62,8 +59,7 @@ class Run:
         self._idle = idle
         self._shares = shares or Shares((rank,), world_size, world_size)
         self._recomputation = recomputation or Recomputation(rank, 1, lambda: (), lambda *_, **__: None)
-        self._durations: deque[int] = deque(maxlen=KEPT_STEPS)
-        self._began = self._first = 0
+        self._began = self._first = self._count = 0
         self._step: int | None = None
         self._passed = 0
         """Steps that are finished, also those since the last update."""
@@ -190,8 +186,9 @@ class Run:
 
     def _finish(self, step: int) -> None:
         """The step has ended with an update: it is part of the state."""
-        self._protected.done = step + 1
-        self._protected.settled()
+        protected = self._protected
+        protected.done = step + 1
+        protected.settled()
         self._shares.updated()
         self._recomputation.updated()
         self._updated = True
@@ -204,14 +201,14 @@ class Run:
         self._passed = step + 1
         if self._page is not None:
             now = time.monotonic_ns()
-            self._durations.append(now - self._began)
             self._first = self._first or now
-            median = sorted(self._durations)[len(self._durations) // 2]
-            self._page.write(self._protected.done, now, median, self._first, self.generation)
+            self._count += 1
+            duration = now - self._began
+            self._page.write(self._protected.done, now, duration, self._first, self.generation, self._count)
 
     def _unchanged(self) -> None:
         """Refuse parameters that were changed between two windows: what a rank that is lost there held is unknown."""
-        if 0 < self._windows < CHECKED_WINDOWS and self._protected.versions() != self._versions:
+        if self._windows > 0 and self._protected.versions() != self._versions:
             raise TrainingError(
                 f"parameters were changed between two updates, before run.updating({self._step}): move "
                 "optimizer.step() and whatever else changes protected state into the window"
@@ -219,8 +216,7 @@ class Run:
 
     def _changed(self) -> None:
         self._windows += 1
-        if self._windows < CHECKED_WINDOWS:
-            self._versions = self._protected.versions()
+        self._versions = self._protected.versions()
 
 
 class Updating:
@@ -230,20 +226,25 @@ class Updating:
         self._run, self._step = run, step
 
     def __enter__(self) -> None:
-        # on an accelerator a collective that was stopped may have left half a sum in the gradients
-        self._run._settle()
-        self._run._unchanged()
-        self._run._shares.updating(self._step)
-        self._run._agree(self._step)
-        if self._run._checkpoints is not None:
-            self._run._checkpoints.copied()
-        self._run._protected.whole = False
+        run = self._run
+        if run._settle is not None:
+            # on an accelerator a collective that was stopped may have left half a sum in the gradients
+            run._settle()
+        if run._windows < CHECKED_WINDOWS:
+            run._unchanged()
+        run._shares.updating(self._step)
+        run._agree(self._step)
+        if run._checkpoints is not None:
+            run._checkpoints.copied()
+        run._protected.whole = False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._run._protected.whole = True
-            self._run._changed()
-            self._run._finish(self._step)
-            self._run._check()
+            run = self._run
+            run._protected.whole = True
+            if run._windows < CHECKED_WINDOWS:
+                run._changed()
+            run._finish(self._step)
+            run._check()
