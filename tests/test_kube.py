@@ -345,6 +345,31 @@ def test_a_silent_server_is_unavailable_and_garbage_too() -> None:
     run(case())
 
 
+def test_a_watch_ends_once_nothing_has_come_for_its_limit_however_long_it_lasts() -> None:
+    async def stream(request: web.Request) -> web.StreamResponse:
+        if request.query.get("mute"):
+            await asyncio.sleep(5)
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for number in range(4):
+            await answer.write(b"%d\n" % number)
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(5)
+        return answer
+
+    async def case() -> None:
+        seen: list[bytes] = []
+        async with client(Script(stream, stream)) as kube:
+            with pytest.raises(Unavailable, match="in time"):
+                async for line, _ in kube._transport.events(POD.path(), {}, quiet=0.5):
+                    seen.append(line)
+            with pytest.raises(Unavailable, match="in time"):
+                await anext(kube._transport.events(POD.path(), {"mute": "1"}, quiet=0.1))
+        assert seen == [b"0", b"1", b"2", b"3"]
+
+    run(case())
+
+
 def test_unknown_kinds_are_discovered_once_and_their_absence_is_remembered() -> None:
     async def case() -> None:
         found = (
