@@ -14,7 +14,7 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-recoveries soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-frameworks venv-helm venv-mcp chart docs reference links moving images images-packages image-wheels job-images nfs
+.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-recoveries soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-frameworks venv-helm venv-mcp chart docs reference links moving headlamp images images-packages image-wheels job-images nfs
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -150,6 +150,10 @@ lock: ## renew the requirements-*.lock files (needs uv)
 
 console: ## the web page: console/ bundled into engine/serve/console/static (needs Node 20 and npm)
 	@cd console && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci; } && npm run --silent build
+
+headlamp: ## the Headlamp plugin: types, tests, console/headlamp/dist/main.js (needs Node 20 and npm; installs 850 MB)
+	@cd console/headlamp && { [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci; } \
+		&& npm run --silent tsc && npm test --silent && npm run --silent build
 
 console-shots: venv test-packages ## pictures of every view of the console, into docs/console
 	@$(BIN)/python -m tests.console

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("console")]
 
 
 class SignInSite(Site):
-    """A site that nobody sees without signing in at ``issuer``, which lives in the same loop."""
+    """A site that is seen only after a sign-in at ``issuer``, which lives in the same loop."""
 
     def __init__(self) -> None:
         super().__init__(sample.document(), free=False)
