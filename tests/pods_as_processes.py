@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +58,31 @@ class Pods:
 
     def _run(self) -> None:
         while not self._stop.wait(0.3):
-            for kind in _KINDS:
-                for found in self._reader.list(f"/apis/apps/v1/namespaces/{SPACE}/{kind}?labelSelector={PART}"):
-                    name = found["metadata"]["name"]
-                    if name not in self.children and name not in self.problems:
-                        try:
-                            self._start(name, found["spec"]["template"]["spec"])
-                        except (KeyError, ValueError, AssertionError, subprocess.CalledProcessError) as error:
-                            self.problems += [name, f"{name}: {type(error).__name__}: {error}"]
-        for child in self.children.values():
-            child.terminate()
-        for child in self.children.values():
-            child.stop(10)
+            applied = self._applied()
+            if applied is None:
+                continue  # no answer; nothing follows from that
+            for name, pod in applied.items():
+                if name not in self.children and name not in self.problems:
+                    try:
+                        self._start(name, pod)
+                    except (KeyError, ValueError, AssertionError, subprocess.CalledProcessError) as error:
+                        self.problems += [name, f"{name}: {type(error).__name__}: {error}"]
+            self._end([name for name in self.children if name not in applied])
+        self._end(list(self.children))
+
+    def _applied(self) -> dict[str, dict[str, Any]] | None:
+        """The pods that the cluster's objects ask for, by name."""
+        lists = [self._reader.get(f"/apis/apps/v1/namespaces/{SPACE}/{kind}?labelSelector={PART}") for kind in _KINDS]
+        if None in lists:
+            return None
+        return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for found in lists for one in found["items"]}
+
+    def _end(self, names: Sequence[str]) -> None:
+        """What is no longer applied ends, as its pods do."""
+        for name in names:
+            self.children[name].terminate()
+        for name in names:
+            self.children.pop(name).stop(10)
 
     def _start(self, name: str, pod: dict[str, Any]) -> None:
         (container,) = pod["containers"]
