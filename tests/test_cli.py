@@ -612,7 +612,7 @@ def test_get_of_an_unknown_kind_lists_the_known_ones(cluster_file: str) -> None:
 
 def test_words_of_other_tools_and_beginnings_of_names_lead_on(cluster_file: str) -> None:
     assert "Did you mean explain?" in belay("describe", "node", "n").stderr
-    assert "Did you mean diagnose?" in belay("logs", "job").stderr
+    assert "Did you mean logs?" in belay("log", "job").stderr
     said = belay("explain", "pod", "big", "--cluster", cluster_file).stderr
     assert "Did you mean train/big-" in said
 

@@ -19,6 +19,7 @@ from engine.cli import (
     history,
     hosts,
     keys,
+    logs,
     mcp_server,
     notifying,
     processes,
@@ -37,7 +38,7 @@ from engine.cli.verb_groups import GroupedVerbs, lay_out_examples
 
 #: Words of kubectl and of other tools of this field, and the verb that does this.
 _MEANT: Final = {
-    "describe": "explain", "why": "explain", "log": "diagnose", "logs": "diagnose",
+    "describe": "explain", "why": "explain", "log": "logs",
     "lint": "validate", "dry-run": "plan", "start": "up", "watch": "status -w",
 }  # fmt: skip
 
@@ -173,6 +174,7 @@ for _room in (
     reviewing,
     views,
     events,
+    logs,
     syncing,
     waiting,
     history,

@@ -11,7 +11,9 @@ import click
 
 #: By heading the verbs below it; both in the order in which people need them.
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Read": ("status", "get", "top", "explain", "events", "sync", "wait", "history", "report", "usage", "console"),
+    "Read": (
+        "status", "get", "top", "explain", "events", "logs", "sync", "wait", "history", "report", "usage", "console",
+    ),
     "Act, each a commit": (
         "isolate", "release", "drain", "suspend", "resume", "scale", "priority", "new", "adopt", "confirm", "rollback",
         "init",

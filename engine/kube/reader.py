@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -148,6 +148,18 @@ class KubeReader:
         async with contextlib.aclosing(events):
             async for data, packed in events:
                 yield pod_protobuf.event(data, packed=packed, where=where)
+
+    async def log(self, ns: str, pod: str, params: Mapping[str, str], *, quiet: float = 60.0) -> AsyncGenerator[str]:
+        """The lines of a container's log, as the node's kubelet has them; ``params`` are those of the API (container,
+        follow, tailLines, …), ``quiet`` the longest silence in s.
+
+        Raises NotFound for a pod that is gone, Invalid while its container has no log, Unavailable when the connection
+        breaks.
+        """
+        lines = self._transport.lines(POD.path(ns, pod, "log"), params, quiet=quiet)
+        async with contextlib.aclosing(lines):
+            async for line in lines:
+                yield line.decode("utf-8", "replace").rstrip("\r")
 
     async def _call(
         self,

@@ -27,6 +27,7 @@ DEADLINE_SECONDS = 30.0
 ANSWER_LIMIT = 64 * 1024 * 1024
 """Largest answer in bytes; a page of 500 objects at etcd's limit of 1.5 MiB each would be larger, and is refused."""
 EVENT_LIMIT = 8 * 1024 * 1024
+LINE_LIMIT = 64 * 1024
 """Largest watch event in bytes."""
 JSON = "application/json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -157,6 +158,28 @@ class Transport:
                     yield whole, packed
                 if len(rest) > EVENT_LIMIT:
                     raise Unavailable(f"{where}: an event is larger than {EVENT_LIMIT} bytes", reason="AnswerTooLarge")
+
+    async def lines(self, path: str, params: Mapping[str, str], *, quiet: float) -> AsyncGenerator[bytes]:
+        """The lines of a text until the server ends it, without their ends; ``quiet`` is the longest silence in s.
+
+        A line of more than ``LINE_LIMIT`` bytes comes in pieces. Raises KubeError.
+        """
+        timeout = self._watch_timeout(quiet)
+        async with await self._answer("GET", path, params, None, "", timeout, accept="*/*") as answer:
+            if answer.status != 200:
+                raise await self._error(answer, f"GET {path}", withhold=False)
+            rest = bytearray()
+            async for chunk in _chunks(answer, f"GET {path}"):
+                rest += chunk
+                *whole, last = rest.split(b"\n")
+                rest = bytearray(last)
+                for line in whole:
+                    yield bytes(line)
+                while len(rest) > LINE_LIMIT:
+                    yield bytes(rest[:LINE_LIMIT])
+                    del rest[:LINE_LIMIT]
+            if rest:
+                yield bytes(rest)
 
     async def _once(
         self,
