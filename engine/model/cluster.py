@@ -49,7 +49,7 @@ class Node(msgspec.Struct, frozen=True):
     ``memory`` and ``ephemeral-storage`` in bytes. ``base_chips`` is the mask of the chips in
     annotation ``baseDeviceInfos`` (0 when absent), ``base_devices`` its parsed content. ``maintenance`` is the
     condition of those who look after nodes that says that this one is emptied or worked on; empty: none.
-    ``departure`` is who removes it from the cluster.
+    ``departure`` is who removes it from the cluster, ``server`` the system UUID that its kubelet reports.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Node(msgspec.Struct, frozen=True):
     base_devices: dict[str, dict[str, Any]]
     maintenance: str = ""
     departure: Departure | None = None
+    server: str = ""
 
 
 class ChipFault(msgspec.Struct, frozen=True):

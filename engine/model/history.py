@@ -139,6 +139,16 @@ class FailureMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     failing: bool = False
 
 
+class KnownHardware(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Which hardware a node's memory is about: the UID of its Node, the server's system UUID, and serial numbers of the
+    chips that are remembered; empty where they are unknown.
+    """
+
+    uid: str = ""
+    server: str = ""
+    serials: dict[int, str] = {}
+
+
 class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One node's memory. ``last_good`` is the raw DeviceInfoCfg kept while the newest report is refused.
 
@@ -146,6 +156,7 @@ class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     chips would have under it, where that differs. ``lemons`` are the chips that have failed of late,
     ``partitions`` the times of the partition orders since the last one that ended well.
     ``reboot`` is when a reboot was last requested, and the node's boot at that time (0: none is asked for).
+    ``hardware`` is what all this is about.
     """
 
     chips: dict[int, ChipMemory] = {}
@@ -157,6 +168,7 @@ class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     shadows: dict[str, dict[int, ChipMemory]] = {}
     lemons: dict[int, FailureMemory] = {}
     partitions: tuple[int, ...] = ()
+    hardware: KnownHardware = KnownHardware()
 
 
 class RescheduleRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

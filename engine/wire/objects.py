@@ -76,6 +76,7 @@ def node(obj: Mapping[str, Any]) -> Node:
         base_chips=base,
         base_devices=devices,
         maintenance=_maintenance(status.get("conditions") or ()),
+        server=str(nested_map(status, "nodeInfo").get("systemUUID") or "").lower()[:MAX_UUID],
         departure=departure(taints, metadata.get("deletionTimestamp") is not None),
     )
 
@@ -85,6 +86,7 @@ def node(obj: Mapping[str, Any]) -> Node:
 MAX_LAST_WORDS: Final = 2048
 """Characters kept of what a failed container said last; kubelet keeps as many of a log."""
 MAX_REASON: Final = 128
+MAX_UUID: Final = 64
 _MAINTENANCE: Final = ("DrainInProgress", "Drained", "MaintenanceInProgress")
 
 

@@ -39,6 +39,7 @@ from engine.plan.health import (
     policy_change,
     public_faults,
     repeat_offenders,
+    replaced_hardware,
     reset_progress,
 )
 from engine.plan.health.assessment import ChipAssessment, ManualHold
@@ -65,6 +66,7 @@ _PLAIN_ROWS: Final = CacheKey("rows of nodes in plain use", Memo[tuple[ChipState
 
 def run(scope: Scope) -> None:
     """Assess every node of the shard, fill its view, and order isolations and releases."""
+    replaced_hardware.run(scope)
     declared = inforce.fault_policies(scope.desired)
     found = node_faults.mass_outages(scope)
     missing, mass = node_faults.missing_nodes(scope)
