@@ -370,6 +370,20 @@ def test_a_watch_ends_once_nothing_has_come_for_its_limit_however_long_it_lasts(
     run(case())
 
 
+def test_the_list_of_served_versions_is_shared_while_it_is_young() -> None:
+    async def case() -> None:
+        groups = {"groups": [{"versions": [{"groupVersion": "apps/v1"}]}]}
+        queue, deployment = Resource("x.example/v1", "Queue", "queues", True), resource_for("apps/v1", "Deployment")
+        script = Script((200, groups), (200, {"groups": [{}]}), (403, {"reason": "Forbidden"}))
+        async with client(script) as kube:
+            answers = await asyncio.gather(*(kube.may_serve(one, 60.0) for one in (queue, deployment, POD) * 5))
+            assert answers == [False, True, True] * 5 and [one.path for one in script.asked] == ["/apis"]
+            assert await kube.may_serve(queue, 0.0) and await kube.may_serve(queue, 0.0), "an unreadable list"
+            assert len(script.asked) == 3
+
+    run(case())
+
+
 def test_unknown_kinds_are_discovered_once_and_their_absence_is_remembered() -> None:
     async def case() -> None:
         found = (

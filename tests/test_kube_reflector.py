@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ class Server:
         self.watch_closes = False
         self.lists = 0
         self.watches = 0
+        self.versions: Callable[[float], bool] = lambda age: True
 
     def set(self, name: str, *, quietly: bool = False) -> None:
         self.rv += 1
@@ -45,6 +47,9 @@ class Server:
     def _tell(self, kind: str, name: str) -> None:
         self.events.append((kind, pod(name, str(self.rv))))
         self.news.set()
+
+    async def may_serve(self, _: Any, age: float) -> bool:
+        return self.versions(age)
 
     async def pages(self, *_: Any, **__: Any) -> AsyncIterator[Listing]:
         self.lists += 1
@@ -221,6 +226,33 @@ def test_a_kind_that_is_not_served_is_an_empty_synced_one() -> None:
         world.server.list_error = NotFound("no such kind", status=404)
         await asyncio.sleep(0.02)
         assert world.reflector.synced and world.reflector.absent and world.taken() == []
+
+    run(case)
+
+
+def test_a_kind_of_a_version_that_is_not_served_costs_no_list() -> None:
+    async def case(world: World) -> None:
+        looks: list[tuple[float, float]] = []
+
+        def versions(age: float) -> bool:
+            looks.append((world.now, age))
+            return served
+
+        served, world.limit, world.server.versions = False, 600.0, versions
+        world.server.list_error = NotFound("no such group", status=404)
+        while world.now < 500.0:
+            await asyncio.sleep(0)
+        assert world.server.lists == 1 and world.reflector.absent and len(looks) > 10
+        waits = [after - before + age for (before, _), (after, age) in pairwise(looks)]
+        assert max(waits) <= 30.0, "what appears is seen as soon as by a list every 30 s"
+        world.reflector.relist()
+        await world.settle()
+        assert world.reflector.synced, "nothing is known, and that is all there is"
+        served, world.server.list_error, world.limit = True, None, float("inf")
+        world.server.set("a")
+        for _ in range(20):
+            await world.settle()
+        assert world.taken() == [("a", True)] and not world.reflector.absent
 
     run(case)
 

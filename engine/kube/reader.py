@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -10,7 +12,7 @@ import msgspec
 import orjson
 
 from engine.kube.credentials import Loader, loader
-from engine.kube.errors import Gone, NotFound, Unavailable, from_answer
+from engine.kube.errors import Gone, KubeError, NotFound, Unavailable, from_answer
 from engine.kube.resources import POD, Resource
 from engine.kube.transport import Transport
 
@@ -33,6 +35,9 @@ class KubeReader:
 
     def __init__(self, load: Loader, *, transport: Transport | None = None) -> None:
         self._transport = transport or Transport(load)
+        self._versions: frozenset[str] | None = None
+        self._versions_read = float("-inf")
+        self._reading_versions = asyncio.Lock()
 
     @classmethod
     def from_config(
@@ -61,6 +66,26 @@ class KubeReader:
         try:
             return as_object(await self._call("GET", res, ns, name), res)
         except NotFound:
+            return None
+
+    async def may_serve(self, res: Resource, age: float) -> bool:
+        """Whether the server names the kind's API version, by a list that is at most ``age`` seconds old; True where
+        that list cannot be read.
+        """
+        if "/" not in res.api_version:
+            return True
+        async with self._reading_versions:  # those who ask meanwhile share the answer
+            if time.monotonic() - self._versions_read > age:
+                self._versions = await self._served_versions()
+                self._versions_read = time.monotonic()
+        return self._versions is None or res.api_version in self._versions
+
+    async def _served_versions(self) -> frozenset[str] | None:
+        try:
+            answer = await self._transport.call("GET", "/apis")
+            versions = [row for group in answer["groups"] for row in group["versions"]]
+            return frozenset(str(row["groupVersion"]) for row in versions)
+        except (KubeError, KeyError, TypeError):
             return None
 
     async def list(

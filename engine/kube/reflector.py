@@ -83,6 +83,7 @@ class Reflector:
         self._known: dict[Key, str] = {}
         self._following: asyncio.Task[float] | None = None
         self._relist_requested = False
+        self._rest = 0.0
 
     @property
     def stale(self) -> bool:
@@ -120,6 +121,9 @@ class Reflector:
     async def _follow(self) -> float:
         """List if needed, then watch until that ends; returns the pause in seconds before the next try."""
         started = self._clock()
+        if self.absent and not await self._kube.may_serve(self.res, self._rest):
+            self._forget_all()
+            return self._rest_while_absent()
         try:
             if not self.watermark:
                 await self._list()
@@ -134,10 +138,18 @@ class Reflector:
                 return 0.0
         return self._backoff.next()  # a watch that ends at once must not become a hot loop
 
+    def _rest_while_absent(self) -> float:
+        """The pause before the next look at a kind whose version is not served. Half as long as others, for the list
+        of versions that the look shares may be as old: forty kinds cost one question, not one each.
+        """
+        self._rest = self._backoff.next() / 2
+        return self._rest
+
     def _failed(self, error: KubeError) -> float:
         if self.stale_since is None:
             self.stale_since = self._clock()
         delay = self._backoff.next()
+        self._rest = delay / 2
         if isinstance(error, self._absences):  # the kind is not served, or not for us: no object of it is known
             if not self.absent:
                 why = "kind is not served" if isinstance(error, NotFound) else "kind may not be read"
