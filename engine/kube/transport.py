@@ -164,12 +164,16 @@ class Transport:
 
         A line of more than ``LINE_LIMIT`` bytes comes in pieces. Raises KubeError.
         """
-        timeout = self._watch_timeout(quiet)
-        async with await self._answer("GET", path, params, None, "", timeout, accept="*/*") as answer:
+        where = f"GET {path}"
+        async with (
+            await self._opened(path, params, quiet, "*/*", where) as answer,
+            _silence_limit(answer, quiet) as heard,
+        ):
             if answer.status != 200:
-                raise await self._error(answer, f"GET {path}", withhold=False)
+                raise await self._error(answer, where, withhold=False)
             rest = bytearray()
-            async for chunk in _chunks(answer, f"GET {path}"):
+            async for chunk in _chunks(answer, where):
+                heard()
                 rest += chunk
                 *whole, last = rest.split(b"\n")
                 rest = bytearray(last)
@@ -292,7 +296,7 @@ class Transport:
     async def _opened(
         self, path: str, params: Mapping[str, str], quiet: float, accept: str, where: str
     ) -> aiohttp.ClientResponse:
-        """The answer to a watch, whose body has no limit of time yet."""
+        """An answer whose body has no limit of time yet."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
         try:
             async with asyncio.timeout(quiet):
