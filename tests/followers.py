@@ -267,6 +267,8 @@ class Follower:
                 self.patch(action)
         self.items[:] = [item for item in self.items if not is_leaving(item)]
         for item in self.items:
+            if item["kind"] == "Pod":
+                item["spec"].pop("schedulingGates", None)
             if item["kind"] == "PersistentVolumeClaim":
                 item["status"]["phase"] = "Bound"
                 item["spec"].setdefault("volumeName", f"made-for-{item['metadata']['name']}")

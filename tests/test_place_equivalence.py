@@ -52,7 +52,7 @@ TWISTS: tuple[dict[str, Any], ...] = (
     {"affinity": {"podAntiAffinity": {REQUIRED: [TERM]}}},
     {"requests": {"cpu": 90_000, "memory": 1 << 30, "huawei.com/Ascend910": 2}},
     {"priority": 9},
-    {"gates": True},
+    {"gates": ("example.org/hold",)},
 )
 
 
@@ -105,7 +105,7 @@ def test_templates_beyond_the_limit_are_placed_too() -> None:
 
 def test_a_node_whose_better_chips_are_taken_ranks_behind_its_equal() -> None:
     """One chip is free on each node; on n0 it worked when the nodes were scored and is a repeat offender now."""
-    waiting = edited(worlds.pod("p", count=1, annotations=dict(A2)), gates=True)
+    waiting = edited(worlds.pod("p", count=1, annotations=dict(A2)), gates=("example.org/hold",))
     held = [busy("n0", [3]), busy("n0", [0, 1, 2, 5, 6, 7]), busy("n1", range(7))]
     scope = scope_of(worlds.world(2, pods=[*held, waiting]))
     state = PlacementState(scope, init_params(scope.desired, scope.observed))

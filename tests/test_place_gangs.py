@@ -147,7 +147,7 @@ def test_a_claim_is_used_again_and_only_by_its_pod() -> None:
     assert nodes_of(scope) == {"case-0": "n1"} and chips_of(bindings(scope)["case-0"]) == [2, 3, 6, 7]
     others, other_group = gang(1, 8, name="other", annotations=A2)
     ledger = {f"n0/Ascend910-{i}": pods[0].uid for i in range(8)}
-    gated = placing.edited(pods[0], gates=True)
+    gated = placing.edited(pods[0], gates=("example.org/hold",))
     scope = scope_of(_world({"n0": 8}, gated, *others, objects=[group, other_group], ledger=ledger))
     assert not scope.actions
 

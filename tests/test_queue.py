@@ -10,6 +10,8 @@ import pytest
 from engine.documents import Declared, NodePool
 from engine.model.actions import DeleteObject, EvictPod
 from engine.model.diagnostics import Origin
+from engine.model.times import rfc3339
+from engine.plan.queue.missing_pods import FORMING_SECONDS
 from tests import placing, worlds
 from tests.placing import POLICY, gang, nodes_of, scope_of
 
@@ -171,7 +173,7 @@ def test_missing_pods_hold_a_gang_back() -> None:
 
 def test_gated_pods_wait_for_their_gate_and_hold_their_gang_back() -> None:
     pods, group = gang(2, 1, annotations=A2)
-    gated = [pods[0], placing.edited(pods[1], gates=True)]
+    gated = [pods[0], placing.edited(pods[1], gates=("example.org/hold",))]
     scope = scope_of(_world((gated, group)))
     assert not nodes_of(scope) and scope.pending[0].message.endswith("req: 2, actual: 1")
     assert scope.pending[0].pods == ("case-0",)
@@ -399,3 +401,38 @@ def test_preemption_frees_what_a_pod_group_states() -> None:
     desired = placing.with_settings(queues=[{"name": "default", "preemptable": True}])
     scope = scope_of(_world((pods, group), *rows, nodes=2, more=[high]), desired=desired)
     assert [action.pod for action in scope.actions if isinstance(action, EvictPod)] == ["low0-0"]
+
+
+def test_a_gang_whose_pods_never_come_says_since_when_and_which_lack() -> None:
+    pods, group = gang(4, 1, annotations=A2)
+    newest = worlds.NOW - FORMING_SECONDS
+    there = [placing.edited(pod, created=newest) for pod in (pods[0], pods[2])]
+    young = placing.edited(there[1], created=newest + 1)
+    (soon,) = scope_of(_world(([there[0], young], group))).pending
+    assert soon.reason == "GangIncomplete" and soon.message.startswith("NotEnoughPod")
+
+    scope = scope_of(_world((there, group)))
+    (entry,) = scope.pending
+    assert entry.reason == "GangIncomplete" and not nodes_of(scope)
+    assert f"no pod came since {rfc3339(newest)}" in entry.message, entry.message
+    assert "missing of numbers 0-3: 1, 3; NotEnoughPod" in entry.message and "actual: 2" in entry.message
+    assert entry.unblock is not None and "delete the job, or let it state a lower minimum" in entry.unblock
+
+    bare = {key: text for key, text in there[0].annotations.items() if key != "hccl/rankIndex"}
+    plain = [placing.edited(pod, annotations=bare) for pod in there]
+    (entry,) = scope_of(_world((plain, group))).pending
+    assert "there are case-0, case-2" in entry.message, entry.message
+    assert scope_of(_world((pods, group))).pending == [], "the last ones still come"
+
+
+def test_a_gang_that_is_held_by_gates_names_them_and_never_counts_as_late() -> None:
+    pods, group = gang(2, 1, annotations=A2)
+    queue = {"kueue.x-k8s.io/queue-name": "team"}
+    held = [placing.edited(pod, gates=("kueue.x-k8s.io/admission",), labels={**pod.labels, **queue}) for pod in pods]
+    (entry,) = scope_of(_world((held, group))).pending
+    assert entry.reason == "SchedulingGated" and "kueue.x-k8s.io/admission" in entry.message
+    assert entry.unblock is not None and "LocalQueue team" in entry.unblock
+
+    (entry,) = scope_of(_world(([pods[0], held[1]], group))).pending
+    assert entry.reason == "GangIncomplete" and entry.unblock is not None
+    assert "1 pod of it is there, but held by scheduling gates: kueue.x-k8s.io/admission" in entry.unblock

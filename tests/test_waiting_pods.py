@@ -172,7 +172,7 @@ def test_only_pods_of_belay_that_wait_are_written() -> None:
     pods = [
         worlds.pod("bound", node="n0", count=8),
         worlds.pod("other", count=8, scheduler="default-scheduler"),
-        msgspec.structs.replace(worlds.pod("gated", count=8), gates=True),
+        msgspec.structs.replace(worlds.pod("gated", count=8), gates=("example.org/hold",)),
         worlds.pod("leaving", count=8, deleting=NOW),
         worlds.pod("done", count=8, phase="Succeeded"),
         worlds.pod("mine", count=8),

@@ -141,6 +141,15 @@ def vnpu_under_way(chance: random.Random) -> Waiting:
     return Waiting([*cut_on_demand("n0", 2), params(presetVirtualDevice="false"), other, waits])
 
 
+def held_by_gates(chance: random.Random) -> Waiting:
+    """What queues the job has not admitted it yet."""
+    made = job("j", chance.choice((1, 2)), 8, policy=POLICY)
+    for item in made:
+        if item["kind"] == "Pod":
+            item["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    return Waiting([node("n0"), report("n0"), node("n1"), report("n1"), *made])
+
+
 # what Kubernetes rules, and jobs as a whole
 
 
@@ -238,6 +247,7 @@ WORLDS: Final[tuple[tuple[str, Callable[[random.Random], Waiting]], ...]] = (
     ("VNPUInFlight", vnpu_under_way),
     ("ResourceClaimsNotAllocated", claims_asked_for),
     ("WaitingForRelease", old_pods),
+    ("SchedulingGated", held_by_gates),
     # of nodes
     ("NodeReportRefused", report_refused),
     ("NodeInvalid", other_server),

@@ -251,7 +251,7 @@ def pod(
         node_selector=node_selector or {},
         affinity={},
         tolerations=(),
-        gates=False,
+        gates=(),
         pod_ip="172.16.0.1" if node else "",
         host_ip="10.0.0.1" if node else "",
         host_network=False,

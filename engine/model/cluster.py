@@ -346,7 +346,7 @@ class Pod(msgspec.Struct, frozen=True):
     node_selector: dict[str, str]
     affinity: dict[str, Any]
     tolerations: tuple[dict[str, Any], ...]
-    gates: bool
+    gates: tuple[str, ...]
     pod_ip: str
     host_ip: str
     host_network: bool

@@ -12,6 +12,7 @@ SHORTAGE: Final = "NPUResourceShortage"
 TOPOLOGY: Final = "TopologyNotMet"
 FRAGMENTED: Final = "Fragmented"
 GANG_INCOMPLETE: Final = "GangIncomplete"
+GATED: Final = "SchedulingGated"
 POD_GROUP_MISSING: Final = "PodGroupMissing"
 QUEUE_EXHAUSTED: Final = "QueueExhausted"
 ENQUEUE_FAILED: Final = "JobEnqueueFailed"
@@ -58,6 +59,7 @@ REASONS: Final[Mapping[str, PendingReason]] = {
         "asks for chips under a policy or label that no product has", "write one of the values that the message names"
     ),
     GANG_INCOMPLETE: PendingReason("has fewer pods than start together", "create its others, or lower minAvailable"),
+    GATED: PendingReason("is held by scheduling gates", "nothing: it ends when their owner removes them"),
     POD_GROUP_MISSING: PendingReason("names a PodGroup that does not exist", "create the PodGroup"),
     ENQUEUE_FAILED: PendingReason(
         "states more chips in its PodGroup than the cluster has free", "free chips, or lower spec.minResources"

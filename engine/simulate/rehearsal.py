@@ -272,7 +272,7 @@ class _PolicyTestRun:
             owner_kind="AscendJob" if training else "ReplicaSet", owner_name=name, owner_uid=f"uid-{name}",
             node=node, phase="Running", deleting=None, grace_seconds=30, created=START - 3600, started=START - 3600,
             scheduler="belay", priority=0, priority_class="", requests={resource: 1}, resource=resource, count=1,
-            chips=(device,), node_selector={}, affinity={}, tolerations=(), gates=False, pod_ip="", host_ip="",
+            chips=(device,), node_selector={}, affinity={}, tolerations=(), gates=(), pod_ip="", host_ip="",
             host_network=False, containers=(), volumes=(), reason="",
         )  # fmt: skip
 

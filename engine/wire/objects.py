@@ -154,7 +154,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         node_selector=_text_map(spec.get("nodeSelector")),
         affinity=nested_map(spec, "affinity"),
         tolerations=tuple(spec.get("tolerations") or ()),
-        gates=bool(spec.get("schedulingGates")),
+        gates=tuple(str(gate.get("name") or "") for gate in nested_list(spec, "schedulingGates")),
         pod_ip=str(status.get("podIP") or ""),
         host_ip=str(status.get("hostIP") or ""),
         host_network=bool(spec.get("hostNetwork")),

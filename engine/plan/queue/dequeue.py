@@ -14,6 +14,7 @@ from typing import Final
 from engine.model.jobs import Gang
 from engine.model.pending_reasons import (
     GANG_INCOMPLETE,
+    GATED,
     INVALID_REQUEST,
     NOT_SUPPORTED,
     POD_GROUP_MISSING,
@@ -33,7 +34,7 @@ PENDING: Final = PodGroupPhase.PENDING
 PATIENCE: Final = 5 * 60_000
 #: Gangs that wait for these reasons would not start in their turn.
 _HOPELESS: Final = frozenset({
-    GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, POD_GROUP_MISSING, QUEUE_CLOSED, QUEUE_MISSING,
+    GANG_INCOMPLETE, GATED, INVALID_REQUEST, NOT_SUPPORTED, POD_GROUP_MISSING, QUEUE_CLOSED, QUEUE_MISSING,
 })  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from engine.gangs.together import SETTLE_SECONDS
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.native_groups import find_native_group
-from engine.model.pending_reasons import POD_GROUP_MISSING
+from engine.model.pending_reasons import GATED, POD_GROUP_MISSING
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, NoOps
 from engine.model.remedies import Remedy, Step
@@ -24,11 +24,15 @@ from engine.model.wording import counted
 from engine.plan import roles
 from engine.plan.grouping import shard_of
 from engine.plan.queue import quotas
+from engine.plan.queue.missing_pods import gate_names, incomplete
 from engine.plan.queue.order import JobRank, in_order, rank, turns
 from engine.plan.queue.queues import QueueRefusal, Queues
 from engine.plan.queue.waiting_pods import WaitingPods, pending_entry
 from engine.plan.scope import Scope
 
+#: Labels and gates of Kueue begin so; the label names the LocalQueue.
+KUEUE: Final = "kueue.x-k8s.io/"
+KUEUE_QUEUE: Final = f"{KUEUE}queue-name"
 #: Gangs of which every pod has a node, while their pods are unchanged.
 _PLACED: Final = CacheKey("placed gangs", NoOps, limit=32768)
 
@@ -47,12 +51,16 @@ def run(scope: Scope) -> None:
         if placed.holds(gang.key, members):
             continue
         waiting = waiting_pods.waiting(gang)
+        if not waiting and (gated := waiting_pods.gated(gang)) and shard_of(scope, gang) == scope.shard:
+            scope.pending.append(_gated(gang, gated))
+            continue
         if not waiting and all(pod.node or pod.finished for pod in scope.members[gang.key]):
             placed.add(gang.key, members)
         if not waiting or shard_of(scope, gang) != scope.shard:
             continue
         started = waiting_pods.beside(gang, waiting)
         held = _without_group(scope, gang, waiting) or _held_back(gang, waiting, started, queues)
+        held = held or incomplete(gang, waiting, started, waiting_pods.gated(gang), scope.observed.workloads, scope.now)
         held = held or _unsettled(gang, waiting, scope.now)
         if held is not None:
             scope.pending.append(held)
@@ -112,34 +120,20 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
             unblock=f"write a whole number into annotation {MIN_AVAILABLE_KEY}",
             remedy=Remedy(Step.SET_POLICY, values={MIN_AVAILABLE_KEY: str(len(waiting) + len(started))}),
         )
-    created = len(waiting) + len(started)
-    if created < gang.min_available:
-        lacks = gang.min_available - created
-        pods = "pod" if lacks == 1 else "pods"
-        if gang.kind in ("Deployment", "ReplicaSet"):
-            message = f"job {gang.name} task num {created} less than replicas {gang.min_available}"
-        else:
-            message = f"the pods of job is not enough, req: {gang.min_available}, actual: {created}"
-        return pending_entry(
-            gang,
-            waiting,
-            "GangIncomplete",
-            f"NotEnoughPod: {message}",
-            nodes={},
-            unblock=_way_to_completion(gang, created, lacks, pods),
-            remedy=Remedy(Step.CREATE_PODS, count=lacks),
-        )
     return None
 
 
-def _way_to_completion(gang: Gang, created: int, lacks: int, pods: str) -> str:
-    if not gang.declared:
-        return f"{lacks} more {pods} of this job must be created, or its old pods deleted"
-    return (
-        f"{lacks} more {pods} must come: {gang.kind} {gang.namespace}/{gang.name} declares {gang.declared}, and "
-        f"{created} of them {'is' if created == 1 else 'are'} there; events of the {gang.kind} say why its controller "
-        "makes no more"
-    )
+def _gated(gang: Gang, gated: Sequence[Pod]) -> Pending:
+    """The pending entry of a gang that is there, of which no pod may be scheduled yet."""
+    names = gate_names(gated)
+    text = f"{counted(len(gated), 'pod')} {'is' if len(gated) == 1 else 'are'} held by scheduling gates: {names}"
+    queue = next(filter(None, (pod.labels.get(KUEUE_QUEUE) for pod in gated)), "")
+    unblock = "nothing to do in Belay: it places the pods once their gates are removed"
+    if queue and any(name.startswith(KUEUE) for pod in gated for name in pod.gates):
+        unblock = (
+            f"Kueue admits it in its LocalQueue {queue}: `kubectl get workloads.kueue.x-k8s.io -n {gang.namespace}`"
+        )
+    return pending_entry(gang, gated, GATED, text, nodes={}, unblock=unblock, remedy=Remedy(Step.WAIT))
 
 
 def _unsettled(gang: Gang, waiting: list[Pod], now: float) -> Pending | None:

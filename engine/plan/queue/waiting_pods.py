@@ -36,6 +36,13 @@ class WaitingPods:
             if not pod.node and pod.deleting is None and not pod.gates and pod.scheduler in names and key not in leaving
         ]
 
+    def gated(self, gang: Gang) -> list[Pod]:
+        """Pods that Belay schedules, in rank order, which their scheduling gates still hold."""
+        pods = map(self._scope.observed.pods.__getitem__, gang.pods)
+        return [
+            pod for pod in pods if pod.gates and not pod.node and pod.deleting is None and pod.scheduler in self._names
+        ]
+
     def beside(self, gang: Gang, waiting: Sequence[Pod]) -> list[Pod]:
         """The pods that have started, beside these waiting ones."""
         return [] if len(waiting) == len(self._scope.members[gang.key]) else self.started(gang)

@@ -1,0 +1,121 @@
+"""Gangs with fewer pods than start together: what lacks, and, once none has come for long, that none seems to come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from engine.gangs.declared import label_or_annotation
+from engine.gangs.forming import declared_rank, task_of
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.model.pending_reasons import GANG_INCOMPLETE
+from engine.model.plan import Pending
+from engine.model.remedies import Remedy, Step
+from engine.model.times import rfc3339
+from engine.model.wording import counted
+from engine.model.workload_kinds import WorkloadTable
+from engine.plan.queue.waiting_pods import pending_entry
+
+#: Controllers make their pods within seconds. A gang for whose pods nobody came in this time will hardly be complete.
+FORMING_SECONDS: Final = 600.0
+#: Labels and annotations with a pod's number, whatever the kind of its workload.
+_NUMBERS: Final = ("batch.kubernetes.io/job-completion-index",)
+_SHOWN: Final = 8
+
+
+def incomplete(
+    gang: Gang, waiting: Sequence[Pod], others: Sequence[Pod], gated: Sequence[Pod], table: WorkloadTable, now: float
+) -> Pending | None:
+    """The pending entry of a gang of which too few pods are there; else None.
+
+    Args:
+        waiting: its pods that may be placed.
+        others: those that have started.
+        gated: those that are there and may not be scheduled yet.
+    """
+    created = len(waiting) + len(others)
+    if created >= gang.min_available:
+        return None
+
+    lacks = gang.min_available - created
+    if gang.kind in ("Deployment", "ReplicaSet"):
+        message = f"job {gang.name} task num {created} less than replicas {gang.min_available}"
+    else:
+        message = f"the pods of job is not enough, req: {gang.min_available}, actual: {created}"
+
+    newest = max(pod.created for pod in (*waiting, *gated))
+    is_late = not gated and now - newest >= FORMING_SECONDS
+    state = f"no pod came since {rfc3339(newest)}, {_which(gang, (*waiting, *others), table)}" if is_late else ""
+    return pending_entry(
+        gang,
+        waiting,
+        GANG_INCOMPLETE,
+        f"NotEnoughPod: {message}",
+        nodes={},
+        unblock=_way_out(gang, created, lacks, gated, is_late),
+        remedy=Remedy(Step.CREATE_PODS, count=lacks),
+        state=state,
+    )
+
+
+def _way_out(gang: Gang, created: int, lacks: int, gated: Sequence[Pod], is_late: bool) -> str:
+    pods = "pod" if lacks == 1 else "pods"
+    if gated:
+        held = f"{counted(len(gated), 'pod')} of it {'is' if len(gated) == 1 else 'are'} there"
+        return f"{held}, but held by scheduling gates: {gate_names(gated)}"
+    if not gang.declared:
+        text = f"{lacks} more {pods} of this job must be created, or its old pods deleted"
+    else:
+        text = (
+            f"{lacks} more {pods} must come: {gang.kind} {gang.namespace}/{gang.name} declares {gang.declared}, and "
+            f"{created} of them {'is' if created == 1 else 'are'} there; events of the {gang.kind} say why its "
+            "controller makes no more"
+        )
+    return f"{text}; if none comes, delete the job, or let it state a lower minimum" if is_late else text
+
+
+def gate_names(pods: Iterable[Pod]) -> str:
+    """The scheduling gates of pods, as text."""
+    return ", ".join(sorted({name for pod in pods for name in pod.gates}))
+
+
+def _which(gang: Gang, pods: Sequence[Pod], table: WorkloadTable) -> str:
+    """Which pods of a gang lack: by their numbers, else by task, else which ones are there."""
+    numbers = [_number(gang, pod, table) for pod in pods]
+    known = {number for number in numbers if number is not None}
+    total = max(gang.min_available, gang.replicas)
+    if len(known) == len(pods) and max(known) < total:
+        return f"missing of numbers 0-{total - 1}: {_ranges(sorted(set(range(total)) - known))}"
+
+    there = Counter(map(task_of, pods))
+    short = [f"{task} {there[task]} of {least}" for task, least in sorted(gang.task_min.items()) if there[task] < least]
+    if short:
+        return f"tasks lack pods: {_listed(short)}"
+    return f"there are {_listed(sorted(pod.name for pod in pods))}"
+
+
+def _number(gang: Gang, pod: Pod, table: WorkloadTable) -> int | None:
+    row = table.of(gang.api_version, gang.kind)
+    for key in (*_NUMBERS, *(row.rank_keys if row is not None else ())):
+        text = label_or_annotation(pod, key)
+        if text.isascii() and text.isdecimal() and len(text) <= 9:
+            return int(text)
+    return declared_rank(pod)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers as ``2, 5-7``."""
+    parts: list[tuple[int, int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1] = (parts[-1][0], number)
+        else:
+            parts.append((number, number))
+    return _listed([str(first) if first == last else f"{first}-{last}" for first, last in parts])
+
+
+def _listed(parts: Sequence[str]) -> str:
+    more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
+    return ", ".join(parts[:_SHOWN]) + more
