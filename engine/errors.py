@@ -25,13 +25,18 @@ class BelayError(Exception):
     """An error that a user can understand and fix.
 
     `message` says what is wrong, `where` names it (`file:line:col`, or an object and its field), `hint` says what to
-    do.
+    do. `code` is a word that stays, which `belay explain` puts into words (engine/model/codes); a class has one, and a
+    cause may have one of its own.
     """
 
-    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+    code = "Failed"
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "", code: str = "") -> None:
         self.message = message
         self.where = where
         self.hint = hint
+        if code:
+            self.code = code
         super().__init__(message)
 
     def __str__(self) -> str:
@@ -44,6 +49,8 @@ class BelayError(Exception):
 class InputError(BelayError):
     """Wrong input from a user or a program: a document, an option, a file. Trying again does not help."""
 
+    code = "InvalidInput"
+
 
 class SourceError(BelayError):
     """Git could not deliver.
@@ -55,7 +62,7 @@ class SourceError(BelayError):
     def __init__(self, reason: str, message: str, *, transient: bool = False, where: str = "", hint: str = "") -> None:
         self.reason = reason
         self.transient = transient
-        super().__init__(message, where=where, hint=hint)
+        super().__init__(message, where=where, hint=hint, code=reason)
 
 
 def bounded(text: str, limit: int) -> str:

@@ -17,6 +17,7 @@ from agents.node.__main__ import _parser as agent_parser
 from engine.cli import main
 from engine.documents import KINDS
 from engine.load.schemas import schemas
+from engine.model.codes import GROUPS, explained
 from engine.model.pending_reasons import INSUFFICIENT, REASONS
 from engine.model.remedies import MEANING, Step
 from engine.settings import _BOUNDS, PREFIX, Settings
@@ -40,6 +41,7 @@ _INDEX = """# Reference
 - [Settings](settings.md): every `BELAY_*` variable
 - [Flags of agents](agent.md): agent, device plugin, exporter
 - [Why a job waits](pending.md): every reason, what it means and what helps
+- [Codes](codes.md): every error, finding, condition and Event, what it means and what to do
 - [Metrics](../metrics.md)
 - [Status, key by key](../status.md)
 
@@ -296,6 +298,33 @@ def pending_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def codes_page() -> str:
+    """Every code, under the place where it is met first; another place adds a paragraph."""
+    parts = [
+        "# Codes", "", _MADE,
+        "`belay explain CODE` prints what stands here. A code stays when the words of a message change.", "",
+    ]  # fmt: skip
+    done: set[str] = set()
+    for group in GROUPS:
+        parts += [f"## {group.title}", "", f"Seen {plain(group.seen)}.", ""]
+        for name in sorted(str(one) for one in group.rows):
+            if name not in done:
+                done.add(name)
+                parts += [f"### {name}", "", *_code_paragraphs(name)]
+    return "\n".join(parts) + "\n"
+
+
+def _code_paragraphs(name: str) -> Iterator[str]:
+    rows = explained(name)
+    for group, row in rows:
+        seen = f"({group.title}) " if len(rows) > 1 else ""
+        causes = f" Usual causes: {row.causes}" if row.causes else ""
+        place = row.page.removeprefix("reference/") if row.page.startswith("reference/") else f"../{row.page}"
+        link = f" See [{row.page}]({place})."
+        yield plain(f"{seen}{row.meaning}{causes} {row.way_out}".rstrip()) + (link if row.page else "")
+        yield ""
+
+
 def _flag(action: argparse.Action) -> str:
     names = ", ".join(code(one) for one in dict.fromkeys(action.option_strings))
     takes = action.metavar or (", ".join(map(str, action.choices)) if action.choices else "")
@@ -322,6 +351,7 @@ def pages() -> dict[str, str]:
         "settings.md": settings_page(),
         "agent.md": agent_page(),
         "pending.md": pending_page(),
+        "codes.md": codes_page(),
         **{f"kinds/{name}.md": definition_page(one) for name, one in definitions().items()},
     }
     schema = schemas()

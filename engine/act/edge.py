@@ -26,9 +26,13 @@ we still write within this time after that, the ledger's claims and the epochs i
 class Refused(BelayError):
     """A precondition of the action no longer holds: nothing was written."""
 
+    code = "ActionRefused"
+
 
 class Superseded(BelayError):
     """A newer epoch writes for the shard: the remaining actions are dropped."""
+
+    code = "Superseded"
 
 
 class Fence:

@@ -76,6 +76,8 @@ class WhatIfDeadline:
 class NotFoundError(BelayError):
     """What is asked about does not exist."""
 
+    code = "NoSuchObject"
+
 
 def main() -> int:
     """Answer until the end of the input."""

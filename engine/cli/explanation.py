@@ -221,7 +221,9 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     report, server = observed.reports.get(node), plan.servers.get(node)
     if report is None or server is None:
         known = sorted(observed.reports)
-        raise InputError(f"there is no report of a node {node!r}", hint=_suggestion(node, known, "nodes"))
+        raise InputError(
+            f"there is no report of a node {node!r}", hint=_suggestion(node, known, "nodes"), code="NoSuchObject"
+        )
     names = dict(zip(chip_names(server), ids_of(server.base), strict=True))
     chip_name = given if given in names else f"{server.prefix}{given}"
     if chip_name not in names:

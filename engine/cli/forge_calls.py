@@ -34,6 +34,8 @@ _T = TypeVar("_T")
 class ForgeError(BelayError):
     """A forge refused a call, or does not answer. The text holds no token."""
 
+    code = "ForgeRefused"
+
 
 class UnknownEndError(Exception):
     """Whether the forge did what was asked is not known."""

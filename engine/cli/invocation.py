@@ -49,7 +49,7 @@ def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
                 finally:
                     sys.stdout.flush()
         except BelayError as error:
-            _fail(str(error))
+            _fail(str(error), error.code)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
@@ -57,11 +57,13 @@ def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except OSError as error:
-            _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error) or type(error).__name__)
+            text = f"{error.filename}: {error.strerror}" if error.filename else str(error) or type(error).__name__
+            _fail(text, "SystemError")
         except Exception as error:
             # a bug: print one line, and the traceback on request
             text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
-            _fail(f"internal error: {text}. This is a bug in Belay; please report it with the output of {DEBUG}=1.")
+            report = f"This is a bug in Belay; please report it with the output of {DEBUG}=1."
+            _fail(f"internal error: {text}. {report}", "InternalError")
 
     return run
 
@@ -145,14 +147,14 @@ def debugging() -> bool:
     return os.environ.get(DEBUG, "0") not in ("", "0")
 
 
-def _fail(text: str) -> None:
+def _fail(text: str, code: str) -> None:
     if debugging():
         import traceback
 
         traceback.print_exc()
     from engine.cli.output import plain
 
-    click.echo(f"belay: {plain(text)}", err=True)
+    click.echo(f"belay: {plain(text)} [{code}]", err=True)
     sys.exit(2)
 
 

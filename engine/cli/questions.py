@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from engine.cli.codes import KINDS, KindOrCode, code_lines, code_rows
 from engine.cli.inputs import cluster_items, left_out, plan_cluster
 from engine.cli.invocation import cluster_options, fails_clearly, output_option
+from engine.cli.known_names import complete_row
 from engine.cli.storage import storage
 
 if TYPE_CHECKING:
@@ -139,24 +141,32 @@ def diff(output: str, **inputs: Any) -> None:
     sys.exit(1 if lines else 0)
 
 
-@click.command(short_help="Say why a pod, job, chip, node, link or order is as it is.")
-@click.argument("kind", type=click.Choice(["pod", "job", "chip", "node", "link", "order"], case_sensitive=False))
-@click.argument("name", metavar="NAME")
+@click.command(short_help="Say why a pod, job, chip, node, link or order is as it is, or what a code means.")
+@click.argument("kind", type=KindOrCode(), metavar="pod|job|chip|node|link|order|CODE")
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_row)
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(("text", "yaml", "json")), default="text", show_default=True)
 @fails_clearly
-def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
-    """Say why a pod, job, chip, node or link is as it is, and what comes next.
+def explain(kind: str, name: str | None, output: str, **inputs: Any) -> None:
+    """Say why a pod, job, chip, node or link is as it is, and what comes next; or what a code means and what to do.
 
     NAME is NODE/CHIP for a chip (node-1/Ascend910-3 or node-1/3), NAMESPACE/NAME or NAME for pods and jobs,
     the name of the KVLink for a link. An order (NODE/CHIP) is explained from commit and signer to what the agent did.
 
-    Examples: belay explain job default/llm; belay explain chip node-3/4
+    CODE is the word in brackets at the end of an error or a finding, or the reason of a condition, an Event or a
+    waiting job; it needs no cluster.
+
+    Examples: belay explain job default/llm; belay explain chip node-3/4; belay explain TopologyNotMet
     """
     from engine.cli import output as show
     from engine.cli.narrative import narrate
     from engine.cli.served import served_explanation
 
+    if kind not in KINDS:
+        _explain_code(kind, name, output)
+        return
+    if name is None:
+        raise click.UsageError(f"Missing argument 'NAME': which {kind}?")
     if (served := served_explanation(kind, name, inputs)) is not None:
         body, now = served, time.time()
     elif kind == "order":
@@ -175,6 +185,18 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
         narrate(kind, body, sys.stdout, now)
     else:
         show.document(body, output)
+
+
+def _explain_code(code: str, name: str | None, output: str) -> None:
+    from engine.cli import output as show
+
+    if name is not None:
+        raise click.UsageError(f"{code} is a code, which takes no name.")
+    if output != "text":
+        show.document(code_rows(code), output)
+        return
+    for line in code_lines(code_rows(code)):
+        show.text(line, hang=14)
 
 
 @click.command(short_help="Derive recorded passes again and compare.")

@@ -71,7 +71,9 @@ def named(kind: str, rows: Sequence[Row], name: str) -> list[Row]:
     exact = [row for row in rows if name_of(kind, row) == name]
     found = exact or [row for row in rows if fits(_parts(kind, row))]
     if not found:
-        raise InputError(f"there is no {NAMED_BY[kind][0]} {name!r}", hint=_suggestion(kind, rows, name))
+        raise InputError(
+            f"there is no {NAMED_BY[kind][0]} {name!r}", hint=_suggestion(kind, rows, name), code="NoSuchObject"
+        )
     return found
 
 

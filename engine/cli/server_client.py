@@ -24,6 +24,8 @@ MOST_BYTES: Final = 256 * 1024 * 1024
 class NoServer(BelayError):
     """The server cannot answer, so that what the cluster itself says is the next best."""
 
+    code = "NoServer"
+
 
 def server_address(kubeconfig: str | None, context: str | None) -> str:
     """Where the cluster's server is: as $BELAY_SERVER says of the cluster that is meant where none is named, else as

@@ -275,10 +275,13 @@ def _remembered(observed: Observed) -> FileVersions:
 
 def _refusals(meta: Mapping[str, Any]) -> list[Diagnostic]:
     return [
-        Diagnostic("error", "", str(problem.get("path") or ""), 0, 0, "", str(problem.get("message") or ""))
+        Diagnostic(
+            "error", "", str(problem.get("path") or ""), 0, 0, "", str(problem.get("message") or ""),
+            str(problem.get("reason") or ""),
+        )
         for problem in meta.get("problems") or []
         if isinstance(problem, dict)
-    ]
+    ]  # fmt: skip
 
 
 def _conditions(conditions: Sequence[StatusCondition], findings: Sequence[Diagnostic]) -> tuple[StatusCondition, ...]:

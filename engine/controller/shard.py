@@ -81,6 +81,8 @@ Send = Callable[[str], Awaitable[None]]
 class ShardLost(BelayError):
     """The claim or the Lease was lost during a pass: another worker serves the shard."""
 
+    code = "ShardLost"
+
 
 class Shard:
     """One shard, as one worker serves it."""

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from engine.model.codes.findings import FindingCode
 from engine.model.diagnostics import Severity
 
 Path = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """One finding at a path; ``at_key`` when the key is wrong rather than its value."""
+    """One finding at a path; ``at_key`` when the key is wrong rather than its value. ``code`` where one says more than
+    that the value cannot be used, or is doubtful.
+    """
 
     path: Path
     message: str
     severity: Severity = "error"
     at_key: bool = False
+    code: str = ""
+
+    @property
+    def coded(self) -> str:
+        """The code of the finding."""
+        return self.code or (FindingCode.INVALID_VALUE if self.severity == "error" else FindingCode.DOUBTFUL_VALUE)
 
 
 class Problems(list[Problem]):
     """Findings in the order they are made."""
 
-    def error(self, path: Path, message: str, *, at_key: bool = False) -> None:
+    def error(self, path: Path, message: str, *, at_key: bool = False, code: str = "") -> None:
         """Add an error at a path; ``at_key`` marks the key rather than the value."""
-        self.append(Problem(path, message, "error", at_key))
+        self.append(Problem(path, message, "error", at_key, code))
 
-    def warn(self, path: Path, message: str, *, at_key: bool = False) -> None:
+    def warn(self, path: Path, message: str, *, at_key: bool = False, code: str = "") -> None:
         """Add a warning: legal, but probably not meant."""
-        self.append(Problem(path, message, "warning", at_key))
+        self.append(Problem(path, message, "warning", at_key, code))
 
     def mapping(self, parent: Any, key: str, path: Path, *, required: bool = False) -> dict[str, Any]:
         """The mapping under a key; reports another type, or a missing required one, and returns an empty mapping."""
@@ -67,10 +76,11 @@ class Problems(list[Problem]):
         value = parent.get(key) if isinstance(parent, dict) else None
         if value is None:
             if required:
-                self.error((*path, key), "required field is missing")
+                self.error((*path, key), "required field is missing", code=FindingCode.MISSING_FIELD)
             return None
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            self.error((*path, key), f"must be {wanted}, but is {_type_name(value)}")
+            text = f"must be {wanted}, but is {_type_name(value)}"
+            self.error((*path, key), text, code=FindingCode.WRONG_TYPE)
             return None
         return value
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from engine.documents.problems import Path, Problems
+from engine.model.codes.findings import FindingCode
 
 _ALIKE: Final = 0.8
 """Similarity (``difflib``, 1.0 is equal) from which a field counts as another one mistyped."""
@@ -26,7 +27,7 @@ def unknown_fields(
         if not _misspelt(problems, found, key, decisive, path):
             near = difflib.get_close_matches(key, sorted(known), n=1)
             hint = f"did you mean {near[0]}?" if near else "it has no effect"
-            problems.warn((*path, key), f"unknown field: {hint}", at_key=True)
+            problems.warn((*path, key), f"unknown field: {hint}", at_key=True, code=FindingCode.UNKNOWN_FIELD)
 
 
 def misspelt_fields(

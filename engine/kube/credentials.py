@@ -169,7 +169,7 @@ def _refuse_absent(paths: str) -> None:
     if any(file.is_file() or file.is_fifo() for file in files):
         return
     text = "is a folder, no kubeconfig" if any(file.is_dir() for file in files) else "does not exist"
-    raise InputError(text, where=paths, hint=_HINT)
+    raise InputError(text, where=paths, hint=_HINT, code="NoClusterConfigured")
 
 
 def server_of(kubeconfig: str | None = None, context: str | None = None) -> str:

@@ -24,6 +24,8 @@ class KubeError(BelayError):
     too much load, or a version that changed.
     """
 
+    code = "ApiError"
+
     def __init__(self, message: str, *, status: int = 0, reason: str = "", refusal: RefusalCause | None = None) -> None:
         super().__init__(bounded(message))
         self.status = status
@@ -34,9 +36,13 @@ class KubeError(BelayError):
 class NotFound(KubeError):
     """The object, its namespace or its kind does not exist (404)."""
 
+    code = "NotFound"
+
 
 class Conflict(KubeError):
     """Another writer was faster: resourceVersion or uid changed, the name is taken, or the pod is bound (409)."""
+
+    code = "Conflict"
 
     @property
     def already_exists(self) -> bool:
@@ -46,11 +52,15 @@ class Conflict(KubeError):
 class Gone(KubeError):
     """The resourceVersion or continue token is too old (410): list again."""
 
+    code = "Gone"
+
 
 class TooMany(KubeError):
     """The server asks to come back later (429); for an eviction: a disruption budget refuses it. ``retry_after`` in
     s.
     """
+
+    code = "TooManyRequests"
 
     def __init__(self, message: str, *, status: int = 429, reason: str = "", retry_after: float = 0.0) -> None:
         super().__init__(message, status=status, reason=reason)
@@ -60,9 +70,13 @@ class TooMany(KubeError):
 class Forbidden(KubeError):
     """Not allowed, or not authenticated (403, 401)."""
 
+    code = "Forbidden"
+
 
 class Invalid(KubeError):
     """The server refuses the content (400, 422). ``causes`` names fields: ``[(field, message)]``, at most 20."""
+
+    code = "Invalid"
 
     def __init__(
         self, message: str, *, status: int = 422, reason: str = "", causes: list[tuple[str, str]] | None = None
@@ -73,6 +87,8 @@ class Invalid(KubeError):
 
 class Unavailable(KubeError):
     """No usable answer: no connection, a timeout, a broken answer, or a server error (5xx)."""
+
+    code = "Unavailable"
 
 
 def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:

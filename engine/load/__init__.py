@@ -37,6 +37,7 @@ from engine.load.parser import digest
 from engine.load.prior_state import UNKNOWN, FileVersion, PriorState, Retained
 from engine.load.references import KnownNames
 from engine.load.schemas import schema_text, schemas
+from engine.model.codes.findings import FindingCode
 from engine.model.diagnostics import Diagnostic
 
 MAX_TREE_DOCUMENTS: Final = 20_000
@@ -137,7 +138,7 @@ def _collector_paused(rests: bool) -> Iterator[None]:
 
 
 def _refused(text: str, revision: str) -> Loaded:
-    found = Diagnostic("error", "", "", 0, 0, "", text)
+    found = Diagnostic("error", "", "", 0, 0, "", text, FindingCode.REPOSITORY_REFUSED)
     return Loaded(Desired(revision=revision, has_git=False, incomplete=True), (found,), {}, {}, text)
 
 
@@ -243,6 +244,7 @@ def _too_many_settings(layer: Layer) -> list[Diagnostic]:
         Diagnostic(
             "warning", f"SchedulingSettings/{extra.document.name}", extra.origin.file, extra.origin.line,
             extra.origin.column, "", f"not in force: {own[0].document.name} at {own[0].origin} is",
+            FindingCode.NOT_IN_FORCE,
         )
         for extra in own[1:]
     ]  # fmt: skip
@@ -255,7 +257,7 @@ def _sorted(parts: Sequence[Assembly], more: Sequence[Diagnostic]) -> tuple[Diag
         return tuple(ordered)
     text = f"{len(ordered) - MAX_DIAGNOSTICS} more problems are not shown"
     errors_first = sorted(ordered, key=lambda item: item.severity != "error")[:MAX_DIAGNOSTICS]
-    return (*errors_first, Diagnostic("error", "", "", 0, 0, "", text))
+    return (*errors_first, Diagnostic("error", "", "", 0, 0, "", text, FindingCode.MORE_FINDINGS))
 
 
 __all__ = [

@@ -14,6 +14,7 @@ from engine.load.parser import FileEntry, FileResult, similar_kind
 from engine.load.prior_state import FileVersion, PriorState, Retained
 from engine.load.references import KnownNames, check_references, check_schedule_policy
 from engine.load.workloads import check_use
+from engine.model.codes.findings import FindingCode
 from engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
 
 #: Kinds that other documents name.
@@ -107,10 +108,10 @@ class Assembly:
     def _duplicate(self, entry: FileEntry, path: str, first: Origin, verdict: str) -> None:
         text = f"declared twice: at {first} and here; {verdict}"
         self.refused.add(path)
-        self._report("error", entry, entry.origin, text)
+        self._report("error", entry, entry.origin, text, FindingCode.DECLARED_TWICE)
 
-    def _report(self, severity: Severity, entry: FileEntry, origin: Origin, text: str) -> None:
-        found = Diagnostic(severity, str(entry.key), origin.file, origin.line, origin.column, "", text)
+    def _report(self, severity: Severity, entry: FileEntry, origin: Origin, text: str, code: str) -> None:
+        found = Diagnostic(severity, str(entry.key), origin.file, origin.line, origin.column, "", text, code)
         self.diagnostics.append(found)
 
     def refuse_manifests(self, folder: str) -> None:
@@ -120,9 +121,8 @@ class Assembly:
                 del self.layer[key]
                 self.broken[key] = item.entry.origin
                 self.refused.add(item.path)
-                self._report(
-                    "error", item.entry, item.entry.origin, "policies hold no manifests: move it below desired/"
-                )
+                text = "policies hold no manifests: move it below desired/"
+                self._report("error", item.entry, item.entry.origin, text, FindingCode.MISPLACED)
 
     def recover(self) -> None:
         """Put back in force what refused files may declare; may be repeated when more files are refused."""
@@ -188,7 +188,8 @@ class Assembly:
         origin = self.broken.get(entry.key, Origin(version.path if version.path in until else min(until)))
         moved = "" if version.path == origin.file else f" of {version.path}"
         why = "" if version.path in until else f" while {min(until)} cannot be used, which may declare it"
-        self._report("info", entry, origin, f"the last good version{moved} stays in force{version.distance}{why}")
+        text = f"the last good version{moved} stays in force{version.distance}{why}"
+        self._report("info", entry, origin, text, FindingCode.OLDER_VERSION)
 
     def refuse_unresolved(self, names: KnownNames) -> bool:
         """Refuse files whose documents name unknown documents; return whether any file was added."""
@@ -242,7 +243,8 @@ def _is_maybe_budget(key: ObjectKey) -> bool:
 def _policy_warnings(entry: FileEntry, names: KnownNames) -> Iterator[Diagnostic]:
     for policy, line, column, where in entry.policies:
         if text := check_schedule_policy(policy, names):
-            yield Diagnostic("warning", str(entry.key), entry.origin.file, line, column, where, text)
+            code = FindingCode.UNKNOWN_NAME
+            yield Diagnostic("warning", str(entry.key), entry.origin.file, line, column, where, text, code)
 
 
 def _use_warnings(entry: FileEntry, names: KnownNames) -> Iterator[Diagnostic]:
@@ -252,7 +254,8 @@ def _use_warnings(entry: FileEntry, names: KnownNames) -> Iterator[Diagnostic]:
         for text in check_use(use, names):
             if text not in seen:
                 seen.add(text)
-                yield Diagnostic("warning", str(entry.key), entry.origin.file, line, column, where, text)
+                code = FindingCode.UNPLACEABLE_POD
+                yield Diagnostic("warning", str(entry.key), entry.origin.file, line, column, where, text, code)
 
 
 def _reference_problems(entry: FileEntry, names: KnownNames) -> list[Problem]:

@@ -22,7 +22,8 @@ from engine.load import yaml12
 from engine.load.plain_names import names_read_otherwise
 from engine.load.pod_uses import PodUse, pod_uses
 from engine.load.validation_errors import problems_of
-from engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
+from engine.model.codes.findings import FindingCode
+from engine.model.diagnostics import Diagnostic, ObjectKey, Origin
 
 MAX_DIAGNOSTICS: Final = 100
 """Most diagnostics of one file; one more counts the rest."""
@@ -79,7 +80,8 @@ class FileEntry:
         if self.text:
             node = _composed(self.text)[self.index]
             line, column, where = yaml12.locate(node, self.path + problem.path, problem.at_key)
-        return Diagnostic(problem.severity, str(self.key), self.origin.file, line, column, where, problem.message)
+        return Diagnostic(problem.severity, str(self.key), self.origin.file, line, column, where, problem.message,
+                          problem.coded)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +106,15 @@ class _Reader:
     entries: list[FileEntry] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
-    def report(self, severity: Severity, subject: str, line: int, column: int, where: str, message: str) -> None:
-        self.diagnostics.append(Diagnostic(severity, subject, self.path, line, column, where, message))
+    def report(self, subject: str, spot: tuple[int, int, str], problem: Problem) -> None:
+        line, column, where = spot
+        found = Diagnostic(problem.severity, subject, self.path, line, column, where, problem.message, problem.coded)
+        self.diagnostics.append(found)
 
     def document(self, node: yaml.Node, index: int, aliases: bool) -> None:
         body, faults = yaml12.build(node, aliases)
         for fault in faults:
-            self.report("error", "", fault.line, fault.column, "", fault.message)
+            self.report("", (fault.line, fault.column, ""), Problem((), fault.message, code=FindingCode.SYNTAX))
         if self.is_list(body):
             self.expand(node, index, body, bool(faults))
         else:
@@ -140,8 +144,7 @@ class _Reader:
         problems = [*problems, *names_read_otherwise(node, path)]
         subject = str(key) if key else ""
         for problem in problems:
-            spot = yaml12.locate(node, path + problem.path, problem.at_key)
-            self.report(problem.severity, subject, *spot, problem.message)
+            self.report(subject, yaml12.locate(node, path + problem.path, problem.at_key), problem)
         broken = spoilt or any(problem.severity == "error" for problem in problems)
         policies = [
             NamedPolicy(policy, *yaml12.locate(node, path + where))
@@ -171,11 +174,11 @@ def read_file(path: str, data: bytes) -> FileResult:
         aliases = yaml12.may_alias(data)
         if data.startswith(b"\xef\xbb\xbf"):
             text = "the file begins with a byte order mark: save it as UTF-8 without BOM"
-            reader.report("warning", "", 1, 1, "", text)
+            reader.report("", (1, 1, ""), Problem((), text, "warning"))
         for index, node in enumerate(yaml12.compose(data)):
             reader.document(node, index, aliases)
     except yaml12.YAMLProblem as fault:
-        found = Diagnostic("error", "", path, fault.line, fault.column, "", fault.message)
+        found = Diagnostic("error", "", path, fault.line, fault.column, "", fault.message, FindingCode.SYNTAX)
         # an unreadable file counts as a budget by its name, since a lost budget has to stop disruption
         named = names_budget or "budget" in path.rpartition("/")[2].lower()
         return FileResult((), (found,), readable=False, names_budget=named)
@@ -189,7 +192,8 @@ def _bounded(found: list[Diagnostic]) -> tuple[Diagnostic, ...]:
     errors_first = sorted(unique, key=lambda item: item.severity != "error")
     last = errors_first[MAX_DIAGNOSTICS - 1]
     rest = len(unique) - MAX_DIAGNOSTICS
-    more = Diagnostic("error", "", last.file, last.line, last.column, "", f"{rest} more problems are not shown")
+    text = f"{rest} more problems are not shown"
+    more = Diagnostic("error", "", last.file, last.line, last.column, "", text, FindingCode.MORE_FINDINGS)
     return (*errors_first[:MAX_DIAGNOSTICS], more)
 
 

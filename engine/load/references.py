@@ -22,6 +22,7 @@ from engine.documents.notifications import check_receivers
 from engine.documents.problems import Path, Problem
 from engine.load.limits import check_limits
 from engine.load.links import check_links
+from engine.model.codes.findings import FindingCode
 from engine.model.vnpu import cores, unfit
 from engine.model.wording import counted
 
@@ -96,7 +97,7 @@ def check_schedule_policy(policy: str, names: KnownNames) -> str | None:
 def _unknown(path: Path, what: str, name: str, known: Iterable[str]) -> Problem:
     listed = sorted(known)
     shown = ", ".join(listed[:40]) + (", …" if len(listed) > 40 else "")
-    return Problem(path, f"unknown {what} {name!r:.80}: known are {shown or 'none'}")
+    return Problem(path, f"unknown {what} {name!r:.80}: known are {shown or 'none'}", code=FindingCode.UNKNOWN_NAME)
 
 
 def _product(name: str | None, path: Path, names: KnownNames) -> Iterator[Problem]:
@@ -196,4 +197,6 @@ def _check_policy(policy: FaultPolicy, names: KnownNames) -> Iterator[Problem]:
 def _code(code: str, path: Path, names: KnownNames, *, at_key: bool = False) -> Iterator[Problem]:
     """Warn of a code that no table lists; it may be new, so it is not an error."""
     if code.upper() not in names.codes:
-        yield Problem(path, f"no fault table lists code {code}: is it spelt right?", "warning", at_key=at_key)
+        yield Problem(
+            path, f"no fault table lists code {code}: is it spelt right?", "warning", at_key, FindingCode.UNKNOWN_NAME
+        )

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from engine.documents.descriptions import described
 from engine.documents.problems import Path, Problem
 from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
+from engine.model.codes.findings import FindingCode
 
 
 @cache
@@ -47,14 +48,16 @@ def problems_of(failure: ValidationError, model: type[BaseModel]) -> list[Proble
         if kind == "too_short" and location in above:
             continue  # its items have errors of their own
         if kind == "extra_forbidden":
-            problem = Problem(location, _unknown_field(model, location), "error", at_key=True)
+            problem = Problem(location, _unknown_field(model, location), "error", True, FindingCode.UNKNOWN_FIELD)
         elif kind == "missing":
-            problem = Problem(location, "required field is missing")
+            problem = Problem(location, "required field is missing", code=FindingCode.MISSING_FIELD)
         elif location[-1:] and location[-1] in _SCALARS:
             location = location[:-1]
-            problem = Problem(location, "must be text, a whole number, true or false")
+            text = "must be text, a whole number, true or false"
+            problem = Problem(location, text, code=FindingCode.WRONG_TYPE)
         else:
-            problem = Problem(location, _message(kind, error["msg"], error["input"]))
+            code = FindingCode.WRONG_TYPE if kind in _TYPES else ""
+            problem = Problem(location, _message(kind, error["msg"], error["input"]), code=code)
         found.setdefault(location, problem)
     return list(found.values())
 

@@ -36,8 +36,11 @@ class ObjectKey(msgspec.Struct, frozen=True, order=True):
         return f"{self.kind}/{self.namespace}/{self.name}" if self.namespace else f"{self.kind}/{self.name}"
 
 
-class Diagnostic(msgspec.Struct, frozen=True, order=True):
-    """One finding. ``object`` is ``Kind/namespace/name`` or empty; ``line`` and ``column`` are 0 without a file."""
+class Diagnostic(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
+    """One finding. ``object`` is ``Kind/namespace/name`` or empty; ``line`` and ``column`` are 0 without a file.
+
+    ``code`` is the word by which `belay explain` knows a finding in a document; those of a pass have none.
+    """
 
     severity: Severity
     object: str
@@ -46,8 +49,10 @@ class Diagnostic(msgspec.Struct, frozen=True, order=True):
     column: int
     field: str
     message: str
+    code: str = ""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.file else self.object
         field = f" {self.field}" if self.field else ""
-        return f"{place}{field} - {self.severity}: {self.message}"
+        code = f" [{self.code}]" if self.code else ""
+        return f"{place}{field} - {self.severity}: {self.message}{code}"

@@ -20,6 +20,7 @@ from engine.load.cluster import all_documents, copies_from_git, foreign_document
 from engine.load.files import ROOTS
 from engine.load.locations import location_of
 from engine.model.cluster import Observed
+from engine.model.codes.findings import FindingCode
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339
@@ -148,7 +149,8 @@ def validated(
         for failure in rehearse(loaded.desired, policy) if policy.origin.file in texts else ():
             line, column, field = location_of(texts, policy.origin, failure.path)
             name = f"FaultPolicy/{policy.document.name}"
-            found.append(Diagnostic("error", name, policy.origin.file, line, column, field, failure.message))
+            text, code = failure.message, FindingCode.TEST_FAILED
+            found.append(Diagnostic("error", name, policy.origin.file, line, column, field, text, code))
     described = [item for item in (*definitions, *(cluster or ())) if item.get("kind") == DEFINITION]
     if described:
         found += _rows_against(described, loaded.desired, texts)
@@ -173,7 +175,8 @@ def _rows_against(
         name = f"{WorkloadKind.KIND}/{declared.document.name}"
         for problem in check_against_definitions(declared.document, definitions):
             line, column, field = location_of(texts, origin, problem.path)
-            yield Diagnostic(problem.severity, name, origin.file, line, column, field, problem.message)
+            text, code = problem.message, problem.coded
+            yield Diagnostic(problem.severity, name, origin.file, line, column, field, text, code)
 
 
 def tree_of(folder: str) -> Mapping[str, bytes]:

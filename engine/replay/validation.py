@@ -9,6 +9,7 @@ from typing import Any, Final
 from engine.documents import Declared, Desired, Isolation, Manifest
 from engine.gangs.forming import QUEUE_NAME_KEY
 from engine.model.cluster import Observed
+from engine.model.codes.findings import FindingCode
 from engine.model.diagnostics import Diagnostic, Origin
 from engine.model.times import rfc3339
 from engine.model.unstructured import nested_map
@@ -71,7 +72,8 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 def _about(manifest: Manifest, field: str, text: str) -> Diagnostic:
     origin = manifest.origin
-    return Diagnostic("warning", str(manifest.key), origin.file, origin.line, origin.column, field, text)
+    code = FindingCode.UNKNOWN_NAME
+    return Diagnostic("warning", str(manifest.key), origin.file, origin.line, origin.column, field, text, code)
 
 
 def against_cluster(desired: Desired, observed: Observed) -> Iterator[Diagnostic]:
@@ -143,7 +145,8 @@ def _of_kind(observed: Observed, api_version: str, kind: str) -> list[str]:
 
 
 def _finding(kind: str, name: str, origin: Origin, field: str, text: str) -> Diagnostic:
-    return Diagnostic("warning", f"{kind}/{name}", origin.file, origin.line, origin.column, field, text)
+    code = FindingCode.COVERS_NOTHING
+    return Diagnostic("warning", f"{kind}/{name}", origin.file, origin.line, origin.column, field, text, code)
 
 
 def _listed(names: Iterable[str]) -> str:

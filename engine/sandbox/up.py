@@ -67,6 +67,8 @@ class SandboxOptions(msgspec.Struct, frozen=True, kw_only=True):
 class StartInterrupted(BelayError):
     """The user ended the sandbox while it was starting."""
 
+    code = "Interrupted"
+
 
 class Sandbox:
     """A running sandbox. Use it from one thread that lives as long: the kernel ends children with their thread."""

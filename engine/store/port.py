@@ -27,6 +27,8 @@ _SOCKET_SECONDS = 5.0
 class StoreUnavailable(BelayError):
     """Redis gave no usable answer. It is working memory: wait and try again, nothing is lost."""
 
+    code = "StoreUnavailable"
+
 
 damaged: Final = threading.Event()
 """Set when a key had a wrong type; ``engine.store.repair.heal`` repairs it and clears the event."""
@@ -34,6 +36,8 @@ damaged: Final = threading.Event()
 
 class ValueTooLarge(BelayError):
     """A value is beyond ``VALUE_LIMIT`` and was not stored."""
+
+    code = "ValueTooLarge"
 
 
 @contextlib.contextmanager

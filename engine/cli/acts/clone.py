@@ -30,16 +30,19 @@ class Clone:
         self.folder = Path(folder).resolve()
         if not self.folder.is_dir():
             raise InputError(
-                "no such directory", where=folder, hint="Name the clone of your state repository: --repo DIR"
+                "no such directory",
+                where=folder,
+                hint="Name the clone of your state repository: --repo DIR",
+                code="NotARepository",
             )
         done = self.git("rev-parse", "--show-toplevel", check=False)
         if done.returncode:
-            raise InputError("this is no clone of a Git repository", where=folder,
+            raise InputError("this is no clone of a Git repository", where=folder, code="NotARepository",
                              hint="Go to the clone of your state repository, or name it: --repo DIR")  # fmt: skip
         self.root = Path(done.stdout.strip())
         while not any((self.folder / room).is_dir() for room in ("desired", "policies")):
             if self.folder == self.root:
-                raise InputError("there is neither desired/ nor policies/", where=str(self.root),
+                raise InputError("there is neither desired/ nor policies/", where=str(self.root), code="NotARepository",
                                  hint="Name the clone of your state repository: --repo DIR")  # fmt: skip
             self.folder = self.folder.parent
 
@@ -55,7 +58,8 @@ class Clone:
         changed = self.git("status", "--porcelain", "--", *files).stdout if files else ""
         if changed:
             raise InputError(f"{len(changed.splitlines())} of the files to edit have uncommitted changes",
-                             where=changed.splitlines()[0][3:], hint="Commit or stash them first")  # fmt: skip
+                             where=changed.splitlines()[0][3:], hint="Commit or stash them first",
+                             code="UncommittedChanges")  # fmt: skip
 
     def diff(self, files: Mapping[str, bytes | None]) -> str:
         """What the changed files would change, as Git shows it. Nothing is written."""

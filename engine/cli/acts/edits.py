@@ -192,7 +192,9 @@ def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEd
     path = _SUSPENDED[one.kind]
     if bool(_value(one.body, path, False)) == wanted:
         raise InputError(
-            "it is suspended already" if wanted else "it is not suspended", where=f"{one.file}: {one.name}"
+            "it is suspended already" if wanted else "it is not suspended",
+            where=f"{one.file}: {one.name}",
+            code="NothingToChange",
         )
     text = splices.with_value(text_of(files[one.file], one.file), one.number, path, wanted)
     verb, back = ("Suspend", "resume") if wanted else ("Resume", "suspend")

@@ -21,6 +21,8 @@ _RACES: Final = ("cannot lock", "failed to update", "incorrect old value")
 class RefusedError(BelayError):
     """The server itself refused the push to this branch: it is protected, or a hook declined."""
 
+    code = "PushRefused"
+
 
 class Upstream(NamedTuple):
     """What the checked-out branch follows: a remote, and the branch there."""

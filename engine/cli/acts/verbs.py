@@ -276,7 +276,7 @@ def act(
     edit = change(files)
     edit = replace(edit, files={path: data for path, data in edit.files.items() if files.get(path) != data})
     if not edit.files and not trailer:
-        raise InputError("nothing would change", where=edit.subject)
+        raise InputError("nothing would change", where=edit.subject, code="NothingToChange")
     clone.check_clean(edit.files)
     _check(files, edit.files)
     _show_diff(clone.diff(edit.files))

@@ -33,6 +33,8 @@ _VERSION = 1
 class JournalError(BelayError):
     """The data folder cannot be used: locked, unreadable or damaged."""
 
+    code = "JournalUnreadable"
+
 
 class DiskJournal:
     """The log and snapshot of one server. Only one process may hold a folder."""

@@ -26,6 +26,8 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 class HostNotAllowed(InputError):
     """A message may not go there."""
 
+    code = "HostNotAllowed"
+
 
 class AllowedHosts:
     """The hosts that an operator named, as ``HOST`` or ``HOST:PORT``."""

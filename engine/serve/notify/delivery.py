@@ -29,6 +29,8 @@ _RETRY_CODES: Final = (429, 503)
 class NotSent(BelayError):
     """A receiver did not take a message; ``retry_after`` is the milliseconds for which it wants to be left alone."""
 
+    code = "NotSent"
+
     def __init__(self, message: str, *, retry_after: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.retry_after = retry_after

@@ -25,6 +25,8 @@ SECONDS: Final = 15.0
 class MailRefused(BelayError):
     """The mail server did not take a message."""
 
+    code = "NotSent"
+
 
 def mail(server: MailServer, message: Message) -> EmailMessage:
     """The message as text. Its Message-ID is the same whenever it is tried again, so that it is shown once."""

@@ -41,6 +41,8 @@ _ROW_BYTES: Final = 400
 class HistoryUnavailable(BelayError):
     """The history's database cannot be used now."""
 
+    code = "HistoryUnavailable"
+
 
 class HistoryBounds(msgspec.Struct, frozen=True):
     """How long and how large: what is older than ``days``, or beyond ``megabytes``, is removed, oldest first."""

@@ -1,0 +1,62 @@
+"""`belay explain CODE`: what a code means, what usually leads to it, what to do, and where that is documented."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+KINDS: Final = ("pod", "job", "chip", "node", "link", "order")
+
+
+class KindOrCode(click.ParamType[str]):
+    """A kind of object whose name follows, or a code alone."""
+
+    name = "kind"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from engine.model.codes import canonical, near
+
+        text = str(value)
+        if text.lower() in KINDS:
+            return text.lower()
+        if code := canonical(text):
+            return code
+        meant = near(text)
+        hint = f"did you mean {' or '.join(meant)}?" if meant else "belay explain InvalidInput shows what a code is."
+        self.fail(f"{text!r:.80} is neither of {', '.join(KINDS)} nor a code; {hint}", param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Kinds, and codes once a letter is given: there are too many to offer at once."""
+        from engine.model.codes import codes
+
+        begun = incomplete.lower()
+        known = (*KINDS, *codes()) if begun else KINDS
+        return [CompletionItem(one) for one in known if one.lower().startswith(begun)]
+
+
+def code_rows(code: str) -> list[dict[str, str]]:
+    """What is known of a code, one row for each place where it is met."""
+    from engine.model.codes import PAGE, explained
+
+    return [
+        {
+            "code": code, "seen": group.seen, "meaning": row.meaning, "causes": row.causes, "wayOut": row.way_out,
+            "page": f"docs/{row.page}" if row.page else "", "reference": f"docs/{PAGE}#{code.lower()}",
+        }
+        for group, row in explained(code)
+    ]  # fmt: skip
+
+
+def code_lines(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """The same as text."""
+    for row in rows:
+        yield f"{row['code']}, {row['seen']}"
+        yield f"  means       {row['meaning']}"
+        for name, key in (("causes", "causes"), ("what to do", "wayOut"), ("see", "page")):
+            if row[key]:
+                yield f"  {name:<11} {row[key]}"
+    if rows:
+        yield f"  all codes   {rows[0]['reference']}"

@@ -1,0 +1,69 @@
+"""Every code that reaches people, in words: `belay explain CODE` and docs/reference/codes.md say what stands here.
+
+A code is a CamelCase word that stays: the reason of a condition, an Event or a waiting job where there is one, else
+that of an error or a finding. Why a job waits stands in ``pending_reasons`` alone; its rows are put into words here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+from engine.model.codes.actions import ACTIONS, EVENTS
+from engine.model.codes.conditions import CONDITIONS
+from engine.model.codes.failures import FAILURES, SOURCE
+from engine.model.codes.findings import FINDINGS
+from engine.model.codes.rows import CodeGroup, ExplainedCode
+from engine.model.pending_reasons import INSUFFICIENT, REASONS
+
+PAGE: Final = "reference/codes.md"
+_NEAR: Final = 3
+
+
+def _pending() -> dict[str, ExplainedCode]:
+    rows = {}
+    for reason, row in REASONS.items():
+        meaning = f"{'A node' if row.of_node else 'The job'} {row.state}."
+        way_out = f"{row.way_out[:1].upper()}{row.way_out[1:]}."
+        rows[reason] = ExplainedCode(meaning, "", way_out, "reference/pending.md")
+    return rows
+
+
+GROUPS: Final = (
+    CodeGroup("Commands that fail", "in brackets at the end of the message", FAILURES),
+    CodeGroup("Findings in documents", "in brackets behind each finding of belay validate", FINDINGS),
+    CodeGroup("The repository", "as the reason of a condition of the source, and of a file that is left out", SOURCE),
+    CodeGroup("Conditions", "as the reason of a condition", CONDITIONS),
+    CodeGroup("Why a job waits", "as the reason of a waiting job", _pending()),
+    CodeGroup("Actions", "as the reason of an action of a plan and of its Event", ACTIONS),
+    CodeGroup("Events", "as the reason of an Event", EVENTS),
+)
+
+
+def explained(code: str) -> list[tuple[CodeGroup, ExplainedCode]]:
+    """What a code means wherever it is met, however it is capitalised; nothing for what is no code."""
+    name = canonical(code)
+    return [(group, group.rows[name]) for group in GROUPS if name in group.rows]
+
+
+def canonical(code: str) -> str:
+    """The code as it is written in the table; ``InsufficientCpu`` and the like share a row. Empty where it is none."""
+    by_lower = {name.lower(): str(name) for name in codes()}
+    lower = code.lower()
+    if lower not in by_lower and lower.startswith(INSUFFICIENT.lower()):
+        return INSUFFICIENT
+    return by_lower.get(lower, "")
+
+
+def codes() -> list[str]:
+    """Every code, once, in the order of the alphabet."""
+    return sorted({str(name) for group in GROUPS for name in group.rows})
+
+
+def near(code: str) -> list[str]:
+    """Codes that were probably meant."""
+    by_lower = {name.lower(): name for name in codes()}
+    return [by_lower[one] for one in difflib.get_close_matches(code.lower(), list(by_lower), n=_NEAR, cutoff=0.6)]
+
+
+__all__ = ["GROUPS", "PAGE", "CodeGroup", "ExplainedCode", "canonical", "codes", "explained", "near"]

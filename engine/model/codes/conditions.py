@@ -1,0 +1,62 @@
+"""Codes of conditions (``reason``), beside those of the source."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.model.codes.rows import ExplainedCode as Row
+
+_STATUS: Final = "status.md"
+
+CONDITIONS: Final = {
+    "Everything": Row("All declared objects are in force.", "", "", _STATUS),
+    "ExceptRefused": Row(
+        "What can be used of the revision is in force; of the rest, what was declared before.",
+        "A document has an error.",
+        "belay status lists the findings; correct them and push.",
+        _STATUS,
+    ),
+    "RefusedByServer": Row(
+        "The API server refuses an object, so not everything is in force.",
+        "A field that its definition or an admission policy forbids, or a right that Belay lacks.",
+        "belay status names the object and the server's words.",
+        _STATUS,
+    ),
+    "HeldBack": Row(
+        "Objects wait for a safety budget, a maintenance window or a person.",
+        "",
+        "belay status says for which and until when.",
+        "concepts/budget.md",
+    ),
+    "Applying": Row("Objects are on their way.", "", "Wait: belay wait revision.", _STATUS),
+    "WaitsForConfirmation": Row(
+        "Deletions wait for a person, as they are more than the safety budget lets go at once.",
+        "A folder or branch vanished, or many documents were removed on purpose.",
+        "belay confirm DIGEST lets exactly these be done; belay rollback restores the documents.",
+        "acts.md",
+    ),
+    "BadDocuments": Row(
+        "Documents of the newest revision have errors; their last good versions stay in force.",
+        "",
+        "belay validate on a clone shows each at file:line:column.",
+        _STATUS,
+    ),
+    "Findings": Row("Not ready, because documents have errors.", "", "See BadDocuments.", _STATUS),
+    "NoSource": Row("No repository is named.", "", "Create a Source, or set BELAY_SOURCE.", "installing.md"),
+    "SourceUnknown": Row("What the source says has not been read yet.", "", "Wait for the controller's first fetch."),
+    "NoPass": Row(
+        "No pass has said anything for too long, so the state is not known.",
+        "The controller or worker is down, or cannot reach Redis or the API server.",
+        "belay status and the controller's log say which; nothing is evicted meanwhile.",
+        "runbooks.md",
+    ),
+    "NotReached": Row("An earlier step failed, so this one was not tried.", "", "Mend the earlier one.", _STATUS),
+    "Succeeded": Row("The step was done.", "", "", _STATUS),
+    "Suspended": Row("The source is suspended: nothing new is taken.", "", "Set spec.suspend of the Source to false."),
+    "ForcePushed": Row(
+        "The branch was rewritten; its new commit was accepted.", "git push --force.",
+        "Look whether that was meant; branch protection forbids it.", "signed.md",
+    ),
+    "Signed": Row("Orders to agents are signed.", "", "", "signed.md"),
+    "Unsigned": Row("Orders to agents are not signed. A choice, no fault.", "", "belay keys makes a key.", "signed.md"),
+}  # fmt: skip
