@@ -823,7 +823,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(cluster_file: str, mo
 def test_a_full_disk_and_a_reader_that_leaves(cluster_file: str) -> None:
     command = f"{sys.executable} -m engine.cli get chips --cluster {cluster_file}"
     full = subprocess.run(f"{command} > /dev/full", shell=True, capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert full.returncode == 2 and full.stderr == "belay: [Errno 28] No space left on device\n"
+    assert full.returncode == 2 and full.stderr == "belay: [Errno 28] No space left on device [SystemError]\n"
     left = subprocess.run(
         ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
         capture_output=True,

@@ -29,12 +29,11 @@ class KindOrCode(click.ParamType[str]):
         self.fail(f"{text!r:.80} is neither of {', '.join(KINDS)} nor a code; {hint}", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Kinds, and codes once a letter is given: there are too many to offer at once."""
+        """Kinds, or codes where a capital begins the word: there are too many to offer them beside kinds."""
         from engine.model.codes import codes
 
-        begun = incomplete.lower()
-        known = (*KINDS, *codes()) if begun else KINDS
-        return [CompletionItem(one) for one in known if one.lower().startswith(begun)]
+        known = codes() if incomplete[:1].isupper() else KINDS
+        return [CompletionItem(one) for one in known if one.lower().startswith(incomplete.lower())]
 
 
 def code_rows(code: str) -> list[dict[str, str]]:

@@ -100,7 +100,7 @@ ACTIONS: Final[Mapping[str, Row]] = {
 
 EVENTS: Final = {
     "EventReleaseUpgradeFault": Row("A higher level that repeated faults had led to has ended.", "", "", _FAULT),
-    "ShadowPolicy": Row("A policy in mode shadow would do something else here.", "",
+    "ShadowPolicy": Row("A policy in mode shadow decides otherwise here; only enforced ones count.", "",
                         "belay status lists what; spec.mode: enforce puts it in force.", "concepts/fault-policy.md"),
     "ActionRepeats": Row("The same action came too often and is stopped.", "Two controllers undo each other's work.",
                          "Find the other writer: kubectl get -o yaml --show-managed-fields.", "concepts/action.md"),
