@@ -114,3 +114,9 @@ def test_the_chat_hears_once_with_cause_way_out_and_link(reader: Reader, chat: H
     assert "way out: belay explain chip node-2/1" in said
     assert re.search(r"http://127\.0\.0\.1:\d+/console/#/map\?at=\S+select=chip/node-2/1", said)
     assert re.search(r"kept out of service by .*ticket 4711, desired/isolations\.yaml:\d+@[0-9a-f]+ by Ada", said), said
+
+
+def test_a_lost_commit_comes_back_from_the_copy(reader: Reader) -> None:
+    said = reader.types(DOCS / "guides" / "backup.md")
+    assert "forced update" in said
+    assert re.search(r"^applied +|is in force", said.partition("forced update")[2], re.MULTILINE)
