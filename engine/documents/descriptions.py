@@ -57,6 +57,8 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "levels": "Level of fault codes, instead of that of the shipped tables.",
         "frequency": "Codes that raise a chip's level when they occur often.",
         "duration": "Codes that count only when they last.",
+        "conditions": "Conditions of Nodes that are faults of the node; the rows of a type replace those of earlier "
+        "policies for it.",
         "actions": "What is done about a chip with a level, by what it is used for.",
         "attempts": "How often chips are reset and jobs rescheduled.",
         "lemons": "Chips that fail again and again, which placement avoids among equals.",
@@ -90,6 +92,13 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "AttemptBudgets": {
         "reset": "How often one group of chips is reset.",
         "reschedule": "How often one job is rescheduled.",
+    },
+    "ConditionRule": {
+        "type": "Type of the condition.",
+        "status": "The status in which it is a fault, in quotes.",
+        "reasons": "Reasons for which it is one; empty: any.",
+        "level": "How bad that is: seen only, no new work, or its jobs move too.",
+        "lasting": "For how long it must have been so, at most 24h.",
     },
     "Attempts": {"max": "Most attempts.", "window": "Time within which they are counted."},
     "RepeatOffenderSettings": {

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, StrictInt, StringConstraints, model_validator
 
 from engine.documents.kinds import BelayDocument
 from engine.documents.scalars import Code, Count, Document, Duration, Flag, Name, Positive, Text
+from engine.model.cluster import JUDGED_OTHERWISE
 from engine.model.levels import (
     MANUALLY_SEPARATE,
     RESETTABLE,
@@ -41,6 +42,7 @@ TRAINING: Final = "training"
 INFERENCE: Final = "inference"
 IDLE: Final = "idle"
 
+ConditionType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,314}[A-Za-z0-9])?$")]
 Codes = Annotated[tuple[Code, ...], Field(min_length=1)]
 
 
@@ -83,6 +85,28 @@ class DurationRule(Document):
             raise ValueError("recover must be at most 24h")
         if self.level == MANUALLY_SEPARATE:
             raise ValueError("a duration rule cannot isolate permanently: use a frequency rule")
+        return self
+
+
+class ConditionRule(Document):
+    """A condition of a Node, as the Node Problem Detector and others set it, is a fault of the whole node.
+
+    It is one while the condition has had ``status`` for at least ``lasting`` seconds, for one of ``reasons`` where any
+    are given. A node is only ever kept from work for it: nothing is reset.
+    """
+
+    type: ConditionType
+    status: Literal["True", "False", "Unknown"] = "True"
+    reasons: tuple[Text, ...] = ()
+    level: Literal["NotHandleFault", "PreSeparateFault", "SeparateFault"]
+    lasting: Duration = 60.0
+
+    @model_validator(mode="after")
+    def _in_range(self) -> ConditionRule:
+        if self.lasting > 86_400:
+            raise ValueError("lasting must be at most 24h")
+        if self.type in JUDGED_OTHERWISE:
+            raise ValueError(f"Belay judges the condition {self.type} itself: remove this row")
         return self
 
 
@@ -198,6 +222,7 @@ class FaultPolicySpec(Document):
     levels: Mapping[Code, Level] = Field(default_factory=dict)
     frequency: tuple[FrequencyRule, ...] = ()
     duration: tuple[DurationRule, ...] = ()
+    conditions: Annotated[tuple[ConditionRule, ...], Field(max_length=256)] = ()
     actions: Mapping[Level, LevelActions] = Field(default_factory=dict)
     attempts: AttemptBudgets = AttemptBudgets()
     lemons: RepeatOffenderSettings | None = None
@@ -229,7 +254,7 @@ class FaultPolicy(BelayDocument):
 
 
 __all__ = [
-    "AttemptBudgets", "Attempts", "Codes", "DurationRule", "Expectation", "FaultPolicy", "FaultPolicySpec",
-    "FrequencyRule", "Level", "LevelActions", "PolicyScope", "PolicyTest", "Positive", "RepeatOffenderSettings",
-    "TimelineEvent",
+    "AttemptBudgets", "Attempts", "Codes", "ConditionRule", "DurationRule", "Expectation", "FaultPolicy",
+    "FaultPolicySpec", "FrequencyRule", "Level", "LevelActions", "PolicyScope", "PolicyTest", "Positive",
+    "RepeatOffenderSettings", "TimelineEvent",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ ids; sets of chips are integer bit masks (bit *i* = chip *i*).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -42,6 +42,22 @@ class Departure(msgspec.Struct, frozen=True):
     now: bool
 
 
+#: Conditions of a Node that say what Belay judges itself, or what Kubernetes has a taint for.
+MAINTENANCE_CONDITIONS: Final = ("DrainInProgress", "Drained", "MaintenanceInProgress")
+JUDGED_OTHERWISE: Final = frozenset(
+    {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", *MAINTENANCE_CONDITIONS}
+)
+
+
+class NodeCondition(msgspec.Struct, frozen=True):
+    """A condition that others set on a Node; ``since`` is its last transition (Unix s, 0: unknown)."""
+
+    type: str
+    status: str
+    reason: str
+    since: float
+
+
 class Node(msgspec.Struct, frozen=True):
     """One Kubernetes node.
 
@@ -50,6 +66,7 @@ class Node(msgspec.Struct, frozen=True):
     annotation ``baseDeviceInfos`` (0 when absent), ``base_devices`` its parsed content. ``maintenance`` is the
     condition of those who look after nodes that says that this one is emptied or worked on; empty: none.
     ``departure`` is who removes it from the cluster, ``server`` the system UUID that its kubelet reports.
+    ``conditions`` are those that only fault policies judge.
     """
 
     name: str
@@ -70,6 +87,7 @@ class Node(msgspec.Struct, frozen=True):
     maintenance: str = ""
     departure: Departure | None = None
     server: str = ""
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 class ChipFault(msgspec.Struct, frozen=True):

@@ -77,7 +77,12 @@ def of_node(scope: Scope, view: NodeView) -> Cause:
     if view.node.maintenance or view.node.departure is not None:
         detail = view.node.maintenance or (view.node.departure.text if view.node.departure is not None else "")
         return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail=detail)
-    if name in scope.observed.node_reports:
+    hardware = scope.observed.node_reports.get(name)
+    stated = [one for one in view.node.conditions if one.type in view.codes]
+    if stated and (hardware is None or not hardware.devices):
+        detail = ", ".join(f"{one.type}={one.status}" for one in stated)
+        return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail=detail)
+    if hardware is not None:
         return _report(f"mindx-dl/mindx-dl-nodeinfo-{name}", view.codes)
     if not view.node.ready:
         return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail="not Ready")

@@ -10,7 +10,16 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Container, ExtendedRequest, Node, Pod, Taint
+from engine.model.cluster import (
+    JUDGED_OTHERWISE,
+    MAINTENANCE_CONDITIONS,
+    Container,
+    ExtendedRequest,
+    Node,
+    NodeCondition,
+    Pod,
+    Taint,
+)
 from engine.model.quantities import amount
 from engine.model.taints import departure
 from engine.model.times import parse_rfc3339
@@ -77,23 +86,41 @@ def node(obj: Mapping[str, Any]) -> Node:
         base_devices=devices,
         maintenance=_maintenance(status.get("conditions") or ()),
         server=str(nested_map(status, "nodeInfo").get("systemUUID") or "").lower()[:MAX_UUID],
+        conditions=_conditions(where, status.get("conditions") or ()),
         departure=departure(taints, metadata.get("deletionTimestamp") is not None),
     )
 
 
-#: Conditions of a node (KEP-5683, alpha in Kubernetes 1.37) under which its pods go. ``MaintenancePlanned`` is none:
-#: the node still works.
 MAX_LAST_WORDS: Final = 2048
 """Characters kept of what a failed container said last; kubelet keeps as many of a log."""
 MAX_REASON: Final = 128
 MAX_UUID: Final = 64
-_MAINTENANCE: Final = ("DrainInProgress", "Drained", "MaintenanceInProgress")
+#: Most conditions of a node that are kept.
+MAX_CONDITIONS: Final = 64
 
 
 def _maintenance(conditions: Iterable[Mapping[str, Any]]) -> str:
-    """The first of the conditions of maintenance that is true."""
+    """The first of the conditions (KEP-5683, alpha in Kubernetes 1.37) that is true under which pods go.
+
+    ``MaintenancePlanned`` is none: the node still works.
+    """
     true = {str(one.get("type", "")) for one in conditions if one.get("status") == "True"}
-    return next((kind for kind in _MAINTENANCE if kind in true), "")
+    return next((kind for kind in MAINTENANCE_CONDITIONS if kind in true), "")
+
+
+def _conditions(where: str, conditions: Iterable[Mapping[str, Any]]) -> tuple[NodeCondition, ...]:
+    """What others say of the node beside what Belay judges itself, by type."""
+    found = [
+        NodeCondition(
+            type=str(one.get("type", "")),
+            status=str(one.get("status", "")),
+            reason=str(one.get("reason") or "")[:MAX_REASON],
+            since=_time(where, "status.conditions", one.get("lastTransitionTime")) or 0.0,
+        )
+        for one in conditions
+        if one.get("type") not in JUDGED_OTHERWISE
+    ]
+    return tuple(sorted(found, key=lambda one: one.type)[:MAX_CONDITIONS])
 
 
 def check_devices(node: Node) -> None:

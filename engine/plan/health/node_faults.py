@@ -34,6 +34,7 @@ from engine.model.levels import (
 from engine.model.pending_reasons import LEAVING
 from engine.model.states import NodeHealth
 from engine.model.wording import counted
+from engine.plan.health import node_conditions
 from engine.plan.health.manual_isolation import NodeHold
 from engine.plan.node_agents import AGENT_STALE_MS
 from engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView
@@ -63,9 +64,11 @@ def past_debounce(scope: Scope, view: NodeView) -> bool:
     return not debounce or scope.now - view.node.ready_changed > debounce
 
 
-def severity(fault_rules: FaultRules, view: NodeView, report: NodeReport | None) -> tuple[bool, bool]:
-    """Whether the codes of NodeD and the switch keep a node from new work, and whether they evict its tasks."""
-    level, _ = hardware_level(fault_rules, view, report)
+def severity(fault_rules: FaultRules, view: NodeView, report: NodeReport | None, now: float) -> tuple[bool, bool]:
+    """Whether the codes of NodeD and the switch, and its conditions, keep a node from new work, and whether they evict
+    its tasks.
+    """
+    level, _ = _node_level(fault_rules, view, report, now)
     status, _ = switch_status(fault_rules, view, view.report.switch if view.report else None)
     out = node_rank(level) > 0 or status in (_PRE_SEPARATE, _UNHEALTHY)
     return out, node_rank(level) == 2 or status == _UNHEALTHY
@@ -89,7 +92,7 @@ def assessed(
     """
     name, observed, now = view.node.name, scope.observed, scope.now
     problem, young = observed.problems.get(name, ""), fresh(view, now)
-    level, codes = hardware_level(fault_rules, view, observed.node_reports.get(name))
+    level, codes = _node_level(fault_rules, view, observed.node_reports.get(name), now)
     status, _ = switch_status(fault_rules, view, switch)
     switch_codes = view.report.switch.codes if view.report and view.report.switch else ()
     not_ready = not view.node.ready
@@ -190,6 +193,15 @@ def stability(view: NodeView) -> tuple[str, str] | None:
             f"{view.node.name} is not stable because of capacity={capacity[resource]} < allocatable={idle}",
         )
     return None
+
+
+def _node_level(fault_rules: FaultRules, view: NodeView, report: NodeReport | None, now: float) -> tuple[str, set[str]]:
+    """The level of a node by NodeD and by its conditions, and the codes and types of both."""
+    level, codes = hardware_level(fault_rules, view, report)
+    for found in node_conditions.faults(fault_rules, view, now):
+        codes.add(found.condition.type)
+        level = max(level, found.level, key=node_rank)
+    return level, codes
 
 
 def hardware_level(fault_rules: FaultRules, view: NodeView, report: NodeReport | None) -> tuple[str, set[str]]:

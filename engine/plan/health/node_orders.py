@@ -10,6 +10,7 @@ from engine.model.history import NodeMemory
 from engine.model.reasons import ActionReason
 from engine.model.states import ISOLATED, NodeHealth
 from engine.plan import causes
+from engine.plan.health import node_conditions
 from engine.plan.health.manual_isolation import NodeHold
 from engine.plan.node_view import MAINTENANCE, NodeView
 from engine.plan.rules.fault_rules import FaultRules
@@ -28,6 +29,7 @@ def order_node(scope: Scope, view: NodeView, held: NodeHold | None) -> None:
     # a node that others cordoned stays theirs: it gets no annotation, so it is not uncordoned either
     cordon = held is not None and held.cordon and not view.node.unschedulable
     uncordon = CORDONED in view.node.annotations
+    condition = node_conditions.deciding(scope.fault_rules, view, scope.now) if scope.fault_rules is not None else None
     if view.state in ISOLATED:
         if before != view.level or cordon:
             scope.actions.append(
@@ -36,7 +38,8 @@ def order_node(scope: Scope, view: NodeView, held: NodeHold | None) -> None:
                     level=view.level,
                     reason=_why_isolated(view),
                     cordon=cordon or None,
-                    message=f"node {name}: {view.closed[1] if view.closed else view.state}",
+                    message=f"node {name}: {view.closed[1] if view.closed else view.state}"
+                    + (f": {condition.text}" if condition is not None else ""),
                     evidence=causes.caused(_node_evidence(scope, view, held), causes.of_node(scope, view)),
                     preconditions=Preconditions(uid=view.node.uid),
                 )
@@ -86,4 +89,7 @@ def _node_evidence(scope: Scope, view: NodeView, held: NodeHold | None) -> Evide
     )
     if held is not None and scope.fault_rules is not None:
         return evidence(scope, scope.fault_rules, held.rule, view.codes, reports)
+    condition = node_conditions.deciding(scope.fault_rules, view, scope.now) if scope.fault_rules is not None else None
+    if condition is not None and scope.fault_rules is not None:
+        return evidence(scope, scope.fault_rules, condition.rule, view.codes, reports)
     return Evidence(rule="report", codes=view.codes, reports=reports)

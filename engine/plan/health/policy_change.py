@@ -63,10 +63,10 @@ def _newly_isolated(scope: Scope, old: FaultRules, new: FaultRules) -> Iterator[
     for name, view in scope.nodes.items():
         report = scope.observed.node_reports.get(name)
         about = any(fault.chip < 0 for fault in view.report.faults) or view.report.switch if view.report else None
-        if report is None and not about:
+        if report is None and not about and not view.node.conditions:
             continue
-        was_out, was_down = node_faults.severity(old, view, report)
-        out, down = node_faults.severity(new, view, report)
+        was_out, was_down = node_faults.severity(old, view, report, scope.now)
+        out, down = node_faults.severity(new, view, report, scope.now)
         if (out and not was_out) or (down and not was_down):
             yield name, out and not was_out, down and not was_down
 

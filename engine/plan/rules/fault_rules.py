@@ -6,14 +6,15 @@ first, then the repository's by name; a later one wins over earlier ones, and ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
 from engine.documents import Declared, Desired, DurationRule, FaultPolicy, FaultTable, FrequencyRule
-from engine.documents.fault_policy import IDLE, INFERENCE, TRAINING
+from engine.documents.fault_policy import IDLE, INFERENCE, TRAINING, ConditionRule
 from engine.model.actions import Evidence
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Origin
@@ -69,8 +70,15 @@ DEFAULT_ACTIONS: Final[dict[str, LevelAction]] = {level.value: _default_action(l
 DEFAULT_ATTEMPTS: Final = (3, 6 * 3600 * 1000)
 
 
+class ConditionJudgement(NamedTuple):
+    """A rule about a condition of Nodes, and its name in its policy."""
+
+    rule: ConditionRule
+    name: str
+
+
 class ChipRules(NamedTuple):
-    """The compiled rules of one scope: codes, actions per level, attempts as (maximum, window in ms).
+    """The compiled rules of one scope: codes, actions per level, attempts as (maximum, window in ms), conditions.
 
     ``repeat_offenders`` is None when failures are not counted.
     """
@@ -80,6 +88,7 @@ class ChipRules(NamedTuple):
     reset_attempts: tuple[int, int]
     reschedule_attempts: tuple[int, int]
     repeat_offenders: RepeatOffenderRules | None = RepeatOffenderRules()
+    conditions: Mapping[str, tuple[ConditionJudgement, ...]] = MappingProxyType({})
 
     def action(self, level: str, use: str) -> FaultAction:
         """The action of a level on a chip with this use; an unknown level acts as SeparateNPU."""
@@ -182,12 +191,14 @@ class FaultRules:
         actions = dict(DEFAULT_ACTIONS)
         reset = reschedule = DEFAULT_ATTEMPTS
         offenders: RepeatOffenderRules | None = RepeatOffenderRules()
+        conditions: dict[str, tuple[ConditionJudgement, ...]] = {}
         for policy in policies:
             spec, name = policy.spec, f"FaultPolicy/{policy.name}"
             overrides |= {
                 code_key(code): (TO_CHIP.get(level, level), f"{name}#levels.{code}")
                 for code, level in spec.levels.items()
             }
+            conditions |= _conditions(spec.conditions, f"{name}#conditions")
             frequency |= _frequencies(spec.frequency, f"{name}#frequency")
             duration |= _durations(spec.duration, f"{name}#duration")
             for level, given in spec.actions.items():
@@ -205,7 +216,15 @@ class FaultRules:
                 half_life, least = round(settings.half_life * 1000), settings.threshold
                 offenders = RepeatOffenderRules(half_life, least) if settings.mode == "avoid" else None
         rules = msgspec.structs.replace(self._base, overrides=overrides, frequency=frequency, duration=duration)
-        return ChipRules(rules, actions, reset, reschedule, offenders)
+        return ChipRules(rules, actions, reset, reschedule, offenders, conditions)
+
+
+def _conditions(rows: Iterable[ConditionRule], name: str) -> dict[str, tuple[ConditionJudgement, ...]]:
+    """The rules of one policy by the condition's type: they replace those of earlier policies for it."""
+    found: dict[str, tuple[ConditionJudgement, ...]] = {}
+    for row in rows:
+        found[row.type] = (*found.get(row.type, ()), ConditionJudgement(row, f"{name}.{row.type}"))
+    return found
 
 
 def use_of(pod: Pod | None) -> str:
