@@ -8,7 +8,9 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-KINDS: Final = ("pod", "job", "chip", "node", "link", "order")
+#: Kinds that are explained by what the engine publishes.
+PUBLISHED_KINDS: Final = ("queue", "pool", "policy", "revision")
+KINDS: Final = ("pod", "job", "chip", "node", "link", "order", *PUBLISHED_KINDS)
 
 
 class KindOrCode(click.ParamType[str]):

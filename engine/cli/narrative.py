@@ -30,6 +30,8 @@ _TITLES: Final[Mapping[str, str]] = {
     "exitCodes": "exit codes",
     "lastLines": "last lines",
     "vnpus": "vNPUs",
+    "nextSteps": "what comes next",
+    "noPass": "no pass comes",
     "unblock": "way out",
     "near": "nodes of the way out",
     "pending": "why it waits",
@@ -100,8 +102,8 @@ def _sentence(kind: str, body: Body) -> tuple[str, tuple[str, ...]]:
         return f"{body['kind']} {body['job']}{waits}: {state}", ("job", "kind", "ended", "suspended")
     if kind == "order":
         return f"orders to chip {body['chip']}", ("chip",)
-    if kind == "link":
-        return f"link {body['link']}: {body['summary']}", ("link", "summary")
+    if "summary" in body:
+        return f"{kind} {body[kind]}: {body['summary']}", (kind, "summary")
     return f"{kind} {body.get(kind) or ''}".strip(), (kind,)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.codes import KINDS, KindOrCode, code_lines, code_rows
+from engine.cli.codes import KINDS, PUBLISHED_KINDS, KindOrCode, code_lines, code_rows
 from engine.cli.inputs import cluster_items, left_out, plan_cluster
 from engine.cli.invocation import cluster_options, fails_clearly, output_option
 from engine.cli.known_names import complete_row
@@ -141,22 +141,25 @@ def diff(output: str, **inputs: Any) -> None:
     sys.exit(1 if lines else 0)
 
 
-@click.command(short_help="Say why a pod, job, chip, node, link or order is as it is, or what a code means.")
-@click.argument("kind", type=KindOrCode(), metavar="pod|job|chip|node|link|order|CODE")
+@click.command(short_help="Say why a job, node, queue, … is as it is, or what a code means.")
+@click.argument("kind", type=KindOrCode(), metavar="KIND|CODE")
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_row)
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(("text", "yaml", "json")), default="text", show_default=True)
 @fails_clearly
 def explain(kind: str, name: str | None, output: str, **inputs: Any) -> None:
-    """Say why a pod, job, chip, node or link is as it is, and what comes next; or what a code means and what to do.
+    """Say why a pod, job, chip, node, link, order, queue, pool, policy or revision is as it is, and what comes next; or
+    what a code means and what to do.
 
     NAME is NODE/CHIP for a chip (node-1/Ascend910-3 or node-1/3), NAMESPACE/NAME or NAME for pods and jobs,
     the name of the KVLink for a link. An order (NODE/CHIP) is explained from commit and signer to what the agent did.
+    Queues, pools, policies and revisions are explained by what the engine publishes, as of its last pass.
 
     CODE is the word in brackets at the end of an error or a finding, or the reason of a condition, an Event or a
     waiting job; it needs no cluster.
 
-    Examples: belay explain job default/llm; belay explain chip node-3/4; belay explain TopologyNotMet
+    Examples: belay explain job default/llm; belay explain chip node-3/4; belay explain queue research;
+    belay explain revision 4f2c91a; belay explain TopologyNotMet
     """
     from engine.cli import output as show
     from engine.cli.narrative import narrate
@@ -167,7 +170,11 @@ def explain(kind: str, name: str | None, output: str, **inputs: Any) -> None:
         return
     if name is None:
         raise click.UsageError(f"Missing argument 'NAME': which {kind}?")
-    if (served := served_explanation(kind, name, inputs)) is not None:
+    if kind in PUBLISHED_KINDS:
+        from engine.cli.explained_status import explain_published
+
+        body, now = explain_published(kind, name, inputs)
+    elif (served := served_explanation(kind, name, inputs)) is not None:
         body, now = served, time.time()
     elif kind == "order":
         import msgspec

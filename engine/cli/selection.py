@@ -82,7 +82,7 @@ def _fits(kind: str, name: str) -> Callable[[tuple[str, ...]], bool]:
 
     def fits(parts: tuple[str, ...]) -> bool:
         if kind == "revisions":
-            return len(name) >= _SHORTEST_REVISION and parts[0].startswith(name)
+            return len(name) >= _SHORTEST_REVISION and "".join(parts[:1]).startswith(name)
         if parts[: len(given)] == given or parts[-len(given) :] == given:
             return True
         if kind in ("jobs", "recoveries"):
