@@ -408,6 +408,15 @@ def test_a_node_is_cordoned_for_maintenance_and_only_our_own_cordon_is_taken_bac
     assert live is not None and not live.get("spec", {}).get("unschedulable")
     assert not live["metadata"].get("annotations")
 
+    # a person ended our cordon, and cordoned the node again for reasons of their own
+    assert words(cluster, edge, isolate) == ["done"]
+    for wanted in (None, True):
+        change = {"spec": {"unschedulable": wanted}}
+        cluster.run(cluster.kube.patch(NODE, "ours", change, field_manager="kubectl-cordon"))
+    assert words(cluster, edge, release, release) == ["done", "unchanged"]
+    live = cluster.get(NODE, "ours")
+    assert live is not None and live["spec"]["unschedulable"] is True and not live["metadata"].get("annotations")
+
     # cordoned by a person between the plan and the act
     theirs = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "theirs"}, "spec": {"unschedulable": True}}
     cluster.ensure(NODE, theirs)

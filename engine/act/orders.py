@@ -12,7 +12,7 @@ import orjson
 
 from engine.act.edge import Edge, Refused
 from engine.act.pods import pods_on
-from engine.kube import CONFIGMAP, NODE, Conflict, NotFound, Object
+from engine.kube import CONFIGMAP, FIELD_MANAGER, NODE, Conflict, NotFound, Object
 from engine.log import get
 from engine.model.actions import IsolateChip, IsolateNode, PartitionChip, ReleaseChip, ReleaseNode, ResetChips
 from engine.model.cluster import Orders
@@ -37,6 +37,8 @@ TOKENS, TOKENS_MS = 3, 6 * 3_600_000
 """Resets in the device plugin's bucket, and its window in ms."""
 _ATTEMPTS_KEPT = 10
 _TRIES = 8
+#: The API server's name for the oldest writers of an object, once there are many: Belay may be among them.
+_FORGOTTEN_WRITERS = "ancient-changes"
 _MAX_RULE, _MAX_CODES = 300, 16
 _log = get("act")
 
@@ -72,9 +74,9 @@ async def isolate_node(edge: Edge, action: IsolateNode) -> bool:
     """Annotate the Node for ``kubectl describe``, and cordon it for other schedulers where the action says so;
     placement avoids it by the memory."""
 
-    def change(notes: Mapping[str, str], cordoned: bool) -> _NodeChange:
+    def change(notes: Mapping[str, str], cordoned: _Cordon) -> _NodeChange:
         # the cordon of others is left as it is, and not ours to take back
-        mine = bool(action.cordon) and not cordoned
+        mine = bool(action.cordon) and not cordoned.there
         fresh: dict[str, str | None] = {ISOLATED: action.level}
         # the document is named, so that the release can say what ended
         return _NodeChange(
@@ -85,12 +87,16 @@ async def isolate_node(edge: Edge, action: IsolateNode) -> bool:
 
 
 async def release_node(edge: Edge, action: ReleaseNode) -> bool:
-    """Remove the isolation's annotation from the Node, and the cordon if it is Belay's."""
+    """Remove the isolation's annotation from the Node, and the cordon if it is Belay's.
 
-    def change(notes: Mapping[str, str], cordoned: bool) -> _NodeChange:
+    It is not where others have uncordoned the node and cordoned it again for reasons of their own.
+    """
+
+    def change(notes: Mapping[str, str], cordoned: _Cordon) -> _NodeChange:
         mine = bool(action.uncordon) and CORDONED in notes
         fresh: dict[str, str | None] = {ISOLATED: None}
-        return _NodeChange(fresh | ({CORDONED: None} if mine else {}), False if mine and cordoned else None)
+        uncordon = mine and cordoned.there and not cordoned.of_others
+        return _NodeChange(fresh | ({CORDONED: None} if mine else {}), False if uncordon else None)
 
     return await _change_node(edge, action.node, change)
 
@@ -170,15 +176,32 @@ class _NodeChange(NamedTuple):
     unschedulable: bool | None
 
 
-async def _change_node(edge: Edge, name: str, change: Callable[[Mapping[str, str], bool], _NodeChange]) -> bool:
+class _Cordon(NamedTuple):
+    """Whether a node is cordoned, and whether someone other than Belay wrote that."""
+
+    there: bool
+    of_others: bool
+
+    @classmethod
+    def on(cls, live: Object) -> _Cordon:
+        spec, written = live.get("spec") or {}, live["metadata"].get("managedFields") or []
+        writers = {
+            entry.get("manager")
+            for entry in written
+            if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        }
+        return cls(bool(spec.get("unschedulable")), bool(writers - {FIELD_MANAGER, _FORGOTTEN_WRITERS}))
+
+
+async def _change_node(edge: Edge, name: str, change: Callable[[Mapping[str, str], _Cordon], _NodeChange]) -> bool:
     """Change a Node as its newest state asks for; a cordon is written only on the node as it was read."""
     for attempt in range(_TRIES):
         live = await edge.kube.get(NODE, name)
         if live is None:
             raise Refused(f"node {name} is gone")
-        metadata, spec = live["metadata"], live.get("spec") or {}
+        metadata = live["metadata"]
         notes = metadata.get("annotations") or {}
-        wanted = change(notes, bool(spec.get("unschedulable")))
+        wanted = change(notes, _Cordon.on(live))
         fresh = {key: value for key, value in wanted.annotations.items() if notes.get(key) != value}
         if not fresh and wanted.unschedulable is None:
             return False
