@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from agents.node.shipped import shipped_policy
@@ -290,3 +291,14 @@ def test_no_config_map_of_these_names_crashes_a_pass() -> None:
                     "metadata": {"namespace": place[0], "name": place[1]}, "data": data}  # fmt: skip
             world = observed([node("n0")], [report("n0", update_time=NOW - 1)], objects=[body])
             assert decide(world).nodes["n0"].state == "healthy"
+
+
+def test_the_text_of_a_policy_is_made_once_and_its_digest_is_over_it() -> None:
+    """A pass asks for both several times, of thousands of codes that seldom change."""
+    policy = NodePolicy("default", CodeRules(table={"80C98001": "NotHandleFault"}))
+    again = parse_policy(build_policy(policy))
+    assert again == policy and again.digest == policy.digest != NodePolicy("default").digest
+    assert policy.text is policy.text and policy.digest is policy.digest
+    other = msgspec.structs.replace(policy, pool="p")
+    assert other.text != policy.text and other.digest != policy.digest, "nothing of another policy is kept"
+    assert msgspec.json.decode(policy.text) == msgspec.to_builtins(policy)
