@@ -60,6 +60,29 @@ ClusterRole that Kubernetes adds to the engine's by its label (`belay.dev/reads-
 are in `deploy/base/workloads.yaml`. Kinds that the cluster does not serve are not asked for: a definition that comes
 later is noticed at once.
 
+## Kueue in front
+
+Kueue decides when a job may start, Belay where, and that its pods start together. Tried with Kueue 0.17 on Kubernetes
+1.37:
+
+- A suspended Job has no pods, so Belay sees nothing of it. Once Kueue admits it, its pods start together as any Job's.
+- Pods that Kueue manages itself (`kueue.x-k8s.io/pod-group-name` and the annotation
+  `kueue.x-k8s.io/pod-group-total-count`) are held by its scheduling gates. The reason is `SchedulingGated`, with the
+  gates and the LocalQueue that admits them. Kueue removes the gates pod by pod; Belay binds none before all of the
+  group are free of them.
+- With topology-aware scheduling (`kueue.x-k8s.io/podset-required-topology`, `podset-preferred-topology`), Kueue writes
+  the node or domain of each pod into its `nodeSelector`. Belay keeps to it: all of these pods get their places there,
+  or none does. Kueue knows nothing of rings, super pods and broken chips, so name in its Topology levels that these do
+  not cut through, or leave topology to Belay.
+
+**Who owns the quota.** A job that Kueue has admitted counts in Kueue's queues and in none of Belay's: its queue is
+shown as `kueue.x-k8s.io/LOCALQUEUE`, capabilities of Volcano's queues do not hold it back, and what it uses is not
+divided among them. Jobs without Kueue's label count in Belay's queues, and Kueue does not see them: give each chip to
+one of the two, for example by a ClusterQueue whose quota is what Volcano's queues leave. Labels on the pods
+(`kueue.x-k8s.io/podset`, `kueue.x-k8s.io/managed`) say that Kueue has admitted a job, and count only while its
+definitions are installed. Any author of pods can write them; `SchedulingSettings.spec.kueueQuota: queues` counts such
+jobs in Belay's queues, and then Kueue's ClusterQueues should cover no chips.
+
 ## Two kinds are called PodGroup
 
 From Kubernetes 1.37 on a cluster may serve `podgroups` of `scheduling.k8s.io` beside Volcano's, and coscheduling has a

@@ -210,6 +210,8 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "notReadyDebounce": "For how long a node must have been NotReady before its jobs are moved; Kubernetes has "
         "waited its own grace period (40 s) by then.",
         "clusterDocuments": "Kinds of Belay whose objects in the cluster count although Git does not declare them.",
+        "kueueQuota": "Where jobs count that Kueue has admitted, while it is installed. kueue: in its queues alone. "
+        "queues: in Belay's; then give Kueue's ClusterQueues no chips.",
         "publicFaultSources": "Namespaces whose ConfigMaps with public faults count, and on which nodes.",
     },
     "PublicFaultSource": {

@@ -261,7 +261,7 @@ class Desired:
         ranked = sorted(
             self.workloads.values(), key=lambda item: (item.origin.file.startswith(SHIPPED), item.document.name)
         )
-        return table_of(declared.document.row() for declared in ranked)
+        return table_of((declared.document.row() for declared in ranked), self.settings.kueue_quota == "kueue")
 
     def reading(self, observed: Observed) -> Observed:
         """A snapshot in which owners of pods are read by the declared table."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from engine.gangs.kueue import KUEUE, local_queue
 from engine.gangs.owners import (
     GENERATED_GROUP,
     POD_GROUP_APIS,
@@ -154,7 +155,7 @@ def form_gang(
         gangs: those formed before.
     """
     replica_sets = replica_sets_of(pods, finder)
-    inputs = (owner, pods, finder.groups_for(owner, pods), classes, replica_sets)
+    inputs = (owner, pods, finder.groups_for(owner, pods), classes, replica_sets, finder.kueue_counts)
     return gangs.of(key, inputs, lambda: _whole_gang(key, owner, pods, finder, classes))
 
 
@@ -194,6 +195,7 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
     )
     if native:
         least, decides = native, False
+    admitted_by = local_queue(sample, labels_of(owner.raw)) if finder.kueue_counts else ""
     priority_class = stated.priority_class or _priority_class(owner, spec, group_spec, sample[0])
     return Gang(
         key=key,
@@ -204,7 +206,7 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
         uid=owner.uid,
         labels=labels,
         annotations=annotations,
-        queue=_queue(owner, spec, group_spec, annotations, stated.queue),
+        queue=f"{KUEUE}{admitted_by}" if admitted_by else _queue(owner, spec, group_spec, annotations, stated.queue),
         priority=classes.get(priority_class, max(pod.priority for pod in sample)),
         priority_class=priority_class,
         created=_created(owner, group, sample),

@@ -87,22 +87,26 @@ class WorkloadRow(msgspec.Struct, frozen=True):
 
 
 class WorkloadTable(msgspec.Struct, frozen=True):
-    """The rows in force, by API group and kind; ``named`` are those whose objects pods name themselves."""
+    """The rows in force, by API group and kind; ``named`` are those whose objects pods name themselves.
+
+    ``kueue_counts``: jobs that Kueue has admitted count in its queues alone.
+    """
 
     rows: Mapping[tuple[str, str], WorkloadRow] = {}
     named: tuple[WorkloadRow, ...] = ()
+    kueue_counts: bool = True
 
     def of(self, api_version: str, kind: str) -> WorkloadRow | None:
         """The row of a kind, None where the table has none."""
         return self.rows.get((api_group(api_version), kind))
 
 
-def table_of(rows: Iterable[WorkloadRow]) -> WorkloadTable:
+def table_of(rows: Iterable[WorkloadRow], kueue_counts: bool = True) -> WorkloadTable:
     """A table of rows; of two for one kind the first counts."""
     found: dict[tuple[str, str], WorkloadRow] = {}
     for row in rows:
         found.setdefault((row.group, row.kind), row)
-    return WorkloadTable(found, tuple(row for row in found.values() if row.pod_keys))
+    return WorkloadTable(found, tuple(row for row in found.values() if row.pod_keys), kueue_counts)
 
 
 def api_group(api_version: str) -> str:

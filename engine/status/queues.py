@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from engine.documents import Desired
 from engine.gangs.grouping import group
+from engine.gangs.kueue import is_kueues
 from engine.model.cluster import Observed, Pod
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
@@ -63,8 +64,12 @@ def queue_body(
             queues[name].deserved if name in queues else {},
         )
         for name in known
+        if not is_kueues(name)
     ]
-    deserved = divide(total, demands)
+    given = {name: has.get(name, {}) for name in known if is_kueues(name)}
+    for amounts in given.values():
+        _add(total, {resource: -count for resource, count in amounts.items()})
+    deserved = {**divide(total, demands), **given}
     rows = []
     for name in known:
         queue_state, used = queues.get(name), has.get(name, {})
@@ -81,7 +86,7 @@ def queue_body(
                 "running": running.get(name, 0),
                 "share": round(max(shares, default=0.0), 4),
                 "priority": queue_state.priority if queue_state else 0,
-                "declaredBy": "SchedulingSettings" if queue_state and queue_state.declared else "Queue",
+                "declaredBy": _declared_by(name, bool(queue_state and queue_state.declared)),
                 "wanted": dict(sorted(wanted.get(name, {}).items())),
             }
         )
@@ -89,6 +94,12 @@ def queue_body(
     data = {names.QUEUES_KEY: text(shown)} | ({"leftOut": f"{left} queues are not shown"} if left else {})
     name = names.bounded(f"{names.QUEUES_PREFIX}{shard}")
     return config_map(names.SYSTEM, name, data, {names.ABOUT_LABEL: "queues"})
+
+
+def _declared_by(name: str, by_settings: bool) -> str:
+    if is_kueues(name):
+        return "Kueue"
+    return "SchedulingSettings" if by_settings else "Queue"
 
 
 def _add(total: dict[str, int], requests: Mapping[str, int]) -> None:

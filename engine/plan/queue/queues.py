@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from engine.gangs.kueue import is_kueues
 from engine.gangs.owners import annotations_of, labels_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
@@ -79,6 +80,10 @@ class QueueShares:
         requests: dict[str, Amounts] = {}
         for gang in scope.gangs.values():
             has, wants = sums_of(scope, gang)
+            if is_kueues(gang.queue):
+                # what Kueue has given away is not divided among Belay's queues
+                add(self.total, has, -1)
+                continue
             add(self.allocated.setdefault(gang.queue, {}), has)
             add(requests.setdefault(gang.queue, {}), wants)
         claims = []
@@ -139,6 +144,8 @@ class Queues:
         """Why a queue takes no jobs at all; None when it does."""
         queue_state = self.by_name.get(queue)
         if queue_state is None:
+            if is_kueues(queue):
+                return None  # it has decided already
             if not self.by_name or queue == DEFAULT_QUEUE:
                 return None
             text = f"check queue<{queue}> failed, maybe it is not create"
