@@ -69,7 +69,7 @@ def queue_body(
     given = {name: has.get(name, {}) for name in known if is_kueues(name)}
     for amounts in given.values():
         _add(total, {resource: -count for resource, count in amounts.items()})
-    deserved = {**divide(total, demands), **given}
+    deserved: dict[str, Mapping[str, float]] = {**divide(total, demands), **given}
     rows = []
     for name in known:
         queue_state, used = queues.get(name), has.get(name, {})

@@ -18,7 +18,7 @@ from engine.model.wording import counted
 from engine.model.workload_kinds import WorkloadTable
 from engine.plan.queue.waiting_pods import pending_entry
 
-#: Controllers make their pods within seconds. A gang for whose pods nobody came in this time will hardly be complete.
+#: Controllers make their pods within seconds: a gang of which none came for so long will hardly be complete.
 FORMING_SECONDS: Final = 600.0
 #: Labels and annotations with a pod's number, whatever the kind of its workload.
 _NUMBERS: Final = ("batch.kubernetes.io/job-completion-index",)
