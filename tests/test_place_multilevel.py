@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import combinations, permutations
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,6 +126,24 @@ def test_a_job_on_a_tree() -> None:
     assert {name[:2] for name in placed.values()} == {"g2"}
     assert placed["case-0"][:4] == placed["case-1"][:4] != placed["case-2"][:4]
     assert scope.scores["train/case-0"][placed["case-0"]] == 100_000_000
+
+
+def test_labels_of_topograph_are_a_tree() -> None:
+    """The configuration of docs/kubernetes.md."""
+    page = (Path(__file__).parent.parent / "docs/kubernetes.md").read_text()
+    config = re.search(r"resource-level-config: '(\{.*\})'", page)
+    assert config is not None
+    leaf, spine = (f"fabric.topograph.run/tier-{tier}" for tier in range(2))
+    nodes = [
+        worlds.node(f"{up}-{down}-{i}", labels={**worlds.A2_LABELS, leaf: down, spine: up})
+        for up, leaves in {"g1": {"a": 1, "b": 3}, "g2": {"c": 2, "d": 2}}.items()
+        for down, count in leaves.items()
+        for i in range(count)
+    ]
+    pods, group = gang(4, 8, annotations=ML)
+    placed = nodes_of(scope_of(_observed(pods, group, nodes, config=config[1])))
+    assert {name[:2] for name in placed.values()} == {"g2"}
+    assert placed["case-0"][:4] == placed["case-1"][:4] != placed["case-2"][:4]
 
 
 def test_pods_take_whole_nodes_only() -> None:

@@ -46,6 +46,16 @@ def destructive(result: Plan) -> list[Any]:
     return [action for action in result.actions if isinstance(action, ResetChips | PartitionChip)]
 
 
+def test_labels_of_node_feature_discovery_select_a_pool_that_gives_the_product() -> None:
+    labels = {"feature.node.kubernetes.io/pci-1200_19e5.present": "true"}
+    spec: dict[str, Any] = {"selector": {"matchLabels": labels}, "product": "atlas-800t-a2"}
+    pools = desired(document("NodePool", "training", **spec))
+    result = plan(pools, cluster("910B3", labels=labels), NOW)
+    assert {row.pool for row in result.nodes} == {"training"} and errors(result) == []
+    assert errors(plan(desired(document("NodePool", "training", **spec | {"product": "atlas-800t-a3"})),
+                       cluster("910B3", labels=labels), NOW)) != []  # fmt: skip
+
+
 @pytest.mark.parametrize("by", ["driver", "label"])
 def test_a_product_that_the_nodes_contradict_is_an_error_and_resets_nothing(by: str) -> None:
     seen = cluster("910B3", labels=PLAIN) if by == "driver" else cluster("")
