@@ -119,7 +119,7 @@ def run() -> list[Result]:
         for _ in range(RUNS):
             browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
             page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
-            page.goto(f"http://127.0.0.1:{port}/console/")
+            page.goto(f"http://127.0.0.1:{port}/console/#/map")
             page.wait_for_selector(".stage[data-drawn]")
             paint.runs.append(page.evaluate(_PAINT) / 1000)
             page.wait_for_selector(".connection.live")

@@ -1,6 +1,6 @@
-"""Pictures of every view for docs/console: light, dark and 390 px wide. `make console-shots` runs it.
+"""Pictures for docs/console: every view, light, dark and 390 px wide, and the end of each of ten tasks.
 
-The clock stands at the sample's moment, so that a picture changes only when the page does.
+`make console-shots` runs it. The clock stands at the sample's moment: a picture changes only when the page does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.console import sample
 from tests.console.browser import chromium, context_of, opened
 from tests.console.site import Site
+from tests.console.tasks import TASKS, follow
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs/console"
 LOOKS = {"light": ("wide", "light"), "dark": ("wide", "dark"), "390": ("narrow", "light")}
@@ -28,17 +29,19 @@ PLACES = {
     "faults": "/faults",
     "time": "/time",
 }
-LIMIT = 4 * 1024 * 1024
+LIMIT = 9 * 512 * 1024
 """Bytes of all pictures together."""
 
 
-def main() -> int:
-    """Write the pictures; 1 when they are larger than `LIMIT` together."""
+def main(names: list[str]) -> int:
+    """Write the pictures, or only those whose names begin so; 1 when all are larger than `LIMIT` together."""
     fresh = Path(tempfile.mkdtemp(prefix="belay-console-"))
     try:
         with Site(sample.document()) as site, chromium() as browser:
             for look, (size, scheme) in LOOKS.items():
                 for name, place in PLACES.items():
+                    if not _is_wanted(name, names):
+                        continue
                     context = context_of(browser, size, scheme)
                     context.clock.set_fixed_time(sample.MOMENT)
                     page = opened(context.new_page(), site.address, place)
@@ -52,11 +55,22 @@ def main() -> int:
                     page.wait_for_timeout(500)
                     page.screenshot(path=fresh / f"{name}-{look}.png", animations="disabled", caret="hide")
                     context.close()
-        size_of_all = sum(file.stat().st_size for file in fresh.iterdir())
+            for name, task in TASKS.items():
+                if not _is_wanted(f"task-{name}", names):
+                    continue
+                context = context_of(browser, "small")
+                context.clock.set_fixed_time(sample.MOMENT)
+                page = opened(context.new_page(), site.address, "/overview")
+                follow(page, task)
+                page.mouse.move(0, 0)
+                page.wait_for_timeout(500)
+                page.screenshot(path=fresh / f"task-{name}.png", animations="disabled", caret="hide")
+                context.close()
+        sizes = {file.name: file.stat().st_size for folder in (FOLDER, fresh) for file in folder.glob("*.png")}
+        size_of_all = sum(sizes.values())
         if size_of_all > LIMIT:
             print(f"{size_of_all} bytes of pictures are more than {LIMIT}", file=sys.stderr)
             return 1
-        FOLDER.mkdir(exist_ok=True)
         for file in sorted(fresh.iterdir()):
             shutil.copyfile(file, FOLDER / file.name)
         return 0
@@ -64,5 +78,9 @@ def main() -> int:
         shutil.rmtree(fresh)
 
 
+def _is_wanted(name: str, names: list[str]) -> bool:
+    return not names or name.startswith(tuple(names))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -25,7 +25,11 @@ FLAGS = (
 )
 PATIENCE = 60_000
 """Milliseconds for which a page may lack what a test waits for."""
-SIZES = {"wide": {"width": 1440, "height": 900}, "narrow": {"width": 390, "height": 844}}
+SIZES = {
+    "wide": {"width": 1440, "height": 900},
+    "narrow": {"width": 390, "height": 844},
+    "small": {"width": 960, "height": 600},
+}
 
 
 @contextmanager

@@ -129,6 +129,7 @@ function Opened({ row }: { row: GitRevision }) {
       <ul class="plain">{row.changed.slice(0, 60).map((file) => <li key={file}><code>{file}</code></li>)}</ul>
       {row.changed.length > 60 && <p class="dim">{t("git.moreFiles", { count: row.changed.length - 60 })}</p>}
       <Command text={`git show ${shellWord(row.id.slice(0, 12))}`} />
+      {row.accepted ? <Command text={`belay rollback ${shellWord(row.id.slice(0, 12))}`} note={t("acts.rollback")} /> : null}
     </div>
   );
 }

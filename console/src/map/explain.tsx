@@ -140,21 +140,43 @@ export function Inspector({ cluster, selection, at }: { cluster: Cluster; select
         <p><a href={hrefOf({ view: "time", params: {} })}>{t("acts.history")}</a></p>
         <Command text={`belay explain ${selection.kind} ${selection.kind === "job" ? short(selection.name) : selection.name}`} />
       </section>
-      {selection.kind === "chip" || selection.kind === "node" ? <TakeOut name={selection.name} node={selection.kind === "node"} /> : null}
+      {selection.kind === "chip" || selection.kind === "node" ? <TakeOut name={selection.name} pool={selection.kind === "node" ? poolOf(cluster, selection.name) : ""} />
+        : selection.kind === "job" ? <ChangeJob name={selection.name} /> : null}
     </aside>
   );
 }
 
 /** How to take a chip or node out of service for real: commands that commit; the page writes nothing. */
-function TakeOut({ name, node }: { name: string; node: boolean }) {
+function TakeOut({ name, pool }: { name: string; pool: string }) {
   const target = shellWord(name);
   const drain = JSON.stringify([{ do: "drain", node: name }]);
   return (
     <section>
       <h3>{t("acts.title")}</h3>
-      {node ? <p><a href={hrefOf({ view: "whatif", params: { changes: drain } })}>{t("acts.drain", { name })}</a></p> : null}
+      {pool ? <Command text={`belay drain ${target} --reason 'to be looked at' --until ${friday(Date.now())}`} note={t("acts.drainCommit")} /> : null}
+      {pool ? <p><a href={hrefOf({ view: "whatif", params: { changes: drain } })}>{t("acts.drain", { name })}</a></p> : null}
       <Command text={`belay isolate ${target} --reason 'to be looked at' --until ${friday(Date.now())}`} note={t("acts.isolate")} />
       <Command text={`belay release ${target}`} note={t("acts.release")} />
+      {pool ? <Command text={`belay new layout NAME --pool ${shellWord(pool)} --cut 0-3=TEMPLATE,TEMPLATE`} note={t("acts.layout")} /> : null}
+    </section>
+  );
+}
+
+/** The pool of a node, "" for one that is not there. */
+function poolOf(cluster: Cluster, name: string): string {
+  return cluster.nodes.pool[indexOf(cluster).nodes.get(name) ?? -1] ?? "";
+}
+
+/** How to change a job: commands that commit. Which of them a kind of job has, the command says. */
+function ChangeJob({ name }: { name: string }) {
+  const job = shellWord(short(name));
+  return (
+    <section>
+      <h3>{t("acts.job")}</h3>
+      <Command text={`belay priority ${job} CLASS --why 'it is urgent'`} note={t("acts.priority")} />
+      <Command text={`belay scale ${job} N`} note={t("acts.scale")} />
+      <Command text={`belay suspend ${job}`} note={t("acts.suspend")} />
+      <Command text={`belay adopt ${shellWord(name)}`} note={t("acts.adopt")} />
     </section>
   );
 }

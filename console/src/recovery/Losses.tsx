@@ -4,7 +4,7 @@ import { number, t } from "../messages";
 import { Figures } from "../parts/Figures";
 import { useKept, useReport } from "../records/records";
 import { SpanChoice, useSpan } from "../records/span";
-import { Answered, Table } from "../shell/parts";
+import { Answered, Command, Table } from "../shell/parts";
 import { hrefOf } from "../shell/place";
 import { duration } from "../shell/times";
 import type { Report } from "../types";
@@ -21,6 +21,7 @@ export function Losses({ lanes }: { lanes: readonly Lane[] }) {
         <h2 id="losses">{t("records.report")}</h2>
         {kept ? <SpanChoice value={span.name} usual="week" /> : <span class="dim">{t("records.fromStatus")}</span>}
       </div>
+      {kept ? <Command text="belay usage --by user > usage.csv" note={t("acts.usage")} /> : null}
       {kept ? <Answered answer={answer}>{(report) => <Kept report={report} window={span.name} />}</Answered> : <Causes rows={lostByCause(lanes)} />}
     </section>
   );

@@ -1,6 +1,6 @@
 // The page around the views: heading, navigation, connection, keys, banners.
 import { Component, type ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { type MessageKey, t } from "../messages";
 import { hasToken, signInAddress, signOut } from "../store/api";
 import { type Connection, retryNow, signIn, useStore } from "../store/store";
@@ -27,6 +27,11 @@ export function App() {
   useEffect(() => {
     document.title = `${view ? t(view.title) : here.view} · ${t("shell.name")}`;
   }, [here.view, spoken]);
+  const main = useRef<HTMLElement>(null);
+  useLayoutEffect(() => {
+    // another view begins at its top, not as far down as the one before was read
+    if (main.current) main.current.scrollTop = 0;
+  }, [here.view]);
   const views = Object.fromEntries(VIEWS.map((one, index) => [String(index + 1), () => go({ view: one.id })]));
   useKeys({
     ...views,
@@ -39,7 +44,7 @@ export function App() {
       <a class="skip" href="#view" onClick={(event) => { event.preventDefault(); document.getElementById("view")?.focus(); }}>{t("shell.skip")}</a>
       <Head cluster={cluster} view={here.view} connection={connection} help={() => setHelp(true)} />
       <Banners cluster={cluster} connection={connection} />
-      <main id="view" tabIndex={-1} aria-busy={!cluster} data-moment={cluster?.moment.id}>
+      <main ref={main} id="view" tabIndex={-1} aria-busy={!cluster} data-moment={cluster?.moment.id}>
         {connection.kind === "refused" ? <Refused status={connection.status} reason={connection.reason} login={connection.login} />
           : !view ? <p class="message">{t("shell.unknownView", { view: here.view.slice(0, 80) })} <a href={hrefOf({ view: "overview" })}>{t("shell.toOverview")}</a></p>
           : !cluster ? <p class="message dim" role="status">{t("shell.reading")}</p>

@@ -592,8 +592,17 @@ export const ENGLISH = {
   "acts.title": "Take it out of service",
   "acts.isolate": "out of service until Friday evening, as a commit",
   "acts.history": "What happened to it",
+  "acts.job": "Change it",
+  "acts.priority": "another PriorityClass, as a commit",
+  "acts.scale": "another number of pods",
+  "acts.suspend": "its pods end, and their chips are free",
+  "acts.adopt": "where it runs and Git does not declare it: a document of it",
+  "acts.rollback": "everything as it was here, in a new commit",
+  "acts.usage": "who used how much this month, as CSV",
+  "acts.drainCommit": "its jobs move away whole, and it stays out until then",
+  "acts.layout": "chips of its pool cut into vNPUs, as a commit",
   "acts.release": "back into service",
-  "acts.drain": "Drain {name}: try it, then copy the commit",
+  "acts.drain": "Drain {name}: try it on a copy first",
 
   // states of chips and nodes
   "state.healthy": "healthy",
