@@ -193,6 +193,38 @@ def test_bad_timelines_are_refused_at_their_place(cluster: str, tmp_path: Path, 
     assert str(path) in result.stderr
 
 
+def test_what_if_is_asked_without_a_file_and_answered_in_a_sentence(cluster: str) -> None:
+    given = ("--desired", str(ROOT), "--cluster", cluster)
+    killed = json.loads(belay(*given, "--kill", "node-1", "-o", "json").stdout)
+    assert killed["moments"][0]["events"] == ["node-1: not-ready"]
+    assert "default/pretrain loses" in killed["summary"] and "has its place again" in killed["summary"]
+    drained = json.loads(belay(*given, "--drain", "node-1,node-2", "-o", "json").stdout)
+    assert [one["state"] for one in drained["state"]["nodes"] if one["node"] in ("node-1", "node-2")] != ["healthy"] * 2
+    faulty = belay(*given, "--fault", "node-1/3", "--fault", "node-1/4=80DF8402")
+    assert "80C98001 occurs on node-1/3" in faulty.stdout and "80DF8402 occurs on node-1/4" in faulty.stdout
+    last = " ".join(faulty.stdout.rpartition("What happens: ")[2].split())
+    assert last.startswith("default/pretrain loses 2 pods") and last.endswith("in the end 0 chips are out of service.")
+    separated = belay(*given, "--fault", "node-1/4=80DF8402").stdout.rpartition("What happens: ")[2]
+    assert " ".join(separated.split()).endswith("in the end 1 chip is out of service."), "no reset heals it"
+    rest = belay(*given)
+    assert "What happens: no job loses a pod; in the end 0 chips are out of service." in rest.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("--kill", "node-9"), "--kill: no node 'node-9' with a good device report. There are infer-1, node-1"),
+        (("--drain", "node-9"), "--drain: no node 'node-9'"),
+        (("--fault", "node-1"), "Write NODE/3 or NODE/3=80C98001"),
+        (("--fault", "node-1/99"), "node node-1 has no chip 99"),
+        (("--fault", "node-1/3=no code"), "'no code' is no fault code"),
+    ],
+)
+def test_a_what_if_about_nothing_is_refused(cluster: str, words: tuple[str, ...], answer: str) -> None:
+    result = belay("--desired", str(ROOT), "--cluster", cluster, *words)
+    assert result.exit_code == 2 and answer in result.stderr
+
+
 def test_bad_options_are_refused(cluster: str, tmp_path: Path) -> None:
     assert "--for: 'soon' is not a duration" in belay("--cluster", cluster, "--for", "soon").stderr
     assert belay("--cluster", cluster, "--timeline", str(tmp_path / "none")).exit_code == 2

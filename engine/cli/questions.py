@@ -12,7 +12,7 @@ import click
 from engine.cli.codes import KINDS, PUBLISHED_KINDS, KindOrCode, code_lines, code_rows
 from engine.cli.inputs import cluster_items, left_out, plan_cluster
 from engine.cli.invocation import cluster_options, fails_clearly, output_option
-from engine.cli.known_names import complete_row
+from engine.cli.known_names import complete_row, completes
 from engine.cli.storage import storage
 
 if TYPE_CHECKING:
@@ -246,28 +246,43 @@ def replay(recording: tuple[str, ...], output: str) -> None:
 @click.option(
     "--timeline", metavar="FILE", help="What happens to the cluster: a list of events (engine/simulate/README.md)."
 )
+@click.option("--kill", multiple=True, metavar="NODE", shell_complete=completes("node"),
+              help="This node dies at the beginning; may be given again.")  # fmt: skip
+@click.option("--drain", multiple=True, metavar="NODE", shell_complete=completes("node"),
+              help="This node is drained, as `belay drain` does; may be given again.")  # fmt: skip
+@click.option("--fault", multiple=True, metavar="NODE/CHIP[=CODE]", shell_complete=completes("chip"),
+              help="This chip reports a fault (80C98001); may be given again.")  # fmt: skip
 @click.option("--for", "duration", metavar="DURATION", help="How long, e.g. 2h. Default: until nothing is left to do.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Orders what happens at one moment.")
 @output_option()
 @fails_clearly
-def simulate(output: str, timeline: str | None, duration: str | None, seed: int, **inputs: Any) -> None:
+def simulate(
+    output: str, timeline: str | None, kill: tuple[str, ...], drain: tuple[str, ...], fault: tuple[str, ...],
+    duration: str | None, seed: int, **inputs: Any,
+) -> None:  # fmt: skip
     """Play a copy of a cluster forward on a virtual clock: plan, act, let the rest react, until nothing happens.
 
     Nodes, kubelets, agents and controllers are simulated; every node is assumed to have an agent that obeys its orders.
 
-    Example: belay simulate --timeline faults.yaml --for 2h
+    The last sentence says which jobs lose pods, for how long, and what stays out of service.
+
+    Examples: belay simulate --kill node-2; belay simulate --drain node-3 --fault node-1/3 --desired .;
+    belay simulate --timeline faults.yaml --for 2h
     """
     from engine.cli import output as show
     from engine.cli.invocation import seconds
     from engine.cli.simulation import simulate_cluster, simulation_table
+    from engine.cli.what_if import asked, closing_sentence
 
     items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"], inputs["context"])
     outcome, findings = simulate_cluster(
         items, tree=inputs["desired"], overlays=inputs["policies"], timeline=timeline, now=now, clock=clock,
         live=inputs["cluster"] == "live", duration=seconds(duration, "--for"), seed=seed,
+        what_if=asked(kill, drain, fault),
     )  # fmt: skip
     if output in ("json", "yaml"):
-        show.document({**outcome.document(), "diagnostics": findings}, output)
+        body = {**outcome.document(), "diagnostics": findings, "summary": closing_sentence(outcome)}
+        show.document(body, output)
         return
     simulation_table(outcome)
     for finding in findings:

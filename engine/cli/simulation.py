@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from engine.cli import output
 from engine.cli.forecast import staged
 from engine.cli.phrases import ranges, target
 from engine.cli.progress import progress
+from engine.cli.what_if import WhatIf, closing_sentence
 from engine.errors import InputError
 from engine.model.actions import kind_of
 from engine.model.diagnostics import Diagnostic
@@ -18,6 +19,8 @@ from engine.model.wording import counted
 from engine.replay.offline import desired_from, every_role, moment
 from engine.simulate.run import Outcome, simulate
 from engine.simulate.timeline import check, due, read_timeline
+
+_NOTHING: Final = WhatIf()
 
 
 def simulate_cluster(
@@ -31,13 +34,14 @@ def simulate_cluster(
     live: bool,
     duration: float | None,
     seed: int,
+    what_if: WhatIf = _NOTHING,
 ) -> tuple[Outcome, tuple[Diagnostic, ...]]:
     """Simulate a cluster; return the outcome and findings about the documents.
 
     Raises:
         InputError: an input is not usable, or there is nothing to simulate.
     """
-    desired, findings = desired_from(tree, overlays, cluster, live=live)
+    desired, findings = desired_from(tree, overlays, cluster, live=live, over=what_if.documents())
     world = staged(desired if live else every_role(desired), cluster, seed=seed)
     if not world.nodes:
         raise InputError(
@@ -45,8 +49,13 @@ def simulate_cluster(
             hint="The List must hold the nodes and their mindx-dl-deviceinfo-* ConfigMaps.",
         )
     world.now = moment(now, world.observer.observed(), clock)
-    events = read_timeline(timeline) if timeline else []
-    check(events, world, timeline or "")
+    what_if.check(world.nodes)
+    events = what_if.events()
+    check(events, world, "--fault")
+    if timeline:
+        written = read_timeline(timeline)
+        check(written, world, timeline)
+        events += written
     start = world.now
     with progress("simulating") as step:
         outcome = simulate(
@@ -88,6 +97,7 @@ def simulation_table(outcome: Outcome) -> None:
         [(f"{p.namespace}/{p.name}", p.reason, p.message, p.unblock) for p in last.pending],
         last.now,
     )
+    output.text("\n" + closing_sentence(outcome), out, hang=2)
 
 
 def _clock(seconds: float) -> str:
