@@ -22,6 +22,7 @@ from engine.model.last_changes import Place
 from engine.model.log_evidence import PodEvidence
 from engine.model.recovery.progress import RecoveryProgress, progress_of
 from engine.model.refusals import RefusalKey, ServerRefusal
+from engine.observe.corrections import NodesUnderTest, PhysicalChips
 from engine.observe.report_checks import ReportsInForce, device_jump, epoch_jump, own_public_faults, went_back
 from engine.wire import (
     deviceinfo,
@@ -78,8 +79,7 @@ class Observer:
         self._agents: dict[str, AgentReport] = {}
         self._orders: dict[str, Orders] = {}
         self._pods: dict[str, Pod] = {}
-        self._offered: dict[str, dict[str, str]] = {}
-        self._renamed: dict[str, tuple[Pod, dict[str, str], Pod]] = {}
+        self._physical = PhysicalChips()
         self._objects: dict[ObjectKey, dict[str, Any]] = {}
         self._memories: dict[str, NodeMemory] = {}
         self._jobs: dict[str, tuple[str, JobMemory]] = {}
@@ -99,8 +99,7 @@ class Observer:
         self._recoveries: dict[str, RecoveryProgress] = {}
         self._evidence: dict[str, tuple[PodEvidence, ...]] = {}
         self._subscriptions = NO_SUBSCRIPTIONS
-        self._tests: dict[str, stress.StressTest] = {}
-        self._masked: dict[str, tuple[DeviceReport, DeviceReport]] = {}
+        self._tested = NodesUnderTest()
         self._devices = ReportsInForce[DeviceReport](
             lambda node: ObjectKey("v1", "ConfigMap", names.DEVICE_NAMESPACE, names.DEVICE_PREFIX + node)
         )
@@ -128,12 +127,12 @@ class Observer:
         self._findings.pop(key, None)
         if key.kind == "Node":
             self._nodes.pop(key.name, None)
-            self._offered.pop(key.name, None)
+            self._physical.forget_node(key.name)
             self._devices.forget(key.name)
             self._agents_in_force.forget(key.name)
         elif key.kind == "Pod":
             self._pods.pop(f"{key.namespace}/{key.name}", None)
-            self._renamed.pop(f"{key.namespace}/{key.name}", None)
+            self._physical.forget_pod(f"{key.namespace}/{key.name}")
         elif key.kind == "ConfigMap":
             self._forget_config_map(key)
             self._public.pop(key, None)
@@ -156,7 +155,7 @@ class Observer:
             node_reports=dict(self._node_reports),
             agents=self._agents_in_force.of(self._agents, lambda _, new: epoch_jump(new, self._orders.get(new.node))),
             orders=dict(self._orders),
-            pods=self._physical_pods(),
+            pods=self._physical.of(self._pods),
             objects=dict(self._objects),
             history=History(
                 nodes=dict(self._memories),
@@ -199,11 +198,7 @@ class Observer:
     def _parse(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.kind == "Node" and key.api_version == "v1":
             node = self._nodes[key.name] = objects.node(obj)
-            offered = podannotations.physical_names(node.base_devices)
-            if offered:
-                self._offered[key.name] = offered
-            else:
-                self._offered.pop(key.name, None)
+            self._physical.put_node(key.name, podannotations.physical_names(node.base_devices))
             objects.check_devices(node)
         elif key.kind == "Pod" and key.api_version == "v1":
             self._take_pod(obj)
@@ -297,12 +292,11 @@ class Observer:
 
     def _take_recovery(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         self._recoveries.pop(key.name, None)
-        self._tests.pop(key.name, None)
+        self._tested.put(key.name, None)
         conversation = recoveryrecord.parse(obj).conversation
         if (found := progress_of(conversation)) is not None:
             self._recoveries[key.name] = found
-        if (test := stress.stress_test_of(conversation)) is not None:
-            self._tests[key.name] = test
+        self._tested.put(key.name, stress.stress_test_of(conversation))
 
     def _take_reservations(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.name == names.BUDGET:
@@ -365,7 +359,7 @@ class Observer:
             self._init_params = {}
         elif key.namespace == names.RECOVERIES:
             self._recoveries.pop(key.name, None)
-            self._tests.pop(key.name, None)
+            self._tested.put(key.name, None)
         elif key.namespace == names.SYSTEM:
             self._forget_system(key.name)
 
@@ -383,7 +377,7 @@ class Observer:
             self._broken_ledgers.discard(name)
         elif name.startswith(recoveryrecord.PREFIX):
             self._recoveries.pop(name, None)
-            self._tests.pop(name, None)
+            self._tested.put(name, None)
         elif name.startswith(names.REFUSALS):
             self._refusals.pop(name, None)
         elif name == names.FAULT_SUBSCRIBERS:
@@ -392,19 +386,6 @@ class Observer:
             self._reserved, self._reserved_broken = {}, False
         elif name == names.SYNC:
             self._applied, self._inventory, self._places = "", None, {}
-
-    def _physical_pods(self) -> dict[str, Pod]:
-        """The pods with their chips by physical name; on Ascend950 annotations use logic ids."""
-        pods = dict(self._pods)
-        for key, pod in self._pods.items() if self._offered else ():
-            offered = self._offered.get(pod.node)
-            if offered is not None and pod.chips:
-                known = self._renamed.get(key)
-                if known is None or known[0] is not pod or known[1] is not offered:
-                    chips = tuple(offered.get(chip, chip) for chip in pod.chips)
-                    known = self._renamed[key] = (pod, offered, msgspec.structs.replace(pod, chips=chips))
-                pods[key] = known[2]
-        return pods
 
     def _good_reports(self) -> dict[str, DeviceReport]:
         """The newest good report of each node; the memory's copy where this process never saw one."""
@@ -416,27 +397,11 @@ class Observer:
                     reports[node] = msgspec.json.decode(memory.last_good, type=DeviceReport)
                 except (msgspec.DecodeError, RecursionError, UnicodeError):
                     continue  # an unreadable copy counts as none
-        return self._without_tests(reports) if self._tests or self._masked else reports
+        return self._tested.without_test_faults(reports)
 
     def _in_use(self, node: str) -> bool:
         """Whether live pods hold chips of the node."""
         return any(pod.node == node and pod.chips and not pod.finished for pod in self._pods.values())
-
-    def _without_tests(self, reports: dict[str, DeviceReport]) -> dict[str, DeviceReport]:
-        """The reports without the faults that stress tests cause on nodes under test. A report stays the same object
-        during its test."""
-        masked: dict[str, tuple[DeviceReport, DeviceReport]] = {}
-        for test in self._tests.values():
-            for node in test.nodes:
-                report = reports.get(node)
-                if report is None or report.update_time * 1000 > test.until:
-                    continue  # the server that ran the test is gone
-                known = masked.get(node) or self._masked.get(node)
-                if known is None or known[0] is not report:
-                    known = (report, stress.without_test_faults(report))
-                masked[node] = known
-        self._masked = masked
-        return reports | {node: found for node, (_, found) in masked.items()}
 
     def _diagnostics(self) -> tuple[Diagnostic, ...]:
         found = [*self._findings.values(), *self._devices.findings(), *self._agents_in_force.findings()]
