@@ -7,8 +7,8 @@ on a busy one, so their number stands beside it, which does not depend on that. 
 of its driver process beside it. There is no container runtime: where there is
 one, the exporter alone takes 10 MiB more for gRPC, which an agent has for kubelet anyway.
 MindCluster's figures were measured on the same machine with an older stand-in, whose listener woke 50 times a second in
-the process that it reports to: exporter 31 MiB; device plugin, NodeD and exporter together 137 MiB and 0.08 to 0.22 CPU s
-a minute, part of which was that listener.
+the process that it reports to: exporter 31 MiB; device plugin, NodeD and exporter together 137 MiB and 0.08 to 0.22 CPU
+s a minute, part of which was that listener.
 """
 
 from __future__ import annotations
