@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from engine.cli.sandbox import up
-from engine.errors import InputError
+from engine.errors import BelayError, InputError
+from engine.sandbox import up as sandbox_up
 from engine.sandbox.folder import DataFolder, running_folder
 from engine.sandbox.host import fleet_nodes
 from engine.sandbox.settings import SandboxSettings
 from engine.sandbox.shapes import shipped_shapes
+from engine.sandbox.up import Sandbox, SandboxOptions
 from engine.sandbox.world import members
 
 
@@ -38,6 +41,27 @@ def test_agents_find_the_chips_of_the_server_that_they_run_on() -> None:
     assert [one.row.machine.chip_name for one in fleet_nodes(members(usual, shapes), usual, shapes)] == [
         "910B3", "310P3",
     ]  # fmt: skip
+
+
+def test_a_large_sandbox_has_the_time_that_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes were given up after a minute, of which the API server spent much on being asked for them."""
+    now, asked = [0.0], [0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(sandbox_up, "time", clock)
+
+    def reported() -> bool:
+        now[0] += 0.5  # a list of all reports
+        asked[0] += 1
+        return now[0] > 200
+
+    def wait(nodes: int) -> None:
+        now[0], asked[0] = 0.0, 0
+        Sandbox(SandboxOptions(nodes=nodes, data=str(tmp_path / "d")), lambda _: None).wait("reports", reported)
+
+    wait(1000)
+    assert asked[0] < 100, "most of the time is the nodes' own"
+    with pytest.raises(BelayError, match="reports: not within 63 s"):
+        wait(8)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ from engine.wire import names, sync
 
 STARTS_WITHIN_S: Final = 60.0
 REVISION_WITHIN_S: Final = 30.0
+#: More time for each node, of a machine of two cores that is busy with other work too.
+A_NODE_WITHIN_S: Final = 0.3
+#: A check of a thousand nodes is work for the API server: pauses are so many times as long as it took.
+_PAUSES: Final = 4
 _TICK_S: Final = 0.05
 _SOCKET_PATH_LIMIT: Final = 90
 _FORBIDDEN: Final = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "GIT_DIR", "GIT_WORK_TREE")
@@ -172,10 +176,14 @@ class Sandbox:
         """Return when ``check`` holds.
 
         Raises:
-            BelayError: not within ``seconds``, or ``child`` ended meanwhile. StartInterrupted: the user asked to end.
+            BelayError: not within ``seconds`` and a while for each node, or ``child`` ended meanwhile.
+            StartInterrupted: the user asked to end.
         """
+        seconds += self.node_count * A_NODE_WITHIN_S
         ends = time.monotonic() + seconds
+        began = time.monotonic()
         while not check():
+            spent = time.monotonic() - began
             self._go_on()
             if child is None:
                 self.restart_ended()
@@ -187,7 +195,8 @@ class Sandbox:
             if time.monotonic() > ends:
                 words = f"; {child.name} says: {child.log_end()}" if child is not None else ""
                 raise BelayError(f"{what}: not within {seconds:.0f} s{words}", hint=f"Logs are in {self.folder.logs}.")
-            time.sleep(_TICK_S)
+            time.sleep(max(_TICK_S, _PAUSES * spent))
+            began = time.monotonic()
 
     # parts
 
