@@ -66,7 +66,7 @@ def test_giving_up_the_last_copy_on_a_busy_machine_is_seen(monkeypatch: pytest.M
     assert any("although every shard was held" in one for one in broken(range(200)))
 
 
-SMALLER = [12, 19, 24, 47, 55, 69, 81, 98, 112, 118, 133, 141]
+SMALLER = [12, 14, 19, 24, 25, 47, 55, 81, 112, 118, 133, 141]
 """Short histories in which a job goes on without a host; more: ``python -m tests.training.sim.native 0 1000 1``."""
 
 
@@ -75,6 +75,11 @@ def test_a_job_that_goes_on_without_hosts_breaks_no_invariant(seed: int) -> None
     world = World(seed, 1)
     world.run()
     assert any("goes on with" in line for line in world.story)
+
+
+@pytest.mark.parametrize("seed", [4200117, 4300008])
+def test_a_new_coordinator_waits_for_hosts_that_hold_the_last_copy(seed: int) -> None:
+    World(seed, 1).run()
 
 
 def test_going_on_without_the_last_copy_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,47 @@ def test_a_job_begins_smaller_only_once_no_other_node_can_hold_steps_of_it() -> 
     assert machine.ready(0, 1, 1, -1, "", 602.0) == [GenerationPlan(1, 0, {})]
 
 
+def test_a_new_coordinator_waits_for_nodes_that_may_hold_what_the_others_lack() -> None:
+    def taken_over(shards: dict[int, str], divides: bool = True) -> Coordinator:
+        machine = Coordinator({0: 0, 1: 0, 2: 1, 3: 1}, LIMITS)
+        for rank, shard in shards.items():
+            machine.members[rank].shard = shard
+        # rank 0 died while no coordinator was there
+        living = [RunningRank(1, 1, 1, True, False, 9, divides=divides)]
+        machine.node_joined(0, 0.0, living)
+        machine.tick(0.0)
+        return machine
+
+    machine = taken_over({0: "one half", 1: "the other"})
+    [said] = machine.tick(5.1)
+    assert (
+        isinstance(said, OperatorMessage) and "[1]: of what rank 0 held no rank that has joined has a copy" in said.text
+    )
+    assert machine.tick(599.0) == []
+    machine.node_joined(1, 599.1, [RunningRank(rank, 1, 1, True, False, 9) for rank in (2, 3)])
+    plans = []
+    for rank, shard in enumerate(("one half", "the other") * 2):
+        member = machine.members[rank]
+        plans += machine.ready(rank, member.incarnation, machine.generation, 9 if rank else -1, shard, 599.2)
+    assert plans == [GenerationPlan(machine.generation, 9, {0: 2})]
+
+    machine = taken_over({0: "#3f", 1: "#3f"})
+    said, *_ = machine.tick(5.1)
+    assert isinstance(said, OperatorMessage) and "goes on with 1 of 2 nodes" in said.text
+
+    # a node that has lost its memory, shards and all
+    machine = taken_over({1: "#3f"})
+    assert len(machine.tick(5.1)) > 1
+    machine = taken_over({1: "the other"})
+    [said] = machine.tick(5.1)
+    assert isinstance(said, OperatorMessage) and "of what rank 0 held" in said.text
+
+    machine = taken_over({0: "#3f", 1: "#3f"}, divides=False)
+    [said] = machine.tick(5.1)
+    assert isinstance(said, OperatorMessage) and "asks for no run.shares" in said.text
+    assert machine.tick(601.0) == [EndJob(1, "nodes [1] have not joined for 600 s: are they up?")]
+
+
 def test_without_a_least_number_it_waits_as_before() -> None:
     machine = training(limits=Limits())
     machine.node_lost(1, "silent", 1.0)

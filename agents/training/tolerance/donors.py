@@ -9,10 +9,13 @@ from agents.training.tolerance.members import RankStatus
 LAYOUT_MARK = "#"
 """Before the checksum of names and shapes that ends the name of a shard: ranks with other parameters hold no copies."""
 
+WHOLE = "the whole state"
+"""What a rank holds that names no part."""
+
 
 def shard_text(shard: str) -> str:
     """A shard in a message."""
-    return shard.partition(LAYOUT_MARK)[0] or "the whole state"
+    return shard.partition(LAYOUT_MARK)[0] or WHOLE
 
 
 def donors(members: Iterable[RankStatus], holders: Collection[int]) -> dict[int, int]:

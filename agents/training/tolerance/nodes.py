@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from agents.training.tolerance.coordinator_commands import CoordinatorCommand, EndJob, EndRank, Leave, OperatorMessage
-from agents.training.tolerance.donors import ranks_text
+from agents.training.tolerance.donors import WHOLE, ranks_text, shard_text
 from agents.training.tolerance.generations import Generations
 from agents.training.tolerance.members import Phase, RunningRank
 from agents.training.tolerance.smaller import refusal, unique
@@ -174,8 +174,8 @@ class Nodes(Generations):
         every = set(self.places.values())
         if text := refusal(every - gone, len(every), self.limits):
             return text
-        if self._divides is False:
-            return "the script asks for no run.shares(…), so the batch would be smaller"
+        if text := self._undivided():
+            return text
         kept = [one for one in self.members.values() if one.node not in gone]
         if self._highest > 0 and not any(one.checkpoints for one in kept):
             # a process that was just started has nothing to give; a node that is cut off may be all that is left
@@ -184,6 +184,30 @@ class Nodes(Generations):
             held = "holds" if len(alone) == 1 else "hold"
             return f"{ranks_text(alone)} {held} state of which no other node has a copy"
         return ""
+
+    def _undivided(self) -> str:
+        return "the script asks for no run.shares(…), so the batch would be smaller" if self._divides is False else ""
+
+    def _lacking(self) -> str:
+        """What the ranks that have joined before the first generation do not hold, although ranks of their own nodes
+        did; empty when they hold all of it. Nodes that have not joined may hold it."""
+        found = [one for living in self._living.values() for one in living]
+        if not any(one.entered or one.done > 0 for one in found):
+            return ""
+        newest = max(one.generation for one in found)
+        active = next((set(one.active) for one in found if one.generation == newest and one.active), set(self.places))
+        # an agent need not know how far a rank has come that it has started
+        holders = {one.rank for one in found if one.entered or one.done >= 0}
+        held = {self.members[rank].shard for rank in holders}
+        if all(shard_text(shard) == WHOLE for shard in held):
+            # what a node held that has lost its memory is not known: here it was the same
+            held.add("")
+        lost = [
+            rank
+            for rank in sorted(active - holders)
+            if self.places[rank] in self.nodes and self.members[rank].shard not in held
+        ]
+        return f"of what {ranks_text(lost)} held no rank that has joined has a copy" if lost else ""
 
     def _go_on_without(self, lost: Collection[int], why: str, now: float) -> list[CoordinatorCommand]:
         self._given_up |= set(lost)
@@ -212,10 +236,14 @@ class Nodes(Generations):
             return self._go_on_without(late, f"nodes {late[:20]} have not come back for {self.limits.shrink:g} s", now)
         if given_up := self._later_than(self.limits.join, now):
             return self._end(1, f"node {given_up[0]} has not come back for {self.limits.join:g} s")
-        if late and text != self._unable:
-            self._unable = text
-            return [OperatorMessage(f"the job waits for nodes {late[:20]}: {text}")]
-        return []
+        return self._waits_for(late, text) if late else []
+
+    def _waits_for(self, nodes: Collection[int], why: str) -> list[CoordinatorCommand]:
+        """Say once for what reason the job does not go on without these nodes."""
+        if why == self._unable:
+            return []
+        self._unable = why
+        return [OperatorMessage(f"the job waits for nodes {sorted(nodes)[:20]}: {why}")]
 
     def _later_than(self, seconds: float, now: float) -> list[int]:
         """The nodes that have been lost for longer."""
@@ -240,20 +268,22 @@ class Nodes(Generations):
     def _await_nodes(self, now: float) -> list[CoordinatorCommand]:
         """Begin without nodes that do not come, where that may be, or end the job.
 
-        Where none of those that have come runs ranks, the others may hold steps: they wait as long for a coordinator,
-        so that after that time none does.
+        Where those that have come run no ranks, or lack a part of the state, the others may hold steps: they wait as
+        long for a coordinator, so that after that time none does.
         """
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         waited = now - self._waiting_since
-        patience = self.limits.shrink if any(self._living.values()) else self.limits.join
-        text = refusal(self.nodes, self._count(), self.limits)
+        lacking = self._lacking()
+        patience = self.limits.shrink if any(self._living.values()) and not lacking else self.limits.join
+        text = refusal(self.nodes, self._count(), self.limits) or self._undivided()
         if waited > patience and not text and not self.finished_before:
             self._given_up = self._absent()
             why = f"nodes {sorted(self._given_up)[:20]} have not joined for {waited:.0f} s"
             return [self._said(why), *self._take_over(now)]
-        if waited <= self.limits.join:
-            return []
         missing = sorted(self._absent())
+        if waited <= self.limits.join:
+            due = self.limits.least and waited > self.limits.shrink and any(self._living.values())
+            return self._waits_for(missing, lacking or text) if due else []
         return self._end(1, f"nodes {missing[:20]} have not joined for {self.limits.join:g} s: are they up?")
 
 

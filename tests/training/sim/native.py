@@ -150,7 +150,7 @@ class World:
         if not one.alive or one.whole:
             return
         one.whole, one.done = True, one.done + 1
-        one.past = hash((one.past, one.active)) if self.least else 0
+        one.past = hash((one.past, one.trains)) if self.least else 0
         one.shown = one.done
         self.finished_step = max(self.finished_step, one.done)
         if one.first[0] != one.joined:

@@ -57,7 +57,10 @@ class Process:
     stuck: float = 0.0
     """Until when it is not freed from a collective."""
     active: tuple[int, ...] = ()
-    """The ranks of its generation."""
+    """The ranks of the newest generation that it has heard of."""
+    trains: tuple[int, ...] = ()
+    """Those of the generation that it has joined: with them it has reduced the gradients of its next update, also one
+    that it makes after it has heard of another generation."""
     past: int = 0
     """Which ranks have made the steps that it holds, as one number."""
 
@@ -100,6 +103,7 @@ class Process:
             self.world.after(self.stuck - self.world.now, self.leave_function)
         elif self.alive and self.joined < self.generation and not self.leaves:
             self.joined, self.entered, self.finished, self.plan = self.generation, False, False, None
+            self.trains = self.active
             done = self.done if self.whole else -1
             self.say("ready", gen=self.joined, done=done, shard=self.world.shard(self.rank), checkpoints=False)
 
@@ -135,6 +139,9 @@ class Process:
             agent.ranks.processes[self.pid] = self  # type: ignore[assignment]
             state = {"rank": self.rank, "inc": self.incarnation, "gen": self.generation, "done": self.done}
             state["active"] = self.active if len(self.active) < self.world.ranks else ()
+            if self.joined:
+                nproc, host = self.world.nproc, self.host.number
+                state["shards"] = {rank: self.world.shard(rank) for rank in range(host * nproc, (host + 1) * nproc)}
             entered = self.entered and self.joined == self.generation
             agent.adopted({**state, "entered": entered, "finished": self.finished, "leaving": self.all_finished})
 
