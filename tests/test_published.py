@@ -15,9 +15,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from click.shell_completion import ShellComplete
 
-from engine.cli import answers, known_names, records
+from engine.cli import answers, known_names, main, records
+from engine.cli.layout import grid
 from engine.cli.published import ABOUT, PLANNED_COLUMNS, PublishedCluster
+from engine.cli.selection import JOB_COLUMNS
 from engine.model.freshness import LastPass
 from engine.status import memory_bodies, status_bodies
 from engine.status.sync_status import SyncState
@@ -96,6 +99,37 @@ def test_names_for_completion_are_kept_and_offered(tmp_path: Path, monkeypatch: 
     offered = known_names._offered(Asked(), "job", "job-00001")  # type: ignore[arg-type]
     assert offered == ["job-00001"]
     assert known_names._offered(Asked(), "node", "node-00002") == ["node-00002"]  # type: ignore[arg-type]
+
+
+#: Verbs whose arguments name things of the cluster, what is typed, and what is offered.
+COMPLETED = (
+    (("isolate",), "node-0000", "node-00000"), (("release",), "node-00001/Ascend910-7", "node-00001/Ascend910-7"),
+    (("drain",), "node-", "node-00003"), (("scale",), "job-", "job-00001"),
+    (("priority",), "train/", "train/job-00000"),
+    (("suspend",), "def", "default"), (("resume",), "job-00000", "job-00000"), (("logs",), "train/", "train/job-00001"),
+    (("wait", "job"), "job-", "job-00000"), (("events", "node"), "node-", "node-00002"),
+    (("history", "chip"), "node-00000/", "node-00000/Ascend910-0"), (("explain", "queue"), "de", "default"),
+    (("simulate", "--kill"), "node-", "node-00001"), (("simulate", "--fault"), "node-00001/", "node-00001/Ascend910-3"),
+    (("inject", "node"), "node-", "node-00000"),
+)  # fmt: skip
+
+
+def test_every_verb_about_the_cluster_completes_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = known_names.names_of(PublishedCluster(config_maps(WORLDS["jobs that run"]), NOW))
+    known_names._write(known_names.cache_file(None, None), found)
+    for words, begun, offered in COMPLETED:
+        completion = ShellComplete(main, {}, "belay", "_BELAY_COMPLETE").get_completions(list(words), begun)
+        values = [one.value for one in completion]
+        assert offered in values and all(one.startswith(begun) for one in values), (words, values[:5])
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_a_reason_never_hides_the_queue(columns: int) -> None:
+    reason = "InsufficientChips: 512 chips are asked for, 300 are free in pool training; the nearest are node-1, node-2"
+    row = ["training", "AscendJob", "pretrain-llm-70b", "Pending", "research-long", "0", "0/64", "512", "-", reason]
+    laid = grid([column.upper() for column in JOB_COLUMNS], [row], columns)
+    assert JOB_COLUMNS.index("queue") in laid.beside and JOB_COLUMNS[-1] == "reason"
 
 
 class Asked:

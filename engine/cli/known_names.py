@@ -39,9 +39,17 @@ def complete_row(context: click.Context, _: click.Parameter, begun: str) -> list
     return _offered(context, kind.removesuffix("s"), begun)
 
 
-def completes(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Completion of an argument that names something of a kind: ``node``, ``chip``, ``job``, …"""
-    return lambda context, _, begun: _offered(context, kind, begun)
+def completes(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completion of an argument that names something of one of these kinds: ``node``, ``chip``, ``job``, …
+
+    Chips are offered once their node is written, as a cluster has many.
+    """
+
+    def offered(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+        wanted = [kind for kind in kinds if kind != "chip" or len(kinds) == 1 or "/" in begun]
+        return [name for kind in wanted for name in _offered(context, kind, begun)]
+
+    return offered
 
 
 def _offered(context: click.Context, kind: str, begun: str) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from engine.cli.invocation import fails_clearly
+from engine.cli.known_names import completes
 from engine.errors import InputError
 
 MOST_NODES = 1000
@@ -119,7 +120,7 @@ def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, 
 
 
 @inject.command("fault")
-@click.argument("chip", metavar="NODE/CHIP")
+@click.argument("chip", metavar="NODE/CHIP", shell_complete=completes("node", "chip"))
 @click.argument("codes", nargs=-1, metavar="[CODE]...")
 @click.option("--network", is_flag=True, help="On the chip's network plane.")
 @click.option("--clear", is_flag=True, help="Take the chip's faults away; a reset does so too.")
@@ -139,7 +140,7 @@ def inject_fault(
 
 
 @inject.command("node")
-@click.argument("node")
+@click.argument("node", shell_complete=completes("node"))
 @click.argument("state", type=click.Choice(["ready", "not-ready"]))
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG.")
 @fails_clearly

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine.cli.invocation import fails_clearly
+from engine.cli.known_names import completes
 
 if TYPE_CHECKING:
     from engine.cli.acts.edits import RepositoryEdit
+
+_TARGETS = completes("node", "chip")
 
 
 def act_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -40,7 +43,7 @@ def act_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command(short_help="Take nodes or chips out of service, as a commit.")
-@click.argument("targets", nargs=-1, required=True, metavar="NODE[/CHIPS]...")
+@click.argument("targets", nargs=-1, required=True, metavar="NODE[/CHIPS]...", shell_complete=_TARGETS)
 @click.option("--reason", required=True, metavar="TEXT", help="Why; shown wherever the chips are shown.")
 @click.option("--until", metavar="TIME", help="When it ends, such as 36h, 22:00, friday or 2026-12-24T18:00:00Z.")
 @act_options
@@ -58,7 +61,7 @@ def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options:
 
 
 @click.command(short_help="Empty nodes for maintenance, as a commit.")
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=completes("node"))
 @click.option("--by", metavar="TIME", help="When they must be empty, such as 22:00 or 4h; refused where running work "
               "cannot have left by then.")  # fmt: skip
 @click.option("--reason", default="maintenance", show_default=True, metavar="TEXT", help="Why.")
@@ -101,7 +104,7 @@ def drain(nodes: tuple[str, ...], by: str | None, reason: str, until: str | None
 
 
 @click.command(short_help="Give isolated nodes or chips back, as a commit.")
-@click.argument("targets", nargs=-1, required=True, metavar="NODE[/CHIPS]...")
+@click.argument("targets", nargs=-1, required=True, metavar="NODE[/CHIPS]...", shell_complete=_TARGETS)
 @act_options
 @fails_clearly
 def release(targets: tuple[str, ...], **options: Any) -> None:
@@ -118,7 +121,7 @@ def release(targets: tuple[str, ...], **options: Any) -> None:
 
 
 @click.command(short_help="Change how many pods a job has, as a commit.")
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", shell_complete=completes("job"))
 @click.argument("replicas", type=click.IntRange(0, 100_000), metavar="N")
 @click.option("--task", default="", metavar="NAME", help="The task of a job of Volcano's that has several.")
 @act_options
@@ -137,7 +140,7 @@ def scale(job: str, replicas: int, task: str, **options: Any) -> None:
 
 
 @click.command(short_help="Change the priority of a job, as a commit.")
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", shell_complete=completes("job"))
 @click.argument("priority", metavar="CLASS")
 @act_options
 @fails_clearly
@@ -152,7 +155,7 @@ def priority(job: str, priority: str, **options: Any) -> None:
 
 
 @click.command(short_help="Suspend a pool or job, as a commit.")
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=completes("job", "pool"))
 @act_options
 @fails_clearly
 def suspend(name: str, **options: Any) -> None:
@@ -167,7 +170,7 @@ def suspend(name: str, **options: Any) -> None:
 
 
 @click.command(short_help="Resume a suspended pool or job, as a commit.")
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=completes("job", "pool"))
 @act_options
 @fails_clearly
 def resume(name: str, **options: Any) -> None:
@@ -181,7 +184,7 @@ def resume(name: str, **options: Any) -> None:
 
 
 @click.command(short_help="Go back to the documents of an earlier revision, as a commit.")
-@click.argument("revision", default="", metavar="[REV]")
+@click.argument("revision", default="", metavar="[REV]", shell_complete=completes("revision"))
 @act_options
 @fails_clearly
 def rollback(revision: str, **options: Any) -> None:
