@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 
 from engine.cli import log_follower, main
 from engine.cli.log_lines import ContinuedLog, LogLine, merged, read_line, shown
-from engine.cli.logs import LogPrinter, rank_numbers
+from engine.cli.log_sources import LogPrinter
+from engine.cli.logs import rank_numbers
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NAMESPACE, POD
 from engine.sandbox.nodes_pods import LOG

@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from engine.cli.log_lines import ContinuedLog, read_line
-from engine.cli.logs import LogPrinter, LogQuestion, RankPod, pods_of, tail_params
+from engine.cli.log_sources import LogPrinter, LogQuestion, RankPod, pods_of, tail_params
 from engine.errors import InputError
 from engine.kube import Kube, KubeError, NotFound, cancel_all
 
