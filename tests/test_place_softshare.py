@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.model.remedies import Step
 from engine.plan.place.part_requests import SoftShare
 from engine.plan.place.parts.soft_table import best, choose
 from engine.plan.scope import Scope
@@ -153,6 +154,11 @@ def test_what_is_wrong_with_a_request(quota: Any, memory: Any, policy: str, coun
     assert entry.reason == "InvalidRequest"
     assert "InvalidResourceRequest: chip1-softShareDev check share device job(p) valid failed, " in entry.message
     assert words in entry.message
+    # 101 percent are asked for by the pod too, which no label corrects
+    assert entry.remedy is not None and entry.remedy.step is Step.SET_LABEL
+    corrected = shares("p", quota, memory, policy, count=count)
+    corrected.labels.update(entry.remedy.values)
+    assert "p" in bindings(placed(corrected)) or count > 100
 
 
 @pytest.mark.parametrize("missing", ["aicoreQuota", "hbmQuota", "policy"])
@@ -161,6 +167,9 @@ def test_all_three_labels_are_needed(missing: str) -> None:
     del pod.labels[f"{SHARE}{missing}"]
     (entry,) = placed(pod).pending
     assert entry.reason == "InvalidRequest" and "hasAicoreQuota: " in entry.message and "false" in entry.message
+    assert entry.remedy is not None and list(entry.remedy.values) == [f"{SHARE}{missing}"]
+    pod.labels.update(entry.remedy.values)
+    assert "p" in bindings(placed(pod)) and (entry.unblock or "").startswith(f"write {SHARE}{missing}: ")
 
 
 @pytest.mark.parametrize(

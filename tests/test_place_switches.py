@@ -408,7 +408,7 @@ def test_jobs_are_refused_with_the_reason(schema: str, config: bool, words: str,
     found = listing.plan([*(cluster if config else cluster[:-1]), *_job("big", 4, schema)], tmp_path)
     assert not found.bound and words in found.pending["message"]
     assert found.pending["reason"] == ("InvalidRequest" if config else "SwitchTopologyUnknown")
-    assert config or "import the switches" in found.pending["unblock"]
+    assert ("write tor-affinity: large-model-schema" if config else "import the switches") in found.pending["unblock"]
 
 
 def test_unusable_switches_are_an_error_with_object_and_field(tmp_path: Path) -> None:

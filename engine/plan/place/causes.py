@@ -164,6 +164,68 @@ class UnknownLabel(NamedTuple):
         return Told(state, change, Remedy(Step.SET_LABEL, values={self.key: self.known[0]}))
 
 
+class NumberWanted(NamedTuple):
+    """A label of the job has to hold a whole number of ``least`` to ``most`` (0: no limit); ``wanted`` is one that fits
+    the job.
+    """
+
+    key: str
+    value: str
+    least: int
+    most: int
+    wanted: int
+
+    def told(self) -> Told:
+        """The number that fits."""
+        given = f"is {self.value!r:.60}" if self.value else "is missing"
+        limit = f"a whole number from {self.least} to {self.most}" if self.most else f"at least {self.least}"
+        limit = f"{self.least}, which its pods ask for" if self.least == self.most else limit
+        state = f"label {self.key} of the job {given}, and has to be {limit}"
+        best = str(max(self.least, min(self.wanted, self.most or self.wanted)))
+        return Told(state, f"write {self.key}: {best}", Remedy(Step.SET_LABEL, values={self.key: best}))
+
+
+class UnequalPods(NamedTuple):
+    """Pods of one job ask for different numbers of chips, and have to ask for the same."""
+
+    sizes: tuple[int, ...]
+
+    def told(self) -> Told:
+        """The largest of them, so that no pod gets less than it asks for."""
+        state = f"pods of the job ask for {_numbers(self.sizes)} chips, and have to ask for the same number"
+        most = self.sizes[-1]
+        return Told(state, f"ask for {counted(most, 'chip')} in every pod", Remedy(Step.ASK_CHIPS, count=most))
+
+
+class IllegalCores(NamedTuple):
+    """A pod asks for a number of AI cores that no template of its chips has; ``legal`` ends with a whole chip."""
+
+    pod: str
+    cores: int
+    legal: tuple[int, ...]
+
+    def told(self) -> Told:
+        """The nearest legal number: the next larger one, so that the pod has enough, else a whole chip."""
+        best = min((size for size in self.legal if size >= self.cores), default=self.legal[-1])
+        state = f"pod {self.pod} asks for {counted(self.cores, 'AI core')}, but a part of these chips has"
+        change = f"ask for {best}, or for whole chips of {self.legal[-1]}"
+        return Told(f"{state} {_numbers(self.legal)}", change, Remedy(Step.ASK_CHIPS, count=best))
+
+
+class NotForCores(NamedTuple):
+    """A label of the job has a value that this number of AI cores cannot have."""
+
+    key: str
+    value: str
+    cores: int
+    wanted: str
+
+    def told(self) -> Told:
+        """The value that it can have."""
+        state = f"a part with {counted(self.cores, 'AI core')} cannot have {self.key}: {self.value}"
+        return Told(state, f"write {self.key}: {self.wanted}", Remedy(Step.SET_LABEL, values={self.key: self.wanted}))
+
+
 class NamespaceOfSystem(NamedTuple):
     """The job is in a namespace whose pods Belay leaves alone."""
 
@@ -332,8 +394,12 @@ class UnsuitableDevices(NamedTuple):
 Cause = (
     CannotBeCut
     | CoresDisagree
+    | IllegalCores
     | IllegalSize
     | NamespaceOfSystem
+    | NotForCores
+    | NumberWanted
+    | UnequalPods
     | CutByLayoutsOnly
     | NoDevices
     | OddTotal

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
-from engine.plan.place.causes import CutByLayoutsOnly, UnknownLabel
+from engine.plan.place.causes import CutByLayoutsOnly, IllegalCores, NotForCores, NumberWanted, UnknownLabel
 from engine.plan.place.handler import Refusal
 from engine.wire.parts import NPU_CORE, SHARE_CORES, SHARE_MEMORY, SHARE_POLICY
 
@@ -33,13 +33,15 @@ LEVEL_LABEL: Final = "vnpu-level"
 DVPP_LABEL: Final = "vnpu-dvpp"
 LOW, HIGH = "low", "high"
 DVPP_NULL: Final = "null"
-DVPP_VALUES: Final = frozenset({"yes", "no", DVPP_NULL})
+DVPP_VALUES: Final = (DVPP_NULL, "yes", "no")
 SOFT_HANDLER: Final = "softshare"
 SHARE_POLICIES: Final = ("fixed-share", "elastic", "best-effort")
 #: Resources whose jobs are placed by ``huawei.com/schedule_policy``; 300I and 310P jobs ignore it.
 BY_POLICY: Final = frozenset({"huawei.com/Ascend910", "huawei.com/npu"})
 #: Devices that Kubernetes counts per softly shared chip.
 FULL: Final = 100
+#: MiB of memory that a share without any is advised to ask for; people know better.
+LEAST_MEMORY: Final = 1024
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
 ILLEGAL: Final = "InvalidResourceRequest"
 
@@ -99,26 +101,41 @@ def dvpp_of(pod: Pod) -> str:
     return pod.labels.get(DVPP_LABEL, DVPP_NULL)
 
 
-def illegal(kind: str, templates: VNPUTemplates, chip_cores: int, pod: Pod) -> str | None:
+def illegal(kind: str, templates: VNPUTemplates, chip_cores: int, pod: Pod) -> Refusal | None:
     """Why a chip family cannot serve the pod's request, in MindCluster's words; None when it can."""
+    unfit = _unfit(kind, templates, chip_cores, pod)
+    return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {unfit[0]}", unfit[1]) if unfit is not None else None
+
+
+def illegal_cores(templates: VNPUTemplates, chip_cores: int, pod: Pod) -> IllegalCores:
+    """The numbers of cores that are legal instead."""
+    return IllegalCores(pod.name, pod.count, tuple(sorted({*templates.spec.rules.requests, chip_cores})))
+
+
+def _unfit(
+    kind: str, templates: VNPUTemplates, chip_cores: int, pod: Pod
+) -> tuple[str, IllegalCores | NotForCores] | None:
     cores, level, dvpp = pod.count, level_of(pod), dvpp_of(pod)
+    without_dvpp = NotForCores(DVPP_LABEL, dvpp, cores, DVPP_NULL)
     whole = cores % chip_cores == 0
     rows = [row for row in templates.spec.rules.choices if row.aicore == cores]
     flexible = any(row.dvpp is not None for row in rows) and not whole
     legal = whole or cores in templates.spec.rules.requests
     if kind == SMALL_KIND:
         if not legal:
-            return f"task<{pod.name}> get virTemplate is null: task req npu should be [1,2,4,8,10], not {cores}"
+            text = f"task<{pod.name}> get virTemplate is null: task req npu should be [1,2,4,8,10], not {cores}"
+            return text, illegal_cores(templates, chip_cores, pod)
         if not flexible and not whole and dvpp != DVPP_NULL:
-            return f"{pod.name} req {cores} ai-core, but dvpp label is:{dvpp}"
+            return f"{pod.name} req {cores} ai-core, but dvpp label is:{dvpp}", without_dvpp
         return None
     family = templates.spec.family
     if not legal:
-        return f"{pod.name} req err {cores}"
+        return f"{pod.name} req err {cores}", illegal_cores(templates, chip_cores, pod)
     if not flexible and level != LOW:
-        return f"{pod.name} req {cores} ai-core and npu is {family}, but cpu level is:{level}"
+        text = f"{pod.name} req {cores} ai-core and npu is {family}, but cpu level is:{level}"
+        return text, NotForCores(LEVEL_LABEL, level, cores, LOW)
     if not flexible and dvpp != DVPP_NULL:
-        return f"{pod.name} req {cores} ai-core and npu is {family}, but dvpp label is:{dvpp}"
+        return f"{pod.name} req {cores} ai-core and npu is {family}, but dvpp label is:{dvpp}", without_dvpp
     return None
 
 
@@ -140,10 +157,12 @@ def _dynamic(gang: Gang, pods: list[Pod], desired: Desired, params: InitParams) 
     families = [t for t in desired.families.values() if t.spec.dynamic and kind_of(t) == kind]
     for pod in pods:
         if dvpp_of(pod) not in DVPP_VALUES:
-            return Refusal(INVALID_REQUEST, f"{ILLEGAL}: err dvpp value:{dvpp_of(pod)}")
+            given = dvpp_of(pod)
+            unusable = UnknownLabel(DVPP_LABEL, given, DVPP_VALUES)
+            return Refusal(INVALID_REQUEST, f"{ILLEGAL}: err dvpp value:{given}", unusable)
         why = [illegal(kind, t, row.aicore, pod) for t in families for row in t.spec.chips]
-        if why and None not in why:
-            return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {why[0]}")
+        if why and why[0] is not None and None not in why:
+            return why[0]
         if not why:
             return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: no template of {kind} chips is known")
     return DynamicVNPU(kind)
@@ -151,30 +170,46 @@ def _dynamic(gang: Gang, pods: list[Pod], desired: Desired, params: InitParams) 
 
 def _soft(gang: Gang, pods: list[Pod], count: int, plugin: str) -> Sharing | Refusal:
     head = f"{plugin} check share device job({gang.name}) valid failed"
-    quota = soft_quota(gang.labels)
-    if isinstance(quota, str):
-        return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {head}, {quota}")
+    quota = soft_quota(gang.labels, pods[0].count)
+    if isinstance(quota, WrongQuota):
+        return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {head}, {quota.text}", quota.cause)
     cores, memory, policy = quota
     wrong = next((pod for pod in pods if pod.count != cores), None)
     if wrong is not None:
         text = f"aicoreQuota: {cores} is not what pod {wrong.name} requests: {wrong.count}"
-        return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {head}, {text}")
+        label = NumberWanted(SHARE_CORES, str(cores), wrong.count, wrong.count, wrong.count)
+        cause = label if {pod.count for pod in pods} == {wrong.count} and wrong.count <= FULL else None
+        return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {head}, {text}", cause)
     return SoftShare(cores, memory, policy, count)
 
 
-def soft_quota(labels: Mapping[str, str]) -> tuple[int, int, str] | str:
-    """(percent of AI cores, MiB of memory, policy) that labels or annotations ask for, or what is wrong with them."""
+class WrongQuota(NamedTuple):
+    """What is wrong with the labels of a share, in MindCluster's words, and the first label to correct."""
+
+    text: str
+    cause: NumberWanted | UnknownLabel
+
+
+def soft_quota(labels: Mapping[str, str], asked: int) -> tuple[int, int, str] | WrongQuota:
+    """(percent of AI cores, MiB of memory, policy) that labels or annotations ask for, or what is wrong with them.
+
+    ``asked`` are the percents that the pods ask for, which the label has to repeat.
+    """
     cores, memory, policy = labels.get(SHARE_CORES), labels.get(SHARE_MEMORY), labels.get(SHARE_POLICY)
+    cores_wanted = NumberWanted(SHARE_CORES, cores or "", 1, FULL, asked)
+    memory_wanted = NumberWanted(SHARE_MEMORY, memory or "", 1, 0, LEAST_MEMORY)
+    policy_wanted = UnknownLabel(SHARE_POLICY, policy or "", SHARE_POLICIES)
     if cores is None or memory is None or policy is None:
         there = (str(value is not None).lower() for value in (cores, memory, policy))
-        return "hasAicoreQuota: {}, hasHbmQuota: {}, hasSchedulingPolicy: {}".format(*there)
-    for name, text in (("aicoreQuota", cores), ("hbmQuota", memory)):
+        first = cores_wanted if cores is None else memory_wanted if memory is None else policy_wanted
+        return WrongQuota("hasAicoreQuota: {}, hasHbmQuota: {}, hasSchedulingPolicy: {}".format(*there), first)
+    for name, text, wanted in (("aicoreQuota", cores, cores_wanted), ("hbmQuota", memory, memory_wanted)):
         if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 9:
-            return f"{name}: {text:.40} convert to int err"
+            return WrongQuota(f"{name}: {text:.40} convert to int err", wanted)
     if not 1 <= int(cores) <= FULL:
-        return f"aicoreQuota: {int(cores)} not in range [1,100]"
+        return WrongQuota(f"aicoreQuota: {int(cores)} not in range [1,100]", cores_wanted)
     if int(memory) < 1:
-        return f"hbmQuota: {int(memory)} less than 1"
+        return WrongQuota(f"hbmQuota: {int(memory)} less than 1", memory_wanted)
     if policy not in SHARE_POLICIES:
-        return f"schedulingPolicy: {policy:.40} is invalid"
+        return WrongQuota(f"schedulingPolicy: {policy:.40} is invalid", policy_wanted)
     return int(cores), int(memory), policy

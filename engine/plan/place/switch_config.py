@@ -13,6 +13,7 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.pending_reasons import INVALID_REQUEST
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.switches import Switches
+from engine.plan.place.causes import UnknownLabel
 from engine.plan.place.handler import Refusal
 from engine.wire import switches as wire
 from engine.wire.errors import WireError
@@ -69,7 +70,8 @@ def check(labels: Mapping[str, str], observed: Observed, cache: PlanCache) -> Re
     if schema == "null":
         return None
     if schema not in SCHEMAS:
-        return Refusal(INVALID_REQUEST, f"job tor affinity label check failed,tor-affinity label value is {schema}")
+        text = f"job tor affinity label check failed,tor-affinity label value is {schema}"
+        return Refusal(INVALID_REQUEST, text, UnknownLabel(LABEL, schema, SCHEMAS))
     found = read(observed, cache)
     return found if isinstance(found, Refusal) else None
 

@@ -15,7 +15,7 @@ import msgspec
 
 from engine.model.cluster import Node
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
-from engine.plan.place.causes import ParameterMissing, UnlabelledInTree
+from engine.plan.place.causes import ParameterMissing, UnequalPods, UnlabelledInTree
 from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed
 
 TREE_LABEL: Final = "huawei.com/topotree"
@@ -37,7 +37,8 @@ class WholeNode:
         """Every pod that asks for chips asks for the same number."""
         wanted = sorted({task.chips for task in job.tasks if task.chips})
         if len(wanted) > 1:
-            return Refusal(INVALID_REQUEST, f"npu num is invalid: pods of a multilevel job ask for {wanted} chips")
+            text = f"npu num is invalid: pods of a multilevel job ask for {wanted} chips"
+            return Refusal(INVALID_REQUEST, text, UnequalPods(tuple(wanted)))
         return None
 
     def score(self, node: NodeChips, request: PodRequest) -> ScoreOrRefusal:

@@ -15,7 +15,7 @@ from engine.model.vnpu import TemplateSize
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal, ScoreOrRefusal
 from engine.plan.place.nodes.table import MISSING, NodeTable, room
-from engine.plan.place.part_requests import ILLEGAL, SMALL_KIND, DynamicVNPU, dvpp_of, illegal, level_of
+from engine.plan.place.part_requests import ILLEGAL, SMALL_KIND, DynamicVNPU, dvpp_of, illegal, illegal_cores, level_of
 from engine.plan.place.parts.shares import ChipParts, CoreNode, Tenants
 from engine.wire.parts import NPU_CORE
 
@@ -98,8 +98,7 @@ class CoreTable(NodeTable):
             return node
         if node.kind != self._kind:
             return Refusal(MISSING, f"not has(or not same) {NPU_CORE}: its chips are {node.kind}")
-        why = illegal(node.kind, node.templates, node.totals.aicore, self._sample)
-        return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {why}") if why is not None else None
+        return illegal(node.kind, node.templates, node.totals.aicore, self._sample)
 
     def _score_npus(self, view: NodeView) -> ScoreOrRefusal:
         name = view.node.name
@@ -122,7 +121,8 @@ class CoreTable(NodeTable):
             return self._whole(node, tenants, self._sample.count // cores)
         template = node.templates.choice(self._sample.count, level_of(self._sample), dvpp_of(self._sample))
         if template is None:
-            return Refusal(INVALID_REQUEST, f"{ILLEGAL}: task<{self._sample.name}> get virTemplate is null")
+            text = f"{ILLEGAL}: task<{self._sample.name}> get virTemplate is null"
+            return Refusal(INVALID_REQUEST, text, illegal_cores(node.templates, cores, self._sample))
         size = template.size(cores)
         chip = choose(node, tenants, size)
         smaller = node.templates.smaller(size.name) if chip is None and node.kind == SMALL_KIND else None
