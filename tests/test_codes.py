@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import engine
 from engine.cli import main
+from engine.cli.codes import KINDS
 from engine.errors import BelayError
 from engine.model.codes import GROUPS, PAGE, canonical, codes, explained
 from engine.model.codes.actions import ACTIONS, EVENTS
@@ -180,5 +181,5 @@ def test_the_shell_completes_codes() -> None:
     def offered(begun: str) -> list[str]:
         return [one.value for one in ShellComplete(main, {}, "belay", "X").get_completions(["explain"], begun)]
 
-    assert offered("") == ["pod", "job", "chip", "node", "link", "order"]
+    assert offered("") == list(KINDS)
     assert offered("NodeR") == ["NodeRefused", "NodeReportMissing", "NodeReportRefused", "NodeReportStale"]
