@@ -123,6 +123,7 @@ def test_validate_names_file_line_and_column(tmp_path: Path) -> None:
     assert code == 1 and len(found) == 1, found
     (one,) = found
     assert (one["file"], one["line"], one["column"]) == ("policies/mine.yaml", 11, 25)
+    assert one["code"] == "UnknownField", "what belay explain answers for"
     assert one["field"] == "spec.roles[0].replicas[0].path" and "did you mean replicas?" in one["message"]
 
     # a saved cluster that holds definitions serves as well, and one without them is silent

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from engine.documents.problems import Path, Problem
 from engine.documents.workload_kinds import NumberField, RoleFields, WorkloadKind, WorkloadKindSpec, parts_of
+from engine.model.codes.findings import FindingCode
 from engine.model.unstructured import nested_list, nested_map
 from engine.model.workload_kinds import EACH
 
@@ -37,6 +38,13 @@ class FieldUse(NamedTuple):
     fields: tuple[str, ...]
     holds: Holds
     checked: int = 0
+
+
+class _Misread(NamedTuple):
+    """What is wrong with a path, and the code of the finding."""
+
+    text: str
+    code: FindingCode
 
 
 def check_against_definitions(row: WorkloadKind, definitions: Iterable[Mapping[str, Any]]) -> list[Problem]:
@@ -93,9 +101,9 @@ def _unserved(spec: WorkloadKindSpec, others: list[str]) -> list[Problem]:
         return []
     if not others:
         text = f"no {DEFINITION} of group {spec.group} is there, so no {spec.kind} is read: is its operator installed?"
-        return [Problem(("spec", "group"), text)]
+        return [Problem(("spec", "group"), text, code=FindingCode.UNKNOWN_NAME)]
     text = f"group {spec.group} has no kind {spec.kind}: {_meant(spec.kind, others)}"
-    return [Problem(("spec", "kind"), text)]
+    return [Problem(("spec", "kind"), text, code=FindingCode.UNKNOWN_NAME)]
 
 
 def _names(spec: WorkloadKindSpec, described: Mapping[str, Any]) -> Iterator[Problem]:
@@ -103,7 +111,7 @@ def _names(spec: WorkloadKindSpec, described: Mapping[str, Any]) -> Iterator[Pro
     plural = str(nested_map(described, "names").get("plural"))
     if plural != spec.plural:
         text = f"{spec.plural!r} is not served: the plural of {spec.kind} ({spec.group}) is {plural}"
-        yield Problem(("spec", "plural"), text)
+        yield Problem(("spec", "plural"), text, code=FindingCode.UNKNOWN_NAME)
     if described.get("scope") != "Namespaced":
         text = f"objects of {spec.kind} ({spec.group}) have no namespace, and such kinds are not read: pods have one"
         yield Problem(("spec", "kind"), text)
@@ -112,7 +120,7 @@ def _names(spec: WorkloadKindSpec, described: Mapping[str, Any]) -> Iterator[Pro
     if not any(version in served for version in spec.versions):
         listed = ", ".join(spec.versions)
         text = f"{listed} of {spec.kind} ({spec.group}) is not served: write {' or '.join(sorted(served)) or 'none'}"
-        yield Problem(("spec", "versions"), text)
+        yield Problem(("spec", "versions"), text, code=FindingCode.UNKNOWN_NAME)
 
 
 def _fields(spec: WorkloadKindSpec, described: Mapping[str, Any]) -> Iterator[Problem]:
@@ -128,24 +136,29 @@ def _fields(spec: WorkloadKindSpec, described: Mapping[str, Any]) -> Iterator[Pr
         known = use.fields[: use.checked]
         if known and known in wrong:
             continue
-        text = _why_not(schema, use)
-        if text:
+        misread = _misread(schema, use)
+        if misread is not None:
             wrong.add(use.fields)
-            yield Problem(use.place, f"{spec.kind} ({spec.group}/{version}) {text}")
+            text = f"{spec.kind} ({spec.group}/{version}) {misread.text}"
+            yield Problem(use.place, text, code=misread.code)
 
 
-def _why_not(schema: Schema, use: FieldUse) -> str:
-    """Why a path leads nowhere in a schema; empty where it leads to what the engine reads there."""
+def _misread(schema: Schema, use: FieldUse) -> _Misread | None:
+    """Why a path leads nowhere in a schema; None where it leads to what the engine reads there."""
     at = schema
     for depth, field in enumerate(use.fields):
         inner, known = _inside(at, field)
         if inner is None:
             where = ".".join(use.fields[:depth]) or "the object"
             if field == EACH:
-                return f"has neither a list nor a map in {where}: * stands for the elements of one"
-            return f"has no field {field!r} in {where}: {_meant(field, known)}"
+                text = f"has neither a list nor a map in {where}: * stands for the elements of one"
+                return _Misread(text, FindingCode.WRONG_TYPE)
+            return _Misread(f"has no field {field!r} in {where}: {_meant(field, known)}", FindingCode.UNKNOWN_FIELD)
         at = inner
-    return "" if _holds(at, use.holds) else f"holds {_word(at)} in {'.'.join(use.fields)}, not {use.holds}"
+
+    if _holds(at, use.holds):
+        return None
+    return _Misread(f"holds {_word(at)} in {'.'.join(use.fields)}, not {use.holds}", FindingCode.WRONG_TYPE)
 
 
 def _inside(at: Schema, field: str) -> tuple[Schema | None, list[str]]:
