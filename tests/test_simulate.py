@@ -198,16 +198,19 @@ def test_what_if_is_asked_without_a_file_and_answered_in_a_sentence(cluster: str
     killed = json.loads(belay(*given, "--kill", "node-1", "-o", "json").stdout)
     assert killed["moments"][0]["events"] == ["node-1: not-ready"]
     assert "default/pretrain loses" in killed["summary"] and "has its place again" in killed["summary"]
+    assert "in the end node-1 takes no new work" in killed["summary"]
     drained = json.loads(belay(*given, "--drain", "node-1,node-2", "-o", "json").stdout)
     assert [one["state"] for one in drained["state"]["nodes"] if one["node"] in ("node-1", "node-2")] != ["healthy"] * 2
     faulty = belay(*given, "--fault", "node-1/3", "--fault", "node-1/4=80DF8402")
     assert "80C98001 occurs on node-1/3" in faulty.stdout and "80DF8402 occurs on node-1/4" in faulty.stdout
     last = " ".join(faulty.stdout.rpartition("What happens: ")[2].split())
-    assert last.startswith("default/pretrain loses 2 pods") and last.endswith("in the end 0 chips are out of service.")
+    assert last.startswith("default/pretrain loses 2 pods") and last.endswith(
+        "in the end 0 chips are out of service by a fault."
+    )
     separated = belay(*given, "--fault", "node-1/4=80DF8402").stdout.rpartition("What happens: ")[2]
-    assert " ".join(separated.split()).endswith("in the end 1 chip is out of service."), "no reset heals it"
+    assert " ".join(separated.split()).endswith("in the end 1 chip is out of service by a fault."), "no reset heals it"
     rest = belay(*given)
-    assert "What happens: no job loses a pod; in the end 0 chips are out of service." in rest.stdout
+    assert "What happens: no job loses a pod; in the end 0 chips are out of service by a fault." in rest.stdout
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,7 @@ class EventTable:
     def add(self, rows: Sequence[Row]) -> None:
         """Print the new ones of a reading."""
         from engine.cli import output as show
+        from engine.cli.phrases import ranges
 
         new = [row for row in rows if (row["id"], row["count"]) not in self._seen]
         # what Kubernetes has dropped cannot come again
@@ -161,7 +162,10 @@ class EventTable:
             for one in documents:
                 show.line(one)
         elif new:
-            self._table.add([[row[column] for column in self._columns] for row in new], now=time.time())
+            cells = [
+                [ranges(row[column]) if column == "message" else row[column] for column in self._columns] for row in new
+            ]
+            self._table.add(cells, now=time.time())
 
 
 def event_row(raw: Mapping[str, Any]) -> Row:

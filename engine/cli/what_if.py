@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from engine.cli.ages import length
 from engine.errors import InputError
 from engine.model.actions import BindPod, EvictPod
-from engine.model.states import IN_SERVICE
+from engine.model.states import IN_SERVICE, NodeHealth
 from engine.model.wording import counted
 from engine.simulate.run import Outcome
 from engine.simulate.timeline import Event
@@ -90,7 +90,7 @@ def closing_sentence(outcome: Outcome) -> str:
         loses = f"{_short(job.key)} loses {counted(job.pods, 'pod')} after {length(job.lost)}"
         wait = waiting.get(job.key)
         if wait is not None:
-            parts.append(f"{loses} and then waits: {wait.reason}: {wait.message}")
+            parts.append(f"{loses} and then waits: {wait.reason}: {wait.state or wait.message}")
         elif job.placed is None:
             parts.append(f"{loses} and is not placed again within the time that is simulated")
         else:
@@ -102,8 +102,14 @@ def closing_sentence(outcome: Outcome) -> str:
     still = [one for key, one in waiting.items() if key not in {job.key for job in moved}]
     if still:
         parts.append(f"{counted(len(still), 'other job')} {'waits' if len(still) == 1 else 'wait'}")
+    ill = [node.node for node in outcome.last.nodes if node.state != NodeHealth.HEALTHY]
+    if ill:
+        more = f" and {len(ill) - _MOST_JOBS} more" if len(ill) > _MOST_JOBS else ""
+        parts.append(
+            f"in the end {', '.join(ill[:_MOST_JOBS])}{more} {'takes' if len(ill) == 1 else 'take'} no new work"
+        )
     out = sum(chip.state not in IN_SERVICE for chip in outcome.last.chips)
-    parts.append(f"in the end {counted(out, 'chip')} {'is' if out == 1 else 'are'} out of service")
+    parts.append(f"in the end {counted(out, 'chip')} {'is' if out == 1 else 'are'} out of service by a fault")
     return f"What happens: {'; '.join(parts)}."
 
 
