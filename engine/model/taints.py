@@ -18,7 +18,7 @@ UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule
 _KEEPING_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
-class Meaning(StrEnum):
+class TaintUse(StrEnum):
     """What becomes of a node with a taint: its pods go now; it goes, unless its owner thinks better of it, and its pods
     stay until then; it is still starting; it is short of something; it is cordoned."""
 
@@ -30,7 +30,7 @@ class Meaning(StrEnum):
 
 
 #: Of nodes that take no new work, whatever a pod tolerates.
-REMOVING: Final = frozenset({Meaning.LEAVES, Meaning.MAY_LEAVE})
+REMOVING: Final = frozenset({TaintUse.LEAVES, TaintUse.MAY_LEAVE})
 
 
 class TaintOwner(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class TaintOwner(msgspec.Struct, frozen=True):
 
     who: str
     says: str
-    meaning: Meaning
+    meaning: TaintUse
 
 
 _LIFECYCLE: Final = "the node lifecycle controller"
@@ -47,30 +47,30 @@ _AUTOSCALER: Final = "the cluster autoscaler"
 
 #: By the taint's key.
 OWNERS: Final[dict[str, TaintOwner]] = {
-    "ToBeDeletedByClusterAutoscaler": TaintOwner(_AUTOSCALER, "removes this node", Meaning.LEAVES),
+    "ToBeDeletedByClusterAutoscaler": TaintOwner(_AUTOSCALER, "removes this node", TaintUse.LEAVES),
     "node.kubernetes.io/out-of-service": TaintOwner(
-        "an operator", "declared this node shut down and out of service", Meaning.LEAVES
+        "an operator", "declared this node shut down and out of service", TaintUse.LEAVES
     ),
-    "node.cloudprovider.kubernetes.io/shutdown": TaintOwner(_CLOUD, "found this node shut down", Meaning.LEAVES),
-    "karpenter.sh/disrupted": TaintOwner("Karpenter", "is about to replace or remove this node", Meaning.MAY_LEAVE),
+    "node.cloudprovider.kubernetes.io/shutdown": TaintOwner(_CLOUD, "found this node shut down", TaintUse.LEAVES),
+    "karpenter.sh/disrupted": TaintOwner("Karpenter", "is about to replace or remove this node", TaintUse.MAY_LEAVE),
     # before Karpenter 1.0
-    "karpenter.sh/disruption": TaintOwner("Karpenter", "is about to replace or remove this node", Meaning.MAY_LEAVE),
+    "karpenter.sh/disruption": TaintOwner("Karpenter", "is about to replace or remove this node", TaintUse.MAY_LEAVE),
     "node.cloudprovider.kubernetes.io/uninitialized": TaintOwner(
-        _CLOUD, "has not initialized this node yet", Meaning.STARTS
+        _CLOUD, "has not initialized this node yet", TaintUse.STARTS
     ),
-    "karpenter.sh/unregistered": TaintOwner("Karpenter", "has not registered this node yet", Meaning.STARTS),
-    "node.kubernetes.io/not-ready": TaintOwner(_LIFECYCLE, "waits for this node to be ready", Meaning.STARTS),
-    "node.kubernetes.io/unreachable": TaintOwner(_LIFECYCLE, "waits for this node's kubelet", Meaning.STARTS),
-    "node.kubernetes.io/network-unavailable": TaintOwner(_LIFECYCLE, "waits for this node's network", Meaning.STARTS),
-    UNSCHEDULABLE.key: TaintOwner(_LIFECYCLE, "follows the cordon of this node", Meaning.CORDONED),
-    "node.kubernetes.io/memory-pressure": TaintOwner(_LIFECYCLE, "found this node short of memory", Meaning.SHORT),
-    "node.kubernetes.io/disk-pressure": TaintOwner(_LIFECYCLE, "found this node short of disk", Meaning.SHORT),
-    "node.kubernetes.io/pid-pressure": TaintOwner(_LIFECYCLE, "found this node short of PIDs", Meaning.SHORT),
+    "karpenter.sh/unregistered": TaintOwner("Karpenter", "has not registered this node yet", TaintUse.STARTS),
+    "node.kubernetes.io/not-ready": TaintOwner(_LIFECYCLE, "waits for this node to be ready", TaintUse.STARTS),
+    "node.kubernetes.io/unreachable": TaintOwner(_LIFECYCLE, "waits for this node's kubelet", TaintUse.STARTS),
+    "node.kubernetes.io/network-unavailable": TaintOwner(_LIFECYCLE, "waits for this node's network", TaintUse.STARTS),
+    UNSCHEDULABLE.key: TaintOwner(_LIFECYCLE, "follows the cordon of this node", TaintUse.CORDONED),
+    "node.kubernetes.io/memory-pressure": TaintOwner(_LIFECYCLE, "found this node short of memory", TaintUse.SHORT),
+    "node.kubernetes.io/disk-pressure": TaintOwner(_LIFECYCLE, "found this node short of disk", TaintUse.SHORT),
+    "node.kubernetes.io/pid-pressure": TaintOwner(_LIFECYCLE, "found this node short of PIDs", TaintUse.SHORT),
 }  # fmt: skip
 
 #: By what the taint's key begins with.
 _PREFIXES: Final[dict[str, TaintOwner]] = {
-    "readiness.k8s.io/": TaintOwner("the Node Readiness Controller", "waits for this node's conditions", Meaning.STARTS)
+    "readiness.k8s.io/": TaintOwner("the Node Readiness Controller", "waits for this node's conditions", TaintUse.STARTS)
 }
 
 
@@ -92,7 +92,7 @@ def departure(taints: Iterable[Taint], being_deleted: bool) -> Departure | None:
         owner = owner_of(taint)
         if owner is not None and owner.meaning in REMOVING:
             text = f"{owner.who} {owner.says} (taint {taint.key})"
-            return Departure(text, now=being_deleted or owner.meaning is Meaning.LEAVES)
+            return Departure(text, now=being_deleted or owner.meaning is TaintUse.LEAVES)
     return Departure("its Node is being deleted", now=True) if being_deleted else None
 
 
@@ -128,6 +128,6 @@ def closed_by_others(pod: Pod, node: Node) -> bool:
 
 
 __all__ = [
-    "OWNERS", "REMOVING", "UNSCHEDULABLE", "Meaning", "TaintOwner", "closed_by_others", "departure", "owner_of",
+    "OWNERS", "REMOVING", "UNSCHEDULABLE", "TaintUse", "TaintOwner", "closed_by_others", "departure", "owner_of",
     "tolerates", "untolerated",
 ]  # fmt: skip

@@ -43,7 +43,7 @@ class Played(Protocol):
     def number(self) -> int: ...
 
 
-class Departure(NamedTuple):
+class PodDeparture(NamedTuple):
     """Why a controller deletes a pod."""
 
     reason: str
@@ -58,7 +58,7 @@ class WorkloadControllers:
     """
 
     def __init__(self) -> None:
-        self.departures: dict[str, Departure] = {}
+        self.departures: dict[str, PodDeparture] = {}
         self.due: dict[ObjectKey, float] = {}
         self._seen: dict[ObjectKey, tuple[Json, ...]] = {}
 
@@ -275,7 +275,7 @@ def _create(world: Played, body: Json) -> bool:
     return True
 
 
-def _departure(objects: Mapping[ObjectKey, Json], workload: Json, pod: Json) -> Departure:
+def _departure(objects: Mapping[ObjectKey, Json], workload: Json, pod: Json) -> PodDeparture:
     """Whether the pod makes way for one of the newest template, or is one too many."""
     name = f"{workload['kind']}/{workload['metadata']['name']}"
     outdated = False
@@ -288,8 +288,8 @@ def _departure(objects: Mapping[ObjectKey, Json], workload: Json, pod: Json) -> 
             name = f"Deployment/{above['metadata']['name']}"
             outdated = not deployment.made_from(above, workload)
     if outdated:
-        return Departure(ROLLED, f"{name} has another pod template now and replaces its pods")
-    return Departure(SCALED, f"{name} asks for fewer pods")
+        return PodDeparture(ROLLED, f"{name} has another pod template now and replaces its pods")
+    return PodDeparture(SCALED, f"{name} asks for fewer pods")
 
 
 def _deployment_of(objects: Mapping[ObjectKey, Json], replica_set: Json) -> Json | None:
@@ -328,7 +328,7 @@ def with_namespaces(items: Iterable[Json]) -> None:
 __all__ = [
     "ROLLED",
     "SCALED",
-    "Departure",
+    "PodDeparture",
     "WorkloadControllers",
     "adopted",
     "taken_for_ready",
