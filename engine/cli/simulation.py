@@ -10,7 +10,7 @@ from engine.cli import output
 from engine.cli.forecast import staged
 from engine.cli.phrases import ranges, target
 from engine.cli.progress import progress
-from engine.cli.what_if import WhatIf, closing_sentence
+from engine.cli.what_if import AskedWhatIf, closing_sentence
 from engine.errors import InputError
 from engine.model.actions import kind_of
 from engine.model.diagnostics import Diagnostic
@@ -20,7 +20,7 @@ from engine.replay.offline import desired_from, every_role, moment
 from engine.simulate.run import Outcome, simulate
 from engine.simulate.timeline import check, due, read_timeline
 
-_NOTHING: Final = WhatIf()
+_NOTHING: Final = AskedWhatIf()
 
 
 def simulate_cluster(
@@ -34,7 +34,7 @@ def simulate_cluster(
     live: bool,
     duration: float | None,
     seed: int,
-    what_if: WhatIf = _NOTHING,
+    what_if: AskedWhatIf = _NOTHING,
 ) -> tuple[Outcome, tuple[Diagnostic, ...]]:
     """Simulate a cluster; return the outcome and findings about the documents.
 

@@ -19,7 +19,7 @@ USUAL_CODE: Final = "80C98001"
 _MOST_JOBS: Final = 10
 
 
-class WhatIf(NamedTuple):
+class AskedWhatIf(NamedTuple):
     """Nodes that die, nodes that are drained, and faults of chips (``NODE/CHIP[=CODE]``), all at the beginning."""
 
     kill: tuple[str, ...] = ()
@@ -130,9 +130,9 @@ def _short(key: str) -> str:
     return f"{namespace}/{rest.partition('/')[2]}"
 
 
-def asked(kill: Sequence[str], drain: Sequence[str], fault: Sequence[str]) -> WhatIf:
+def asked(kill: Sequence[str], drain: Sequence[str], fault: Sequence[str]) -> AskedWhatIf:
     """What is asked, each option given any number of times, with commas too."""
-    return WhatIf(_split(kill), _split(drain), _split(fault))
+    return AskedWhatIf(_split(kill), _split(drain), _split(fault))
 
 
 def _split(given: Sequence[str]) -> tuple[str, ...]:
