@@ -70,7 +70,9 @@ OWNERS: Final[dict[str, TaintOwner]] = {
 
 #: By what the taint's key begins with.
 _PREFIXES: Final[dict[str, TaintOwner]] = {
-    "readiness.k8s.io/": TaintOwner("the Node Readiness Controller", "waits for this node's conditions", TaintUse.STARTS)
+    "readiness.k8s.io/": TaintOwner(
+        "the Node Readiness Controller", "waits for this node's conditions", TaintUse.STARTS
+    )
 }
 
 
