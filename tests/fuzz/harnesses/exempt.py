@@ -38,6 +38,7 @@ REASONS: Final = {
     "engine/kube/reader.py": "lines of a watch from the API server: orjson, with every error named; see watch-events",
     "engine/kube/transport.py": "bodies from the API server: orjson, with every error named; tests/test_kube.py",
     "engine/load/files.py": "walks folders; the harnesses documents and policies feed what it reads",
+    "engine/serve/grpc/grading.py": "policies in force, looked at for one key; an unreadable text sets none",
     "engine/serve/grpc/listening.py": "the servers' own rows in belay-server; an unreadable one is dropped",
     "engine/serve/grpc/fault_view.py": "memory.json of the engine's own history ConfigMaps: see the harness history",
     "engine/serve/grpc/jobs.py": "rank tables that rankfile accepted, in their parts; see the harness rankfile",
