@@ -46,9 +46,9 @@ def named(found: listing.Answer) -> dict[str, Item]:
     return {pod: row for pod, row in said.items() if row}
 
 
-def stored(body: Mapping[str, Any], uid: str) -> Item:
-    """The claim as the API server keeps it."""
-    return {**body, "metadata": {**body["metadata"], "uid": uid, "resourceVersion": "3"}}
+def stored(body: Mapping[str, Any], uid: str, made: str = "2026-09-01T07:59:50Z") -> Item:
+    """The claim as the API server keeps it; made ten seconds before the pass."""
+    return {**body, "metadata": {**body["metadata"], "uid": uid, "resourceVersion": "3", "creationTimestamp": made}}
 
 
 @pytest.mark.parametrize(("resource", "classes"), [(IMPLICIT, CLASS), (NAMED, OFFERING)], ids=["implicit", "named"])
@@ -94,6 +94,14 @@ def test_one_claim_has_a_request_for_each_container_and_init_containers_share_th
     said = named(listing.plan([*world("n1"), stored(body, "c"), *items], tmp_path))["j-0"]
     found = {row["containerName"]: row["requestName"] for row in said["requestMappings"]}
     assert found == {"ascend": "container-0", "side": "container-1", "first": "container-0"}
+
+
+def test_an_api_server_that_drops_the_field_is_not_written_to_for_ever(tmp_path: Path) -> None:
+    items = asking(IMPLICIT, 8)
+    (body,) = claims(listing.plan([*world("n1"), *items], tmp_path)).values()
+    found = listing.plan([*world("n1"), stored(body, "c", "2026-09-01T07:58:50Z"), *items], tmp_path)
+    assert not named(found) and not claims(found) and not found.bound
+    assert "Kubernetes 1.36 or newer" in str(found.pending)
 
 
 def test_where_a_device_plugin_offers_the_resource_it_serves_the_pod(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from engine.model.actions import CreateObject, Evidence, PatchObject, PatchType,
 from engine.model.cluster import ExtendedRequest, Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.reasons import ActionReason
+from engine.model.times import parse_rfc3339
 from engine.model.unstructured import nested_list, nested_map
 from engine.plan.claims.devices import newest
 from engine.wire.dra import CLASS_RESOURCES, EXTENDED_CLAIM, EXTENDED_CLAIM_NAME
@@ -29,11 +30,14 @@ from engine.wire.podannotations import RESOURCE_GROUP
 RULE: Final = "claims/extended"
 #: Most characters of an object's name (Kubernetes, "Object Names and IDs").
 _MOST_NAME: Final = 253
+#: Seconds for which the claim's name is written into its pod's status.
+_NAMING_SECONDS: Final = 60.0
 _MIDDLE: Final = "-extended-resources-"
 
 
 class WantedClaim(msgspec.Struct, frozen=True):
-    """A claim that a waiting pod needs: of which version, whether it is there already, and its requests by container.
+    """A claim that a waiting pod needs: of which version, since when it is there (Unix seconds, None until it is made),
+    and its requests by container.
 
     ``requests`` are name, DeviceClass and number of devices; ``mappings`` the rows of the pod's status.
     """
@@ -41,7 +45,7 @@ class WantedClaim(msgspec.Struct, frozen=True):
     pod: str
     api_version: str
     name: str
-    made: bool
+    made: float | None
     requests: tuple[tuple[str, str, int], ...]
     mappings: tuple[tuple[str, str, str], ...]
 
@@ -78,10 +82,13 @@ def awaiting(pod: Pod, wanted: WantedClaim) -> Pod:
     )
 
 
-def claim_actions(pod: Pod, wanted: WantedClaim) -> Iterator[CreateObject | PatchObject]:
-    """What makes the claim, then says in the pod's status that it is the pod's."""
+def claim_actions(pod: Pod, wanted: WantedClaim, now: float) -> Iterator[CreateObject | PatchObject]:
+    """What makes the claim, then says in the pod's status that it is the pod's.
+
+    An API server without extended resources by claims drops that field, so it is not written for ever.
+    """
     what = ", ".join(f"{number} of DeviceClass {name}" for _, name, number in wanted.requests)
-    if not wanted.made:
+    if wanted.made is None:
         yield CreateObject(
             reason=ActionReason.CLAIM_MISSING,
             message=f"pod {pod.key} asks for {what} as an extended resource: it gets a claim",
@@ -92,6 +99,8 @@ def claim_actions(pod: Pod, wanted: WantedClaim) -> Iterator[CreateObject | Patc
             name=wanted.name,
             object=_claim(pod, wanted),
         )
+        return
+    if now - wanted.made > _NAMING_SECONDS:
         return
     rows = [
         {"containerName": container, "resourceName": resource, "requestName": request}
@@ -142,7 +151,16 @@ def _wanted(
             requests.append((request, offered[row.resource].name, row.amount))
             sizes.setdefault(row.resource, []).append((row.amount, request))
         mappings.append((row.container, row.resource, request))
-    return WantedClaim(pod.key, version, name, pod.uid in owners, tuple(requests), tuple(mappings))
+    return WantedClaim(
+        pod.key, version, name, _created(made) if pod.uid in owners else None, tuple(requests), tuple(mappings)
+    )
+
+
+def _created(metadata: Mapping[str, Any]) -> float:
+    try:
+        return parse_rfc3339(str(metadata.get("creationTimestamp") or ""))
+    except ValueError:
+        return 0.0
 
 
 def _claim_name(pod: Pod) -> str:

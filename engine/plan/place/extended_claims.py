@@ -14,4 +14,4 @@ def run(scope: Scope) -> None:
         pod = scope.observed.pods[key]
         gang = scope.gangs.get(scope.gang_of.get(key, ""))
         if gang is not None and shard_of(scope, gang) == scope.shard and roles.schedules(scope, pod):
-            scope.actions.extend(claim_actions(pod, wanted))
+            scope.actions.extend(claim_actions(pod, wanted, scope.now))

@@ -21,6 +21,10 @@ from engine.wire.dra import EXTENDED_CLAIM_NAME
 
 NOT_ALLOCATED: Final = "ResourceClaimNotAllocated"
 MISMATCH: Final = Refusal("ResourceClaimNodeMismatch", "node(s) cannot use the devices allocated to the resource claim")
+_UNNAMED: Final = (
+    "waiting until the API server keeps in the pod's status which claim is for its extended resources "
+    "(Kubernetes 1.36 or newer; on an older one let the pod name a ResourceClaim)"
+)
 #: Versions that serve claims with an allocation; a cluster may serve several.
 _APIS: Final = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1beta1")
 
@@ -35,6 +39,9 @@ def _rule(
     pod: Pod, name: str, claim: str, objects: Mapping[ObjectKey, dict[str, Any]], claims: DeviceClaims
 ) -> NodeRule | None:
     if not claim and name == EXTENDED_CLAIM_NAME:
+        wanted = claims.wanted.get(pod.key)
+        if wanted is not None and wanted.made is not None:
+            return _never(wanted.name, _UNNAMED)
         return _never("", "waiting for the ResourceClaim of the pod's extended resources to be made")
     if not claim:
         return _never("", f'waiting for the ResourceClaim of "{name}" to be made from its template')
