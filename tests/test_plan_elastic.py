@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -22,8 +24,8 @@ def decided(pods: list[Pod], bad: tuple[str, ...], history: History, now: float,
     return plan(desired(), world(pods, bad=bad, count=count, history=history), now)
 
 
-def job(*nodes: str, strategies: str, created: float = NOW) -> list[Pod]:
-    return gang(nodes=nodes, labels=PROCESS, strategies=strategies, age=None, created=created)
+def job(*nodes: str, strategies: str, created: float = NOW, **more: Any) -> list[Pod]:
+    return gang(nodes=nodes, labels=PROCESS, strategies=strategies, age=None, created=created, **more)
 
 
 def says(made: Plan) -> list[str]:
@@ -65,6 +67,24 @@ def test_missing_pods_return_together() -> None:
     made = decided(small, ("n2",), lost.history, NOW + 60)
     assert not any(isinstance(a, BindPod) for a in made.actions), "one of the two would be of no use"
     assert "without pod ranks 1, 2" in made.pending[0].message
+
+
+def test_a_job_that_states_very_many_replicas_costs_no_memory() -> None:
+    many = 10**12
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "g", "namespace": "train"},
+        "spec": {"minMember": many},
+    }
+    elastic: dict[str, Any] = {"strategies": "elastic-training", "annotations": {"scheduling.k8s.io/group-name": "g"}}
+    whole = world(job("n0", "n1", "n2", **elastic), bad=("n2",), objects=[group])
+    lost = plan(desired(), whole, NOW)
+    small = job("n0", "n1", "-", created=NOW + 1, **elastic)
+    seen = world(small, bad=("n2",), objects=[group], history=lost.history)
+    going = plan(desired(), seen, NOW + 30)
+    assert says(going)[-1].startswith(f"scaled in: training goes on with 2 of {many} pods, without pod ranks 2, 3, ")
+    assert f"17 and {many - 2 - 16} more" in says(going)[-1]
 
 
 def test_a_job_without_rank_zero_does_not_go_on() -> None:

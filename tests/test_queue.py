@@ -418,6 +418,10 @@ def test_a_gang_whose_pods_never_come_says_since_when_and_which_lack() -> None:
     assert "missing of numbers 0-3: 1, 3; NotEnoughPod" in entry.message and "actual: 2" in entry.message
     assert entry.unblock is not None and "delete the job, or let it state a lower minimum" in entry.unblock
 
+    many = {**group, "spec": {**group["spec"], "minMember": 10**12}}
+    (entry,) = scope_of(_world((there, many))).pending
+    assert "missing of numbers 0-999999999999: 1, 3-999999999999; NotEnoughPod" in entry.message
+
     bare = {key: text for key, text in there[0].annotations.items() if key != "hccl/rankIndex"}
     plain = [placing.edited(pod, annotations=bare) for pod in there]
     (entry,) = scope_of(_world((plain, group))).pending

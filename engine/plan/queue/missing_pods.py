@@ -87,7 +87,7 @@ def _which(gang: Gang, pods: Sequence[Pod], table: WorkloadTable) -> str:
     known = {number for number in numbers if number is not None}
     total = max(gang.min_available, gang.replicas)
     if len(known) == len(pods) and max(known) < total:
-        return f"missing of numbers 0-{total - 1}: {_ranges(sorted(set(range(total)) - known))}"
+        return f"missing of numbers 0-{total - 1}: {_listed(_gaps(sorted(known), total))}"
 
     there = Counter(map(task_of, pods))
     short = [f"{task} {there[task]} of {least}" for task, least in sorted(gang.task_min.items()) if there[task] < least]
@@ -105,15 +105,18 @@ def _number(gang: Gang, pod: Pod, table: WorkloadTable) -> int | None:
     return declared_rank(pod)
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers as ``2, 5-7``."""
-    parts: list[tuple[int, int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1] = (parts[-1][0], number)
-        else:
-            parts.append((number, number))
-    return _listed([str(first) if first == last else f"{first}-{last}" for first, last in parts])
+def _gaps(known: Sequence[int], total: int) -> list[str]:
+    """The numbers below ``total`` that ascending ``known`` ones leave out, as ``2`` and ``5-7``.
+
+    There are as many gaps as known numbers, and one more at most, however high a minimum an author writes.
+    """
+    gaps: list[str] = []
+    first = 0
+    for number in (*known, total):
+        if number > first:
+            gaps.append(str(first) if number == first + 1 else f"{first}-{number - 1}")
+        first = number + 1
+    return gaps
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ docs/zh/scheduling/04_usage (elastic training).
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -79,8 +80,10 @@ def _is_leaving(scope: Scope, pod: Pod) -> bool:
 
 def _record_smaller(scope: Scope, gang: Gang, memory: JobMemory, training: list[Pod]) -> None:
     ranks = {rank for pod in training if (rank := declared_rank(pod)) is not None}
-    missing = [str(rank) for rank in range(gang.replicas) if rank not in ranks]
-    shown = ", ".join(missing[:_RANKS]) + (f" and {len(missing) - _RANKS} more" if len(missing) > _RANKS else "")
+    missing = gang.replicas - sum(1 for rank in ranks if rank < gang.replicas)
+    # an author may write any number of replicas: only those that are shown are gone through
+    first = islice((str(rank) for rank in range(gang.replicas) if rank not in ranks), _RANKS)
+    shown = ", ".join(first) + (f" and {missing - _RANKS} more" if missing > _RANKS else "")
     text = f"training goes on with {len(training)} of {gang.replicas} pods, without pod ranks {shown} ({ELASTIC})"
     if not memory.small:
         memory = _with_timeline(memory, scope.now_ms, f"scaled in: {text}", small=scope.now_ms)
