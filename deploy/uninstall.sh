@@ -60,11 +60,19 @@ marks() {
       keys[object] = keys[object] " " $6 "-"
     } END { for (object in keys) print object keys[object] }' | sort
 }
+# who else wrote the cordon of a node since: they want it for reasons of their own
+cordoned_by_others() {
+  kubectl get node "$1" -o jsonpath='{range .metadata.managedFields[*]}{.manager} {.fieldsV1}{"\n"}{end}' |
+    awk '/f:unschedulable/ && $1 != "belay" && $1 != "ancient-changes" {print $1; exit}'
+}
 marks | while read -r verb space kind name keys; do
   where="--namespace=$space"
   [ "$space" != - ] || where=
   # nodes that Belay cordoned, and no others
-  case " $keys " in *" belay.dev/cordoned- "*) run uncordon "$name" ;; esac
+  case " $keys " in *" belay.dev/cordoned- "*)
+    writer=$(cordoned_by_others "$name")
+    if [ -z "$writer" ]; then run uncordon "$name"; else echo "node $name stays cordoned: $writer cordoned it, too"; fi ;;
+  esac
   # shellcheck disable=SC2086 # several words each
   run "$verb" "$kind" "$name" $where $keys
 done
