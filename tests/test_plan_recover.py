@@ -301,6 +301,29 @@ def test_failed_pods_need_retries() -> None:
     assert len(evictions(decide(world(failing(**{"fault-retry-times": "2"}), bad=None, history=other_job)))) == 2
 
 
+def after_a_shutdown(*, replaced: bool, deleting: bool = False) -> Observed:
+    """A Job of two pods that keeps a pod which a shutdown ended; another has its rank, bound once ``replaced``."""
+    kept, new = (
+        pod(name, node=node, chips=range(8) if node else (), count=8, owner=("Job", "j"), owner_api="batch/v1",
+            labels={"fault-scheduling": "force", "fault-retry-times": "2"})
+        for name, node in (("j-0-a", "n0"), ("j-1-b", "n1" if replaced else ""))
+    )  # fmt: skip
+    lost = msgspec.structs.replace(
+        kept, name="j-1-a", uid="a", phase="Failed", reason="Terminated", deleting=NOW - 900 if deleting else None
+    )
+    job = {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "train", "uid": "uid-train-j"},
+        "spec": {"parallelism": 2, "completions": 2, "completionMode": "Indexed"},
+    }  # fmt: skip
+    return world([kept, new, lost], bad=None, objects=[job])
+
+
+def test_a_pod_that_a_shutdown_ended_moves_its_job_only_while_the_job_lacks_it() -> None:
+    assert sorted(evictions(decide(after_a_shutdown(replaced=False)))) == ["j-0-a", "j-1-a", "j-1-b"]
+    assert evictions(decide(after_a_shutdown(replaced=True))) == {}
+    assert evictions(decide(after_a_shutdown(replaced=False, deleting=True))) == {}
+
+
 @pytest.mark.parametrize(
     ("kind", "policy", "mode", "goes"),
     [

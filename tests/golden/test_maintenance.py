@@ -307,6 +307,22 @@ def test_a_server_that_shuts_down_moves_its_gang_whole_and_fails_no_job(reason: 
     assert (kept.reschedules, kept.records, kept.fault_nodes) == ((), (), ())
 
 
+@pytest.mark.parametrize("kept_by", ["its job", "a finalizer"])
+def test_a_failed_pod_of_an_earlier_shutdown_moves_no_gang_that_stands_again(kept_by: str) -> None:
+    world, first, _ = started()
+    name = next(name for name, where in placement(world).items() if where == first)
+    rest = copy.deepcopy(world.objects[ObjectKey("v1", "Pod", "default", name)])
+    rest["metadata"] |= {"name": f"{name}-before", "uid": "before"}
+    rest["status"] |= {"phase": "Failed", "reason": "Terminated", "containerStatuses": []}
+    if kept_by == "a finalizer":
+        rest["metadata"] |= {"deletionTimestamp": rfc3339(world.now), "finalizers": ["example.org/accounts"]}
+    world.put(rest)
+
+    for _ in range(3):
+        world.pass_time(61.0)
+        assert evictions(world.until_quiet()) == []
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(("isolate", "end", "cordon", "uncordon", "drain", "taint", "untaint")), st.integers(1, 4)

@@ -46,9 +46,24 @@ def ended_by_shutdown(gang: Gang, pod: Pod) -> bool:
     return pod.phase == "Failed" and pod.reason in SHUTDOWN and gang.kind not in INDEPENDENT_KINDS
 
 
+def lacked(scope: Scope, gang: Gang, lost: Pod) -> bool:
+    """Whether the job has fewer pods than it needs since it lost this one.
+
+    Jobs keep failed pods long after others took their place, and finalizers keep pods that are being deleted: neither
+    says anything of the job as it stands.
+    """
+    if lost.deleting is not None:
+        return False
+    members = scope.members.get(gang.key, ())
+    standing = [one for one in members if one.node and one.phase != "Failed" and one.deleting is None]
+    if gang.settles:  # nothing says how many it needs: a pod bound since stands for the lost one
+        return not any(one.created > lost.created for one in standing)
+    return len(standing) < max(gang.replicas, gang.min_available)
+
+
 def _emptied_by_others(pod: Pod, node: Node) -> bool:
     cordoned = node.unschedulable and CORDONED not in node.annotations
     return cordoned or taints.closed_by_others(pod, node)
 
 
-__all__ = ["REFUSED_AT_SHUTDOWN", "SHUTDOWN", "drained_by_others", "ended_by_shutdown"]
+__all__ = ["REFUSED_AT_SHUTDOWN", "SHUTDOWN", "drained_by_others", "ended_by_shutdown", "lacked"]

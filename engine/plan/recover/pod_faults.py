@@ -66,9 +66,7 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
         text = f"pod {pod.key} is evicted from node {pod.node}, which others drain"
         return PodFault(MAINTENANCE, (), text, drained)
     if maintenance.ended_by_shutdown(gang, pod):
-        shut = causes.of_pod(pod.key, f"{pod.reason}: its node shut down")
-        text = f"pod {pod.key} was ended by the shutdown of node {pod.node}"
-        return PodFault(MAINTENANCE, (), text, shut)
+        return _shutdown(scope, gang, pod)
     if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):
         return PodFault(FAILED, (), f"pod {pod.key} failed", causes.of_pod(pod.key, "Failed"))
     label = relations.worse(pod.labels.get("fault-type", ""), scope.blamed.get(pod.key, ""))
@@ -90,6 +88,14 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
         marked = causes.of_mark(pod.key, "fault-type=software")
         return PodFault(PROCESS, (), f"pod {pod.key} carries fault-type=software", marked)
     return None
+
+
+def _shutdown(scope: Scope, gang: Gang, pod: Pod) -> PodFault | None:
+    """The fault of a pod that ended as its node shut down; None where the job has all its pods again."""
+    if not maintenance.lacked(scope, gang, pod):
+        return None
+    shut = causes.of_pod(pod.key, f"{pod.reason}: its node shut down")
+    return PodFault(MAINTENANCE, (), f"pod {pod.key} was ended by the shutdown of node {pod.node}", shut)
 
 
 def _counts_as_retry(scope: Scope, gang: Gang, pod: Pod) -> bool:
