@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from engine.cli import main
@@ -83,6 +84,12 @@ def test_a_new_job_is_placed(clone: Path, cluster: str, words: tuple[str, ...]) 
     assert done.exit_code == 0, done.output
     assert "plan: 1 job placed" in done.output, done.output
     assert f"default/{words[1]}: placed on " in done.output
+
+
+def test_a_new_training_job_asks_to_be_moved_off_faulty_hardware(clone: Path) -> None:
+    assert new(clone, "job", "train", "--chips", "8", "--product", "atlas-800t-a2", "--cluster", "none").exit_code == 0
+    job = list(yaml.safe_load_all((clone / "desired/jobs/train.yaml").read_text()))[-1]
+    assert job["kind"] == "AscendJob" and job["metadata"]["labels"]["fault-scheduling"] == "grace"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ Json = dict[str, Any]
 KINDS: Final = ("AscendJob", "Deployment", "Job")
 _OLD_TRAINING: Final = ("atlas-800-9000", "atlas-300t")
 _RING: Final = "ring-controller.atlas"
+#: Without it a job's pods stay on faulty hardware, and on nodes that are drained.
+_MOVED: Final = {"fault-scheduling": "grace"}
 _IMAGE: Final = "registry.example.org/train:1"
 
 
@@ -166,7 +168,8 @@ def _ascend_job(
     roles = {"Master": replica(1), **({"Worker": replica(pods - 1)} if pods > 1 else {})}
     spec = {"schedulerName": "volcano", "runPolicy": {"schedulingPolicy": scheduling}, "successPolicy": "AllWorkers",
             "replicaSpecs": roles}  # fmt: skip
-    metadata = {"name": name, "namespace": namespace, "labels": {"framework": "pytorch", **labels}}
+    about = {"framework": "pytorch", **labels, **_MOVED}
+    metadata = {"name": name, "namespace": namespace, "labels": about}
     return [rings, {"apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "metadata": metadata, "spec": spec}]
 
 
