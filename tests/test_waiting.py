@@ -14,7 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from engine.cli import main
+from engine.cli.waiting import job_standing
 from engine.kube import CONFIGMAP
+from engine.status.status_reader import read_status
 from engine.wire import history, names
 from tests.loop_world import Cluster
 
@@ -64,6 +66,44 @@ def test_a_job_is_waited_for_until_it_runs_and_a_lost_cause_ends_at_once(cluster
     assert wait(cluster, "job", "train", "--for", "ended").exit_code == 0
     assert wait(cluster, "job", "other", "--for", "gone").exit_code == 0
     assert "there is no job other yet" in wait(cluster, "job", "other", "--timeout", "0.1s").output
+
+
+def standing(state: str, phase: str, pods: list[str], **status: Any) -> tuple[bool, str]:
+    """How far a job of three pods is, with these phases of the pods that have a node."""
+    places = {f"train-{number}": {"node": "node-1", "phase": one} for number, one in enumerate(pods)}
+    body = {"wanted": 3, "placement": places, **status}
+    data = {history.JOB_NAME_KEY: JOB, "phase": phase, "status.json": json.dumps(body)}
+    found = job_standing(
+        read_status([{"metadata": {"name": f"{names.JOB_PREFIX}train"}, "data": data}]), "train", state
+    )
+    assert not found.hopeless
+    return found.reached, found.text
+
+
+def test_a_job_is_placed_once_none_of_its_pods_waits() -> None:
+    waits = {"pending": {"reason": "InsufficientChips", "message": "1 pod needs 8 chips"}}
+    run, late = ["Running"] * 3, "default/train is Starting: "
+    assert standing("placed", "Starting", run[:2], **waits) == (False, f"{late}InsufficientChips: 1 pod needs 8 chips")
+    assert standing("placed", "Starting", run[:2]) == (False, f"{late}2 of 3 pods placed")
+    assert standing("placed", "Running", run[:2], **waits)[0] is False, "it runs with fewer, and one waits"
+    assert standing("placed", "Starting", ["Pending"] * 3) == (True, "default/train is Starting")
+    assert standing("placed", "Running", run[:2]) == (True, "default/train is Running")
+    assert standing("running", "Running", run[:2], **waits)[0] is True
+
+
+def test_a_job_has_recovered_once_all_its_pods_run_and_no_recovery_is_under_way() -> None:
+    begun = {"time": "2026-01-02T03:04:05Z", "actual": None}
+    ended = {"time": "2026-01-02T03:00:00Z", "actual": {"seconds": 90}}
+    run = ["Running"] * 3
+    assert standing("recovered", "Starting", ["Running", "Pending"], recoveries=[begun]) == (
+        False, "default/train is Starting: 1 of 3 pods run"
+    )  # fmt: skip
+    assert standing("recovered", "Running", run[:2])[0] is False, "enough run, but not all"
+    assert standing("recovered", "Running", run, recoveries=[ended, begun]) == (
+        False, "default/train is Running: the recovery of 2026-01-02T03:04:05Z is under way"
+    )  # fmt: skip
+    assert standing("recovered", "Running", run, recoveries=[begun, ended])[0] is True
+    assert standing("recovered", "Running", run)[0] is True, "it needed none"
 
 
 def test_a_revision_is_in_force_with_all_its_documents(

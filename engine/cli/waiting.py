@@ -14,13 +14,16 @@ from engine.cli.invocation import access_options, fails_clearly, seconds
 from engine.cli.known_names import complete_row
 
 if TYPE_CHECKING:
-    from engine.status.status_reader import PublishedStatus
+    from engine.status.status_reader import PublishedJob, PublishedStatus
 
     Judge = Callable[[PublishedStatus], "WaitStanding"]
 
 _EVERY: Final = 0.5
-_PLACED: Final = frozenset({"Starting", "Running", "Succeeded", "Finished"})
+_RUNNING: Final = "Running"
+_DONE: Final = frozenset({"Succeeded", "Finished"})
 _ENDED: Final = frozenset({"Succeeded", "Finished", "Failed"})
+_MOST_PLACES: Final = 2000
+"""Pods of one job whose places are published at most."""
 _SHORTEST: Final = 7
 """Fewest digits by which a revision is named, as in Git."""
 
@@ -36,8 +39,9 @@ class WaitStanding(NamedTuple):
 @click.command(name="wait", short_help="Wait until a job runs or a revision is in force.")
 @click.argument("kind", type=click.Choice(["job", "revision"], case_sensitive=False))
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_row)
-@click.option("--for", "state", type=click.Choice(["placed", "running", "ended", "gone"]), default="running",
-              show_default=True, help="The state of a job to wait for.")  # fmt: skip
+@click.option("--for", "state", type=click.Choice(["placed", "running", "recovered", "ended", "gone"]),
+              default="running", show_default=True, help="The state of a job to wait for: all its pods have a node "
+              "(placed), enough run (running), all run and no recovery is under way (recovered).")  # fmt: skip
 @click.option("--timeout", "limit", default="10m", show_default=True, metavar="DURATION", help="How long at most.")
 @access_options
 @fails_clearly
@@ -47,7 +51,8 @@ def wait(kind: str, name: str | None, state: str, limit: str, kubeconfig: str | 
     Without NAME the revision is the commit that is checked out here. Exit 1 when the time is up, or when it cannot come
     to that any more; then the last line says what it waits for.
 
-    Examples: belay wait job default/llm --for running --timeout 10m; belay wait revision
+    Examples: belay wait job default/llm --for running --timeout 10m; belay wait job default/llm --for recovered;
+    belay wait revision
     """
     from engine.cli.output import plain
     from engine.errors import InputError
@@ -86,8 +91,28 @@ def job_standing(status: PublishedStatus, name: str, state: str) -> WaitStanding
         return WaitStanding(False, False, text)
     if state == "ended":
         return WaitStanding(job.phase in _ENDED, False, text)
-    wanted = _PLACED if state == "placed" else _PLACED - {"Starting"}
-    return WaitStanding(job.phase in wanted, job.phase == "Failed", text)
+    if job.phase in _ENDED:
+        return WaitStanding(job.phase in _DONE, job.phase == "Failed", text)
+    lacking = _lacking(job, state)
+    return WaitStanding(not lacking, False, text if job.pending or not lacking else f"{text}: {lacking}")
+
+
+def _lacking(job: PublishedJob, state: str) -> str:
+    """What keeps a job that has not ended from a state; empty once it is there."""
+    if state == "running":
+        return "" if job.phase == _RUNNING else "too few of its pods run"
+    if job.pending:
+        return "a pod waits"
+    wanted = min(job.wanted, _MOST_PLACES)
+    placed, started = len(job.placement), job.phase in (_RUNNING, "Starting")
+    if state == "placed":
+        # of a job that runs the pods that it may do without need not exist yet
+        return "" if started and (job.phase == _RUNNING or placed >= wanted) else f"{placed} of {wanted} pods placed"
+    run = sum(place.get("phase") in (_RUNNING, "Succeeded") for place in job.placement.values())
+    if job.phase != _RUNNING or run < max(placed, wanted):
+        return f"{run} of {max(placed, wanted)} pods run"
+    last = job.recoveries[-1] if job.recoveries else {}
+    return f"the recovery of {last.get('time')} is under way" if last and not last.get("actual") else ""
 
 
 def revision_standing(status: PublishedStatus, revision: str, is_within: Callable[[str], bool]) -> WaitStanding:

@@ -26,7 +26,8 @@ class PublishedPool(msgspec.Struct, frozen=True):
 
 class PublishedJob(msgspec.Struct, frozen=True):
     """One NPU job as ``namespace/Kind/name``; ``pending`` holds reason and message while it waits, ``failure`` those of
-    its end once it has failed.
+    its end once it has failed. ``wanted`` is the number of its pods (0: unknown), ``recoveries`` are its last, newest
+    last.
     """
 
     name: str
@@ -34,6 +35,8 @@ class PublishedJob(msgspec.Struct, frozen=True):
     placement: dict[str, Any] = {}
     pending: dict[str, Any] = {}
     failure: dict[str, Any] = {}
+    wanted: int = 0
+    recoveries: list[dict[str, Any]] = []
 
 
 class PublishedStatus(msgspec.Struct, frozen=True):
@@ -171,12 +174,15 @@ def _receivers(data: Mapping[str, str]) -> list[dict[str, Any]]:
 
 def _job(name: str, data: Mapping[str, str]) -> PublishedJob:
     status = _object(data.get(history.JOB_STATUS_KEY))
+    recoveries = status.get("recoveries")
     return PublishedJob(
         str(data.get(history.JOB_NAME_KEY) or name.removeprefix(names.JOB_PREFIX)),
         str(data.get(history.JOB_PHASE_KEY, "Unknown")),
         _mapping(status.get("placement")),
         _mapping(status.get("pending")),
         _failure(status),
+        wanted if isinstance(wanted := status.get("wanted"), int) else 0,
+        [row for row in recoveries if isinstance(row, dict)] if isinstance(recoveries, list) else [],
     )
 
 
