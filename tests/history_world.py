@@ -28,6 +28,7 @@ class HistoryWorld:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.chips: dict[str, list[dict[str, Any]]] = {"faults.json": [], "held.json": []}
         self.truth: list[tuple[str, int, float, float]] = []
+        self.former: dict[str, dict[str, str]] = {}
         self.bound: dict[tuple[str, str], tuple[int, float]] = {}
         self._log = RevisionLog()
         self._publish(f"{names.MAP_PREFIX}main-0", parts="1", **{"nodes.json": _json({
@@ -90,6 +91,20 @@ class HistoryWorld:
             self._event("EvictPod", reason, "Pod", job.partition("/")[0], pod, f"{reason}: moved")
             self._free(job, pod)
         self.jobs[job]["pending"] = {"reason": "NoRoom", "message": "it waits for chips"}
+        self._publish_job(job, "Pending")
+
+    def loses_pods(self, job: str) -> None:
+        """The job has no pods: its status says neither whose it is nor what it asks for."""
+        for pod in list(self.jobs[job]["placement"]):
+            self.former.setdefault(job, {})[str(len(self.former))] = self.jobs[job]["placement"][pod]["node"]
+            self._free(job, pod)
+        for field in ("user", "queue", "requests", "since", "pending"):
+            self.jobs[job].pop(field, None)
+        self._publish_job(job, "Pending")
+
+    def submit_again(self, job: str, *, user: str, queue: str) -> None:
+        """The job has pods again, which wait; what is remembered of it stays."""
+        self.jobs[job] |= {"user": user, "queue": queue, "requests": {"huawei.com/Ascend910": 8}}
         self._publish_job(job, "Pending")
 
     def starts(self, job: str) -> None:
@@ -191,7 +206,8 @@ class HistoryWorld:
 
     def _publish_job(self, job: str, phase: str) -> None:
         body = {key: value for key, value in self.jobs[job].items() if value}
-        self._publish(_name(job), job=job, phase=phase, **{"status.json": _json({"phase": phase, **body})})
+        memory = {"memory.json": _json({"nodes": self.former[job]})} if job in self.former else {}
+        self._publish(_name(job), job=job, phase=phase, **{"status.json": _json({"phase": phase, **body}), **memory})
 
     def _publish_chips(self) -> None:
         listed = {key: _json(rows) for key, rows in self.chips.items()}

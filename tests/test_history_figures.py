@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import text
 
 from engine.errors import InputError
 from engine.model.history import JobMemory, Recovery
@@ -80,6 +81,37 @@ def test_goodput_counts_the_downtime_that_runs_now(world: HistoryWorld) -> None:
     # the chips that it stood still without, while its pods were being moved, are part of the whole
     assert found["goodput"] == pytest.approx(1 - lost / (16 + 8 * 90 / HOUR + 8 * 0.5), abs=1e-3)
     assert rows(world, "user")["bob"]["goodput"] == 1.0
+
+
+@pytest.mark.parametrize("seen_before", (True, False), ids=("seen while it ran", "first seen without pods"))
+def test_lost_hours_stay_with_whom_they_belonged_to(seen_before: bool) -> None:
+    made = HistoryWorld("sqlite://")
+    server = made.servers[0]
+    made.submit(LLM, user="ann", queue="research")
+    made.place(LLM, "node-1")
+    made.look()
+    made.passes(HOUR)
+    made.loses_pods(LLM)
+    if not seen_before:
+        made.look()
+    made.recovery(LLM)
+    made.look()
+    made.passes(90)
+    made.submit_again(LLM, user="ann", queue="research")
+    made.place(LLM, "node-2")
+    made.recovery(LLM, back=90)
+    made.look()
+    made.passes(60)
+    made.loses_pods(LLM)
+    made.look()
+    made.submit_again(LLM, user="bob", queue="other")
+    made.look()
+
+    assert server.store is not None
+    with server.store.reading() as connection:
+        found = connection.execute(text("select person, queue, pool, cost from spans where kind = 'recovery'")).all()
+    server.leave()
+    assert [tuple(row) for row in found] == [("ann", "research", "training", 8 * 90)]
 
 
 def test_the_report_says_what_was_lost_to_what_and_how_long_it_took(world: HistoryWorld) -> None:

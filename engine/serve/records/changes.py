@@ -77,7 +77,7 @@ def changes(
     everything = last.pools != seen.pools
     fresh = [job for key, job in seen.jobs.items() if everything or last.jobs.get(key) is not job]
     names = {job.key for job in fresh}
-    wanted = {span.key: span for span in seen_spans(seen, fresh, times)}
+    wanted = {span.key: span for span in _owned_then(seen_spans(seen, fresh, times), lasting)}
 
     began = [span for key, span in wanted.items() if key not in lasting and not span.ended]
     ended = [
@@ -145,7 +145,8 @@ def _job_spans(job: SeenJob, seen: SeenCluster, times: LookTimes) -> list[Span]:
             )
         )  # fmt: skip
 
-    pool = next((span.pool for span in found), "")
+    nodes = [span.node for span in found] or job.former
+    pool = next((seen.pools[node] for node in nodes if node in seen.pools), "")
     if job.reason and not job.holdings:
         # a job that was never placed has waited since it was made
         begun = job.since if job.since and not job.recoveries and not job.lines else times.at
@@ -164,6 +165,25 @@ def _job_spans(job: SeenJob, seen: SeenCluster, times: LookTimes) -> list[Span]:
                 chips=one.chips, reason=" ".join((one.reason, *one.codes[:8])), cost=one.cost, seen=one.seen, **about,
             )
         )  # fmt: skip
+    return found
+
+
+def _owned_then(spans: Iterable[Span], lasting: Mapping[Key, Span]) -> list[Span]:
+    """The spans; a recovery belongs to whom its chips belonged when it began: a job without pods no longer says so."""
+    holders: dict[str, Span] = {}
+    for held in lasting.values():
+        if held.kind is SpanKind.HOLDS:
+            holders.setdefault(held.job, held)
+
+    found = []
+    for span in spans:
+        holder = holders.get(span.job) if span.kind is SpanKind.RECOVERY else None
+        if holder is not None and holder.begun <= span.begun:
+            span = msgspec.structs.replace(
+                span, person=holder.person or span.person, queue=holder.queue or span.queue,
+                pool=holder.pool or span.pool,
+            )  # fmt: skip
+        found.append(span)
     return found
 
 

@@ -42,7 +42,7 @@ class SeenRecovery(msgspec.Struct, frozen=True):
 
 class SeenJob(msgspec.Struct, frozen=True):
     """One job. ``holdings`` are (pod, node, chips); ``since`` is when it was made (0: unknown); ``lines`` are the
-    newest lines of its story with their times.
+    newest lines of its story with their times; ``former`` are the last nodes of its ranks while it holds no chips.
     """
 
     key: str
@@ -59,6 +59,7 @@ class SeenJob(msgspec.Struct, frozen=True):
     recoveries: tuple[SeenRecovery, ...]
     lines: tuple[tuple[int, str], ...]
     way_out: str = ""
+    former: tuple[str, ...] = ()
 
     @property
     def chips(self) -> int:
@@ -195,7 +196,14 @@ def _job(key: str, data: Data) -> SeenJob:
         recoveries=tuple(map(_recovery, listed if isinstance(listed, list) else ())),
         lines=_lines(status.get("history")),
         way_out=line(pending.get("unblock")),
+        former=() if holdings else _former(data),
     )
+
+
+def _former(data: Data) -> tuple[str, ...]:
+    """The nodes where a job's ranks were last, by the engine's memory of it."""
+    memory = mapping(decoded(data.get(history.JOB_KEY)))
+    return tuple(sorted({name(node) for node in mapping(memory.get("nodes")).values()}))
 
 
 def _lines(value: Any) -> tuple[tuple[int, str], ...]:

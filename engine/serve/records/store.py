@@ -34,6 +34,7 @@ _CHUNK: Final = 400
 _WRITER: Final = "writer"
 _SEEN: Final = "seen"
 _DAY_MS: Final = 86_400_000
+_OWNERS: Final = ("person", "queue", "pool")
 _ROW_BYTES: Final = 400
 """What a row takes beside its texts: hashes, ids, numbers and its places in the indexes."""
 
@@ -310,11 +311,16 @@ def _unknown(connection: Connection, records: Sequence[HistoryRecord]) -> list[H
 
 
 def _store_spans(connection: Connection, spans: Sequence[Span]) -> None:
-    """Store spans in place of what is stored of them."""
+    """Store spans in place of what is stored of them. Whose a span was stays as it was stored first: an ended recovery
+    is seen again for long, when its job may have no pods, or belong to another person.
+    """
     rows = {span.id: span_row(span) for span in spans}
     ids = list(rows)
     for start in range(0, len(ids), _CHUNK):
         part = ids[start : start + _CHUNK]
+        stored = select(SPANS.c.id, *(SPANS.c[name] for name in _OWNERS)).where(SPANS.c.id.in_(part))
+        for known in connection.execute(stored).mappings().all():
+            rows[known["id"]] |= {name: known[name] for name in _OWNERS if known[name]}
         connection.execute(delete(SPANS).where(SPANS.c.id.in_(part)))
         connection.execute(insert(SPANS), [rows[one] for one in part])
 
