@@ -264,8 +264,11 @@ def test_a_lost_race_is_made_again_on_top_and_other_changes_stay(clone: Path, tm
     assert "Ada Scale AscendJob default/pretrain from 1 to 7" in pushed(clone)
     # the way out that it names keeps what the person has changed and not committed
     (other / "desired/README.md").write_text("words of Bob\n")
-    (way_out,) = re.findall(r"git (reset [^,]+), and give the command again", done.output)
+    (way_out,) = re.findall(r"git (reset [^,]+), then git pull --rebase, and give the command again", done.output)
     git(other, *way_out.split())
+    # nor a commit that was not pushed; here it is what the others' change collides with
+    assert "default/pretrain" in git(other, "log", "-1", "--format=%s") and "to 5" in git(other, "log", "-1")
+    git(other, "reset", "--keep", "@{upstream}")
     assert (other / "desired/README.md").read_text() == "words of Bob\n"
     assert run(other, "priority", "pretrain", "low").exit_code == 0
 

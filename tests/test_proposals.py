@@ -142,10 +142,7 @@ def test_what_a_protected_branch_refuses_is_proposed(clone: Path, forge: Request
 
 def test_the_setting_proposes_every_act_and_a_race_is_lost_without_harm(clone: Path, forge: RequestServer) -> None:
     git(clone, "config", "belay.pullRequests", "true")
-    other = clone.parent / "other"
-    git(clone.parent, "clone", "-q", str(clone.parent / "ops/state.git"), str(other))
-    for name, value in (("user.name", "Bob"), ("user.email", "bob@example.com")):
-        git(other, "config", name, value)
+    other = of_another(clone)
     (other / "note").write_text("of Bob\n")
     git(other, "add", "note")
     git(other, "commit", "-qm", "Note")
@@ -171,6 +168,67 @@ def test_the_setting_proposes_every_act_and_a_race_is_lost_without_harm(clone: P
     assert there(clone, "log", "-1", "--format=%s", "belay/scale-pretrain") == "Mine"
     assert git(clone, "log", "-1", "--format=%s").startswith("Scale"), "the commit is there, as the message says"
     git(clone, "reset", "-q", "--keep", "HEAD~1")
+
+
+def of_another(clone: Path) -> Path:
+    """Another person's clone."""
+    other = clone.parent / "other"
+    git(clone.parent, "clone", "-q", str(clone.parent / "ops/state.git"), str(other))
+    for name, value in (("user.name", "Bob"), ("user.email", "bob@example.com")):
+        git(other, "config", name, value)
+    return other
+
+
+def keep_own_work(clone: Path) -> str:
+    """A commit of the person's own that is not pushed; its id."""
+    (clone / "mine").write_text("my local work\n")
+    git(clone, "add", "mine")
+    git(clone, "commit", "-qm", "My local work")
+    return git(clone, "rev-parse", "HEAD")
+
+
+def test_work_of_ones_own_stays_in_the_clone_and_out_of_a_request(clone: Path, forge: RequestServer) -> None:
+    own, main_before = keep_own_work(clone), there(clone, "rev-parse", "main")
+    done = isolate(clone, "--pull-request")
+    assert done.exit_code == 0 and len(forge.requests) == 1, done.output
+    assert there(clone, "rev-parse", f"{BRANCH}~1") == main_before, "the request holds the act alone"
+    assert "mine" not in there(clone, "diff", "--name-only", "main", BRANCH)
+    assert git(clone, "rev-parse", "HEAD") == own and (clone / "mine").exists()
+
+    # it is merged; the same act given again in the clone that has not seen it proposes nothing
+    there(clone, "update-ref", "refs/heads/main", BRANCH)
+    there(clone, "branch", "-D", BRANCH)
+    done = isolate(clone, "--pull-request")
+    assert done.exit_code == 0 and "origin/main has this change already" in done.output, done.output
+    assert len(forge.requests) == 1 and BRANCH not in there(clone, "branch", "--list")
+    assert git(clone, "rev-parse", "HEAD") == own and (clone / "mine").read_text() == "my local work\n"
+    assert git(clone, "status", "--porcelain") == "" and len(git(clone, "worktree", "list").splitlines()) == 1
+
+
+def test_a_lost_race_to_the_same_change_on_a_protected_branch_publishes_no_own_work(
+    clone: Path, forge: RequestServer
+) -> None:
+    other = of_another(clone)
+    assert isolate(other).exit_code == 0
+    hook = clone.parent / "ops/state.git/hooks/update"
+    hook.write_text(_PROTECTED)
+    hook.chmod(0o755)
+    keep_own_work(clone)
+    done = isolate(clone)
+    assert done.exit_code == 0 and "origin/main has this change already" in done.output, done.output
+    assert forge.requests == [] and there(clone, "branch", "--format=%(refname:short)") == "main"
+    assert git(clone, "log", "--format=%s", "origin/main..") == "My local work" and (clone / "mine").exists()
+
+
+def test_a_request_on_lines_that_others_changed_is_refused_with_the_commit_kept(
+    clone: Path, forge: RequestServer
+) -> None:
+    assert isolate(of_another(clone), reason="fan").exit_code == 0
+    own = keep_own_work(clone)
+    done = isolate(clone, "--pull-request")
+    assert done.exit_code == 2 and "others changed the same lines" in done.output, done.output
+    git(clone, "reset", "--keep", "HEAD~1")  # as it says
+    assert git(clone, "rev-parse", "HEAD") == own and forge.requests == []
 
 
 def test_without_a_token_or_a_known_forge_the_page_is_named(clone: Path) -> None:

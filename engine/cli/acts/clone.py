@@ -98,7 +98,7 @@ class Clone:
 
     def before_last_change(self) -> str:
         """The commit before the last one that changed a document."""
-        found = self.git("rev-list", "-1", "HEAD", "--", *self._rooms(), at_root=True).stdout.strip()
+        found = self.git("rev-list", "-1", "HEAD", "--", *self._rooms(), at=self.root).stdout.strip()
         return self.resolve(f"{found or 'HEAD'}~1")
 
     def resolve(self, revision: str) -> str:
@@ -121,7 +121,7 @@ class Clone:
     def at(self, commit: str) -> dict[str, bytes]:
         """The files of desired/ and policies/ at a commit, by path below ``folder``."""
         rooms = self._rooms()
-        listed = self.git("ls-tree", "-r", "-z", "--name-only", commit, "--", *rooms, at_root=True).stdout
+        listed = self.git("ls-tree", "-r", "-z", "--name-only", commit, "--", *rooms, at=self.root).stdout
         found: dict[str, bytes] = {}
         for name in filter(None, listed.split("\0")):
             done = subprocess.run(
@@ -153,12 +153,13 @@ class Clone:
         named = os.environ.get("GIT_SSL_CAINFO", "")
         return named or self.git("config", "--get-urlmatch", "http.sslCAInfo", url, check=False).stdout.strip()
 
-    def git(self, *args: str, check: bool = True, at_root: bool = False) -> subprocess.CompletedProcess[str]:
-        """Run git here. Raises BelayError where it is missing, does not end, or fails although ``check``."""
+    def git(self, *args: str, check: bool = True, at: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run git here, or ``at`` another folder. Raises BelayError where it is missing, does not end, or fails
+        although ``check``."""
         try:
             done = subprocess.run(
                 ["git", "--literal-pathspecs", "-c", "core.quotePath=false", *args],
-                cwd=self.root if at_root else self.folder,
+                cwd=at or self.folder,
                 capture_output=True, text=True, timeout=_SECONDS, errors="replace",
             )  # fmt: skip
         except FileNotFoundError as error:

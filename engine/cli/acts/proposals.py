@@ -103,7 +103,9 @@ def publish(
 
     if not how.always:
         try:
-            click.echo(f"pushed to {show.plain(pushing.push(clone))}; belay status says when it is in force")
+            place = pushing.push(clone)
+            done = f"pushed to {place.name}; belay status says when it is in force" if place else _there_already(clone)
+            click.echo(show.plain(done))
             click.echo(f"take it back: {show.plain(edit.undo)}")
             return
         except pushing.RefusedError as refused:
@@ -113,11 +115,22 @@ def publish(
 
     branch = branch_name(clone, click.get_current_context())
     pushed = pushing.propose(clone, branch)
+    if pushed is None:
+        click.echo(show.plain(_there_already(clone)))
+        click.echo(f"take it back: {show.plain(edit.undo)}")
+        return
     place = pushed.upstream
     click.echo(show.plain(f"pushed to {place.remote}/{branch}; {place.branch} is as it was"))
     words = body(options["why"] or "", plan, edit.undo, trailer)
     click.echo(show.plain(_opened(clone, pushed, edit.subject[:_LONGEST_TITLE], words)))
     click.echo(f"take it back: close the request; once it is merged: {show.plain(edit.undo)}")
+
+
+def _there_already(clone: Clone) -> str:
+    from engine.cli.acts import pushing
+
+    name = pushing.upstream(clone).name
+    return f"{name} has this change already, so no commit is left to publish; git pull --rebase brings it here"
 
 
 def _opened(clone: Clone, pushed: Pushed, title: str, words: str) -> str:

@@ -1,13 +1,18 @@
 """How a commit reaches the remote: onto the branch that is followed, or onto a branch of its own to be merged there.
 
-Nothing is forced. A push that lost a race is made again on top of what came before it. A branch of an earlier proposal
-is continued: its commits stay in the history, and its content becomes that of the new commit.
+Nothing is forced. A push that lost a race is made again on top of what came before it. A proposal is made in a work
+tree beside the clone's and holds the act alone: other commits that are not pushed yet stay where they are. A branch of
+an earlier proposal is continued: its commits stay in the history, and its content becomes that of the new commit.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from engine.cli.acts.clone import Clone, said
@@ -35,6 +40,11 @@ class Upstream(NamedTuple):
         """The branch's full name."""
         return f"refs/heads/{self.branch}"
 
+    @property
+    def name(self) -> str:
+        """``origin/main``."""
+        return f"{self.remote}/{self.branch}"
+
 
 class Pushed(NamedTuple):
     """Where a proposal's commit lies, where it is to be merged, and the address that the server itself printed."""
@@ -57,10 +67,11 @@ def upstream(clone: Clone) -> Upstream:
     return Upstream(clone.setting(f"branch.{branch}.remote") or "origin", merge.removeprefix("refs/heads/"))
 
 
-def push(clone: Clone) -> str:
+def push(clone: Clone) -> Upstream | None:
     """Push the branch to where it follows; where others pushed first, put the commit on top and push again.
 
-    Returns the name of the remote branch. Never forced.
+    Returns what was pushed to, or None where others pushed the same change, so that there is no commit left. Never
+    forced.
 
     Raises:
         RefusedError: the server takes no push to this branch.
@@ -70,51 +81,87 @@ def push(clone: Clone) -> str:
     for _ in range(_TRIES):
         done = clone.git("push", "--porcelain", place.remote, f"HEAD:{place.ref}", check=False)
         if not done.returncode:
-            return f"{place.remote}/{place.branch}"
+            return place
         _check_lost_race(done, place.remote)
-        _rebase(clone, place)
+        if not _rebase(clone, place):
+            return None
     raise BelayError(f"others pushed first {_TRIES} times", where=place.remote, hint="Run git push")
 
 
-def propose(clone: Clone, branch: str) -> Pushed:
-    """Push the newest commit to a branch of its own; the checked-out branch is as it was before the commit.
+def propose(clone: Clone, branch: str) -> Pushed | None:
+    """Push the newest commit, and no other, to a branch of its own; the clone is as it was before the commit.
+
+    Returns None where the branch that is followed has this change already: there is nothing to propose.
 
     Raises:
-        BelayError: the remote refuses, or other people have committed to the branch.
+        BelayError: the remote refuses, or other people have committed to the branch. The commit is still there.
     """
-    place = upstream(clone)
-    _rebase(clone, place)
-    commit = clone.head()
-    try:
-        for _ in range(_TRIES):
-            _continue_earlier(clone, place, branch)
-            done = clone.git("push", "--porcelain", place.remote, f"HEAD:refs/heads/{branch}", check=False)
-            if not done.returncode:
-                clone.git("reset", "--quiet", "--keep", f"{commit}~1")
-                return Pushed(place, branch, _printed(done.stderr))
-            _check_lost_race(done, place.remote)
-        raise BelayError(f"others pushed to {branch} first {_TRIES} times", where=place.remote, hint=_DROP)
-    except BelayError:
-        # without the commit that continues an earlier proposal
-        clone.git("reset", "--quiet", "--keep", commit, check=False)
-        raise
+    place, made = upstream(clone), clone.head()
+    former = clone.resolve(f"{made}~1")
+    clone.git("fetch", "--quiet", place.remote, place.ref)
+    with _tree_beside(clone, "FETCH_HEAD") as tree:
+        pushed = _push_alone(clone, tree, place, branch) if _picked(clone, tree, place, made) else None
+
+    # to the commit that was there before, never to one counted from the end: work of the person's own lies below
+    if clone.head() == made:
+        clone.git("reset", "--quiet", "--keep", former)
+    return pushed
 
 
-def _continue_earlier(clone: Clone, place: Upstream, branch: str) -> None:
+@contextmanager
+def _tree_beside(clone: Clone, commit: str) -> Iterator[Path]:
+    """A work tree of the clone for a while, with a commit checked out, so that the person's own is never touched."""
+    with tempfile.TemporaryDirectory(prefix="belay-", ignore_cleanup_errors=True) as folder:
+        tree = Path(folder) / "tree"
+        clone.git("worktree", "add", "--quiet", "--detach", str(tree), commit)
+        try:
+            yield tree
+        finally:
+            clone.git("worktree", "remove", "--force", str(tree), check=False)
+
+
+def _picked(clone: Clone, tree: Path, place: Upstream, made: str) -> bool:
+    """Put a commit on top of what is checked out in ``tree``; False where that has the same change already."""
+    done = clone.git("cherry-pick", "--keep-redundant-commits", made, check=False, at=tree)
+    if done.returncode and clone.git("ls-files", "--unmerged", at=tree).stdout:
+        raise _conflict(place)
+    if done.returncode:
+        raise BelayError(f"git cherry-pick failed: {said(done)}", where=str(clone.folder), hint=_DROP)
+    return _changes(clone, "HEAD", at=tree) or not _changes(clone, made, at=tree)
+
+
+def _changes(clone: Clone, commit: str, *, at: Path) -> bool:
+    """Whether a commit changes any file; that of some acts holds a message alone."""
+    return clone.git("diff", "--quiet", f"{commit}~1", commit, check=False, at=at).returncode != 0
+
+
+def _push_alone(clone: Clone, tree: Path, place: Upstream, branch: str) -> Pushed:
+    for _ in range(_TRIES):
+        _continue_earlier(clone, tree, place, branch)
+        done = clone.git("push", "--porcelain", place.remote, f"HEAD:refs/heads/{branch}", check=False, at=tree)
+        if not done.returncode:
+            return Pushed(place, branch, _printed(done.stderr))
+        _check_lost_race(done, place.remote)
+    raise BelayError(f"others pushed to {branch} first {_TRIES} times", where=place.remote, hint=_DROP)
+
+
+def _continue_earlier(clone: Clone, tree: Path, place: Upstream, branch: str) -> None:
     """Let the commit follow that of an earlier proposal on this branch, if there is one with another content."""
-    if clone.git("fetch", "--quiet", place.remote, f"refs/heads/{branch}", check=False).returncode:
+    if clone.git("fetch", "--quiet", place.remote, f"refs/heads/{branch}", check=False, at=tree).returncode:
         return
-    if clone.contains("HEAD", "FETCH_HEAD"):
+    earlier = clone.git("rev-parse", "FETCH_HEAD", at=tree).stdout.strip()
+    made = clone.git("rev-parse", "HEAD", at=tree).stdout.strip()
+    if clone.contains(made, earlier):
         return
 
     me = re.sub(r".*<(.*)>.*", r"\1", clone.git("var", "GIT_AUTHOR_IDENT").stdout.strip())
-    authors = set(clone.git("log", "--format=%ae", "HEAD..FETCH_HEAD").stdout.split())
+    authors = set(clone.git("log", "--format=%ae", f"{made}..{earlier}").stdout.split())
     if others := sorted(authors - {me}):
         raise BelayError(
             f"{branch} has commits of {', '.join(others[:3])}, which this act would undo", where=place.remote,
             hint=f"Merge its request first, or delete the branch; {_DROP}",
         )  # fmt: skip
-    clone.git("merge", "--quiet", "--strategy", "ours", "--message", "Replace the earlier proposal", "FETCH_HEAD")
+    clone.git("merge", "--quiet", "--strategy", "ours", "--message", "Replace the earlier proposal", earlier, at=tree)
 
 
 _DROP: Final = "git reset --keep HEAD~1 drops the commit that was made here"
@@ -154,10 +201,22 @@ def _printed(stderr: str) -> str:
     return ""
 
 
-def _rebase(clone: Clone, place: Upstream) -> None:
+def _rebase(clone: Clone, place: Upstream) -> bool:
+    """Put the branch on top of what others pushed; False where that has the change of the newest commit already."""
     clone.git("fetch", "--quiet", place.remote, place.ref)
+    newest = _words(clone)
     done = clone.git("rebase", "--quiet", "--autostash", "FETCH_HEAD", check=False)
     if done.returncode:
         clone.git("rebase", "--abort", check=False)
-        raise BelayError("others changed the same lines meanwhile, so the commit was not pushed", where=place.remote,
-                         hint="git reset --keep @{upstream}, and give the command again")  # fmt: skip
+        raise _conflict(place)
+    return _words(clone) == newest
+
+
+def _words(clone: Clone) -> str:
+    """What a rebase leaves of the newest commit: author, time of writing, and message."""
+    return clone.git("log", "-1", "--format=%ae %at %B").stdout
+
+
+def _conflict(place: Upstream) -> BelayError:
+    return BelayError("others changed the same lines meanwhile, so the commit was not pushed", where=place.remote,
+                      hint="git reset --keep HEAD~1, then git pull --rebase, and give the command again")  # fmt: skip
