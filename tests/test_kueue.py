@@ -118,33 +118,124 @@ def test_pods_go_where_topology_aware_scheduling_sent_them_or_nowhere() -> None:
     assert where == {"tas-0": "n1", "tas-1": "n3"}
 
 
+def admission(
+    owners: list[Body], count: int, *, queue: str = "team", admitted: str = "True", version: str = "v1beta2"
+) -> Body:
+    """Kueue's Workload of one object, or of a group of pods."""
+    references = [
+        {"apiVersion": one["apiVersion"], "kind": one["kind"], "name": one["metadata"]["name"],
+         "uid": one["metadata"]["uid"]}
+        for one in owners
+    ]  # fmt: skip
+    meta = {
+        "name": f"of-{owners[0]['metadata']['name']}",
+        "namespace": SPACE,
+        "uid": "w",
+        "ownerReferences": references,
+    }
+    assigned = [{"name": "main", "flavors": {"huawei.com/Ascend910": "default"}, "count": count}]
+    return {
+        "apiVersion": f"kueue.x-k8s.io/{version}",
+        "kind": "Workload",
+        "metadata": meta,
+        "spec": {"queueName": queue, "podSets": [{"name": "main", "count": count, "template": template()}]},
+        "status": {
+            "admission": {"clusterQueue": "all", "podSetAssignments": assigned},
+            "conditions": [
+                {"type": "QuotaReserved", "status": "True"},
+                {"type": "Admitted", "status": admitted},
+            ],
+        },
+    }
+
+
+def one_queue(chips: int, **spec: Any) -> dict[str, bytes]:
+    return settings(queues=[{"name": "default", "capability": {"huawei.com/Ascend910": chips}}], **spec)
+
+
 def quotas(world: Cluster) -> dict[str, Any]:
     rows = json.loads(queue_body(world.plan(), world.observed(), world.desired)["data"]["queues.json"])
     return {row["name"]: (row["used"].get("huawei.com/Ascend910", 0), row["declaredBy"]) for row in rows}
 
 
-def test_a_job_of_kueue_counts_in_no_queue_of_belay() -> None:
-    files = settings(queues=[{"name": "default", "capability": {"huawei.com/Ascend910": 8}}])
-    world = world_of(5, files)
-    put(world, DEFINITION)
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_a_job_of_kueue_counts_in_no_queue_of_belay(version: str) -> None:
+    world = world_of(5, one_queue(8))
     job, pods = a_job("first", 3)
     own = body("batch/v1", "Job", "own", {"parallelism": 1, "completions": 1, "template": template()})
+    world.put(admission([job], 3, version=version))
     for one in [job, *pods, own, *pods_of(own, ["own-0"])]:
         put(world, one)
     world.step()
     assert bound(world) == {"first-0", "first-1", "first-2", "own-0"}, "the queue's 8 chips are left to its own job"
+    queue = f"kueue.x-k8s.io/{SPACE}/team"
     gangs, _ = group(world.observed())
-    assert gangs[f"{SPACE}/Job.batch/first"].queue == "kueue.x-k8s.io/team"
-    assert quotas(world) == {"default": (8, "SchedulingSettings"), "kueue.x-k8s.io/team": (24, "Kueue")}
+    assert gangs[f"{SPACE}/Job.batch/first"].queue == queue, "LocalQueues of two namespaces are two"
+    assert quotas(world) == {"default": (8, "SchedulingSettings"), queue: (24, "Kueue")}
 
 
-def test_without_kueue_or_by_the_setting_its_labels_change_no_quota() -> None:
-    queues = [{"name": "default", "capability": {"huawei.com/Ascend910": 8}}]
-    for definitions, spec in (([], {"queues": queues}), ([DEFINITION], {"queues": queues, "kueueQuota": "queues"})):
-        world = world_of(5, settings(**spec))
-        job, pods = a_job("first", 3)
-        for one in [*definitions, job, *pods]:
-            put(world, one)
-        plan = world.step()
-        assert bound(world) == set()
-        assert [entry.reason for entry in plan.pending] == ["QueueExhausted"]
+def test_a_group_of_pods_counts_with_kueue_once_every_pod_of_it_is_admitted() -> None:
+    pods = pods_of(None, names("plain"), labels=OF_PODS, notes=TOTAL)
+    for owners, placed in ((pods[:4], 0), (pods, 5)):
+        world = world_of(5, one_queue(8))
+        world.put(admission(owners, 5))
+        for pod in pods:
+            put(world, pod)
+        world.step()
+        assert len(bound(world)) == placed, f"Kueue has admitted {len(owners)} of 5"
+
+
+def held_back(world: Cluster, things: list[Body]) -> None:
+    for one in things:
+        put(world, one)
+    plan = world.step()
+    assert bound(world) == set()
+    assert [entry.reason for entry in plan.pending] == ["QueueExhausted"]
+
+
+def test_labels_of_kueue_evade_no_quota() -> None:
+    job, pods = a_job("first", 3)
+    held_back(world_of(5, one_queue(8)), [DEFINITION, job, *pods])
+    for labels in ({"kueue.x-k8s.io/podset": "x"}, {"kueue.x-k8s.io/managed": "true"}):
+        held_back(world_of(5, one_queue(4)), [DEFINITION, *pods_of(None, ["alone"], labels=labels)])
+
+
+@pytest.mark.parametrize("case", ["not admitted", "of another job", "more pods than admitted", "by the setting"])
+def test_what_kueue_has_not_admitted_counts_in_belays_queues(case: str) -> None:
+    job, pods = a_job("first", 3)
+    other, _ = a_job("other", 3)
+    record = {
+        "not admitted": admission([job], 3, admitted="False"),
+        "of another job": admission([other], 3),
+        "more pods than admitted": admission([job], 2),
+        "by the setting": admission([job], 3),
+    }[case]
+    quota = "queues" if case == "by the setting" else "kueue"
+    world = world_of(5, one_queue(8, kueueQuota=quota))
+    put(world, DEFINITION)
+    world.put(record)
+    held_back(world, [job, *pods])
+
+
+def test_pods_that_claim_the_uid_of_an_admitted_job_are_not_of_it() -> None:
+    job, _ = a_job("first", 1)
+    world = world_of(5, one_queue(4))
+    for one in (DEFINITION, job, admission([job], 1)):
+        world.put(one)
+    claimed = copy.deepcopy(job)
+    claimed["metadata"]["name"] = "forged"
+    held_back(world, pods_of(claimed, ["forged-0"], labels=OF_JOB))
+
+
+def test_a_job_leaves_kueues_queue_with_its_admission() -> None:
+    world = world_of(5, one_queue(8))
+    job, pods = a_job("first", 1)
+    record = admission([job], 1)
+    world.put(record)
+    for one in [job, *pods]:
+        put(world, one)
+    world.step()
+    assert quotas(world)[f"kueue.x-k8s.io/{SPACE}/team"] == (8, "Kueue")
+    world.delete(key_of(record))
+    world.step()
+    assert quotas(world) == {"default": (8, "SchedulingSettings")}

@@ -76,12 +76,15 @@ Kueue decides when a job may start, Belay where, and that its pods start togethe
   not cut through, or leave topology to Belay.
 
 **Who owns the quota.** A job that Kueue has admitted counts in Kueue's queues and in none of Belay's: its queue is
-shown as `kueue.x-k8s.io/LOCALQUEUE`, capabilities of Volcano's queues do not hold it back, and what it uses is not
-divided among them. Jobs without Kueue's label count in Belay's queues, and Kueue does not see them: give each chip to
-one of the two, for example by a ClusterQueue whose quota is what Volcano's queues leave. Labels on the pods
-(`kueue.x-k8s.io/podset`, `kueue.x-k8s.io/managed`) say that Kueue has admitted a job, and count only while its
-definitions are installed. Any author of pods can write them; `SchedulingSettings.spec.kueueQuota: queues` counts such
-jobs in Belay's queues, and then Kueue's ClusterQueues should cover no chips.
+shown as `kueue.x-k8s.io/NAMESPACE/LOCALQUEUE`, capabilities of Volcano's queues do not hold it back, and what it uses
+is not divided among them. What Kueue has admitted, its `Workload` says: with the condition `Admitted` and an owner
+reference to the job's object or to each of its pods, and for at most as many pods as it has admitted. Labels say
+nothing, as any author of pods may write them. So Workloads and their status must stay with Kueue's controller and
+administrators, as with its own roles. Without such a Workload, or without the right to read them, a job counts in
+Belay's queues; so does one of which Kueue has admitted a part only. Kueue sees none of these jobs: give each chip to
+one of the two, for example by a ClusterQueue whose quota is what Volcano's queues leave. With
+`SchedulingSettings.spec.kueueQuota: queues` every job counts in Belay's queues; then Kueue's ClusterQueues should cover
+no chips.
 
 ## Two kinds are called PodGroup
 

@@ -248,8 +248,7 @@ class SchedulingSettingsSpec(Document):
     ``cluster_documents``: kinds of Belay whose objects in the cluster count although Git does not declare them. Such
     objects of other kinds are ignored, and a condition on them says so.
 
-    ``kueue_quota``: in whose queues jobs count that Kueue has admitted. Labels on their pods say so, which any author
-    of pods can write; with ``queues`` they count in Belay's.
+    ``kueue_quota``: in whose queues jobs count that Kueue has admitted, as its Workloads say.
 
     ``not_ready_debounce``: for how long (s) a node must have been NotReady before its jobs are moved. Kubernetes has
     waited its own grace period (40 s) by then, so 0 moves them at once; more spares jobs a restart for nodes that flap.

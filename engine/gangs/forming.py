@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from engine.gangs.kueue import KUEUE, local_queue
 from engine.gangs.owners import (
     GENERATED_GROUP,
     POD_GROUP_APIS,
@@ -155,8 +154,26 @@ def form_gang(
         gangs: those formed before.
     """
     replica_sets = replica_sets_of(pods, finder)
-    inputs = (owner, pods, finder.groups_for(owner, pods), classes, replica_sets, finder.kueue_counts)
-    return gangs.of(key, inputs, lambda: _whole_gang(key, owner, pods, finder, classes))
+    admitted_by = _admitted_by(owner, pods, finder)
+    inputs = (owner, pods, finder.groups_for(owner, pods), classes, replica_sets, admitted_by)
+
+    def formed() -> Gang:
+        whole = _whole_gang(key, owner, pods, finder, classes)
+        if not admitted_by:
+            return whole
+        parts = tuple(replace(part, queue=admitted_by) for part in whole.rollout)
+        return replace(whole, queue=admitted_by, rollout=parts)
+
+    return gangs.of(key, inputs, formed)
+
+
+def _admitted_by(owner: JobOwner, pods: list[Pod], finder: OwnerIndex) -> str:
+    """The queue of Kueue that has admitted a gang, empty without one.
+
+    Only the object that is there has a uid that pods cannot claim, and a group of its pods is not all of it.
+    """
+    uid = "" if owner.group else str(metadata(owner.raw).get("uid") or "")
+    return finder.admissions.queue_of(owner.namespace, uid, pods)
 
 
 def _whole_gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classes: Mapping[str, int]) -> Gang:
@@ -195,7 +212,6 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
     )
     if native:
         least, decides = native, False
-    admitted_by = local_queue(sample, labels_of(owner.raw)) if finder.kueue_counts else ""
     priority_class = stated.priority_class or _priority_class(owner, spec, group_spec, sample[0])
     return Gang(
         key=key,
@@ -206,7 +222,7 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
         uid=owner.uid,
         labels=labels,
         annotations=annotations,
-        queue=f"{KUEUE}{admitted_by}" if admitted_by else _queue(owner, spec, group_spec, annotations, stated.queue),
+        queue=_queue(owner, spec, group_spec, annotations, stated.queue),
         priority=classes.get(priority_class, max(pod.priority for pod in sample)),
         priority_class=priority_class,
         created=_created(owner, group, sample),

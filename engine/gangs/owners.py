@@ -12,7 +12,7 @@ from copy import copy
 from typing import Any, Final, NamedTuple
 
 from engine.gangs.declared import group_of, label_or_annotation, says_size
-from engine.gangs.kueue import kueue_counts
+from engine.gangs.kueue import Admissions
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS, find_native_group, gang_minimum
@@ -72,7 +72,7 @@ class OwnerIndex:
         self._objects = observed.objects
         self._pods = observed.pods
         self._table: WorkloadTable = observed.workloads
-        self.kueue_counts = kueue_counts(observed)
+        self.admissions = Admissions(observed)
         self._cache: dict[tuple[str, str, str, str, str], JobOwner] = {}
         self._groups_of: dict[tuple[str, str, str], str] = {}
         self._generated: set[tuple[str, str]] = set()

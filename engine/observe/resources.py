@@ -68,6 +68,11 @@ WATCHED: Final[tuple[Watched, ...]] = (
         Watched(Resource(version, "PodGroup", "podgroups", True), optional=True, may_be_closed=True)
         for version in NATIVE_GROUP_APIS
     ),
+    # what Kueue has admitted; this right, too, is newer than the others
+    *(
+        Watched(Resource(f"kueue.x-k8s.io/{version}", "Workload", "workloads", True), optional=True, may_be_closed=True)
+        for version in ("v1beta2", "v1beta1")
+    ),
     Watched(resource_for("policy/v1", "PodDisruptionBudget"), optional=True),
     Watched(Resource("policy/v1beta1", "PodDisruptionBudget", "poddisruptionbudgets", True), optional=True),
     Watched(resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition"), optional=True),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.gangs.forming import MIN_AVAILABLE_KEY, parse_min_available
-from engine.gangs.kueue import KUEUE, QUEUE_LABELS
+from engine.gangs.kueue import KUEUE, QUEUE_LABEL
 from engine.gangs.owners import GROUP_NAME_KEYS, find_pod_group, stated_group
 from engine.gangs.together import SETTLE_SECONDS
 from engine.model.cluster import Pod
@@ -125,7 +125,7 @@ def _gated(gang: Gang, gated: Sequence[Pod]) -> Pending:
     """The pending entry of a gang that is there, of which no pod may be scheduled yet."""
     names = gate_names(gated)
     text = f"{counted(len(gated), 'pod')} {'is' if len(gated) == 1 else 'are'} held by scheduling gates: {names}"
-    queue = next(filter(None, (pod.labels.get(QUEUE_LABELS[0]) for pod in gated)), "")
+    queue = next(filter(None, (pod.labels.get(QUEUE_LABEL) for pod in gated)), "")
     unblock = "nothing to do in Belay: it places the pods once their gates are removed"
     if queue and any(name.startswith(KUEUE) for pod in gated for name in pod.gates):
         unblock = (
