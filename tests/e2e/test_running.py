@@ -150,8 +150,8 @@ def leave(
     assert set(everything(reader)) >= {key for key in full if key[0] != "Lease"}, "a look takes nothing away"
     typed(take)
     until(lambda: not pods.children, 60, what="the end of Belay's processes")
-    # a cordon of Belay's ends with it, one by hand stays, also where Belay had its own before; what a process wrote while
-    # it ended goes now
+    # a cordon of Belay's ends with it, one by hand stays, also where Belay had its own before; what a process wrote
+    # while it ended goes now
     typed(
         """kubectl patch node node-1 --field-manager=belay -p '{"spec": {"unschedulable": true}}'
         kubectl cordon node-2; kubectl annotate node node-1 node-2 belay.dev/cordoned=SeparateNPU"""
