@@ -209,6 +209,13 @@ def test_what_if_is_asked_without_a_file_and_answered_in_a_sentence(cluster: str
     )
     separated = belay(*given, "--fault", "node-1/4=80DF8402").stdout.rpartition("What happens: ")[2]
     assert " ".join(separated.split()).endswith("in the end 1 chip is out of service by a fault."), "no reset heals it"
+    items = json.loads(Path(cluster).read_text())
+    for item in items["items"]:
+        item["metadata"].get("labels", {}).pop("fault-scheduling", None)
+    unmoved = Path(cluster).with_name("unmoved.json")
+    unmoved.write_text(json.dumps(items))
+    stays = json.loads(belay("--cluster", str(unmoved), "--kill", "node-1", "-o", "json").stdout)["summary"]
+    assert "default/pretrain has 1 pod on a node that is down and is not moved" in stays and "no job" not in stays
     rest = belay(*given)
     assert "What happens: no job loses a pod; in the end 0 chips are out of service by a fault." in rest.stdout
 

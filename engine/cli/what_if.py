@@ -97,7 +97,13 @@ def closing_sentence(outcome: Outcome) -> str:
             parts.append(f"{loses} and has its place again {length(job.placed - job.lost)} later")
     if len(moved) > _MOST_JOBS:
         parts.append(f"{counted(len(moved) - _MOST_JOBS, 'more job')} are moved")
-    if not moved:
+    staying = {key: pods for key, pods in outcome.stranded.items() if key not in {job.key for job in moved}}
+    for key, pods in list(staying.items())[:_MOST_JOBS]:
+        parts.append(
+            f"{_short(key)} has {counted(pods, 'pod')} on a node that is down and is not moved: see whether its label "
+            "fault-scheduling lets Belay move it"
+        )
+    if not moved and not staying:
         parts.append("no job loses a pod")
     still = [one for key, one in waiting.items() if key not in {job.key for job in moved}]
     if still:

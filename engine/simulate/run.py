@@ -15,6 +15,7 @@ import msgspec
 
 from engine.model import action_documents
 from engine.model.actions import AnyAction, kind_of
+from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339, rfc3339
 from engine.plan import reservations_due
@@ -45,7 +46,10 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of a simulation. ``ended``: ``quiet``, ``duration`` or ``passes``; ``last`` is the last plan."""
+    """The result of a simulation. ``ended``: ``quiet``, ``duration`` or ``passes``; ``last`` is the last plan.
+
+    ``stranded``: how many pods with chips of each job, as ``namespace/Kind/name``, stay on nodes that are down.
+    """
 
     start: str
     end: str
@@ -55,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True):
     moments: tuple[Moment, ...]
     last: Plan
     left_out: int = 0
+    stranded: dict[str, int] = {}
 
     def document(self) -> dict[str, Any]:
         """Plain JSON values; ``state`` is the last plan's document."""
@@ -137,7 +142,17 @@ def simulate(
         tuple(moments),
         result,
         left_out,
+        _stranded(world.observed()),
     )
+
+
+def _stranded(observed: Observed) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for pod in observed.pods.values():
+        node = observed.nodes.get(pod.node)
+        if node is not None and not node.ready and pod.count and pod.deleting is None and not pod.finished:
+            found[f"{pod.namespace}/{pod.owner_kind or 'Pod'}/{pod.owner_name or pod.name}"] += 1
+    return dict(sorted(found.items()))
 
 
 def _apply_due(world: World, todo: list[Event], after: float) -> list[str]:
