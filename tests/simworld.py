@@ -21,11 +21,11 @@ from engine.model import actions as act
 from engine.model.actions import kind_of
 from engine.model.cluster import ResetOrder
 from engine.model.diagnostics import ObjectKey
+from engine.model.jobs import INDEPENDENT_KINDS
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.observe.observed import observe
 from engine.plan import plan
-from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.simulate import SimulatedServer as Node
 from engine.simulate import merged
 from engine.wire import names

@@ -15,11 +15,11 @@ from engine.documents import Desired
 from engine.load import load
 from engine.model.actions import BindPod, EvictPod, Preconditions
 from engine.model.cluster import Observed, Pod
+from engine.model.disruption import SETTLED
 from engine.model.history import JobMemory
 from engine.model.plan import Plan
 from engine.plan import plan
 from engine.plan.preempt.consolidation import MAX_MOVED
-from engine.plan.preempt.moves import SETTLED
 from tests import worlds
 from tests.worlds import NOW
 

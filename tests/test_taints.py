@@ -25,17 +25,19 @@ def test_the_first_taint_of_a_removal_names_it_and_a_deleted_node_goes_at_once()
     owned = Taint("dedicated", "npu", "NoSchedule")
     karpenter = Taint("karpenter.sh/disrupted", "", "NoSchedule")
     assert departure((owned,), being_deleted=False) is None
-    assert departure((owned,), being_deleted=True) == Departure("its Node is being deleted", now=True)
+    assert departure((owned,), being_deleted=True) == Departure("its Node is being deleted", now=True, waits=True)
     waits, goes = departure((owned, karpenter), being_deleted=False), departure((karpenter,), being_deleted=True)
     assert waits is not None and goes is not None and (waits.now, goes.now) == (False, True)
     assert "Karpenter" in waits.text and waits.text == goes.text
+    leaves = departure((karpenter, Taint("node.kubernetes.io/out-of-service", "", "NoExecute")), being_deleted=True)
+    assert goes.waits and leaves is not None and (leaves.now, leaves.waits) == (True, False)
 
 
 def test_a_node_of_the_cluster_says_that_it_is_being_deleted() -> None:
     raw = listing.node("n0")
     assert objects.node(raw).departure is None
     raw["metadata"]["deletionTimestamp"] = listing.STAMP
-    assert objects.node(raw).departure == Departure("its Node is being deleted", now=True)
+    assert objects.node(raw).departure == Departure("its Node is being deleted", now=True, waits=True)
 
 
 def test_rules_of_readiness_belong_to_their_controller() -> None:

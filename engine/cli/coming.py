@@ -13,8 +13,10 @@ from engine.cli.holds import how_held
 from engine.cli.phrases import ranges
 from engine.gangs.grouping import group
 from engine.model.actions import PartitionChip, ResetChips
-from engine.model.cluster import Node, Observed, Orders, Pod, ResetOrder
+from engine.model.cluster import Departure, Node, Observed, Orders, Pod, ResetOrder
+from engine.model.disruption import SETTLED, awaits_its_deletion
 from engine.model.holds import Held
+from engine.model.jobs import Gang
 from engine.model.plan import CONTRADICTED, ChipState, NodeState, Plan
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
@@ -122,7 +124,7 @@ def of_node(state: NodeState, plan: Plan, observed: Observed) -> list[str]:
     if node is not None and node.maintenance:
         return [f"it is in maintenance while its condition {node.maintenance} is true", *_leaving(jobs)]
     if node is not None and node.departure is not None:
-        goes = _leaving(jobs) if node.departure.now else ["its pods stay until others begin to evict them"]
+        goes = _departing(jobs, node.departure, observed)
         return [f"it is about to be removed: {node.departure.text}; it takes no new work", *goes]
     found: list[str] = []
     match state.state:
@@ -145,11 +147,36 @@ def _maintenance(held: Held) -> str:
     return f"in maintenance by {held.by}, {until}the document is deleted from Git"
 
 
+def _departing(jobs: Sequence[str], departure: Departure, observed: Observed) -> list[str]:
+    """What becomes of the pods on a node that others remove."""
+    if not departure.now:
+        return ["its pods stay until others begin to evict them"]
+    if not departure.waits:
+        return _leaving(jobs)
+
+    gangs, gang_of = group(observed)
+    kept = [key for key in jobs if _kept(gangs.get(gang_of.get(key, "")), observed.pods[key], observed)]
+    going = [key for key in jobs if key not in kept]
+    lines = _leaving(going) if going or not kept else []
+    if kept:
+        keys = ", ".join(sorted(SETTLED))
+        lines.append(f"kept on it until one of their pods is being deleted: {_some(kept)} ({keys})")
+    return lines
+
+
+def _kept(gang: Gang | None, pod: Pod, observed: Observed) -> bool:
+    return gang is not None and awaits_its_deletion(gang, pod, observed.pods)
+
+
 def _leaving(jobs: Sequence[str]) -> list[str]:
     if not jobs:
         return ["no pod of a job holds chips on it: it is empty"]
+    return [f"still on it: {_some(jobs)}; they move within the budgets"]
+
+
+def _some(jobs: Sequence[str]) -> str:
     more = f" and {len(jobs) - _MOST_LINES} more" if len(jobs) > _MOST_LINES else ""
-    return [f"still on it: {', '.join(jobs[:_MOST_LINES])}{more}; they move within the budgets"]
+    return f"{', '.join(jobs[:_MOST_LINES])}{more}"
 
 
 def _cordon(node: Node | None) -> list[str]:

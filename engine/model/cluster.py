@@ -35,11 +35,13 @@ class Taint(msgspec.Struct, frozen=True):
 class Departure(msgspec.Struct, frozen=True):
     """That a node is about to go: who removes it, in words, and whether its pods go ``now``.
 
-    They stay otherwise until their eviction begins: who removes the node may still think better of it.
+    They stay otherwise until their eviction begins: who removes the node may still think better of it. ``waits``: who
+    removes it leaves pods that their annotations keep there until their time is over.
     """
 
     text: str
     now: bool
+    waits: bool = False
 
 
 #: Conditions of a Node that say what Belay judges itself, or what Kubernetes has a taint for.

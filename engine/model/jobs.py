@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+#: Kinds whose pods serve independently: each pod is a unit, and only hit pods are evicted.
+INDEPENDENT_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "Pod"})
 
 
 class Gang(msgspec.Struct, frozen=True):

@@ -88,14 +88,17 @@ def departure(taints: Iterable[Taint], being_deleted: bool) -> Departure | None:
     """By whom a node is about to go, and whether its pods go now; None for one that stays.
 
     Karpenter taints first and begins to drain only once the replacement is ready and the Node is being deleted; if that
-    fails, it takes the taint away.
+    fails, it takes the taint away. A node that is being deleted waits for its pods, one with a taint by which it leaves
+    does not.
     """
-    for taint in taints:
-        owner = owner_of(taint)
-        if owner is not None and owner.meaning in REMOVING:
-            text = f"{owner.who} {owner.says} (taint {taint.key})"
-            return Departure(text, now=being_deleted or owner.meaning is TaintUse.LEAVES)
-    return Departure("its Node is being deleted", now=True) if being_deleted else None
+    removing = [(owner, taint) for taint in taints if (owner := owner_of(taint)) and owner.meaning in REMOVING]
+    if not removing:
+        return Departure("its Node is being deleted", now=True, waits=True) if being_deleted else None
+
+    final = [row for row in removing if row[0].meaning is TaintUse.LEAVES]
+    owner, taint = (final or removing)[0]
+    text = f"{owner.who} {owner.says} (taint {taint.key})"
+    return Departure(text, now=being_deleted or bool(final), waits=not final)
 
 
 def tolerates(pod: Pod, taint: Taint) -> bool:

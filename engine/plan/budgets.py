@@ -11,12 +11,11 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from engine.documents import BUDGET_UNITS, ENDED_JOBS, FREED_CHIPS, BudgetLimit
+from engine.model.jobs import INDEPENDENT_KINDS
 from engine.model.plan import BudgetUse
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 
-#: Kinds whose pods serve independently: each pod is a unit, and only hit pods are evicted.
-INDEPENDENT_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "Pod"})
 NO_POOL: Final = "none"
 NO_CHIPS: Final[Mapping[str, int]] = MappingProxyType({})
 #: The rule of actions by which jobs are expanded: a job's own doing.

@@ -47,7 +47,8 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     ``requested``: sums of what its live pods request, per resource, in the units of Node.allocatable.
     ``groups``: chips that reset together. ``fresh``: the report in force is neither missing, refused nor stale.
     ``down``: why every task on the node goes: ``NODE_DOWN`` (a node fault), ``MAINTENANCE``, empty when none does.
-    ``maintenance``: by what the node is in maintenance, for people. ``hit``: chips whose fault
+    ``maintenance``: by what the node is in maintenance, for people; ``waits``: for pods that their annotations keep,
+    too. ``hit``: chips whose fault
     evicts the task on them. ``sub_healthy``: chips with a sub-health fault. ``resettable``: faulty chips
     that a reset may heal once idle; ``tolerated``: chips in use whose fault may be healed under
     their job; ``resetting``: chips under a reset order without an answer; ``recovering``: chips reset and not
@@ -87,6 +88,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     fresh: bool = False
     down: str = ""
     maintenance: str = ""
+    waits: bool = False
     hit: int = 0
     sub_healthy: int = 0
     switch_sub_healthy: bool = False

@@ -12,9 +12,8 @@ from engine.gangs.forming import declared_rank, in_rank_order
 from engine.gangs.retries import recorded_retries
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
-from engine.model.jobs import Gang
+from engine.model.jobs import INDEPENDENT_KINDS, Gang
 from engine.model.wording import counted
-from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
 from engine.plan.scope import Scope
 

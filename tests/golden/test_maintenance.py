@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from engine.cli import coming
 from engine.model.actions import EvictPod, IsolateNode, ReleaseNode
 from engine.model.diagnostics import ObjectKey
+from engine.model.disruption import SETTLED
 from engine.model.history import JobMemory
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
@@ -245,6 +246,46 @@ def test_karpenters_taint_moves_a_gang_once_the_node_is_deleted(key: str) -> Non
     gone = evictions(world.until_quiet())
     assert len(gone) == 2 and {one.reason for one in gone} == {"Maintenance"}
     assert whole(world) and first not in placement(world).values()
+
+
+def keep(world: World, name: str, key: str) -> None:
+    """Annotate the pods of the job on a node, as its template would."""
+    for pod, where in placement(world).items():
+        if where == name:
+            live = copy.deepcopy(world.objects[ObjectKey("v1", "Pod", "default", pod)])
+            live["metadata"].setdefault("annotations", {})[key] = SETTLED[key]
+            world.put(live)
+
+
+@pytest.mark.parametrize("key", sorted(SETTLED))
+def test_a_pod_that_its_annotation_keeps_leaves_a_deleted_node_once_others_delete_it(key: str) -> None:
+    world, first, _ = started()
+    keep(world, first, key)
+    live = copy.deepcopy(node(world, first))
+    live["metadata"] |= {"deletionTimestamp": rfc3339(world.now), "finalizers": ["karpenter.sh/termination"]}
+    world.put(live)
+    taint(world, first, "karpenter.sh/disrupted")
+    assert evictions(world.until_quiet()) == [] and first in placement(world).values()
+    said = explained(world, first)
+    assert "takes no new work" in said and "kept on it until one of their pods is being deleted: default/pre" in said
+    assert key in said and "they move within the budgets" not in said
+
+    for pod, where in sorted(placement(world).items()):
+        if where == first:
+            world.evict(ObjectKey("v1", "Pod", "default", pod), 30)
+    assert {one.reason for one in evictions(world.until_quiet())} == {"Maintenance"}
+    assert whole(world) and first not in placement(world).values()
+
+
+def test_no_annotation_keeps_a_pod_on_a_node_that_leaves_or_that_people_empty() -> None:
+    for empties in (
+        lambda world, name: taint(world, name, "node.kubernetes.io/out-of-service"),
+        lambda world, name: world.push(isolated(name)),
+    ):
+        world, first, _ = started()
+        keep(world, first, "karpenter.sh/do-not-disrupt")
+        empties(world, first)
+        assert len(evictions(world.until_quiet())) == 2 and first not in placement(world).values()
 
 
 def test_an_eviction_from_a_node_that_others_tainted_moves_the_gang_whole() -> None:

@@ -20,11 +20,15 @@ from engine.wire import manualinfo, names
 
 
 class NodeHold(NamedTuple):
-    """Why a whole node is in maintenance: the rule, its words for people, and whether Belay cordons the node for it."""
+    """Why a whole node is in maintenance: the rule, its words for people, and whether Belay cordons the node for it.
+
+    ``waits``: pods that their annotations keep on the node stay until others delete them.
+    """
 
     rule: str
     text: str
     cordon: bool
+    waits: bool = False
 
 
 ManualHolds = dict[str, dict[int, tuple[ManualHold, ...]]]
@@ -57,7 +61,8 @@ def isolations(scope: Scope) -> tuple[dict[str, NodeHold], ManualHolds]:
             rule = f"Node/{name} {known.maintenance}"
             nodes.setdefault(name, NodeHold(rule, f"condition {known.maintenance}", False))
         elif known.departure is not None and known.departure.now:
-            nodes.setdefault(name, NodeHold(f"Node/{name} departure", known.departure.text, False))
+            leaves = NodeHold(f"Node/{name} departure", known.departure.text, False, known.departure.waits)
+            nodes.setdefault(name, leaves)
     return nodes, by_chip
 
 

@@ -127,6 +127,7 @@ def assessed(
         level=node_level,
         down=down,
         maintenance=held.text if held is not None else "",
+        waits=held is not None and held.waits,
         state=state,
         closed=_closed_reason(view, problem, now, separate, pre, held, not_ready),
     )

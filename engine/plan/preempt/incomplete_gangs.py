@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
+from engine.model.jobs import INDEPENDENT_KINDS
 from engine.model.reasons import ActionReason
-from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.preempt import messages
 from engine.plan.preempt.evictions import evict
 from engine.plan.preempt.outcome import GangOutcome, curable

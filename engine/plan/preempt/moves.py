@@ -16,6 +16,7 @@ from engine.model.actions import (
     Preconditions,
 )
 from engine.model.cluster import Pod
+from engine.model.disruption import settled
 from engine.model.jobs import Gang
 from engine.model.reasons import ActionReason
 from engine.plan.preempt import messages
@@ -26,11 +27,6 @@ from engine.plan.scope import Displacement, Scope
 MOVED: Final = ActionReason.MOVED
 #: No pod of a job moves again for so long after a move, in milliseconds.
 REST_MS: Final = 600_000
-#: Annotations by which people keep autoscalers from moving a pod: Belay does not move it to make room, either.
-SETTLED: Final = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-}
 #: Owners that replace single pods.
 MOVABLE: Final = frozenset({"Deployment", "ReplicaSet"})
 
@@ -48,7 +44,7 @@ def owner_of(scope: Scope, pod: Pod, gang: Gang) -> Gang | None:
     owner = scope.gangs.get(scope.gang_of.get(pod.key, ""))
     if owner is None or owner.kind not in MOVABLE or owner.key == gang.key or owner.priority > gang.priority:
         return None
-    if any(pod.annotations.get(key) == value for key, value in SETTLED.items()):
+    if settled(pod):  # nor does Belay move it to make room
         return None
     recent = scope.now_ms - REST_MS
     story = memory_of(scope, owner).timeline

@@ -19,10 +19,10 @@ from engine.model.actions import (
     Preconditions,
 )
 from engine.model.cluster import Pod
-from engine.model.jobs import Gang
+from engine.model.jobs import INDEPENDENT_KINDS, Gang
 from engine.model.reasons import ActionReason
 from engine.plan import causes
-from engine.plan.budgets import INDEPENDENT_KINDS, unit_of
+from engine.plan.budgets import unit_of
 from engine.plan.scope import Scope
 
 REASON: Final = ActionReason.GANG_INCOMPLETE

@@ -13,8 +13,7 @@ from engine.gangs.forming import task_of
 from engine.gangs.owners import VOLCANO_API, spec_of, tasks_of
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
-from engine.model.jobs import Gang
-from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.model.jobs import INDEPENDENT_KINDS, Gang
 from engine.plan.scope import Scope
 
 #: Events of a Volcano Job's policies that an eviction raises.

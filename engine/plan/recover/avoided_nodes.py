@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from engine.model.cluster import Pod
+from engine.model.jobs import INDEPENDENT_KINDS
 from engine.model.levels import SUB_HEALTH
 from engine.model.times import rfc3339
 from engine.model.wording import counted
 from engine.plan import restart_scope
-from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.node_view import NodeView
 from engine.plan.recover.maintenance import REFUSED_AT_SHUTDOWN
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, use_of

@@ -36,12 +36,11 @@ from engine.model.costs import (
 )
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
-from engine.model.jobs import Gang
+from engine.model.jobs import INDEPENDENT_KINDS, Gang
 from engine.model.pending_reasons import RECOVERY_RESERVED
 from engine.model.reasons import ActionReason
 from engine.model.wording import counted
 from engine.plan import restart_scope
-from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.health.tolerance import IN_PLACE_MS, STRATEGY_KEY
 from engine.plan.recover.decisions import PROCESS, SUB, PodFault
 from engine.plan.restart_scope import Victims

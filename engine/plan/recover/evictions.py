@@ -27,12 +27,11 @@ from engine.model.causes import Cause, joined
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
-from engine.model.jobs import Gang
+from engine.model.jobs import INDEPENDENT_KINDS, Gang
 from engine.model.plan import Deferred
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
 from engine.plan import causes, restart_scope, roles
-from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.health import tolerance
 from engine.plan.node_view import MAINTENANCE
 from engine.plan.recover import costing, decisions

@@ -11,9 +11,8 @@ from typing import Final
 
 from engine.model import taints
 from engine.model.cluster import Node, Pod
-from engine.model.jobs import Gang
+from engine.model.jobs import INDEPENDENT_KINDS, Gang
 from engine.plan import restart_scope
-from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 from engine.wire.names import CORDONED

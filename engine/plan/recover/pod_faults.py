@@ -8,6 +8,7 @@ from engine.model import relations
 from engine.model.causes import Cause, CauseKind
 from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.disruption import awaits_its_deletion
 from engine.model.faults import HEARTBEAT
 from engine.model.jobs import Gang
 from engine.model.levels import FaultAction, NodeLevel, SwitchLevel
@@ -48,14 +49,9 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
     """The first fault that hits a pod."""
     if pod.holds_chips and view is not None and (view.down or view.hit):
         bad = mask_of(list(chip_ids(pod))) & view.hit
-        silent_only = view.level == SwitchLevel.SEPARATE  # known faults come before a node that is not ready
-        if view.down == MAINTENANCE and not bad:
-            text = f"node {pod.node} is in maintenance ({view.maintenance})"
-            return PodFault(MAINTENANCE, (), text, causes.of_node(scope, view))
-        if view.down and not (bad and silent_only) and _node_fault_evicts(scope, view, pod):
-            what = ", ".join(view.codes) or (view.closed[1] if view.closed else NODE)
-            text = f"node {pod.node} is {view.state} ({what})"
-            return PodFault(NODE, view.codes, text, causes.of_node(scope, view))
+        whole = _of_whole_node(scope, gang, pod, view, bad)
+        if whole is not None:
+            return whole
         if bad:
             return _chip_fault(scope, view, bad, CARD)
     if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
@@ -87,6 +83,21 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
     if label == "software" and restart_scope.pod_level(gang):
         marked = causes.of_mark(pod.key, "fault-type=software")
         return PodFault(PROCESS, (), f"pod {pod.key} carries fault-type=software", marked)
+    return None
+
+
+def _of_whole_node(scope: Scope, gang: Gang, pod: Pod, view: NodeView, bad: int) -> PodFault | None:
+    """The fault by which every pod of the node goes, None where this one stays; ``bad``: faulty chips that it holds."""
+    if view.down == MAINTENANCE and view.waits and awaits_its_deletion(gang, pod, scope.observed.pods):
+        return None
+    if view.down == MAINTENANCE and not bad:
+        text = f"node {pod.node} is in maintenance ({view.maintenance})"
+        return PodFault(MAINTENANCE, (), text, causes.of_node(scope, view))
+    silent_only = view.level == SwitchLevel.SEPARATE  # known faults come before a node that is not ready
+    if view.down and not (bad and silent_only) and _node_fault_evicts(scope, view, pod):
+        what = ", ".join(view.codes) or (view.closed[1] if view.closed else NODE)
+        text = f"node {pod.node} is {view.state} ({what})"
+        return PodFault(NODE, view.codes, text, causes.of_node(scope, view))
     return None
 
 

@@ -17,9 +17,10 @@ from engine.documents import REPEATS, RepeatLimit, SafetyBudget, format_duration
 from engine.documents.desired import Declared
 from engine.model.actions import AnyAction, CreateObject, CreatePod, PartitionChip, ResetChips, kind_of
 from engine.model.diagnostics import Diagnostic, Origin
+from engine.model.jobs import INDEPENDENT_KINDS
 from engine.model.plan import REPEATED
 from engine.model.times import rfc3339
-from engine.plan.budgets import INDEPENDENT_KINDS, BudgetRefusal
+from engine.plan.budgets import BudgetRefusal
 from engine.plan.scope import Scope
 
 #: Most things whose times are kept.
