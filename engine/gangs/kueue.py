@@ -20,7 +20,7 @@ QUEUE_LABEL: Final = f"{KUEUE}queue-name"
 _WORKLOAD: Final = "Workload"
 
 
-class Admission(NamedTuple):
+class KueueAdmission(NamedTuple):
     """What Kueue has admitted: the queue that it counts in, and how many pods."""
 
     queue: str
@@ -31,7 +31,7 @@ class Admissions:
     """What Kueue has admitted in a snapshot, by the namespace and uid of what owns its Workloads."""
 
     def __init__(self, observed: Observed) -> None:
-        self._by_owner: dict[tuple[str, str], Admission] = {}
+        self._by_owner: dict[tuple[str, str], KueueAdmission] = {}
         if not observed.workloads.kueue_counts:
             return
         for key, raw in observed.objects.items():
@@ -40,7 +40,7 @@ class Admissions:
 
     def _add(self, namespace: str, raw: Mapping[str, Any]) -> None:
         name = nested_map(raw, "spec").get("queueName")
-        admission = Admission(f"{KUEUE}{namespace}/{name}", _count(raw))
+        admission = KueueAdmission(f"{KUEUE}{namespace}/{name}", _count(raw))
         for owner in nested_list(raw, "metadata", "ownerReferences"):
             place = (namespace, str(owner.get("uid") or ""))
             known = self._by_owner.get(place)
