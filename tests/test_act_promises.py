@@ -85,6 +85,18 @@ def test_a_drain_that_comes_too_late_is_refused_with_its_numbers() -> None:
     assert "n1 is empty already" in sentence([], ["n1"], 2_000.0, 0.0)
 
 
+def test_a_drain_of_a_job_without_the_label_says_what_to_add(clone: Path, cluster: str, tmp_path: Path) -> None:
+    file = clone / "desired" / "jobs" / "pretrain.yaml"
+    file.write_text(file.read_text().replace("    fault-scheduling: force\n", ""))
+    subprocess.run(["git", "commit", "-qam", "Without the label"], cwd=clone, check=True)
+    bare = tmp_path / "cluster.json"
+    bare.write_text(Path(cluster).read_text().replace('"fault-scheduling": "force"', '"note": "none"'))
+    done = belay(clone, "drain", "node-1", "--by", "4h", cluster=str(bare))
+    said = " ".join(done.output.split())
+    assert done.exit_code == 2 and "(its job has no label fault-scheduling)" in said, done.output
+    assert "To have it moved, add fault-scheduling: grace to the labels of the job" in said and "begin now" not in said
+
+
 def test_times_to_come_are_written_as_people_write_them() -> None:
     now = time.mktime((2026, 11, 25, 12, 0, 0, 0, 0, -1))  # a Wednesday
     friday = time.mktime((2026, 11, 27, 0, 0, 0, 0, 0, -1))

@@ -135,6 +135,24 @@ def test_why_pods_of_another_scheduler_stay_on_faulty_chips(
         assert [row for row in body["next"] if row["action"] == "EvictPod"]
 
 
+@pytest.mark.parametrize("value", ["", "off", "grace"])
+def test_a_job_whose_labels_leave_it_on_faulty_chips_is_explained(value: str) -> None:
+    labels = {"fault-scheduling": value} if value else {}
+    own = worlds.pod("j-0", node="n0", chips=range(8), owner=("AscendJob", "j"), labels=labels)
+    bad = worlds.report("n0", faults=[worlds.fault(1, "80C98001", "SeparateNPU")])
+    seen = worlds.observed([worlds.node("n0")], [bad], [own])
+    body = explain("job", "train/j", decided(worlds.desired(), seen, NOW), seen, worlds.desired())
+    if value == "grace":
+        assert "notEvicted" not in body and [row for row in body["next"] if row["action"] == "EvictPod"]
+        return
+    has = "has the label fault-scheduling: off" if value else "has no label fault-scheduling"
+    assert body["notEvicted"] == (
+        f"its pods on n0 stay: the job {has}, so it is not moved: add fault-scheduling: grace to the labels of the "
+        "job, of a Deployment to those of its pod template"
+    )
+    assert "nothing is due" not in body["coming"][0] and "see why it is not moved" in body["coming"][0]
+
+
 def test_status_and_explain_of_a_job_show_the_impact() -> None:
     seen = world(fault(1, "80C98001", "RestartNPU"))
     plan = Plan(revision="r", now=NOW)

@@ -225,8 +225,13 @@ def _failed(pod: Pod, observed: Observed) -> list[str]:
     return [*lines, f"{job} decides whether it is made again{way}"]
 
 
-def of_job(pods: Sequence[Pod], waits: str, ended: str, suspended: str, recovering: str) -> list[str]:
-    """What becomes of a job; ``suspended``: who resumes it; ``recovering``: the sentence of its open recovery."""
+def of_job(
+    pods: Sequence[Pod], waits: str, ended: str, suspended: str, recovering: str, *, stays: bool = False
+) -> list[str]:
+    """What becomes of a job; ``suspended``: who resumes it; ``recovering``: the sentence of its open recovery.
+
+    ``stays``: pods of it are left on hardware that is out of service.
+    """
     if suspended:
         return [f"it is suspended: {suspended}"]
     if ended:
@@ -240,6 +245,8 @@ def of_job(pods: Sequence[Pod], waits: str, ended: str, suspended: str, recoveri
     starting = [pod for pod in pods if pod.phase == "Pending"]
     if starting:
         return [f"{counted(len(starting), 'pod')} of it start"]
+    if stays:
+        return ["it stays on hardware that is faulty or drained until its pods end: see why it is not moved"]
     return [f"it runs: {_NOTHING_DUE}"] if pods else ["its pods are still to be made"]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.cli import coming, last_words
+from engine.cli import coming, last_words, staying
 from engine.cli.answers import GET, chip_names, chip_row, links, vnpus_of
 from engine.cli.holders import holders_of
 from engine.cli.phrases import cause_text
@@ -24,17 +24,14 @@ from engine.gangs.job_status import FAILED, end_message, ended, is_suspended
 from engine.gangs.owners import JOB_KINDS
 from engine.load import load
 from engine.model.actions import kind_of
-from engine.model.attribution import HARMLESS, FaultRank
 from engine.model.cluster import Observed, Pod, ids_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.holds import Held
 from engine.model.jobs import Gang
 from engine.model.last_changes import Place
-from engine.model.levels import SUB_HEALTH
 from engine.model.links import LINKED, count_states
 from engine.model.log_codes import BMC, CHIP, meaning_of
 from engine.model.plan import CONFIRM, Pending, Plan
-from engine.model.states import OUT_OF_SERVICE
 from engine.model.times import rfc3339
 from engine.model.wording import counted
 from engine.status.jobs import broken, graded, impact, impact_body, job_object
@@ -134,7 +131,7 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
     hit = impact(pods, graded(plan, observed, desired))
     body |= impact_body(hit) | recovery_body(memory)
     body |= broken(key, gang, pods, by_job(observed).get(key, ()), desired, plan.now)
-    spared = _why_not_evicted(pods, hit[1], plan, desired.settings.scheduler_names)
+    spared = staying.why(gang, pods, hit[1], plan, desired.settings.scheduler_names) if "ended" not in body else ""
     if spared:
         body["notEvicted"] = spared
     body |= conversation_body(observed.recoveries.get(gang.uid) if gang is not None else None)
@@ -150,7 +147,7 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
     open_one = memory.recoveries[-1] if memory is not None and memory.recoveries else None
     body["coming"] = coming.of_job(
         pods, waits[key].reason if key in waits else "", body.get("ended", ""), body.get("suspended", ""),
-        steps[-1] if steps and open_one is not None and not open_one.back else "",
+        steps[-1] if steps and open_one is not None and not open_one.back else "", stays=bool(spared),
     )  # fmt: skip
     if asked:
         used = memory is not None and memory.retries >= 0
@@ -183,31 +180,6 @@ def _end(gang: Gang, live: Sequence[Pod], pods: Sequence[Pod], observed: Observe
     logs = f"read `{last_words.read_logs(fallen[0])[0]}`, then " if fallen else ""
     delete = f"kubectl delete -n {gang.namespace} {gang.kind.partition('.')[0].lower()} {gang.name}"
     return body | {"unblock": f"{logs}delete the job (`{delete}`): what Git declares is created again{held}"}
-
-
-def _why_not_evicted(pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, ours: Sequence[str]) -> str:
-    """Return why pods of the job on faulty hardware stay: another scheduler owns them; empty otherwise.
-
-    A pod that names no chips may hold any of its node's.
-    """
-    grave = {rank.pod for rank in ranks if rank.level not in HARMLESS and rank.level != SUB_HEALTH}
-    sick = {chip.node for chip in plan.chips if chip.state in OUT_OF_SERVICE and chip.level not in HARMLESS}
-    found = [
-        pod
-        for pod in pods
-        if pod.scheduler not in ours
-        and pod.holds_chips
-        and (pod.key in grave or (pod.count and not pod.chips and pod.node in sick))
-    ]
-    if not found:
-        return ""
-    names, nodes = sorted({pod.scheduler for pod in found}), sorted({pod.node for pod in found})
-    shown = ", ".join(nodes[:_MAX_NODES]) + (f" and {len(nodes) - _MAX_NODES} more" if len(nodes) > _MAX_NODES else "")
-    return (
-        f"pods on faulty hardware of {shown} have schedulerName {', '.join(names)} (default-scheduler where none is "
-        f"set); Belay moves only pods of {', '.join(ours)} (SchedulingSettings.spec.schedulerNames): "
-        "set one of these in the pod template, or have their own scheduler move them"
-    )
 
 
 def _faulty_pod(kind: str, pod: str, node: str, rank: str) -> dict[str, str]:

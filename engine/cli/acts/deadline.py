@@ -10,9 +10,11 @@ from typing import Final, NamedTuple
 
 from engine.cli.forecast import Forecast, forecast
 from engine.cli.inputs import LIVE, cluster_items
+from engine.cli.staying import ADD_LABEL, unlabelled
 from engine.errors import InputError
+from engine.gangs.grouping import group
 from engine.model.actions import EvictPod
-from engine.model.cluster import Pod
+from engine.model.cluster import Observed, Pod
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.model.wording import counted
@@ -23,13 +25,17 @@ _UNDECIDED: Final = "a person decides"
 
 
 class DrainedPod(NamedTuple):
-    """A pod that holds chips of a node; when it has ended at the latest (Unix seconds), None: not foreseeably."""
+    """A pod that holds chips of a node; when it has ended at the latest (Unix seconds), None: not foreseeably.
+
+    ``unlabelled``: its job's labels keep it where it is, whenever the drain begins.
+    """
 
     pod: str
     node: str
     chips: int
     end: float | None
     why: str
+    unlabelled: bool = False
 
 
 def promise(
@@ -56,10 +62,10 @@ def promise(
             hint="Leave --by out",
         )  # fmt: skip
     holding = [pod for pod in observed.pods.values() if pod.node in nodes and pod.holds_chips and pod.chips]
-    return sentence(departures(holding, plan, played), nodes, deadline, plan.now)
+    return sentence(departures(holding, plan, played, observed), nodes, deadline, plan.now)
 
 
-def departures(holding: Sequence[Pod], plan: Plan, played: Forecast) -> list[DrainedPod]:
+def departures(holding: Sequence[Pod], plan: Plan, played: Forecast, observed: Observed) -> list[DrainedPod]:
     """When each of these pods has ended, its grace time included."""
     begins: dict[str, float] = {}
     for one in played.evicted:
@@ -69,10 +75,14 @@ def departures(holding: Sequence[Pod], plan: Plan, played: Forecast) -> list[Dra
         for row in plan.deferred
         if isinstance(row.action, EvictPod)
     }
+    gangs, gang_of = group(observed)
     found = []
     for pod in sorted(holding, key=lambda pod: pod.key):
         end = begins[pod.key] + pod.grace_seconds if pod.key in begins else pod.deleting
-        found.append(DrainedPod(pod.key, pod.node, len(pod.chips), end, held.get(pod.key, "")))
+        gang = gangs.get(gang_of.get(pod.key, ""))
+        label = unlabelled(gang) if gang is not None and pod.owner_kind and end is None else ""
+        why = held.get(pod.key) or (f"its job {label}" if label else "")
+        found.append(DrainedPod(pod.key, pod.node, len(pod.chips), end, why, bool(label)))
     return found
 
 
@@ -84,13 +94,9 @@ def sentence(rows: Sequence[DrainedPod], nodes: Sequence[str], deadline: float, 
         chips = sum(row.chips for row in late)
         shown = "; ".join(_late(row, deadline) for row in late[:_SHOWN])
         more = f"; and {len(late) - _SHOWN} more" if len(late) > _SHOWN else ""
-        ends = [row.end for row in late if row.end is not None]
-        hint = (
-            f"Give --by {rfc3339(max(ends) + 60)} or later" if len(ends) == len(late) else "Leave --by out to begin now"
-        )
         raise InputError(
             f"{counted(len(late), 'pod')} with {counted(chips, 'chip')} cannot have left by {by}: {shown}{more}",
-            where=where, hint=f"{hint}",
+            where=where, hint=_way_out(late),
         )  # fmt: skip
     if not rows:
         return f"by {by}: {where} is empty already, and no new pod comes onto it once this is in force"
@@ -101,6 +107,15 @@ def sentence(rows: Sequence[DrainedPod], nodes: Sequence[str], deadline: float, 
         f"by {by}: {counted(len(rows), 'pod')} with {counted(chips, 'chip')} leave {where}, the last at "
         f"{rfc3339(last)} (in {minutes:.0f} min, its grace time included); no new pod comes once this is in force"
     )
+
+
+def _way_out(late: Sequence[DrainedPod]) -> str:
+    ends = [row.end for row in late if row.end is not None]
+    if len(ends) == len(late):
+        return f"Give --by {rfc3339(max(ends) + 60)} or later"
+    if any(row.unlabelled for row in late):
+        return f"To have it moved, {ADD_LABEL}; it stays without --by as well"
+    return "Leave --by out to begin now"
 
 
 def _late(row: DrainedPod, deadline: float) -> str:

@@ -1,0 +1,62 @@
+"""Why pods stay on hardware that is faulty or drained: their scheduler or their labels leave them there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.model.attribution import HARMLESS, FaultRank
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.model.levels import SUB_HEALTH
+from engine.model.plan import Plan
+from engine.model.states import OUT_OF_SERVICE
+
+#: The way out for a job that asks not to be moved.
+ADD_LABEL: Final = "add fault-scheduling: grace to the labels of the job, of a Deployment to those of its pod template"
+_MAX_NODES: Final = 8
+
+
+def why(
+    gang: Gang | None, pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, schedulers: Sequence[str]
+) -> str:
+    """Why pods of a job that hardware hits stay there; empty where none does, or where they are moved.
+
+    A pod that names no chips may hold any of its node's.
+    """
+    grave = {rank.pod for rank in ranks if rank.level not in HARMLESS and rank.level != SUB_HEALTH}
+    sick = {chip.node for chip in plan.chips if chip.state in OUT_OF_SERVICE and chip.level not in HARMLESS}
+    holding = [pod for pod in pods if pod.holds_chips]
+    faulty = [pod for pod in holding if pod.key in grave or (pod.count and not pod.chips and pod.node in sick)]
+
+    foreign = [pod for pod in faulty if pod.scheduler not in schedulers]
+    if foreign:
+        return _foreign(foreign, schedulers)
+
+    drained = {held.node for held in plan.holds if not held.chip}
+    hit = [pod for pod in holding if pod.owner_kind and (pod in faulty or pod.node in drained)]
+    if gang is None or not hit or unlabelled(gang) == "":
+        return ""
+    return f"its pods on {_nodes(hit)} stay: the job {unlabelled(gang)}, so it is not moved: {ADD_LABEL}"
+
+
+def unlabelled(gang: Gang) -> str:
+    """What of a job's labels keeps it from being moved; empty where they let it go."""
+    if gang.fault_scheduling != "off":
+        return ""
+    value = gang.labels.get("fault-scheduling")
+    return "has no label fault-scheduling" if value is None else f"has the label fault-scheduling: {value}"
+
+
+def _foreign(pods: Sequence[Pod], ours: Sequence[str]) -> str:
+    names = sorted({pod.scheduler for pod in pods})
+    return (
+        f"pods on faulty hardware of {_nodes(pods)} have schedulerName {', '.join(names)} (default-scheduler where "
+        f"none is set); Belay moves only pods of {', '.join(ours)} (SchedulingSettings.spec.schedulerNames): "
+        "set one of these in the pod template, or have their own scheduler move them"
+    )
+
+
+def _nodes(pods: Sequence[Pod]) -> str:
+    nodes = sorted({pod.node for pod in pods})
+    return ", ".join(nodes[:_MAX_NODES]) + (f" and {len(nodes) - _MAX_NODES} more" if len(nodes) > _MAX_NODES else "")
