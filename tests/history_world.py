@@ -107,6 +107,13 @@ class HistoryWorld:
         self.jobs[job] |= {"user": user, "queue": queue, "requests": {"huawei.com/Ascend910": 8}}
         self._publish_job(job, "Pending")
 
+    def waits(self, job: str, pod: str) -> None:
+        """The Events of a pod that waits, and of its job: one each."""
+        namespace, kind, name = job.split("/")
+        text = "NoRoom: no node has 8 free chips. Way out: wait"
+        self._event("Scheduling", "FailedScheduling", "Pod", namespace, pod, text)
+        self._event("Scheduling", "Unschedulable", kind, namespace, name, text)
+
     def starts(self, job: str) -> None:
         """The job's pods have their chips and do not run yet."""
         self._publish_job(job, "Starting")

@@ -65,6 +65,15 @@ def test_a_night_is_one_screen_from_commit_to_recovery(world: HistoryWorld) -> N
     assert any(one.startswith("EvictPod CardUnhealthy") for one in said)
 
 
+def test_a_gang_that_waits_is_one_row_whatever_its_events_say(world: HistoryWorld) -> None:
+    world.submit(LLM)
+    for pod in range(9):
+        world.waits(LLM, f"llm-{pod}")
+    world.look()
+    assert world.texts() == ["waits for 8 chips: NoRoom: no node has 8 free chips"]
+    assert world.ask("records", audit="1")["records"] == []
+
+
 def test_a_question_about_one_thing_leaves_out_the_others(world: HistoryWorld) -> None:
     world.submit(LLM, user="Ann <ann@example.org>")
     world.submit("team/AscendJob/other", user="bob")

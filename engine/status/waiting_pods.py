@@ -19,6 +19,8 @@ from engine.wire.reserved import SYSTEM_NAMESPACES
 
 #: Reason of Events on waiting pods (kube-scheduler, Volcano) and on their jobs (Volcano, on PodGroups).
 FAILED_SCHEDULING: Final = "FailedScheduling"
+SCHEDULING: Final = "Scheduling"
+"""Action of these Events, as kube-scheduler names it."""
 #: Longest text; Kubernetes allows 1 KiB in an Event's message.
 MAX_TEXT: Final = 1000
 _OWNERS: Final = (
@@ -104,7 +106,7 @@ def event(one: Waiting, now: float) -> dict[str, Any]:
         "metadata": {"name": one.event_name, "namespace": one.subject["namespace"]},
         "type": "Warning",
         "reason": one.event_reason,
-        "action": "Scheduling",
+        "action": SCHEDULING,
         "message": one.text,
         "involvedObject": one.subject,
         "source": {"component": "belay"},

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.serve.records.events import EVICT, SeenEvent, is_binding
+from engine.serve.records.events import EVICT, SeenEvent, is_binding, is_waiting
 from engine.serve.records.facts import HistoryChanges, HistoryRecord, RecordKind, Span, SpanKind, identity
 from engine.serve.records.narration import (
     fault_record,
@@ -264,11 +264,11 @@ def _line_records(job: SeenJob) -> list[HistoryRecord]:
 
 
 def event_records(events: Iterable[SeenEvent], seen: SeenCluster, lasting: Mapping[Key, Span]) -> list[HistoryRecord]:
-    """What was done, by the engine's Events. Bindings are left out: what pods hold says the same for whole jobs."""
+    """What was done, by the engine's Events. Bindings and waits are left out: spans say the same for whole jobs."""
     of_pod = {span.subject.partition("|")[0]: span for span in lasting.values() if span.kind is SpanKind.HOLDS}
     found = []
     for event in events:
-        if is_binding(event):
+        if is_binding(event) or is_waiting(event):
             continue
         cause = event.cause
         held = of_pod.get(event.pod)

@@ -11,6 +11,8 @@ from engine.model.causes import Cause
 from engine.serve.console.texts import decoded, line, mapping, name
 from engine.serve.records.reading import moment
 from engine.status.events import CAUSE, COMPONENT, SCHEDULED
+from engine.status.waiting_pods import FAILED_SCHEDULING, SCHEDULING
+from engine.wire.objects import UNSCHEDULABLE
 
 #: Fields by which the API server selects the engine's Events.
 FIELDS: Final = f"source={COMPONENT}"
@@ -68,6 +70,11 @@ def read_events(listed: Iterable[Mapping[str, Any]]) -> list[SeenEvent]:
 def is_binding(event: SeenEvent) -> bool:
     """Whether it says that a pod was given its node and chips; what pods hold says it too."""
     return event.action == BIND and event.reason == SCHEDULED
+
+
+def is_waiting(event: SeenEvent) -> bool:
+    """Whether it says that a pod or job waits, which is nothing that was done; the job's status says it once."""
+    return event.action == SCHEDULING and event.reason in (FAILED_SCHEDULING, UNSCHEDULABLE)
 
 
 def _cause(text: Any) -> Cause | None:
