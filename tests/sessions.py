@@ -45,7 +45,7 @@ TASKS: Final = (
     ("Roll back", ("belay rollback",)),
     ("A vNPU layout, and a job on it",
      ("belay new layout halves --pool inference --cut 4-7=vir04,vir02",
-      "belay new job tokens --chips 1 --kind Job --product atlas-300i-pro")),
+      "belay new job tokens --template vir02 --kind Job --product atlas-300i-pro")),
     ("Adopt a running Deployment", ("belay adopt default/deployment/talk",)),
     ("Usage of a month", ("belay usage --by user --month 2026-09",)),
 )  # fmt: skip

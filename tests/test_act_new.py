@@ -86,6 +86,17 @@ def test_a_new_job_is_placed(clone: Path, cluster: str, words: tuple[str, ...]) 
     assert f"default/{words[1]}: placed on " in done.output
 
 
+def test_a_new_job_on_parts_of_chips_asks_for_the_size_by_its_resource(clone: Path) -> None:
+    words = ("job", "small", "--template", "vir04_3c", "--pods", "2", "--product", "atlas-300i-pro")
+    done = new(clone, *words, "--kind", "Deployment", "--cluster", "none")
+    assert done.exit_code == 0, done.output
+    (body,) = yaml.safe_load_all((clone / "desired/inference/small.yaml").read_text())
+    pod = body["spec"]["template"]
+    part = {"huawei.com/Ascend310P-4c.3cpu": 1}
+    assert pod["spec"]["containers"][0]["resources"] == {"requests": part, "limits": part}
+    assert pod["metadata"]["labels"]["ring-controller.atlas"] == "ascend-310P" and body["spec"]["replicas"] == 2
+
+
 def test_a_new_training_job_asks_to_be_moved_off_faulty_hardware(clone: Path) -> None:
     assert new(clone, "job", "train", "--chips", "8", "--product", "atlas-800t-a2", "--cluster", "none").exit_code == 0
     job = list(yaml.safe_load_all((clone / "desired/jobs/train.yaml").read_text()))[-1]
@@ -98,6 +109,11 @@ def test_a_new_training_job_asks_to_be_moved_off_faulty_hardware(clone: Path) ->
         (("job", "a", "--chips", "9", "--product", "atlas-800t-a2"), "a server of atlas-800t-a2 has 8"),
         (("job", "a", "--chips", "8", "--product", "800t-a2"), "Did you mean atlas-800t-a2?"),
         (("job", "a", "--chips", "8"), "Name one: atlas-300i-pro, atlas-800t-a2"),
+        (("job", "a", "--product", "atlas-300i-pro"), "Give --chips or --template"),
+        (("job", "a", "--chips", "1", "--template", "vir02"), "Give --chips or --template"),
+        (("job", "a", "--template", "vir02", "--product", "atlas-300i-pro"), "Add --kind Deployment"),
+        (("job", "a", "--template", "vir3", "--product", "atlas-300i-pro", "--kind", "Job"), "Its own: vir01, vir02"),
+        (("job", "a", "--template", "vir02", "--product", "atlas-300i", "--kind", "Job"), "no sizes of vNPUs follow"),
         (("job", "pretrain", "--chips", "8", "--product", "atlas-800t-a2"), "declares it already"),
         (("policy", "../../p", "--level", "81078603=NotHandleFault"), "not an RFC 1123 name"),
         (("queue", "../../../tmp/q"), "not an RFC 1123 name"),

@@ -19,6 +19,7 @@ from engine.model.wording import counted
 
 if TYPE_CHECKING:
     from engine.documents import Product
+    from engine.documents.vnpu import VNPUTemplates
 
 Json = dict[str, Any]
 KINDS: Final = ("AscendJob", "Deployment", "Job")
@@ -97,17 +98,22 @@ def job(
     product: Product,
     *,
     chips: int,
+    resource: str = "",
     pods: int,
     namespace: str,
     image: str | None,
     queue: str | None,
     priority: str | None,
 ) -> RepositoryEdit:
-    """A job of whole chips: an AscendJob for training, a Deployment for services, or a Job of Kubernetes.
+    """A job: an AscendJob for training, a Deployment for services, or a Job of Kubernetes.
+
+    Its pods ask for ``chips`` whole chips, or for one vNPU where ``resource`` names its size.
 
     Raises:
-        InputError: a pod asks for more chips than a server of the product has.
+        InputError: a pod asks for more chips than a server of the product has, or training for a vNPU.
     """
+    if resource and kind == "AscendJob":
+        raise InputError("an AscendJob runs on whole chips", where=name, hint="Add --kind Deployment, or --kind Job")
     if chips > product.spec.chips_per_node:
         most = product.spec.chips_per_node
         raise InputError(
@@ -117,7 +123,7 @@ def job(
         )
 
     make = {"AscendJob": _ascend_job, "Deployment": _deployment, "Job": _plain_job}[kind]
-    template = _template(name, product, chips, image or _IMAGE)
+    template = _template(name, product, {resource or product.spec.resource: chips}, image or _IMAGE)
     if priority and kind != "AscendJob":
         template["spec"]["priorityClassName"] = priority
     bodies = make(name, namespace, template, pods, queue, priority)
@@ -136,6 +142,23 @@ def product_of(name: str | None, products: Mapping[str, Product], pools: Sequenc
         return _product(pools[0], products)
     names = sorted(set(pools)) or sorted(products)
     raise InputError("it is not clear for which servers", where="--product", hint=f"Name one: {', '.join(names)}")
+
+
+def resource_of(template: str, product: Product, families: Mapping[str, VNPUTemplates]) -> str:
+    """The resource that a pod asks for to get one vNPU of this template on servers of this product.
+
+    Raises:
+        InputError: no sizes of vNPUs follow from the product, or none has this name.
+    """
+    family = families.get(product.spec.vnpu.family or "")
+    if family is None or not family.spec.static:
+        raise InputError("no sizes of vNPUs follow from the product", where=product.name, hint="Give --chips")
+    found = family.by_name.get(template)
+    if found is None:
+        raise InputError(
+            f"{product.name} has no such template", where=template, hint=f"Its own: {', '.join(family.by_name)}"
+        )
+    return f"{family.spec.resource_prefix}{found.suffix}"
 
 
 def _product(name: str, products: Mapping[str, Product]) -> Product:
@@ -198,12 +221,12 @@ def _queued(template: Json, queue: str | None) -> Json:
     return {**template, "metadata": metadata}
 
 
-def _template(name: str, product: Product, chips: int, image: str) -> Json:
-    resource, labels = product.spec.resource, product.spec.node_labels
+def _template(name: str, product: Product, resources: Mapping[str, int], image: str) -> Json:
+    labels = product.spec.node_labels
     container = {
         "name": "ascend",
         "image": image,
-        "resources": {"requests": {resource: chips}, "limits": {resource: chips}},
+        "resources": {"requests": dict(resources), "limits": dict(resources)},
     }
     spec: Json = {"schedulerName": "volcano", **({"nodeSelector": dict(labels[0])} if labels else {}),
                   "containers": [container]}  # fmt: skip

@@ -63,9 +63,10 @@ def layout(name: str, where: str, mode: str, cuts: tuple[str, ...], **options: A
     act(options, lambda files: drafts.layout(files, name, where, mode, chips))
 
 
-@new.command(short_help="A job of whole chips.")
+@new.command(short_help="A job of whole chips, or on parts of chips.")
 @click.argument("name")
-@click.option("--chips", type=click.IntRange(1, 64), required=True, help="Chips of a pod.")
+@click.option("--chips", type=click.IntRange(1, 64), help="Chips of a pod.")
+@click.option("--template", metavar="TEMPLATE", help="In place of --chips: one vNPU of this size for each pod.")
 @click.option(
     "--pods", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Pods; they start together."
 )
@@ -77,18 +78,22 @@ def layout(name: str, where: str, mode: str, cuts: tuple[str, ...], **options: A
 @click.option("--priority", metavar="CLASS", help="Its PriorityClass.")
 @act_options
 @fails_clearly
-def job(name: str, kind: str, product: str | None, **options: Any) -> None:
+def job(name: str, kind: str, product: str | None, chips: int | None, template: str | None, **options: Any) -> None:
     """Add a job. Example: belay new job pretrain --chips 8 --pods 4 --image registry.example.org/train:1"""
     from engine.cli.acts import drafts
     from engine.cli.acts.edits import RepositoryEdit
+    from engine.errors import InputError
 
-    more = {key: options.pop(key) for key in ("chips", "pods", "image", "namespace", "queue", "priority")}
+    if (chips is None) == (template is None):
+        raise InputError("a pod asks for whole chips or for one vNPU", where=name, hint="Give --chips or --template")
+    more = {key: options.pop(key) for key in ("pods", "image", "namespace", "queue", "priority")}
 
     def change(files: Mapping[str, bytes]) -> RepositoryEdit:
         desired = _desired(files)
         named = [one.document.spec.product for one in desired.pools if one.document.spec.product]
         chosen = drafts.product_of(product, _products(desired), [str(one) for one in named])
-        return drafts.job(files, name, kind, chosen, **more)
+        resource = drafts.resource_of(template, chosen, desired.families) if template else ""
+        return drafts.job(files, name, kind, chosen, chips=chips or 1, resource=resource, **more)
 
     act(options, change)
 
