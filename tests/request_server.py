@@ -8,6 +8,7 @@ is there already are those that people met: 422, 409, 409, 400; of GitCode none 
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, Final
@@ -67,7 +68,9 @@ class RequestServer:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """One call."""
-        path = unquote(request.raw_path.partition("?")[0]).removeprefix(PREFIX[self.forge])
+        # a proxy is asked for the whole address
+        raw = re.sub(r"^http://[^/]+", "", request.raw_path).partition("?")[0]
+        path = unquote(raw).removeprefix(PREFIX[self.forge])
         self.seen.append(f"{request.method} {path}")
         assert TOKEN not in request.raw_path
         fault = self.faults.pop(0) if self.faults else None

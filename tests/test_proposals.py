@@ -16,6 +16,7 @@ from engine.cli import main
 from engine.cli.acts import remotes
 from engine.cli.acts.requests import Opened, Proposal, open_request
 from engine.cli.forge_calls import GITEA, GITHUB, GITLAB, ForgeError
+from engine.cli.proxies import proxy_for
 from engine.errors import InputError
 from tests.certificates import authority, certificate
 from tests.forge_server import serving
@@ -291,11 +292,11 @@ def test_a_wrong_setting_is_named(clone: Path, settings: dict[str, str], options
 ASKED = Proposal("main", "trunk", "Title", "Body")
 
 
-def opened(server: RequestServer, *, certificates: str = "", waits: list[float] | None = None) -> Opened:
+def opened(server: RequestServer, *, certificates: str = "", waits: list[float] | None = None, api: str = "") -> Opened:
     async def sleep(seconds: float) -> None:
         (waits if waits is not None else []).append(seconds)
 
-    remote = remotes.Remote(server.forge, "https://forge.example.org", PROJECT, server.api)
+    remote = remotes.Remote(server.forge, "https://forge.example.org", PROJECT, api or server.api)
     return asyncio.run(open_request(remote, TOKEN, ASKED, certificates=certificates, now=lambda: 1.0, sleep=sleep))
 
 
@@ -347,6 +348,32 @@ def test_an_authority_of_ones_own_is_that_of_git(repository: Path, tmp_path: Pat
         assert not opened(server, certificates=str(trusted)).updated and len(server.requests) == 1
         with pytest.raises(InputError, match="cannot be read"):
             opened(server, certificates=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("kind", [GITHUB, GITLAB])
+def test_passwords_of_a_netrc_are_not_sent_and_a_proxy_is_used(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / ".netrc").write_text("default login ada password of-another-server\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NETRC", raising=False)
+    for name in ("no_proxy", "NO_PROXY", "http_proxy", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    # a server of a token refuses what has another proof beside it
+    with serving(RequestServer(kind, repository)) as server:
+        assert not opened(server).updated
+        calls = len(server.seen)
+
+        api = server.api.replace("127.0.0.1", "forge.invalid")
+        monkeypatch.setenv("http_proxy", server.api.partition("://")[2].partition("/")[0])
+        assert opened(server, api=api).updated and len(server.seen) > calls, "a name that the proxy alone knows"
+        monkeypatch.setenv("no_proxy", ".invalid")
+        assert proxy_for(api) is None
+        monkeypatch.delenv("no_proxy")
+        monkeypatch.setenv("http_proxy", "socks5://ada:secret@127.0.0.1:1")
+        with pytest.raises(InputError, match="a proxy of 'socks5' cannot be used"):
+            opened(server, api=api)
 
 
 # the remote's address

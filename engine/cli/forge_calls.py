@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from engine.cli.proxies import proxy_for
 from engine.errors import BelayError, InputError
 
 GITHUB, GITLAB, GITEA, GITEE, GITCODE = "GitHub", "GitLab", "Gitea", "Gitee", "GitCode"
@@ -80,7 +81,7 @@ class ForgeCalls:
                                  hint="Name a PEM file: git config http.sslCAInfo FILE") from error  # fmt: skip
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=WITHIN),
-            trust_env=True,
+            trust_env=False,
             headers=_headers(access),
             connector=aiohttp.TCPConnector(ssl=trust),
         )
@@ -154,7 +155,8 @@ class ForgeCalls:
 
     async def _once(self, method: str, address: str, body: Mapping[str, Any] | None) -> ForgeAnswer:
         data = msgspec.json.encode(body) if body is not None else None
-        async with self._session.request(method, address, data=data, allow_redirects=False) as response:
+        call = self._session.request(method, address, data=data, proxy=proxy_for(address), allow_redirects=False)
+        async with call as response:
             read = await response.content.read(MOST_ANSWER + 1)
             while len(read) <= MOST_ANSWER and (more := await response.content.read(MOST_ANSWER)):
                 read += more

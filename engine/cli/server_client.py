@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from engine.cli.proxies import proxy_for
 from engine.errors import BelayError, InputError, bounded
 from engine.kube.credentials import loader, server_of
 
@@ -90,10 +91,13 @@ async def _answer(
     headers = {**marks, **await _proof(parts.scheme, parts.hostname, kubeconfig, context)}
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
     address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/api/v1/{path}"
+    proxy = proxy_for(address)
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
-            session.request(method, address, params=dict(values), headers=headers, allow_redirects=False) as response,
+            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
+            session.request(
+                method, address, params=dict(values), headers=headers, proxy=proxy, allow_redirects=False
+            ) as response,
         ):
             data = await response.content.read(MOST_BYTES + 1)
             return _body(response.status, data, url)
