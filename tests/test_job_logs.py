@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
 from engine.cli import log_follower, main
+from engine.cli.job_pods import SELECTOR
+from engine.cli.log_follower import MOST_FOLLOWED, next_wait
 from engine.cli.log_lines import ContinuedLog, LogLine, merged, read_line, shown
-from engine.cli.log_sources import LogPrinter
+from engine.cli.log_sources import LogPrinter, LogQuestion
 from engine.cli.logs import rank_numbers
 from engine.errors import InputError
-from engine.kube import CONFIGMAP, NAMESPACE, POD
+from engine.kube import CONFIGMAP, NAMESPACE, POD, Kube, transport
+from engine.kube.reader import Listing
 from engine.sandbox.nodes_pods import LOG
 from engine.wire import history, names
 from tests.loop_world import Cluster, until
@@ -96,6 +100,70 @@ def test_the_pods_of_a_job_are_one_log_and_a_recovery_goes_on_in_it(
     assert [line for line in lines if "llm-0]" in line] == ["[0 llm-0] zero", "[0 llm-0] more"], "each line once"
     assert [line for line in lines if "llm-1]" in line] == ["[1 llm-1] one", "[1 llm-1] two"]
     assert lines.count("[1 llm-1-again] resumed") == 1 and "[1 llm-1-again] on node-1" in result.stderr
+
+
+class CountedCluster:
+    """A job of 3 pods beside many others. Its phase ends after some looks; what is read is written down."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+        self.read: list[str] = []
+
+    def published(self) -> dict[str, Any]:
+        pods = {f"llm-{rank}": {"node": "node-1", "phase": "Running"} for rank in range(3)}
+        data = {
+            history.JOB_NAME_KEY: "train/AscendJob/llm", "phase": "Running" if self.looks > 0 else "Succeeded",
+            "status.json": json.dumps({"placement": pods}),
+        }  # fmt: skip
+        metadata = {"name": f"{names.JOB_PREFIX}llm", "labels": {names.ABOUT_LABEL: "job"}}
+        return {"metadata": metadata, "data": data}
+
+    def pod(self, rank: int) -> dict[str, Any]:
+        labels = {"volcano.sh/job-name": "llm"}
+        metadata = {"name": f"llm-{rank}", "namespace": "train", "uid": f"uid-{rank}", "labels": labels,
+                    "annotations": {"hccl/rankIndex": str(rank)}}  # fmt: skip
+        spec = {"nodeName": "node-1", "containers": [{"name": "main"}]}
+        return {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
+
+    async def list(self, res: Any, ns: str, labels: str | None = None) -> Listing:
+        self.read.append(f"list {res.kind} {labels or ''}".strip())
+        return Listing([self.published()] if res is CONFIGMAP else [self.pod(rank) for rank in range(3)], "1")
+
+    async def get(self, res: Any, name: str, ns: str) -> dict[str, Any]:
+        self.read.append(f"get {res.kind} {name}")
+        self.looks -= 1
+        return self.published()
+
+    async def log(self, ns: str, pod: str, params: Any, *, quiet: float) -> AsyncIterator[str]:
+        yield f"2026-11-29T10:00:00Z line of {pod}"
+        while self.looks > 0:
+            await asyncio.sleep(0)
+
+
+def test_looks_read_the_job_alone_and_leave_connections_free(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log_follower, "_EVERY", 0.001)
+    monkeypatch.setattr(log_follower, "_LONGEST", 0.001)
+    monkeypatch.setattr(log_follower, "MOST_FOLLOWED", 2)
+    cluster = CountedCluster(looks=3)
+    asked = LogQuestion("llm", None, frozenset(), "", None, None, False)
+    printer = LogPrinter(prefixed=None, timestamps=False)
+    assert asyncio.run(log_follower.LogFollower(cast("Kube", cluster), asked, printer).run())
+    selected = "list Pod volcano.sh/job-name=llm"
+    again = [f"get ConfigMap {names.JOB_PREFIX}llm", selected]
+    assert cluster.read == [f"list ConfigMap {SELECTOR}", "list Pod", *again * 3]
+    shown_lines = capsys.readouterr()
+    assert shown_lines.err.count("1 pod left out: 2 are followed at once. --rank chooses which") == 1
+    assert "[0 llm-0] line of llm-0" in shown_lines.out and "llm-1" in shown_lines.out
+    assert MOST_FOLLOWED < transport._CONNECTIONS - 32, "the looks need connections too"
+
+
+def test_looks_are_rarer_while_nothing_changes() -> None:
+    waits = [2.0]
+    while len(waits) < 5:
+        waits.append(next_wait(waits[-1], changed=False))
+    assert waits == [2.0, 4.0, 8.0, 10.0, 10.0] and next_wait(10.0, changed=True) == 2.0
 
 
 def test_lines_of_several_pods_are_in_order_of_time() -> None:

@@ -24,6 +24,11 @@ _RANKS: Final = (
     "volcano.sh/task-index", "training.kubeflow.org/replica-index",
 )  # fmt: skip
 """Annotations and labels that number a job's pods; the first is written with the placement."""
+_JOB_LABELS: Final = (
+    "jobset.sigs.k8s.io/jobset-name", "volcano.sh/job-name", "batch.kubernetes.io/job-name", "job-name",
+    "training.kubeflow.org/job-name", "ray.io/cluster", "deploy-name",
+)  # fmt: skip
+"""Labels with a job's name that controllers give to its pods."""
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
 
@@ -93,32 +98,56 @@ class LogPrinter:
         click.echo(f"belay: {plain(text)}", err=True)
 
 
-async def pods_of(kube: Kube, asked: LogQuestion) -> tuple[PublishedPods, list[RankPod]]:
-    """The job, and its pods that have a node, by rank.
+async def found_job(kube: Kube, asked: LogQuestion) -> tuple[PublishedPods, str]:
+    """The job that is meant, and the name of the ConfigMap that publishes it.
 
     Raises:
-        InputError: there is no such job, no such rank or container, or too many pods to show at once.
+        InputError: there is no such job.
     """
     from engine.cli.job_pods import SELECTOR, meant_job, published_jobs
+    from engine.kube import CONFIGMAP
+    from engine.wire import history, names
+
+    maps = (await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)).items
+    job = meant_job(published_jobs(maps), asked.job, asked.namespace)
+    keys = {str((raw.get("data") or {}).get(history.JOB_NAME_KEY)): str(raw["metadata"]["name"]) for raw in maps}
+    return job, keys[job.key]
+
+
+async def pods_of(
+    kube: Kube, asked: LogQuestion, job: PublishedPods, selector: str | None = None
+) -> tuple[list[RankPod], str | None]:
+    """The job's pods that have a node, by rank, and the selector that finds all of them; None where no label does.
+
+    Raises:
+        InputError: there is no such rank or container.
+    """
     from engine.errors import InputError
-    from engine.kube import CONFIGMAP, POD
-    from engine.wire import names
+    from engine.kube import POD
 
-    maps = await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)
-    job = meant_job(published_jobs(maps.items), asked.job, asked.namespace)
     if not job.pods:
-        return job, []
-
-    listed = (await kube.list(POD, job.namespace)).items
-    found = [rank_pod(raw, asked.container) for raw in listed if raw["metadata"]["name"] in job.pods]
+        return [], selector
+    listed = (await kube.list(POD, job.namespace, selector)).items
+    own = [raw for raw in listed if raw["metadata"]["name"] in job.pods]
+    if selector and len(own) < len(job.pods):
+        # some are gone, or have another label than those that came first
+        listed, selector = (await kube.list(POD, job.namespace)).items, None
+        own = [raw for raw in listed if raw["metadata"]["name"] in job.pods]
+    found = [rank_pod(raw, asked.container) for raw in own]
     wanted = [pod for pod in found if not asked.ranks or pod.rank in asked.ranks]
     if found and not wanted:
         known = ", ".join(str(pod.rank) for pod in by_rank(found)[:20] if pod.rank is not None) or "none"
         raise InputError(f"{job.short} has no pod of this rank now; it has {known}", where="--rank")
-    if len(wanted) > MOST_PODS:
-        raise InputError(f"{job.short} has {len(wanted)} pods, more than {MOST_PODS} at once", where=asked.job,
-                         hint="Choose some: --rank 0-63.")  # fmt: skip
-    return job, by_rank(wanted)
+    return by_rank(wanted), selector or common_label(own)
+
+
+def common_label(pods: Sequence[Mapping[str, Any]]) -> str | None:
+    """The label of a job's name that all of these pods have, as a selector; those of a recovery have it too."""
+    for key in _JOB_LABELS:
+        values = {str((raw["metadata"].get("labels") or {}).get(key) or "") for raw in pods}
+        if len(values) == 1 and "" not in values:
+            return f"{key}={values.pop()}"
+    return None
 
 
 def by_rank(pods: Iterable[RankPod]) -> list[RankPod]:
@@ -165,8 +194,13 @@ def tail_params(asked: LogQuestion, pods: Sequence[RankPod]) -> dict[str, str]:
 async def show_once(kube: Kube, asked: LogQuestion, printer: LogPrinter) -> bool:
     """Print what there is, in order of time; False where no pod has a log."""
     from engine.cli.log_lines import merged
+    from engine.errors import InputError
 
-    job, pods = await pods_of(kube, asked)
+    job = (await found_job(kube, asked))[0]
+    pods = (await pods_of(kube, asked, job))[0]
+    if len(pods) > MOST_PODS:
+        raise InputError(f"{job.short} has {len(pods)} pods, more than {MOST_PODS} at once", where=asked.job,
+                         hint="Choose some: --rank 0-63.")  # fmt: skip
     if not pods:
         printer.remark(f"no pod of {job.short} has a node: it is {job.phase}. belay explain job {job.short} says why")
         return False
