@@ -26,12 +26,14 @@ from engine.model.levels import (
 if TYPE_CHECKING:
     Level = str
     NormalLevel = str
+    OfNodes = str
 else:
     Level = Literal[
         *(level.value for level in FaultLevel if level is not FaultLevel.NORMAL),
         SwitchTableLevel.RESTART_REQUEST.value, NodeLevel.PRE_SEPARATE.value, NodeLevel.SEPARATE.value,
     ]  # fmt: skip
     NormalLevel = Literal[FaultLevel.NORMAL.value]
+    OfNodes = Literal[*(level.value for level in NodeLevel)]
 """Chip levels, then the words that only the switch and node tables use."""
 
 TOLERABLE = tuple(level.value for level in FaultLevel if level in RESETTABLE)
@@ -98,7 +100,7 @@ class ConditionRule(Document):
     type: ConditionType
     status: Literal["True", "False", "Unknown"] = "True"
     reasons: tuple[Text, ...] = ()
-    level: Literal["NotHandleFault", "PreSeparateFault", "SeparateFault"]
+    level: OfNodes
     lasting: Duration = 60.0
 
     @model_validator(mode="after")
