@@ -13,7 +13,7 @@ from tests.loop_world import Cluster, Loop, until
 from tests.needs import assets
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.test_dra_loop import CLAIM, CLASS, SLICE, publish
-from tests.test_workloads_real import HERE, a_server, cluster, loop
+from tests.test_workloads_real import HERE, TOLERATIONS, a_server, cluster, loop
 
 __all__ = ["cluster", "loop"]
 
@@ -35,7 +35,7 @@ def test_a_pod_gets_its_extended_resource_by_a_claim(kubeconfig: str, cluster: C
     publish(cluster, "kinds-0")
 
     container = {"name": "main", "image": "i", "resources": {"limits": {RESOURCE: "4"}, "requests": {RESOURCE: "4"}}}
-    body = {"schedulerName": "belay", "nodeSelector": HERE, "containers": [container]}
+    body = {"schedulerName": "belay", "nodeSelector": HERE, "tolerations": TOLERATIONS, "containers": [container]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user", "namespace": "default"}, "spec": body}
     made = cluster.create(POD, pod)
     until(lambda: "user" in cluster.bound(), what="the binding")

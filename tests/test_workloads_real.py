@@ -28,6 +28,9 @@ JOBS = Resource("kubeflow.org/v1", "PyTorchJob", "pytorchjobs")
 SERVERS = 6
 #: On this test's servers: others may have left theirs on the shared API server.
 HERE = {"workload-kinds": "here"}
+#: Keeps pods that others left off them.
+TAINT = {"key": "workload-kinds", "value": "here", "effect": "NoSchedule"}
+TOLERATIONS = [{"key": "workload-kinds", "operator": "Exists"}]
 #: Seconds after which pods whose number nothing says start; the tests wait for longer than that.
 LONGER_THAN_PODS_SETTLE = 7.0
 
@@ -100,7 +103,7 @@ def definition() -> dict[str, Any]:
 def pod_spec() -> dict[str, Any]:
     amount = {"huawei.com/Ascend910": "8"}
     container = {"name": "pytorch", "image": "train:1", "resources": {"requests": amount, "limits": amount}}
-    return {"schedulerName": "belay", "nodeSelector": HERE, "containers": [container]}
+    return {"schedulerName": "belay", "nodeSelector": HERE, "tolerations": TOLERATIONS, "containers": [container]}
 
 
 def a_job(cluster: Cluster, workers: int) -> dict[str, Any]:
@@ -122,10 +125,15 @@ def a_worker(cluster: Cluster, job: dict[str, Any], index: int) -> None:
     cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec()})
 
 
+def a_pod(cluster: Cluster, name: str) -> None:
+    metadata = {"name": name, "namespace": "default"}
+    cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec()})
+
+
 def a_server(cluster: Cluster, name: str) -> None:
     """A server without the taint of a new node, which the node controller takes away."""
     cluster.add_node(name)
-    cluster.run(cluster.kube.patch(NODE, name, {"metadata": {"labels": HERE}, "spec": {"taints": None}}))
+    cluster.run(cluster.kube.patch(NODE, name, {"metadata": {"labels": HERE}, "spec": {"taints": [TAINT]}}))
 
 
 def bound(cluster: Cluster) -> set[str]:
@@ -147,7 +155,7 @@ def waiting(cluster: Cluster) -> set[str]:
 def test_a_kind_that_comes_to_be_served_starts_its_pods_together_and_may_go_again(cluster: Cluster, loop: Loop) -> None:
     for number in range(4):
         a_server(cluster, f"kinds-{number}")
-    cluster.add_pod("early", 8)
+    a_pod(cluster, "early")
     until(lambda: bound(cluster) == {"early"}, what="a pod before the kind is served")
     cluster.run(cluster.kube.delete(POD, "early", "default", grace=0))
 
@@ -174,5 +182,5 @@ def test_a_kind_that_comes_to_be_served_starts_its_pods_together_and_may_go_agai
     cluster.run(cluster.kube.delete(DEFINITION, definition()["metadata"]["name"]))
     until(lambda: not cluster.run(cluster.kube.served(JOBS)), what="the end of the kind")
     a_server(cluster, "kinds-5")
-    cluster.add_pod("late", 8)
+    a_pod(cluster, "late")
     until(lambda: bound(cluster) == {*workers, "late"}, what="a pod after the kind is gone")
