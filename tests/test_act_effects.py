@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from click.testing import CliRunner
 from engine.cli import main
 from engine.cli.acts import edits
 from engine.cli.acts.effects import effect
+from engine.cli.acts.verbs import OF_NOTHING
+from engine.errors import InputError
 from engine.load import load_directory
 from engine.model.times import rfc3339
 from tests.golden.stories import sample_world
@@ -62,6 +66,31 @@ def test_a_node_that_the_cluster_has_not_is_said(cluster: str) -> None:
     after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
     said, plan = effect(files, after, cluster, None)
     assert "warning: the cluster has no node node-99: did you mean node-" in said and plan == "plan: nothing changes"
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [("node-99", "the cluster has no node node-99: did you mean node-"), ("node-1/40", "node node-1 has no chip 40")],
+)
+def test_a_node_or_chip_that_the_cluster_has_not_is_not_isolated(cluster: str, named: str, says: str) -> None:
+    files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
+    edit = edits.isolate(files, [edits.target(named)], "fan", None)
+    after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
+    with pytest.raises(InputError, match=says) as caught:
+        effect(files, after, cluster, None, OF_NOTHING)
+    assert caught.value.code == "NoSuchObject" and "--cluster none" in str(caught.value)
+    assert effect(files, after, "none", None, OF_NOTHING) == []
+
+
+def test_the_verbs_refuse_nodes_that_the_cluster_has_not(cluster: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "desired", tmp_path / "desired")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com", "-C", str(tmp_path)]
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "Begin"]):
+        subprocess.run([*git, *words], check=True)
+    more = ["--repo", str(tmp_path), "--cluster", cluster, "--dry-run"]
+    for words in (["isolate", "node-99", "--reason", "fan"], ["drain", "node-99"]):
+        done = CliRunner().invoke(main, [*words, *more])
+        assert done.exit_code == 2 and "the cluster has no node node-99" in done.output, done.output
 
 
 def test_without_a_cluster_the_act_says_that_it_was_not_planned(

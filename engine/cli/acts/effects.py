@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,11 @@ _MOST: Final = 15
 
 
 def effect(
-    before: Mapping[str, bytes], after: Mapping[str, bytes], cluster: str | None, kubeconfig: str | None
+    before: Mapping[str, bytes],
+    after: Mapping[str, bytes],
+    cluster: str | None,
+    kubeconfig: str | None,
+    refused: Collection[str] = (),
 ) -> list[str]:
     """Lines that say what the changed documents do, beside what happens without them.
 
@@ -28,14 +32,15 @@ def effect(
         after: the same with the change.
         cluster: ``live``, a file of objects, ``none``, or None: live where a cluster is configured.
         kubeconfig: as for every verb that reads a cluster.
+        refused: codes of findings with which the change must not be made; others are only said.
 
     Raises:
-        BelayError: a cluster that was named cannot be read.
+        InputError: the change brings a refused finding. BelayError: a cluster that was named cannot be read.
     """
     from engine.cli.inputs import LIVE, cluster_items
     from engine.cli.progress import progress
     from engine.cli.review.comparison import review
-    from engine.errors import BelayError
+    from engine.errors import BelayError, InputError
     from engine.kube.credentials import names_cluster
 
     if cluster == NO_CLUSTER:
@@ -53,6 +58,10 @@ def effect(
         trees = [_written(Path(scratch) / name, files) for name, files in (("before", before), ("after", after))]
         found = review(trees[1], trees[0], cluster=items, now=now, clock=clock or time.time(),
                        live=cluster in (None, LIVE))  # fmt: skip
+    for one in found.findings:
+        if one.new and one.code in refused:
+            text = f"{one.message} (--cluster none commits it all the same)"
+            raise InputError(text, where=one.field, code="NoSuchObject")
     return [*_against_cluster(found, after), *_lines(found)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from engine.cli.acts.edits import RepositoryEdit
 
 _TARGETS = completes("node", "chip")
+#: Isolations of nodes or chips that the cluster has not (engine/model/codes/findings: FindingCode.COVERS_NOTHING).
+OF_NOTHING = ("CoversNothing",)
 
 
 def act_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -51,13 +53,14 @@ def act_options(command: Callable[..., None]) -> Callable[..., None]:
 def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options: Any) -> None:
     """Take nodes or chips out of service until they are released: an Isolation is added and pushed.
 
-    A whole node is cordoned and its gangs are moved whole (docs/running.md). Examples: belay isolate node-3 --reason
+    A whole node is cordoned and its gangs are moved whole (docs/running.md). A node or chip that the cluster has not is
+    refused, unless with --cluster none. Examples: belay isolate node-3 --reason
     "fan, ticket 4711"; belay isolate node-3/4-5 --reason "ECC" --until 36h
     """
     from engine.cli.acts import edits
 
     named = [edits.target(text) for text in targets]
-    act(options, lambda files: edits.isolate(files, named, reason, _moment(until)))
+    act(options, lambda files: edits.isolate(files, named, reason, _moment(until)), refused=OF_NOTHING)
 
 
 @click.command(short_help="Empty nodes for maintenance, as a commit.")
@@ -100,7 +103,12 @@ def drain(nodes: tuple[str, ...], by: str | None, reason: str, until: str | None
         return promised(after, nodes, deadline, options["cluster"], options["kubeconfig"])
 
     reason = f"{reason}, empty by {rfc3339(deadline)}" if deadline is not None else reason
-    act(options, lambda files: edits.isolate(files, named, reason, end), promise=promise if deadline else None)
+    act(
+        options,
+        lambda files: edits.isolate(files, named, reason, end),
+        promise=promise if deadline else None,
+        refused=OF_NOTHING,
+    )
 
 
 @click.command(short_help="Give isolated nodes or chips back, as a commit.")
@@ -260,10 +268,12 @@ def act(
     change: Callable[[Mapping[str, bytes]], RepositoryEdit],
     trailer: str = "",
     promise: Callable[[Mapping[str, bytes]], str] | None = None,
+    refused: Collection[str] = (),
 ) -> None:
     """Edit, check, show, plan, commit, push or propose; every step says what it did.
 
-    ``promise`` says what the files after the change are sure to bring about, or raises what forbids it.
+    ``promise`` says what the files after the change are sure to bring about, or raises what forbids it; ``refused`` are
+    codes of findings against the cluster with which nothing is committed.
     """
     from dataclasses import replace
 
@@ -285,7 +295,7 @@ def act(
     _show_diff(clone.diff(edit.files))
 
     after = {path: data for path, data in {**files, **edit.files}.items() if data is not None}
-    plan = effect(files, after, options["cluster"], options["kubeconfig"]) if edit.files else []
+    plan = effect(files, after, options["cluster"], options["kubeconfig"], refused) if edit.files else []
     if promise is not None:
         plan.append(promise(after))
     for line in plan:

@@ -23,6 +23,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel"):
     field: str
     message: str
     new: bool
+    code: str = ""
 
 
 class JobChange(msgspec.Struct, frozen=True, rename="camel"):
@@ -101,6 +102,7 @@ def review(
             one.field,
             one.message,
             base is not None and _about(one) not in known,
+            one.code,
         )
         for one in sorted(
             found, key=lambda one: ("error warning info".find(one.severity), one.file, one.line, one.column)
