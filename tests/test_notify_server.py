@@ -147,6 +147,9 @@ def test_an_unknown_receiver_is_named_and_pages_of_other_sites_send_nothing() ->
         assert (await client.get(PATH, headers={HEADER: "test"})).status == 405
         answer = await client.post(PATH, params={"receiver": "nowhere"}, headers={HEADER: "test"})
         assert answer.status == 404 and "has such a receiver" in (await answer.json())["error"]
+        words = ("notify", "test", "nowhere", "--server", str(client.make_url("")))
+        ended = await asyncio.to_thread(CliRunner().invoke, main, words, env={"KUBECONFIG": "/dev/null"})
+        assert ended.exit_code == 2 and ended.stderr.startswith("belay: no NotificationPolicy in force has such")
         # what found nothing to send is no reason to wait
         answer = await client.post(PATH, params={"receiver": "chat"}, headers={HEADER: "test"})
         assert answer.status == 200 and len(world.inboxes.taken) == 1

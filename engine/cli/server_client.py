@@ -23,7 +23,14 @@ MOST_BYTES: Final = 256 * 1024 * 1024
 
 
 class NoServer(BelayError):
-    """The server cannot answer, so that what the cluster itself says is the next best."""
+    """The server cannot answer, so that what the cluster itself says is the next best.
+
+    ``said`` are the server's own words, where it answered with another status than the questions have.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0, said: str = "") -> None:
+        self.status, self.said = status, said
+        super().__init__(message, hint=hint)
 
     code = "NoServer"
 
@@ -59,7 +66,12 @@ def ask_test(receiver: str, *, server: str | None, kubeconfig: str | None) -> di
         raise InputError("no server is known", hint=f"Set {SERVER}, or give --server URL (docs/history.md).")
     values = {"receiver": receiver} if receiver else {}
     marks = {"X-Belay-Request": "test"}
-    return asyncio.run(_answer("POST", url, "notifications/test", values, marks, kubeconfig, None))
+    try:
+        return asyncio.run(_answer("POST", url, "notifications/test", values, marks, kubeconfig, None))
+    except NoServer as error:
+        if error.status == 404 and error.said:
+            raise InputError(error.said, hint=error.hint, code="NoSuchObject") from error
+        raise
 
 
 def ask_fetch(*, server: str | None, kubeconfig: str | None, context: str | None) -> list[str]:
@@ -137,4 +149,5 @@ def _body(status: int, data: bytes, url: str) -> dict[str, Any]:
         raise InputError(said, hint=hint)
     if status in (401, 403):
         raise InputError(f"the server at {url} refuses you: {said}", hint=hint)
-    raise NoServer(f"the server at {url} cannot answer: {said}", hint=hint)
+    own = said if body.get("error") else ""
+    raise NoServer(f"the server at {url} cannot answer: {said}", hint=hint, status=status, said=own)
