@@ -10,10 +10,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from engine.cli import main
+from engine.load import load
 from engine.model.times import rfc3339
+from engine.observe.observed import observe
+from engine.plan import plan
+from engine.status import memory_bodies, status_bodies
+from engine.status.sync_status import SyncState
 from engine.wire import names, revisionlog, sync
 from engine.wire.revisionlog import RevisionEntry, RevisionLog
-from tests.bench.clusters import NOW
+from tests.bench.clusters import NOW, cluster
 from tests.test_published import WORLDS, config_maps
 
 POLICY = {
@@ -59,6 +64,30 @@ def test_a_pool_says_what_is_free_and_what_is_out(tmp_path: Path) -> None:
     assert body["nextSteps"] == ["belay explain chip node-00002/Ascend910-5"] and body["jobs"] == ["train/job-00000"]
     well = document(tmp_path, config_maps(WORLDS["jobs that run"]), "pool", "default")
     assert well["nextSteps"] == ["nothing: no node or chip of it is out of service"] and not well["chips"]
+
+
+ISOLATION = b"""
+apiVersion: belay.dev/v1alpha1
+kind: Isolation
+metadata: {name: fans}
+spec: {nodes: [node-00003], chips: [{node: node-00003, chips: [1]}], reason: new fans}
+"""
+
+
+def test_a_pool_says_once_what_holds_a_whole_node(tmp_path: Path) -> None:
+    desired = load({"desired/isolations.yaml": ISOLATION}).desired
+    observed = observe(cluster(4, 1))
+    result = plan(desired, observed, NOW)
+    state = SyncState(attempted="a" * 40, applied="a" * 40)
+    maps = [*status_bodies(result, observed, state, None, desired), *memory_bodies(result, observed, desired=desired)]
+
+    body = document(tmp_path, maps, "pool", "default")
+    (held,) = body["nodes"]
+    assert (held["node"], held["chips"], held["used"], len(held["heldBy"])) == ("node-00003", 8, 0, 1)
+    (chip,) = body["chips"]
+    assert chip["chip"] == "Ascend910-1" and len(chip["heldBy"]) == 1, "what holds the chip alone"
+    assert body["nextSteps"] == ["belay explain node node-00003", "belay explain chip node-00003/Ascend910-1"]
+    assert body["summary"].endswith("16 used, 8 free, 1 out of service, 7 on nodes that take no work")
 
 
 def test_a_policy_says_what_it_judges_and_how_to_enforce_it(tmp_path: Path) -> None:

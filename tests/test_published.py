@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from click.shell_completion import ShellComplete
 
-from engine.cli import answers, known_names, main, records
+from engine.cli import answers, known_names, main, records, usage
 from engine.cli.layout import grid
 from engine.cli.published import ABOUT, PLANNED_COLUMNS, PublishedCluster
 from engine.cli.selection import JOB_COLUMNS
@@ -78,6 +78,25 @@ def test_what_is_published_answers_as_a_plan_does(world: str) -> None:
         only = PLANNED_COLUMNS.get(what, frozenset()) | ({"since"} if what == "faults" else frozenset())
         assert [without(row, only) for row in ours.rows] == [without(row, only) for row in derived.rows], what
         assert ours.columns == derived.columns and set(ours.wide) == set(derived.wide), what
+
+
+def test_free_chips_are_the_same_for_every_verb() -> None:
+    """A cordoned node, a dead one and a fault under a job: none of their chips is free, and all counts add up."""
+    items = [*cluster(5, 1), node("lost", 9)]
+    items[3] = device("node-00001", faulty=5)
+    (cordoned,) = [one for one in items if one["kind"] == "Node" and one["metadata"]["name"] == "node-00003"]
+    cordoned["spec"]["unschedulable"] = True
+    plan, observed = planned(items)
+    found = PublishedCluster(config_maps(items), NOW)
+
+    (pool,) = found.answer("pools").rows
+    assert (pool["chips"], pool["used"], pool["free"], pool["outOfService"]) == (48, 16, 16, 1)
+    assert answers.pools(plan, observed).rows == [pool]
+    by_node = {row["node"]: row["free"] for row in found.answer("nodes").rows}
+    assert by_node == {row["node"]: row["free"] for row in usage.nodes(plan, observed, {}).rows}
+    assert sum(by_node.values()) == pool["free"] and by_node["node-00003"] == by_node["lost"] == 0
+    counts = "16 free, 1 out of service, 16 on nodes that take no work"
+    assert counts in usage.headline(plan, observed)[1]
 
 
 def test_what_is_published_in_part_is_no_answer() -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+from engine.cli.chip_use import planned_use, pool_rows
 from engine.cli.holds import how_held
 from engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from engine.gangs.forming import pending_by_gang
@@ -16,23 +17,22 @@ from engine.gangs.grouping import group
 from engine.gangs.job_status import FAILED, end_message, standing
 from engine.model.cluster import Observed, ids_of
 from engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips
-from engine.model.states import IN_SERVICE, ChipHealth, NodeHealth
+from engine.model.states import ChipHealth
 from engine.model.times import rfc3339
 from engine.status.jobs import job_object, phase_of, shown_jobs, succeeded
 from engine.status.links import row_of
 
-#: States of chips that take new work, some of it at least.
 _LINK_KEYS: Final = ("state", "latencyMs", "error", "node", "decode", "prefill", "since", "tries")
 
 
 def nodes(plan: Plan, observed: Observed) -> Answer:
     """Every node with its state, whether it is cordoned, its chips in use and out of service, the age of its report."""
-    used, out = used_chips(plan), out_of_service(plan)
+    used = planned_use(plan, observed)
     held = {one.node: [how_held(one)] for one in plan.holds if not one.chip}
     rows = []
     for state in plan.nodes:
         report, known = observed.reports.get(state.node), observed.nodes.get(state.node)
-        server = plan.servers.get(state.node)
+        use = used[state.node]
         rows.append(
             {
                 "node": state.node,
@@ -40,16 +40,17 @@ def nodes(plan: Plan, observed: Observed) -> Answer:
                 "state": state.state,
                 "level": state.level,
                 "cordoned": known is not None and known.unschedulable,
-                "chips": server.base.bit_count() if server else 0,
-                "used": used[state.node],
-                "unhealthy": out[state.node] if report else None,
+                "chips": use.chips,
+                "used": use.used,
+                "free": use.free,
+                "unhealthy": use.out if report else None,
                 "codes": list(state.codes),
                 "heldBy": held.get(state.node, []),
                 "report": rfc3339(report.update_time) if report else observed.problems.get(state.node, "none"),
             }
         )
     held_by = ("heldBy",) if held else ()
-    columns = ("node", "pool", "state", "cordoned", "level", "chips", "used", "unhealthy", "codes", *held_by)
+    columns = ("node", "pool", "state", "cordoned", "level", "chips", "used", "free", "unhealthy", "codes", *held_by)
     return Answer(columns, rows, ("report",))
 
 
@@ -167,20 +168,8 @@ def vnpus_of(node: str, chip: int, observed: Observed) -> list[dict[str, Any]]:
 
 def pools(plan: Plan, observed: Observed) -> Answer:
     """Nodes and chips per pool."""
-    used, out = used_chips(plan), out_of_service(plan)
-    found: dict[str, dict[str, Any]] = {}
-    for node in plan.nodes:
-        row = found.setdefault(
-            node.pool, {"pool": node.pool, "nodes": 0, "healthy": 0, "chips": 0, "used": 0, "outOfService": 0}
-        )
-        row["nodes"] += 1
-        row["healthy"] += node.state == NodeHealth.HEALTHY
-        server = plan.servers.get(node.node)
-        row["chips"] += server.base.bit_count() if server else 0
-        row["used"] += used[node.node]
-        row["outOfService"] += out[node.node]
-    rows = [found[name] for name in sorted(found)]
-    return Answer(("pool", "nodes", "healthy", "chips", "used", "outOfService"), rows)
+    used = planned_use(plan, observed)
+    return pool_rows((node.pool, node.state, used[node.node]) for node in plan.nodes)
 
 
 def links(plan: Plan, observed: Observed) -> Answer:
@@ -230,16 +219,6 @@ def chip_row(node: str, name: str, chip: ChipState | None, server: ServerChips |
 
 def _fault_row(node: str, chip: str, code: str, state: ChipState | NodeState) -> dict[str, Any]:
     return {"node": node, "chip": chip, "code": code, "level": state.level, "state": state.state}
-
-
-def used_chips(plan: Plan) -> Counter[str]:
-    """By node, how many chips the engine takes to be in use."""
-    return Counter(chip.node for chip in plan.chips if chip.used_by)
-
-
-def out_of_service(plan: Plan) -> Counter[str]:
-    """By node, how many chips take no new work for a reason of their own."""
-    return Counter(chip.node for chip in plan.chips if chip.state not in IN_SERVICE)
 
 
 def chip_names(server: ServerChips | None) -> tuple[str, ...]:

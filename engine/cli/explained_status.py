@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.cli.chip_use import ChipUse
 from engine.cli.published import ABOUT, PublishedCluster
 from engine.cli.selection import named
 from engine.errors import InputError
@@ -121,28 +122,41 @@ def _pool(name: str, found: PublishedCluster, _: Sequence[Json]) -> dict[str, An
     layout = found.layout
     nodes = {node for at, node in enumerate(layout.names) if layout.columns["pool"][at] == row["pool"]}
     ill = [one for one in found.answer("nodes").rows if one["node"] in nodes and _concerns(one)]
+    # what holds a whole node is said once, in the node's row
+    node_holds = {node: found.held.get((node, None), []) for node in nodes}
     out = [
         one for one in found.answer("chips").rows
-        if one["node"] in nodes and (one["codes"] or one["heldBy"])
+        if one["node"] in nodes and (one["codes"] or len(one["heldBy"]) > len(node_holds[one["node"]]))
     ]  # fmt: skip
     jobs = sorted(
         _short(key)
         for key, status in found.jobs.items()
         if any(mapping(place).get("node") in nodes for place in mapping(status.get("placement")).values())
     )
-    free = row["chips"] - row["used"] - row["outOfService"]
-    chips = f"{row['used']} used, {max(0, free)} free, {row['outOfService']} out of service"
+    use = sum((found.chip_uses[node] for node in sorted(nodes)), ChipUse())
     healthy = f"{row['healthy']} of {counted(row['nodes'], 'node')} healthy"
     steps = [f"belay explain node {one['node']}" for one in ill]
     steps += [f"belay explain chip {one['node']}/{one['chip']}" for one in out]
     return {
         "pool": row["pool"],
-        "summary": f"{healthy}; {counted(row['chips'], 'chip')}: {chips}",
-        "nodes": [_kept(one, ("node", "state", "level", "codes", "cordoned", "heldBy")) for one in ill[:_MOST]],
-        "chips": [_kept(one, ("node", "chip", "state", "level", "codes", "heldBy")) for one in out[:_MOST]],
+        "summary": f"{healthy}; {use.sentence}",
+        "nodes": [_ill_node(one) for one in ill[:_MOST]],
+        "chips": [_ill_chip(one, node_holds[one["node"]]) for one in out[:_MOST]],
         "jobs": jobs[:_MOST],
         "nextSteps": steps[:_MOST] or ["nothing: no node or chip of it is out of service"],
     }
+
+
+def _ill_node(row: Json) -> dict[str, Any]:
+    """A node with what is wrong with it, and how many chips that concerns."""
+    return _kept(row, ("node", "state", "level", "codes", "cordoned", "heldBy", "chips", "used"))
+
+
+def _ill_chip(row: Json, node_holds: Sequence[str]) -> dict[str, Any]:
+    """A chip with what is wrong with it alone."""
+    shown = _kept(row, ("node", "chip", "state", "level", "codes", "heldBy"))
+    own = len(row["heldBy"]) - len(node_holds)
+    return shown | {"heldBy": row["heldBy"][:own]}
 
 
 def _policy(name: str, found: PublishedCluster, policies: Sequence[Json]) -> dict[str, Any]:

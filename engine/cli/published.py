@@ -6,17 +6,17 @@ kind or column that is not in the status) has no answer here, and the caller pla
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
+from engine.cli.chip_use import ChipUse, chip_use, pool_rows
 from engine.cli.holds import held_sentence
 from engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from engine.cli.status_records import recovery_rows, revision_rows
 from engine.model.history import JobMemory
 from engine.model.levels import FaultLevel
-from engine.model.states import IN_SERVICE, NodeHealth
+from engine.model.states import OUT_OF_SERVICE, NodeHealth
 from engine.serve.console.layout import Layout, map_parts, map_texts
 from engine.serve.console.texts import decoded, mapping, number, rows
 from engine.status.status_reader import PublishedStatus, read_status
@@ -161,13 +161,37 @@ class PublishedCluster:
         """The ConfigMaps whose name begins so."""
         return {name: one for name, one in self._raw.items() if name.startswith(prefix)}
 
-    def out_of_service(self, node: str) -> int | None:
-        """How many chips of a node take no new work for a reason of their own; None without a report."""
+    @cached_property
+    def chip_uses(self) -> dict[str, ChipUse]:
+        """By node, how many of its chips are in use, free and out of service."""
+        used: dict[str, set[int]] = {}
+        for node, index in self.users:
+            used.setdefault(node, set()).add(index)
+
+        found = {}
+        for at, node in enumerate(self.layout.names):
+            states = self._chip_states(node)
+            found[node] = chip_use(
+                len(states),
+                used.get(node, set()),
+                {index for index, state in states.items() if state in OUT_OF_SERVICE},
+                state=self.node_state(node),
+                cordoned=bool(self.layout.cordoned[at]),
+            )
+        return found
+
+    def node_state(self, node: str) -> str:
+        """The state of a node."""
+        return self.ill.get(node, {}).get("state") or NodeHealth.HEALTHY.value
+
+    def has_report(self, node: str) -> bool:
+        """Whether a good report of the node is in force."""
+        states = self._chip_states(node)
+        return _UNKNOWN not in states.values() and bool(states or self.node_state(node) != NodeHealth.UNKNOWN)
+
+    def _chip_states(self, node: str) -> dict[int, str]:
         digits = self.states.get(node, "")
-        names_of = [_state(digits, index) for index in self.layout.ids[self.layout.index[node]]]
-        if _UNKNOWN in names_of or (self.ill.get(node, {}).get("state") == NodeHealth.UNKNOWN and not names_of):
-            return None
-        return sum(state not in IN_SERVICE for state in names_of)
+        return {index: _state(digits, index) for index in self.layout.ids[self.layout.index[node]]}
 
     def cuts(self) -> Iterable[Any]:
         """vNPUs by node and chip, of each part."""
@@ -191,27 +215,28 @@ def _chip(row: Mapping[str, Any]) -> int | None:
 
 
 def _nodes(found: PublishedCluster) -> Answer:
-    layout, used = found.layout, Counter(node for node, _ in found.users)
+    layout = found.layout
     any_held = any(chip is None for _, chip in found.held)
     shown = []
     for at, node in enumerate(layout.names):
-        ill = found.ill.get(node, {})
+        ill, use = found.ill.get(node, {}), found.chip_uses[node]
         shown.append(
             {
                 "node": node,
                 "pool": layout.columns["pool"][at],
-                "state": ill.get("state") or NodeHealth.HEALTHY.value,
+                "state": found.node_state(node),
                 "level": ill.get("level") or FaultLevel.NORMAL.value,
                 "cordoned": bool(layout.cordoned[at]),
-                "chips": len(layout.ids[at]),
-                "used": used[node],
-                "unhealthy": found.out_of_service(node),
+                "chips": use.chips,
+                "used": use.used,
+                "free": use.free,
+                "unhealthy": use.out if found.has_report(node) else None,
                 "codes": list(ill.get("codes") or ()),
                 "heldBy": found.held.get((node, None), []),
             }
         )
     held_by = ("heldBy",) if any_held else ()
-    columns = ("node", "pool", "state", "cordoned", "level", "chips", "used", "unhealthy", "codes", *held_by)
+    columns = ("node", "pool", "state", "cordoned", "level", "chips", "used", "free", "unhealthy", "codes", *held_by)
     return Answer(columns, shown, ("report",))
 
 
@@ -254,18 +279,9 @@ def _chips(found: PublishedCluster) -> Answer:
 
 
 def _pools(found: PublishedCluster) -> Answer:
-    by_pool: dict[str, dict[str, Any]] = {}
-    for node in _nodes(found).rows:
-        row = by_pool.setdefault(
-            node["pool"], {"pool": node["pool"], "nodes": 0, "healthy": 0, "chips": 0, "used": 0, "outOfService": 0}
-        )
-        row["nodes"] += 1
-        row["healthy"] += node["state"] == NodeHealth.HEALTHY
-        row["chips"] += node["chips"]
-        row["used"] += node["used"]
-        row["outOfService"] += node["unhealthy"] or 0
-    columns = ("pool", "nodes", "healthy", "chips", "used", "outOfService")
-    return Answer(columns, [by_pool[name] for name in sorted(by_pool)])
+    pools = found.layout.columns["pool"]
+    names_of = enumerate(found.layout.names)
+    return pool_rows((pools[at], found.node_state(node), found.chip_uses[node]) for at, node in names_of)
 
 
 def _faults(found: PublishedCluster) -> Answer:

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from engine.cli.answers import chip_names, jobs
+from engine.cli.chip_use import ChipUse, planned_use
 from engine.cli.measurements import Measured, Reading
 from engine.cli.selection import Answer
 from engine.gangs.grouping import group
 from engine.model.cluster import Observed, ids_of
 from engine.model.plan import ChipState, NodeState, Plan
-from engine.model.states import IN_SERVICE, NodeHealth
 
 _MEASURED: Final = ("utilization", "hbm", "power", "temperature")
-_TAKES_WORK: Final = (NodeHealth.HEALTHY, NodeHealth.SUB_HEALTHY)
 #: The column by which an answer is sorted where the user names none: the first that it has.
 ORDER: Final = {"nodes": ("utilization", "use"), "chips": ("utilization", "usedBy"), "jobs": ("chips",)}
 #: Columns whose small values come first.
@@ -24,23 +23,21 @@ ASCENDING: Final = frozenset({"node", "chip", "pool", "state", "namespace", "nam
 def nodes(plan: Plan, observed: Observed, readings: Measured) -> Answer:
     """Nodes with their chips: in use, free, and out of service; ``use`` is the part in use, in percent.
 
-    Chips of a node that takes no work are not free.
+    Chips of a node that takes no work are not free; a chip out of service may be in use.
     """
-    rows = []
-    for state, ids, known in _by_node(plan):
-        used = sum(bool(chip.used_by) for chip in known.values())
-        out = sum(chip.state not in IN_SERVICE and not chip.used_by for chip in known.values())
+    rows, uses = [], planned_use(plan, observed)
+    for state, ids, _ in _by_node(plan):
+        use = uses[state.node]
         node = observed.nodes.get(state.node)
-        open_ = state.state in _TAKES_WORK and not (node is not None and node.unschedulable)
         row: dict[str, Any] = {
             "node": state.node,
             "pool": state.pool,
             "state": state.state if node is None or not node.unschedulable else f"{state.state},cordoned",
-            "chips": len(ids),
-            "used": used,
-            "free": max(0, len(ids) - used - out) if open_ else 0,
-            "out": out,
-            "use": round(100 * used / len(ids)) if ids else 0,
+            "chips": use.chips,
+            "used": use.used,
+            "free": use.free,
+            "out": use.out,
+            "use": round(100 * use.used / use.chips) if use.chips else 0,
         }
         rows.append(row | _summed(readings.get((state.node, chip)) for chip in ids))
     return _answer(("node", "pool", "state", "chips", "used", "free", "out", "use"), rows, readings)
@@ -102,14 +99,15 @@ def headline(plan: Plan, observed: Observed) -> list[str]:
     states: dict[str, int] = {}
     for row in rows:
         states[row["state"]] = states.get(row["state"], 0) + 1
-    total, used, free, out = (sum(row[name] for row in rows) for name in ("chips", "used", "free", "out"))
+    use = sum(planned_use(plan, observed).values(), ChipUse())
     phases: dict[str, int] = {}
     for row in jobs(plan, observed).rows:
         phases[row["phase"]] = phases.get(row["phase"], 0) + 1
-    share = f" ({100 * used / total:.0f} %)" if total else ""
+    share = f" ({100 * use.used / use.chips:.0f} %)" if use.chips else ""
+    closed = f", {use.closed} on nodes that take no work" if use.closed else ""
     return [
         f"nodes: {_counts(states) or 'none'}",
-        f"chips: {total}, {used} in use{share}, {free} free, {out} out of service",
+        f"chips: {use.chips}, {use.used} in use{share}, {use.free} free, {use.out} out of service{closed}",
         f"jobs: {_counts(phases) or 'none'}",
     ]
 
