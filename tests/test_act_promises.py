@@ -15,10 +15,13 @@ from engine.cli import main
 from engine.cli.acts import splices
 from engine.cli.acts.deadline import DrainedPod, sentence
 from engine.cli.acts.moments import moment_to_come
+from engine.cli.acts.priorities import check_priority_class
 from engine.errors import InputError
+from engine.kube.resources import resource_for
 from engine.load import load, load_directory
 from engine.model.times import rfc3339
 from tests.golden.stories import sample_world
+from tests.loop_world import Cluster
 
 ROOT = Path(__file__).parent.parent
 
@@ -185,6 +188,41 @@ def test_a_digest_that_no_deletion_has_is_not_confirmed(clone: Path, tmp_path: P
     unchecked = belay(clone, "confirm", digest)
     assert unchecked.exit_code == 0 and "not checked whether it waits" in unchecked.output
     assert "the whole digest is needed" in belay(clone, "confirm", "012345").output
+
+
+def priority_class(name: str) -> dict[str, Any]:
+    return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 100}
+
+
+def test_a_priority_class_that_exists_nowhere_is_refused_with_those_that_do(clone: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [priority_class("high")]}))
+    for words in (("priority", "pretrain", "hihg"),
+                  ("new", "job", "other", "--chips", "8", "--product", "800t-a2", "--priority", "hihg")):  # fmt: skip
+        wrong = belay(clone, *words, cluster=str(file))
+        said = " ".join(wrong.output.split())
+        assert wrong.exit_code == 2 and "PriorityClass 'hihg': did you mean high?" in said, wrong.output
+        assert "There are high; declare it in desired/ first" in said and "[NoSuchObject]" in said
+    assert commits(clone) == ["Begin"]
+
+    (clone / "desired" / "priorities.yaml").write_text(json.dumps(priority_class("low")))
+    subprocess.run(["git", "add", "--all"], cwd=clone, check=True)
+    subprocess.run(["git", "commit", "-qm", "Add low"], cwd=clone, check=True)
+    for name in ("high", "low", "system-node-critical"):
+        assert belay(clone, "priority", "pretrain", name, cluster=str(file)).exit_code == 0
+    assert belay(clone, "priority", "pretrain", "hihg", cluster="none").exit_code == 0
+
+
+def test_a_live_cluster_without_any_priority_class_has_none(tmp_path: Path) -> None:
+    live = Cluster(tmp_path)
+    try:
+        with pytest.raises(InputError, match="neither this repository nor the cluster has") as refused:
+            check_priority_class("high", {}, "live", str(live.kubeconfig))
+        assert "There is none yet" in str(refused.value)
+        live.ensure(resource_for("scheduling.k8s.io/v1", "PriorityClass"), priority_class("high"))
+        check_priority_class("high", {}, "live", str(live.kubeconfig))
+    finally:
+        live.close()
 
 
 def test_a_training_job_is_suspended_and_resumed(clone: Path, cluster: str) -> None:

@@ -82,6 +82,7 @@ def job(name: str, kind: str, product: str | None, chips: int | None, template: 
     """Add a job. Example: belay new job pretrain --chips 8 --pods 4 --image registry.example.org/train:1"""
     from engine.cli.acts import drafts
     from engine.cli.acts.edits import RepositoryEdit
+    from engine.cli.acts.priorities import check_priority_class
     from engine.errors import InputError
 
     if (chips is None) == (template is None):
@@ -89,6 +90,8 @@ def job(name: str, kind: str, product: str | None, chips: int | None, template: 
     more = {key: options.pop(key) for key in ("pods", "image", "namespace", "queue", "priority")}
 
     def change(files: Mapping[str, bytes]) -> RepositoryEdit:
+        if more["priority"]:
+            check_priority_class(more["priority"], files, options["cluster"], options["kubeconfig"])
         desired = _desired(files)
         named = [one.document.spec.product for one in desired.pools if one.document.spec.product]
         chosen = drafts.product_of(product, _products(desired), [str(one) for one in named])

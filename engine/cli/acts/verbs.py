@@ -155,11 +155,19 @@ def scale(job: str, replicas: int, task: str, **options: Any) -> None:
 def priority(job: str, priority: str, **options: Any) -> None:
     """Give a job another PriorityClass. Of a Deployment the template changes, so its pods are rolled.
 
+    A class that neither the repository nor the cluster has is refused, unless with --cluster none.
+
     Example: belay priority default/llm high --why "the paper is due"
     """
     from engine.cli.acts import edits
+    from engine.cli.acts.priorities import check_priority_class
 
-    act(options, lambda files: edits.prioritise(files, job, priority))
+    def change(files: Mapping[str, bytes]) -> RepositoryEdit:
+        edit = edits.prioritise(files, job, priority)
+        check_priority_class(priority, files, options["cluster"], options["kubeconfig"])
+        return edit
+
+    act(options, change)
 
 
 @click.command(short_help="Suspend a pool or job, as a commit.")
