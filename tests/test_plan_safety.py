@@ -27,7 +27,6 @@ from engine.plan import grouping, views
 from engine.plan.health import states
 from engine.plan.recover import evictions
 from engine.plan.safety import deferral
-from engine.plan.safety.deferral import EXPANSION
 from engine.plan.scope import Memory, Scope
 from tests import worlds
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report
@@ -245,7 +244,7 @@ def test_the_prune_guard_refuses_a_mass_deletion_whole(wanted: int, inventory: i
 
 
 def test_cleaning_up_after_jobs_is_no_pruning() -> None:
-    old = [msgspec.structs.replace(a, object_kind="Pod", evidence=Evidence(rule=EXPANSION)) for a in deletions(50)]
+    old = [msgspec.structs.replace(a, object_kind="Pod", evidence=Evidence(rule="expand")) for a in deletions(50)]
     assert len(kinds(with_actions(old, 20), DeleteObject)) == 50
 
 

@@ -13,6 +13,7 @@ from engine.model.actions import CreateObject, DeleteObject, PatchObject
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan
+from engine.model.rules import RuleKind
 
 _HIDDEN: Final = ("belay.dev/applied-digest",)
 _FILLED_IN: Final = frozenset(
@@ -50,7 +51,10 @@ def changes(plan: Plan, observed: Observed) -> list[Difference]:
     """The changes of live objects by a plan's sync actions, including deferred ones."""
     found: list[Difference] = []
     for action, budget in (*((a, "") for a in plan.actions), *((d.action, d.budget) for d in plan.deferred)):
-        if not isinstance(action, CreateObject | PatchObject | DeleteObject) or action.evidence.rule != "sync":
+        if (
+            not isinstance(action, CreateObject | PatchObject | DeleteObject)
+            or action.evidence.rule_kind is not RuleKind.SYNC
+        ):
             continue
         key = ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
         live = observed.objects.get(key)

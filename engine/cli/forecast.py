@@ -19,6 +19,7 @@ from engine.model.actions import BindPod, DeleteObject, EvictPod
 from engine.model.cluster import Pod
 from engine.model.costs import measured
 from engine.model.plan import Pending, Plan
+from engine.model.rules import RuleKind
 from engine.model.times import rfc3339
 from engine.model.wording import counted
 from engine.replay.offline import newest
@@ -170,7 +171,7 @@ class ForecastWatcher:
                 self._delete(action, after)
         for row in result.deferred:
             held = row.action
-            if isinstance(held, DeleteObject) and held.evidence.rule == "sync":
+            if isinstance(held, DeleteObject) and held.evidence.rule_kind is RuleKind.SYNC:
                 key = (held.object_kind, held.namespace, held.name)
                 self.pruned[key] = Pruned(*key, None, row.budget, row.until)
 
@@ -213,7 +214,7 @@ class ForecastWatcher:
             self._deleted["/".join((action.namespace, action.object_kind, action.name))] = (
                 action.reason, action.message,
             )  # fmt: skip
-        if action.evidence.rule == "sync":
+        if action.evidence.rule_kind is RuleKind.SYNC:
             self.pruned[key] = Pruned(*key, after)
 
     def _goes(self, pod: Pod, gang: str, now: float) -> None:

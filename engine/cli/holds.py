@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from typing import assert_never
 
 from engine.model.history import HOLD_KINDS, HoldKind
 from engine.model.holds import Held
+from engine.model.rules import RuleKind, rule_kind
 from engine.wire import manualinfo, names
-
-_ISOLATION: Final = "Isolation/"
 
 
 def how_held(hold: Held) -> str:
@@ -27,9 +26,9 @@ def held_sentence(node: str, kind: str, rule: str, by: str, until: str) -> str:
 def _ends_early(node: str, kind: str, rule: str) -> str:
     known = HOLD_KINDS.get(kind)
     match known:
-        case HoldKind.MANUAL if rule.startswith(_ISOLATION):
+        case HoldKind.MANUAL if rule_kind(rule) is RuleKind.ISOLATION:
             return f"it ends when {rule} is deleted from Git"
-        case HoldKind.MANUAL if rule.startswith("ConfigMap/"):
+        case HoldKind.MANUAL if rule_kind(rule) is RuleKind.MANUAL_LIST:
             return f"a person ends it: delete the chip from key {node} of {manualinfo.NAMESPACE}/{manualinfo.NAME}"
         case HoldKind.MANUAL:
             return "a person ends it"

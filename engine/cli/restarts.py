@@ -20,6 +20,7 @@ from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.model.plan import Plan
+from engine.model.rules import RuleKind
 from engine.simulate import World
 from engine.simulate.objects import applied
 from engine.simulate.run import simulate
@@ -61,7 +62,7 @@ def changed_templates(first: Plan, world: World) -> set[ObjectKey]:
     """Objects whose pod templates the plan changes; ``world`` is as it was before the plan is carried out."""
     found = set()
     for action in first.actions:
-        if not isinstance(action, PatchObject) or action.evidence.rule != "sync":
+        if not isinstance(action, PatchObject) or action.evidence.rule_kind is not RuleKind.SYNC:
             continue
         key = ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
         live = world.objects.get(key)

@@ -14,6 +14,7 @@ import msgspec
 
 from engine.model.causes import Cause
 from engine.model.cluster import InPlaceReset
+from engine.model.rules import RuleKind, rule_kind
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=False, rename="camel"):
@@ -29,6 +30,16 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=False, rename="camel")
     codes: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     cause: Cause | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def rule_kind(self) -> RuleKind:
+        """What kind of rule decided."""
+        return rule_kind(self.rule)
+
+    @property
+    def of_report_alone(self) -> bool:
+        """Whether a report decided, and no rule beside it."""
+        return self.rule in ("", RuleKind.REPORT)
 
 
 class Owner(msgspec.Struct, frozen=True):

@@ -20,8 +20,6 @@ WAIT_MS: Final = 30_000
 #: Maximum waiting faults of one job; beyond it the newest are dropped.
 MAX_WAITING: Final = 1_000
 _HOUR_MS: Final = 3_600_000
-#: Prefix of the rule of holds for hardware faults.
-PREFIX: Final = "hardware:"
 
 
 class ManualPolicy(msgspec.Struct, frozen=True):

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from engine.model.rules import RuleKind, rule_kind
+
 #: Lines that the timeline of a job or a node keeps: the newest.
 TIMELINE: Final = 20
 
@@ -61,6 +63,16 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     rule: str = ""
     told: bool = False
     policy: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What distinguishes the holds of a chip: kind and rule."""
+        return self.kind, self.rule
+
+    @property
+    def rule_kind(self) -> RuleKind:
+        """What kind of rule holds the chip; ``OTHER`` where the rule is a fault code."""
+        return rule_kind(self.rule)
 
 
 class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -18,8 +18,6 @@ from engine.plan.scope import Scope
 
 NO_POOL: Final = "none"
 NO_CHIPS: Final[Mapping[str, int]] = MappingProxyType({})
-#: The rule of actions by which jobs are expanded: a job's own doing.
-EXPANSION: Final = "expand"
 #: Limits on what deletions free and end, by unit, where no budget has one.
 _ALWAYS: Final = {"chips": ("default#chips", FREED_CHIPS), "jobs": ("default#jobs", ENDED_JOBS)}
 

@@ -35,18 +35,15 @@ from engine.model.causes import Cause, CauseKind, joined
 from engine.model.diagnostics import Origin
 from engine.model.history import Hold, NodeMemory
 from engine.model.jobs import Gang
-from engine.model.levels import MANUALLY_SEPARATE
 from engine.model.reasons import ActionReason
+from engine.model.rules import DOCUMENTS, RuleKind, document_and_part, rule_kind
 from engine.model.times import rfc3339
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 from engine.wire.names import CORDONED
 from engine.wire.orders import chip_number
 
-SYNC: Final = "sync"
 GONE: Final = "no longer declared"
-_ISOLATION: Final = "Isolation/"
-_POLICY: Final = "FaultPolicy/"
 
 
 def run(scope: Scope) -> None:
@@ -139,25 +136,26 @@ def _of_chip(scope: Scope, view: NodeView, chip: int) -> Cause:
 def of_hold(scope: Scope, view: NodeView, chip: int, hold: Hold) -> Cause | None:
     """The document that holds a chip; None where none does, or it is not there any more."""
     rule = hold.policy or hold.rule
-    cause = _of_rule(scope, view, chip, rule) if rule.startswith(("FaultPolicy/", "Isolation/")) else None
+    cause = _of_rule(scope, view, chip, rule) if rule_kind(rule) in DOCUMENTS else None
     return cause if cause is not None and cause.kind is CauseKind.DOCUMENT else None
 
 
 def _of_rule(scope: Scope, view: NodeView, chip: int, rule: str) -> Cause:
     name, codes = view.node.name, view.chip_codes.get(chip, ())
     for item in scope.desired.isolations:
-        if rule == f"Isolation/{item.document.name}":
+        if rule == RuleKind.ISOLATION.named(item.document.name):
             return of_document(scope, item)
 
-    document, _, part = rule.partition("#")
+    document, part = document_and_part(rule)
     origin = scope.fault_rules.origin(rule) if scope.fault_rules is not None else None
     if origin is not None:
         return _document(scope, document, origin, ", ".join(codes), rule=part)
-    if document.startswith("ConfigMap/") or part == MANUALLY_SEPARATE:
-        subject = document if part == "Total" else f"ConfigMap/{_device_report(name)}"
+    kind = rule_kind(rule)
+    if kind in (RuleKind.MANUAL_LIST, RuleKind.MANUAL_KEY):
+        subject = document if kind is RuleKind.MANUAL_LIST else f"ConfigMap/{_device_report(name)}"
         return Cause(kind=CauseKind.ANNOTATION, subject=subject, rule=part, detail=view.chip(chip))
     cause = _report(_device_report(name), codes)
-    return msgspec.structs.replace(cause, rule=rule) if document.startswith("FaultTable/") else cause
+    return msgspec.structs.replace(cause, rule=rule) if kind is RuleKind.FAULT_TABLE else cause
 
 
 def _rule_of(scope: Scope, view: NodeView, chip: int) -> str:
@@ -184,7 +182,7 @@ def _document(scope: Scope, subject: str, origin: Origin, detail: str = "", *, r
 def of_document(scope: Scope, item: Declared[Isolation]) -> Cause:
     """An Isolation with its reason, its author and its end."""
     spec = item.document.spec
-    cause = _document(scope, f"Isolation/{item.document.name}", item.origin, spec.reason)
+    cause = _document(scope, RuleKind.ISOLATION.named(item.document.name), item.origin, spec.reason)
     return msgspec.structs.replace(cause, until=rfc3339(spec.until) if spec.until is not None else "")
 
 
@@ -248,11 +246,11 @@ def _isolated_by(scope: Scope, action: ReleaseChip | ReleaseNode) -> tuple[str, 
     if isinstance(action, ReleaseNode):
         node = scope.observed.nodes.get(action.node)
         rule = node.annotations.get(CORDONED, "") if node is not None else ""
-        return (rule,) if rule.startswith(_ISOLATION) else ()
+        return (rule,) if rule_kind(rule) is RuleKind.ISOLATION else ()
     before = scope.observed.history.nodes.get(action.node, NodeMemory()).chips
     chips = [before[chip] for chip in map(chip_number, action.chips) if chip in before]
     rules = [rule for row in chips for rule in (row.rule, *(hold.rule for hold in row.holds))]
-    return tuple(dict.fromkeys(rule for rule in rules if rule.startswith(_ISOLATION)))
+    return tuple(dict.fromkeys(rule for rule in rules if rule_kind(rule) is RuleKind.ISOLATION))
 
 
 def _judged_otherwise(scope: Scope, action: ReleaseChip) -> tuple[Cause, ...]:
@@ -271,7 +269,7 @@ def _judged_otherwise(scope: Scope, action: ReleaseChip) -> tuple[Cause, ...]:
             continue
         row = before.get(chip)
         for rule in (row.rule if row is not None else "", view.chip_rules.get(chip, "")):
-            if rule.startswith(_POLICY):
+            if rule_kind(rule) is RuleKind.FAULT_POLICY:
                 found.append(_of_policy(scope, view, chip, rule))
                 break
     return tuple(found)
@@ -279,9 +277,9 @@ def _judged_otherwise(scope: Scope, action: ReleaseChip) -> tuple[Cause, ...]:
 
 def _of_policy(scope: Scope, view: NodeView, chip: int, rule: str) -> Cause:
     """A FaultPolicy as it is declared now, with the change of its file; or that it is declared no more."""
-    document, _, part = rule.partition("#")
+    document, part = document_and_part(rule)
     for item in scope.desired.fault_policies:
-        if document == f"{_POLICY}{item.document.name}":
+        if document == RuleKind.FAULT_POLICY.named(item.document.name):
             codes = ", ".join(view.chip_codes.get(chip, ()))
             return _document(scope, document, item.origin, codes, rule=part)
     return _gone(scope, document)
@@ -290,7 +288,7 @@ def _of_policy(scope: Scope, view: NodeView, chip: int, rule: str) -> Cause:
 def _ended(scope: Scope, rule: str) -> Cause:
     """An Isolation that holds no more: its time is over, or Git no longer declares it so."""
     for item in scope.desired.isolations:
-        if rule == f"{_ISOLATION}{item.document.name}":
+        if rule == RuleKind.ISOLATION.named(item.document.name):
             return of_document(scope, item)
     return _gone(scope, rule)
 
@@ -315,8 +313,8 @@ def _of_partition(scope: Scope, action: PartitionChip) -> Cause:
 def _declared(scope: Scope, action: AnyAction, evidence: Evidence) -> Cause:
     """The document whose place the evidence names."""
     origin = Origin(evidence.file, evidence.line)
-    if evidence.rule == SYNC and isinstance(action, CreateObject | PatchObject):
-        return _document(scope, _subject(action.object_kind, action.namespace, action.name), origin, rule=SYNC)
+    if evidence.rule_kind is RuleKind.SYNC and isinstance(action, CreateObject | PatchObject):
+        return _document(scope, _subject(action.object_kind, action.namespace, action.name), origin, rule=evidence.rule)
     return _document(scope, _object_of(action), origin, rule=evidence.rule)
 
 

@@ -18,6 +18,7 @@ from engine.model.freshness import APPLIED, READY
 from engine.model.plan import REFUSED, Deferred, Plan
 from engine.model.reasons import ActionReason
 from engine.model.refusals import ServerRefusal
+from engine.model.rules import RuleKind
 from engine.model.unstructured import nested_map
 from engine.model.wording import counted
 
@@ -26,7 +27,6 @@ EXCEPT_REFUSED: Final = "ExceptRefused"
 API_REFUSES: Final = "RefusedByServer"
 HELD_BACK: Final = "HeldBack"
 APPLYING: Final = "Applying"
-_SYNC_RULE: Final = "sync"
 _LONGEST_MESSAGE: Final = 1024
 
 
@@ -174,7 +174,7 @@ def _held_text(row: Deferred) -> str:
 
 def _synced(action: AnyAction) -> ObjectKey | None:
     """The object that the action brings in line with Git; None for any other action."""
-    if isinstance(action, CreateObject | PatchObject) and action.evidence.rule == _SYNC_RULE:
+    if isinstance(action, CreateObject | PatchObject) and action.evidence.rule_kind is RuleKind.SYNC:
         return ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
     if isinstance(action, DeleteObject) and action.reason == ActionReason.PRUNED:
         return ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)

@@ -14,13 +14,13 @@ from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
 from engine.model.causes import Cause
 from engine.model.cluster import Observed
-from engine.model.hardware_faults import PREFIX
 from engine.model.history import (
     HoldKind,
     NodeMemory,
 )
 from engine.model.plan import REFUSING, REPEATED, Plan, ShadowChange
 from engine.model.reasons import ActionReason
+from engine.model.rules import RuleKind
 from engine.model.times import rfc3339
 from engine.status.bodies import text as json_text
 from engine.wire import names
@@ -252,9 +252,9 @@ def release_events(observed: Observed, plan: Plan) -> list[dict[str, Any]]:
         prefix = report.prefix if report is not None else DEFAULT_PREFIX
         gone: dict[str, list[dict[str, Any]]] = {}
         for chip, row in sorted(memory.chips.items()):
-            kept = {(h.kind, h.rule) for h in left[chip].holds} if chip in left else set()
+            kept = {h.key for h in left[chip].holds} if chip in left else set()
             for hold in row.holds:
-                if hold.kind != HoldKind.FREQUENCY or (hold.kind, hold.rule) in kept or hold.rule.startswith(PREFIX):
+                if hold.kind != HoldKind.FREQUENCY or hold.key in kept or hold.rule_kind is RuleKind.HARDWARE:
                     continue
                 reason = {
                     "upgrade_time": hold.since,

@@ -13,10 +13,10 @@ from engine.model.actions import kind_of
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.freshness import READY
-from engine.model.hardware_faults import PREFIX
 from engine.model.history import HoldKind
 from engine.model.last_changes import Place
 from engine.model.plan import REFUSED, Plan, PruneHold, ShadowChange
+from engine.model.rules import RuleKind
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.model.wording import counted
@@ -66,7 +66,7 @@ def manual_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
         report = observed.reports.get(node)
         for chip, row in sorted(memory.chips.items()):
             held = [
-                manualinfo.ManualEntry(h.rule.removeprefix(PREFIX), h.level, h.since)
+                manualinfo.ManualEntry(RuleKind.HARDWARE.name_in(h.rule), h.level, h.since)
                 for h in row.holds
                 if h.kind == HoldKind.FREQUENCY
             ]

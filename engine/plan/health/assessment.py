@@ -8,19 +8,19 @@ from typing import Final, NamedTuple
 from engine.model.history import ChipMemory
 from engine.model.levels import (
     CHIP_LEVELS,
-    MANUALLY_SEPARATE,
     NORMAL,
     SEPARATE,
     rank,
     worst,
 )
+from engine.model.rules import RuleKind, rule_kind
 from engine.model.states import ChipHealth
 from engine.wire import manualinfo
 
 #: Rule of a hold by the key ``ManuallySeparateNPU`` of the report.
-MANUAL_KEY: Final = f"report#{MANUALLY_SEPARATE}"
+MANUAL_KEY: Final = RuleKind.MANUAL_KEY.value
 #: Rule of a hold by ClusterD's list of chips isolated for failing too often.
-LIST_RULE: Final = f"ConfigMap/{manualinfo.NAMESPACE}/{manualinfo.NAME}#Total"
+LIST_RULE: Final = f"{RuleKind.MANUAL_LIST.named(manualinfo.NAMESPACE)}/{manualinfo.NAME}#Total"
 
 
 class ManualHold(NamedTuple):
@@ -28,6 +28,11 @@ class ManualHold(NamedTuple):
 
     rule: str
     until_ms: int
+
+    @property
+    def rule_kind(self) -> RuleKind:
+        """What kind of rule holds the chip: a document or the list."""
+        return rule_kind(self.rule)
 
 
 @dataclass(slots=True)
@@ -70,6 +75,11 @@ class ChipAssessment:
             self.plane = worst(self.plane, level)
         elif rank(level) > rank(self.effective):
             self.effective, self.rule = level, rule
+
+    @property
+    def rule_kind(self) -> RuleKind:
+        """What kind of rule set the level of the chip plane."""
+        return rule_kind(self.rule)
 
 
 __all__ = ["LIST_RULE", "MANUAL_KEY", "ManualHold", "ChipAssessment"]

@@ -33,7 +33,7 @@ from engine.model.faults import (
     timed_out,
     too_often,
 )
-from engine.model.hardware_faults import PREFIX, ManualPolicy
+from engine.model.hardware_faults import ManualPolicy
 from engine.model.history import (
     HOLD_KINDS,
     ChipMemory,
@@ -55,6 +55,7 @@ from engine.model.levels import (
     rank,
     worst,
 )
+from engine.model.rules import RuleKind, rule_kind
 from engine.model.states import ChipHealth
 from engine.plan.health.assessment import LIST_RULE, MANUAL_KEY, ChipAssessment, ManualHold
 from engine.plan.health.reset_progress import UNTAKEN_MS, ResetProgress
@@ -156,7 +157,7 @@ class ChipContext:
             seen[fault.code] = past
             assessment.visible[fault.code] = level
             assessment.raise_to(level, source, network=network)
-            explained |= not network and (level not in IN_SERVICE or source.startswith("FaultPolicy/"))
+            explained |= not network and (level not in IN_SERVICE or rule_kind(source) is RuleKind.FAULT_POLICY)
         for fault in self.withheld.get(chip, ()):
             assessment.suspect = True
             assessment.codes.add(fault.code)
@@ -195,7 +196,7 @@ class ChipContext:
                 kind=HoldKind.FREQUENCY, level=frequency.level, since=now, until=until, rule=fault.code,
                 policy=frequency.rule,
             )  # fmt: skip
-            kept = tuple(h for h in assessment.memory.holds if (h.kind, h.rule) != (HoldKind.FREQUENCY, fault.code))
+            kept = tuple(h for h in assessment.memory.holds if h.key != (HoldKind.FREQUENCY, fault.code))
             assessment.memory = msgspec.structs.replace(assessment.memory, holds=(*kept, hold))
             past = msgspec.structs.replace(past, occurrences=())  # the next upgrade needs the full count again
         return level, source, past
@@ -209,9 +210,7 @@ class ChipContext:
         for code, past in before.items():
             if code not in seen:
                 kept = absent(past, self.now_ms, rules, code)
-                if kept is None and any(
-                    (h.kind, h.rule) == (HoldKind.FREQUENCY, code) for h in assessment.memory.holds
-                ):
+                if kept is None and any(h.key == (HoldKind.FREQUENCY, code) for h in assessment.memory.holds):
                     # the hold ends a fixed time after the recovery, so the recovery is remembered as long as the hold
                     gone = self.now_ms if past.present else past.recovered
                     kept = msgspec.structs.replace(past, present=False, recovered=gone)
@@ -234,7 +233,7 @@ class ChipContext:
             network = code_key(upgrade.code) in self.fault_rules.network_codes and upgrade.level != MANUALLY_SEPARATE
             if upgrade.code != _AUTOFILL:
                 assessment.codes.add(upgrade.code)
-            assessment.raise_to(upgrade.level, f"report#{upgrade.kind}", network=network)
+            assessment.raise_to(upgrade.level, RuleKind.REPORT.named(upgrade.kind), network=network)
             assessment.types.add(NETWORK if network else CARD)
             explained |= not network and upgrade.level not in IN_SERVICE
         return explained
@@ -249,7 +248,7 @@ class ChipContext:
             wanted.append((MANUAL_KEY, 0))
         for held in self.held.get(chip, ()):
             assessment.raise_to(MANUALLY_SEPARATE, held.rule)
-            if held.rule == LIST_RULE:
+            if held.rule_kind is RuleKind.MANUAL_LIST:
                 assessment.types.add(CARD)
             wanted.append((held.rule, held.until_ms))
         since = {hold.rule: hold.since for hold in assessment.memory.holds if hold.kind == HoldKind.MANUAL}
@@ -266,7 +265,7 @@ class ChipContext:
         listed = self.listed is not None and chip in self.listed
         if ended or (hold.told and self.listed is not None and not listed):
             return None
-        if hold.rule.startswith(PREFIX):
+        if hold.rule_kind is RuleKind.HARDWARE:
             if self.manual is None or not self.manual.enabled:
                 return None  # switching the rule off releases every chip it held
             until = hold.since + self.manual.release_ms if self.manual.release_ms else 0
@@ -322,10 +321,10 @@ class ChipContext:
         for hold in kept:
             if hold.kind in (HoldKind.FREQUENCY, HoldKind.DURATION):
                 network = code_key(hold.rule) in self.fault_rules.network_codes and hold.level != MANUALLY_SEPARATE
-                assessment.raise_to(hold.level, f"hold:{hold.kind}", network=network)
+                assessment.raise_to(hold.level, RuleKind.HOLD.named(hold.kind), network=network)
                 if network:
                     assessment.raised[hold.rule] = worst(assessment.raised.get(hold.rule, NORMAL), hold.level)
-                if not hold.rule.startswith(PREFIX):  # the rule of failing hardware is no code
+                if hold.rule_kind is not RuleKind.HARDWARE:  # the rule of failing hardware is no code
                     assessment.codes.add(hold.rule)
                 assessment.types.add(NETWORK if network else CARD)
 
@@ -336,12 +335,12 @@ class ChipContext:
             return
         in_reset = (report.recovering | self.progress.resetting | self.progress.recovering) & bit
         if report.unhealthy & bit and not explained and not in_reset and assessment.effective in IN_SERVICE:
-            assessment.raise_to(self._level_of_group(chip), "report#Unhealthy")
+            assessment.raise_to(self._level_of_group(chip), RuleKind.REPORT.named("Unhealthy"))
             assessment.types.add(CARD)
         elements = [f.kind == NETWORK for f in self.faults.get(chip, ())]
         assessment.lowered = explained and assessment.effective in IN_SERVICE and not assessment.suspect
         if not in_reset and (report.network_unhealthy or 0) & bit and not any(elements):
-            assessment.raise_to(PRE_SEPARATE, "report#NetworkUnhealthy", network=True)
+            assessment.raise_to(PRE_SEPARATE, RuleKind.REPORT.named("NetworkUnhealthy"), network=True)
             assessment.types.add(NETWORK)
         assessment.lowered_network = any(elements) and assessment.plane in (NORMAL, NOT_HANDLE)
 

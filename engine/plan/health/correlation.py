@@ -20,7 +20,7 @@ from engine.model.actions import (
 )
 from engine.model.cluster import Pod
 from engine.model.faults import code_key
-from engine.model.hardware_faults import PREFIX, ManualPolicy
+from engine.model.hardware_faults import ManualPolicy
 from engine.model.history import (
     ChipMemory,
     Hold,
@@ -33,6 +33,7 @@ from engine.model.history import (
 from engine.model.jobs import Gang
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, NOT_HANDLE, SUB_HEALTH
 from engine.model.reasons import ActionReason
+from engine.model.rules import RuleKind
 from engine.plan import restart_scope, roles
 from engine.plan.health import node_faults
 from engine.plan.health.assessment import ChipAssessment
@@ -76,8 +77,8 @@ def _charge(scope: Scope, policy: ManualPolicy, node: str, chip: int, code: str,
     counts = {c: t for c, t in row.hardware.items() if c != code} | ({code: kept} if kept else {})
     holds = row.holds
     if reached:
-        rule, since = f"{PREFIX}{code}", scope.now_ms
-        told = any(h.kind == HoldKind.FREQUENCY and h.rule == rule and h.told for h in holds)
+        rule, since = RuleKind.HARDWARE.named(code), scope.now_ms
+        told = any(h.key == (HoldKind.FREQUENCY, rule) and h.told for h in holds)
         until = since + policy.release_ms if policy.release_ms else 0
         fresh = Hold(HoldKind.FREQUENCY, MANUALLY_SEPARATE, since=since, until=until, rule=rule, told=told)
         holds = (*(h for h in holds if h.rule != rule), fresh)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from engine.documents import Declared, Isolation
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import HoldKind
+from engine.model.rules import RuleKind
 from engine.model.times import rfc3339
 from engine.plan import causes
 from engine.plan.health.assessment import LIST_RULE, ManualHold
@@ -42,7 +43,7 @@ def isolations(scope: Scope) -> tuple[dict[str, NodeHold], ManualHolds]:
     nodes: dict[str, NodeHold] = {}
     by_chip = _listed(scope)
     for item in scope.desired.isolations:
-        spec, rule = item.document.spec, f"Isolation/{item.document.name}"
+        spec, rule = item.document.spec, RuleKind.ISOLATION.named(item.document.name)
         if spec.until is not None and scope.now >= spec.until:
             continue
         until = round(spec.until * 1000) if spec.until is not None else 0
@@ -112,7 +113,7 @@ def _last_readable(scope: Scope, fields: set[str]) -> ManualHolds:
             continue
         for chip, row in memory.chips.items():
             for hold in row.holds:
-                if (hold.kind, hold.rule) == (HoldKind.MANUAL, LIST_RULE):
+                if hold.key == (HoldKind.MANUAL, LIST_RULE):
                     out.setdefault(node, {})[chip] = (ManualHold(LIST_RULE, hold.until),)
     return out
 

@@ -8,6 +8,7 @@ from engine.documents import CLUSTER
 from engine.model.actions import Evidence, IsolateNode, Preconditions, ReleaseNode
 from engine.model.history import NodeMemory
 from engine.model.reasons import ActionReason
+from engine.model.rules import RuleKind
 from engine.model.states import ISOLATED, NodeHealth
 from engine.plan import causes
 from engine.plan.health import node_conditions
@@ -63,7 +64,7 @@ def evidence(
 ) -> Evidence:
     """Evidence with the place in Git of the Isolation or policy that decided."""
     for item in scope.desired.isolations:
-        if rule == f"Isolation/{item.document.name}":
+        if rule == RuleKind.ISOLATION.named(item.document.name):
             line = 0 if item.origin.file.startswith(CLUSTER) else item.origin.line
             return Evidence(rule, item.origin.file, line, scope.desired.revision, codes, reports)
     return fault_rules.evidence(rule, codes, reports, scope.desired.revision)

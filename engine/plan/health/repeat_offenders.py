@@ -9,6 +9,7 @@ from engine.model import repeat_offenders
 from engine.model.history import FailureMemory, NodeMemory
 from engine.model.levels import IN_SERVICE
 from engine.model.plan import RepeatOffender
+from engine.model.rules import KEEPING_OUT
 from engine.plan.health.assessment import LIST_RULE, MANUAL_KEY, ChipAssessment
 from engine.plan.node_view import NodeView
 from engine.plan.rules.fault_rules import FaultRules
@@ -54,6 +55,6 @@ def _failing(assessment: ChipAssessment | None, before: FailureMemory | None) ->
     """Whether the chip plane is out of service for a fault; chips kept out by people or holds keep their last value."""
     if assessment is None:
         return False
-    if assessment.rule.startswith(("hold:", "Isolation/")) or assessment.rule in _MANUAL_RULES:
+    if assessment.rule_kind in KEEPING_OUT:
         return before is not None and before.failing
     return assessment.effective not in IN_SERVICE

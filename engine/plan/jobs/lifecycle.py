@@ -29,13 +29,13 @@ from engine.model.actions import (
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import JobMemory
+from engine.model.rules import RuleKind
 from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan import roles
-from engine.plan.budgets import EXPANSION
 from engine.plan.scope import Scope
 from engine.wire.names import MAIN_SHARD
 
-RULE: Final = EXPANSION
+RULE: Final = RuleKind.EXPANSION.value
 VERSION_LABEL: Final = "version"
 POD_GROUP_API: Final = "scheduling.volcano.sh/v1beta1"
 _POD_GROUP_CRD: Final = "podgroups.scheduling.volcano.sh"

@@ -30,6 +30,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import INDEPENDENT_KINDS, Gang
 from engine.model.plan import Deferred
 from engine.model.reasons import ActionReason
+from engine.model.rules import RuleKind
 from engine.model.times import rfc3339
 from engine.plan import causes, restart_scope, roles
 from engine.plan.health import tolerance
@@ -194,7 +195,9 @@ def _evict(
             reason=ActionReason.GRACE_TIME_EXCEEDED if overdue else REASONS[why.reason],
             message=f"{why.text}; {chosen.text}" + ("; its grace time is over" if overdue else ""),
             evidence=causes.caused(
-                _evidence(scope, gang, f"fault-scheduling={gang.fault_scheduling}", why.codes, _reports(scope, why)),
+                _evidence(
+                    scope, gang, RuleKind.FAULT_SCHEDULING.named(gang.fault_scheduling), why.codes, _reports(scope, why)
+                ),
                 why.cause or causes.of_pod(pod.key, "its eviction began earlier"),
             ),
             preconditions=Preconditions(uid=pod.uid, node=pod.node),
@@ -278,7 +281,7 @@ def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) 
             reason=REASONS[hit.kind],
             message=f"{hit.text}; fault-scheduling={gang.fault_scheduling} leaves the deletion to another controller",
             evidence=causes.caused(
-                _evidence(scope, gang, f"fault-scheduling={gang.fault_scheduling}", hit.codes, ()), hit.cause
+                _evidence(scope, gang, RuleKind.FAULT_SCHEDULING.named(gang.fault_scheduling), hit.codes, ()), hit.cause
             ),
             patch_type=PatchType.MERGE,
             preconditions=Preconditions(uid=pod.uid),

@@ -21,6 +21,7 @@ from engine.model.diagnostics import Origin
 from engine.model.faults import CodeRules, Duration, Frequency, Unlisted, code_key
 from engine.model.levels import TO_CHIP, FaultAction, FaultLevel
 from engine.model.repeat_offenders import RepeatOffenderRules
+from engine.model.rules import RuleKind, document_and_part, rule_kind
 from engine.plan.node_view import NodeView
 
 #: Owner kinds of inference jobs; all others train (docs/zh/scheduling: inference jobs are Deployments and sets).
@@ -148,9 +149,11 @@ class FaultRules:
 
     def origin(self, rule: str) -> Origin | None:
         """Where in Git the policy named at the start of a rule is written; None for rules of no policy."""
-        name = rule.removeprefix("FaultPolicy/").partition("#")[0]
-        if not rule.startswith("FaultPolicy/"):
+        if rule_kind(rule) is not RuleKind.FAULT_POLICY:
             return None
+
+        document, _ = document_and_part(rule)
+        name = RuleKind.FAULT_POLICY.name_in(document)
         return next((item.origin for item in self._policies if item.document.name == name), None)
 
     def evidence(self, rule: str, codes: tuple[str, ...], reports: tuple[str, ...], revision: str) -> Evidence:
@@ -193,7 +196,7 @@ class FaultRules:
         offenders: RepeatOffenderRules | None = RepeatOffenderRules()
         conditions: dict[str, tuple[ConditionJudgement, ...]] = {}
         for policy in policies:
-            spec, name = policy.spec, f"FaultPolicy/{policy.name}"
+            spec, name = policy.spec, RuleKind.FAULT_POLICY.named(policy.name)
             overrides |= {
                 code_key(code): (TO_CHIP.get(level, level), f"{name}#levels.{code}")
                 for code, level in spec.levels.items()
@@ -256,8 +259,8 @@ def _shipped(desired: Desired) -> CodeRules:
         if table is None:
             continue
         levels |= {code_key(code): level for code, level in table.code_levels.items()}
-        frequency |= _frequencies(table.spec.frequency, f"FaultTable/{table.name}#frequency")
-        duration |= _durations(table.spec.duration, f"FaultTable/{table.name}#duration")
+        frequency |= _frequencies(table.spec.frequency, f"{RuleKind.FAULT_TABLE.named(table.name)}#frequency")
+        duration |= _durations(table.spec.duration, f"{RuleKind.FAULT_TABLE.named(table.name)}#duration")
     planes = {plane: dict(desired.tables[plane].code_levels) for plane in ("node", "switch") if plane in desired.tables}
     beyond = _unlisted(desired.tables.get("chip"))
     return CodeRules(table=levels, frequency=frequency, duration=duration, planes=planes, unlisted=beyond)

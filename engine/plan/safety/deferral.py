@@ -30,8 +30,9 @@ from engine.model.actions import (
 from engine.model.cluster import mask_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.plan import Deferred
+from engine.model.rules import RuleKind
 from engine.model.times import rfc3339
-from engine.plan.budgets import EXPANSION, BudgetDemand, BudgetRefusal, BudgetTracker
+from engine.plan.budgets import BudgetDemand, BudgetRefusal, BudgetTracker
 from engine.plan.preempt import messages, nomination
 from engine.plan.safety import record, refused_evictions
 from engine.plan.safety.repeats import RepeatBrake
@@ -295,14 +296,14 @@ def _mask(names: Iterable[str]) -> int:
 
 def _involuntary(action: EvictPod | DeleteObject) -> bool:
     """Whether a pod is evicted for a fault or by its own job's policies."""
-    return action.evidence.rule.startswith("fault-scheduling") or action.evidence.rule == EXPANSION
+    return action.evidence.rule_kind in (RuleKind.FAULT_SCHEDULING, RuleKind.EXPANSION)
 
 
 def _pools_with_fault_evictions(scope: Scope) -> frozenset[str]:
     """Pools with pods that this pass evicts for a fault."""
     found = set()
     for action in scope.actions:
-        if isinstance(action, EvictPod) and action.evidence.rule.startswith("fault-scheduling"):
+        if isinstance(action, EvictPod) and action.evidence.rule_kind is RuleKind.FAULT_SCHEDULING:
             pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
             view = scope.nodes.get(pod.node) if pod is not None else None
             if view is not None:
@@ -312,7 +313,7 @@ def _pools_with_fault_evictions(scope: Scope) -> frozenset[str]:
 
 def _is_cleanup(action: AnyAction) -> bool:
     """Whether a job cleans up: pods that ended or never started, objects of a job that ended."""
-    return isinstance(action, DeleteObject) and action.evidence.rule == EXPANSION
+    return isinstance(action, DeleteObject) and action.evidence.rule_kind is RuleKind.EXPANSION
 
 
 def _deferred(action: AnyAction, refusal: BudgetRefusal, confirm: str = "") -> Deferred:

@@ -13,6 +13,7 @@ from engine.gangs.forming import declared_rank
 from engine.model.actions import EvictPod, Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
 from engine.model.causes import Cause
 from engine.model.history import TIMELINE, ChipMemory, JobMemory, NodeMemory, RescheduleRecord
+from engine.model.rules import DOCUMENTS, rule_kind
 from engine.plan.health.reset import MAX_RESETS
 from engine.plan.health.states import with_entry
 from engine.plan.recover import in_place_recovery
@@ -58,7 +59,7 @@ def cause(evidence: Evidence) -> str:
         return f"; because of {evidence.cause.text}"
     place = f"{evidence.file}:{evidence.line}" if evidence.file else ""
     commit = f"@{evidence.revision[:12]}" if evidence.file and evidence.revision else ""
-    rule = "" if evidence.rule in ("", "report") else evidence.rule
+    rule = "" if evidence.of_report_alone else evidence.rule
     parts = (f"by {', '.join(evidence.codes[:8])}" if evidence.codes else "", rule, f"{place}{commit}")
     text = " ".join(part for part in parts if part)
     return f" {text}" if text else ""
@@ -100,7 +101,7 @@ def _document(scope: Scope, node: str, chip: int) -> str:
     """The rule of a document that decided about the chip; empty where tables or reports alone did."""
     view = scope.nodes.get(node)
     rule = view.chip_rules.get(chip, "") if view is not None else ""
-    return rule if rule.startswith(("FaultPolicy/", "Isolation/")) else ""
+    return rule if rule_kind(rule) in DOCUMENTS else ""
 
 
 def _reset(scope: Scope, action: ResetChips) -> None:

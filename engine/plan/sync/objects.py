@@ -23,6 +23,7 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.reasons import ActionReason
+from engine.model.rules import RuleKind
 from engine.model.unstructured import nested_map
 from engine.model.wording import counted
 from engine.plan.scope import Scope
@@ -32,7 +33,7 @@ from engine.plan.sync.pruning import PRUNE, PRUNED, member_of
 from engine.plan.sync.served import normalized, without_unknown_fields
 from engine.wire.names import MAIN_SHARD
 
-RULE: Final = "sync"
+RULE: Final = RuleKind.SYNC.value
 MANIFEST_CHANGED: Final = "ManifestChanged"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "belay"
@@ -207,7 +208,7 @@ def _prune(scope: Scope, wanted: set[ObjectKey]) -> None:
         return
     fresh: dict[str, list[CreateObject]] = {}
     for action in scope.actions:
-        if isinstance(action, CreateObject) and action.evidence.rule == RULE:
+        if isinstance(action, CreateObject) and action.evidence.rule_kind is RuleKind.SYNC:
             fresh.setdefault(action.object_kind, []).append(action)
     for key in sorted(gone, key=lambda k: (-_rank(k), k)):
         live = scope.observed.objects.get(key)

@@ -18,8 +18,8 @@ from engine.model.actions import (
 from engine.model.cluster import Pod
 from engine.model.history import TIMELINE
 from engine.model.reasons import ActionReason
+from engine.model.rules import RuleKind
 from engine.plan import roles
-from engine.plan.budgets import EXPANSION
 from engine.plan.restart_scope import memory_of
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
 from engine.plan.scope import Scope
@@ -53,7 +53,7 @@ def run(scope: Scope) -> None:
             DeleteObject(
                 reason=REASON,
                 message=f"the vNPU of pod {pod.key} could not be created on node {pod.node}: its job re-creates it",
-                evidence=Evidence(rule=EXPANSION, revision=scope.desired.revision),
+                evidence=Evidence(rule=RuleKind.EXPANSION.value, revision=scope.desired.revision),
                 preconditions=Preconditions(uid=pod.uid),
                 api_version="v1",
                 object_kind="Pod",

@@ -14,6 +14,7 @@ import msgspec
 from engine.model.actions import EvictPod, Evidence, Owner, Preconditions
 from engine.model.cluster import Pod
 from engine.model.reasons import ActionReason
+from engine.model.rules import RuleKind
 from engine.plan import roles as component_roles
 from engine.plan.health import node_faults
 from engine.plan.jobs.inference import labels as names
@@ -21,8 +22,8 @@ from engine.plan.jobs.inference.serving import ServingContext, ServingInstance, 
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 
-RULE: Final = "fault-scheduling"
-NODE_RULE: Final = "fault-scheduling=node-not-ready"
+RULE: Final = RuleKind.FAULT_SCHEDULING.value
+NODE_RULE: Final = RuleKind.FAULT_SCHEDULING.named("node-not-ready")
 #: Seconds that a kubelet has, after a pod's grace period, to end its processes before the pod is deleted by force.
 SLACK: Final = 10.0
 #: A pod created so long (s) after another of its gang has started replaces a lost one.
