@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from engine import freed_memory
 from engine.controller.controller import Controller
+from engine.controller.triggers import Triggers
 from engine.kube import LEASE, Kube
 from engine.observe.watch_events import ObjectChange
 from engine.settings import Settings
@@ -97,3 +99,46 @@ def test_a_controller_that_still_leads_begins_again(
 
     asyncio.run(work())
     assert held == [0, 0], "memory goes back after each snapshot, and nothing holds what was written any more"
+
+
+def test_a_leading_controller_waits_for_words_instead_of_asking(
+    redis_url: str,  # noqa: F811
+    cluster: Cluster,
+    tmp_path: Path,
+) -> None:
+    settings = Settings(
+        redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="one", data=str(tmp_path), resync=60.0
+    )
+    client = connect(redis_url)
+    sent: list[str] = []
+
+    async def work() -> tuple[int, int]:
+        async with Kube.from_config(cluster.kubeconfig) as kube:
+            one = Controller(settings, kube, sent.append)
+            running = asyncio.create_task(one.run())
+            await until(lambda: one.ready and bool(sent), "the controller never led")
+            assert Triggers(client).claim("main", "a worker", 60.0)
+            idle = 8  # four looks a second; what still changes at the start marks the shard, which is no look
+            for _ in range(5):
+                asked = questions(client)
+                await asyncio.sleep(2.0)
+                idle = min(idle, questions(client) - asked)
+                if idle <= 2:
+                    break
+
+            sent.clear()
+            await asyncio.to_thread(Triggers(client).free, "a worker")
+            began = time.monotonic()
+            await until(lambda: bool(sent), "a mark of another process woke no controller")
+            assert time.monotonic() - began < 1.5
+            one.stop()
+            await asyncio.wait_for(running, 60)
+            return idle, len(sent)
+
+    idle, messages = asyncio.run(work())
+    assert idle <= 2 and messages == 1
+
+
+def questions(client: Redis) -> int:
+    """How often the queue of shards was asked so far, by script."""
+    return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine.controller.triggers import Triggers
-from engine.store import StoreUnavailable, connect
+from engine.store import PassStore, ShardNews, StoreUnavailable, connect, connect_async, repair
+from engine.store.news import news_key
 from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
 
 pytestmark = pytest.mark.real_time
@@ -183,12 +185,68 @@ def _until(condition: object, seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def test_the_next_delayed_mark_is_known_and_one_that_is_due_is_not_it(triggers: Triggers) -> None:
-    assert triggers.look()[1] is None
-    triggers.mark("main")
+def test_a_look_says_when_the_next_is_worth_it(triggers: Triggers) -> None:
     assert triggers.look()[1] is None
     now = time.time()
     triggers.mark("west", now + 100)
     triggers.mark("east", now + 50)
-    found = triggers.look()[1]
-    assert found is not None and 40 < found <= 50.1
+    assert 40 < _look_in(triggers) <= 50.1
+
+    triggers.mark("main")
+    assert triggers.ready(again=3.0) == ["main"]
+    assert 2 < _look_in(triggers, again=3.0) <= 3, "the message may be lost"
+    triggers.claim("main", "a", 20)
+    assert 19 < _look_in(triggers) <= 20, "the worker may die"
+
+
+def test_what_is_left_for_a_controller_wakes_it_once(triggers: Triggers, redis_url: str) -> None:  # noqa: F811
+    """By words: while none comes, it asks Redis nothing."""
+    passes = PassStore(connect(redis_url))
+
+    async def words() -> list[bool]:
+        client = connect_async(redis_url)
+        news, found = ShardNews(client, "main"), []
+        for leave in (
+            lambda: [triggers.mark("main") for _ in range(3)],
+            lambda: triggers.mark("main", time.time() + 100),
+            lambda: triggers.free() if triggers.claim("main", "dead", 10) else None,
+            lambda: passes.ask_fetch("main"),
+            lambda: [passes.ask_relist("main") for _ in range(2)],
+            lambda: triggers.mark("west"),
+        ):
+            await asyncio.to_thread(leave)
+            found.append(await news.wait(0.2))
+            assert not await news.wait(0.02)
+        await client.aclose()
+        return found
+
+    assert asyncio.run(words()) == [True, True, True, True, True, False]
+
+
+def test_a_waiting_controller_is_woken_at_once(triggers: Triggers, redis_url: str) -> None:  # noqa: F811
+    async def waited() -> bool:
+        client = connect_async(redis_url)
+        waiting = asyncio.create_task(ShardNews(client, "main").wait(4.0))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(triggers.mark, "main")
+        try:
+            async with asyncio.timeout(2.0):
+                return await waiting
+        finally:
+            await client.aclose()
+
+    assert asyncio.run(waited())
+
+
+def test_a_word_of_a_wrong_type_stops_no_mark_and_is_repaired(triggers: Triggers, redis_url: str) -> None:  # noqa: F811
+    client = connect(redis_url)
+    client.set(news_key("main"), "x")
+    triggers.mark("main")
+    assert triggers.ready() == ["main"]
+    assert repair(client) == [news_key("main")]
+
+
+def _look_in(triggers: Triggers, again: float = 5.0) -> float:
+    found = triggers.look(again=again)[1]
+    assert found is not None
+    return found

@@ -36,6 +36,7 @@ from engine.store import (
     ProcessLiveness,
     Requests,
     RevisionWriter,
+    ShardNews,
     SnapshotWriter,
     StoreUnavailable,
     connect,
@@ -46,7 +47,12 @@ from engine.wire.names import MAIN_SHARD
 
 _log = log.get("controller")
 TICK_SECONDS = 0.25
+"""Longest time between a waiting controller's looks at whether the holder of the Lease is dead."""
+PAUSE_SECONDS = 3.0
+"""Longest time between two looks at Redis, where others wake the controller for what they leave there: a word may be
+lost. Shorter than the time after which a silent Redis counts as gone."""
 LEAST_SECONDS = 0.02
+"""Shortest time between two looks, however many words come."""
 BEAT_SECONDS = 5.0
 """Seconds between the heartbeats of a leading controller with a complete snapshot."""
 BEAT_KEPT_SECONDS = 3600.0
@@ -104,6 +110,7 @@ class Controller:
             duration=settings.lease,
             ended=self.liveness.is_dead,
         )
+        self._news = ShardNews(self._asynchronous, settings.shard)
         self._queued = functools.partial(waiting, client, ("plan",))
         self._monitor = self._monitor_of(settings.shard)
         self._other_shards = OtherShardsMonitor(kube, self._monitor_of)
@@ -246,10 +253,9 @@ class Controller:
 
     async def _dispatch(self) -> None:
         """Send what is due, mark the shard every ``resync`` seconds, and serve requests for a fetch or a fresh list."""
-        resync, renewed, beat, wait = 0.0, time.monotonic(), 0.0, TICK_SECONDS
+        resync, renewed, beat = 0.0, time.monotonic(), 0.0
         while True:
-            await asyncio.sleep(wait)
-            wait, now = TICK_SECONDS, time.monotonic()
+            now = time.monotonic()
             try:
                 if self.ready and now - beat >= BEAT_SECONDS:
                     beat = now
@@ -266,15 +272,19 @@ class Controller:
                     self.fetch_soon()
                 if requests.relist:
                     self._snapshot.relist()
+
                 # what a pass holds back for a moment is written when it is due, not with the next look
-                if due is not None:
-                    wait = min(TICK_SECONDS, max(LEAST_SECONDS, due))
+                ends = [now + PAUSE_SECONDS] if due is None else [now + PAUSE_SECONDS, time.monotonic() + due]
+                if self.ready:
+                    ends += [beat + BEAT_SECONDS, resync + self._settings.resync]
+                await asyncio.sleep(LEAST_SECONDS)
+                await self._news.wait(min(ends) - time.monotonic())
             except StoreUnavailable as error:
                 await self._snapshot.heal(error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _look(self) -> tuple[Requests, float | None]:
-        """One look at Redis, in two questions, for it comes four times a second; requests last, so none is lost."""
+        """One look at Redis, in two questions; requests last, so none is lost."""
         due = self._hand_out()
         return self._passes.take_requests(self._shard), due
 

@@ -11,12 +11,14 @@ from typing import Any, cast
 
 import redis
 
+from engine.store.news import KEPT_SECONDS
 from engine.store.port import translated
 
 # The state of a shard, shared by the scripts, in keys of one hash slot:
 #   dirty  sorted set  shard -> when it is due (ms)
 #   busy   hash        shard -> "<epoch>:<until ms>:<owner>"
 #   sent   hash        shard -> when a message for it was last sent (ms)
+#   <shard>:news  list  a word for the shard's controller, which waits for it (engine/store/news.py)
 _HEAD = """
 local dirty, busy, sent, epochs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local clock = redis.call('TIME')
@@ -45,31 +47,52 @@ local function due(shard)
   local at = redis.call('ZSCORE', dirty, shard)
   return at and tonumber(at) <= now
 end
-"""
+local function wake(shard)  -- a list that is none is the repair's affair: it must not stop a mark
+  local news = string.sub(dirty, 1, -6) .. shard .. ':news'
+  if redis.pcall('LLEN', news) == 0 then
+    redis.call('LPUSH', news, '1')
+    redis.call('EXPIRE', news, KEPT_SECONDS)
+  end
+end
+""".replace("KEPT_SECONDS", str(KEPT_SECONDS))
 
 _MARK = """
 local shard, at = ARGV[1], tonumber(ARGV[2])
 if at == 0 then at = now end
 redis.call('ZADD', dirty, 'LT', at, shard)
 if at <= now then redis.call('HDEL', sent, shard) end
+wake(shard)
 return 1
 """
 
 _READY = """
 local again, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
-local out = {-1}
-local held = redis.call('HKEYS', busy)
-for _, shard in ipairs(held) do recover(shard) end
+local out, soonest = {-1}, nil
+local function expect(at)  -- when another look is worth it
+  if not soonest or at < soonest then soonest = at end
+end
+for _, shard in ipairs(redis.call('HKEYS', busy)) do
+  local held = recover(shard)
+  if held then expect(held.untilms) end
+end
 for _, shard in ipairs(redis.call('ZRANGEBYSCORE', dirty, '-inf', now)) do
-  if #out > limit then break end
+  if #out > limit then
+    expect(now)
+    break
+  end
   local last = tonumber(redis.call('HGET', sent, shard) or '0') or 0
-  if not holder(shard) and last + again <= now then
-    redis.call('HSET', sent, shard, now)
-    out[#out + 1] = shard
+  if not holder(shard) then
+    if last + again <= now then
+      last = now
+      redis.call('HSET', sent, shard, now)
+      out[#out + 1] = shard
+    end
+    expect(last + again)
   end
 end
 local first = redis.call('ZRANGEBYSCORE', dirty, '(' .. string.format('%d', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-if first[2] then out[1] = math.ceil(tonumber(first[2]) - now) end
+if first[2] then expect(tonumber(first[2])) end
+if soonest then out[1] = math.max(0, math.ceil(soonest - now)) end
 return out
 """
 
@@ -101,6 +124,7 @@ local held = holder(shard)
 if held and held.epoch == epoch and held.owner == owner then redis.call('HDEL', busy, shard) end
 if holder(shard) or not due(shard) then return 0 end
 redis.call('HDEL', sent, shard)
+wake(shard)
 return 1
 """
 
@@ -112,6 +136,7 @@ for _, shard in ipairs(redis.call('HKEYS', busy)) do
     redis.call('HDEL', busy, shard)
     redis.call('ZADD', dirty, 'LT', now, shard)
     redis.call('HDEL', sent, shard)
+    wake(shard)
     freed = freed + 1
   end
 end
@@ -141,9 +166,12 @@ class Triggers:
         return self.look(again=again, limit=limit)[0]
 
     def look(self, *, again: float = 5.0, limit: int = 1000) -> tuple[list[str], float | None]:
-        """What ``ready`` returns, and the seconds until the first mark that is for later; None without one."""
-        first, *due = cast(list[Any], self._run(self._ready, int(again * 1000), limit))
-        later = int(first)
+        """What ``ready`` returns, and the seconds until there may be more; None where nothing waits.
+
+        That is when a later mark is due, a message is sent again or a claim ends.
+        """
+        soonest, *due = cast(list[Any], self._run(self._ready, int(again * 1000), limit))
+        later = int(soonest)
         return [_text(shard) for shard in due], later / 1000 if later >= 0 else None
 
     def claim(self, shard: str, owner: str, ttl: float) -> int | None:

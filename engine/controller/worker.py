@@ -49,7 +49,7 @@ TASK_SECONDS = 120.0
 AGAIN_SECONDS = 5.0
 """After a shorter pass, one that was asked for meanwhile follows at once, in the same task."""
 SOON_SECONDS = 0.25
-"""A pass that is wanted on time within so many seconds is sent for then: the controller looks no more often."""
+"""A pass that is wanted on time within so many seconds is sent for then, by the worker itself."""
 PULSE_SECONDS = 1.0
 MOST_CARRIED_OUT = 10_000
 """Batches that a worker remembers to have carried out; a message expires long before so many others came."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from engine.store.keyring import Key, Keyring
 from engine.store.liveness import ProcessLiveness
+from engine.store.news import ShardNews
 from engine.store.passes import (
     CONTROLLER_BEAT,
     ActionOutcome,
@@ -52,6 +53,7 @@ __all__ = [
     "StoredRevisions",
     "RevisionRecord",
     "RevisionWriter",
+    "ShardNews",
     "StoredSnapshots",
     "SnapshotWriter",
     "StoreUnavailable",

@@ -15,6 +15,7 @@ import msgspec
 import redis
 
 from engine.store.keyring import Keyring
+from engine.store.news import leave_word
 from engine.store.port import PREFIX, text, translated
 from engine.store.repair import heal
 
@@ -221,15 +222,19 @@ class PassStore:
 
     def ask_relist(self, shard: str) -> None:
         """Request a fresh consistent list from the controller: a batch ended without a result."""
-        with translated():
-            self._client.set(f"{self._prefix}:{{{shard}}}:relist", "1", ex=_KEEP_SECONDS)
+        self._ask(shard, "relist")
 
     def ask_fetch(self, shard: str) -> None:
         """Request a fetch from the controller: a webhook was called. If a flush loses the request, the next poll finds
         the revision.
         """
-        with translated():
-            self._client.set(f"{self._prefix}:{{{shard}}}:fetch", "1", ex=_KEEP_SECONDS)
+        self._ask(shard, "fetch")
+
+    def _ask(self, shard: str, what: str) -> None:
+        with translated(), self._client.pipeline(transaction=False) as pipe:
+            pipe.set(f"{self._prefix}:{{{shard}}}:{what}", "1", ex=_KEEP_SECONDS)
+            leave_word(pipe, shard, self._prefix)
+            pipe.execute()
 
     def take_requests(self, shard: str) -> Requests:
         """What was requested since the last call."""

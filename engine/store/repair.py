@@ -25,7 +25,7 @@ _QUEUES: Final = {
 _LAST_PART: Final = {
     "dirty": "zset", "busy": "hash", "sent": "hash", "epochs": "hash", "pass": "hash", "relist": "string",
     "fetch": "string", "summaries": "hash", "counters": "hash", "objects": "hash", "log": "zset", "meta": "hash",
-    "blobs": "hash", "used": "zset", "revision": "string",
+    "blobs": "hash", "used": "zset", "revision": "string", "news": "list",
 }  # fmt: skip
 #: The keys of a snapshot are deleted together: one without its objects would describe an empty cluster.
 _SNAPSHOT: Final = ("objects", "log", "meta")
