@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from pathlib import Path
 from typing import Any
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
 from agents.drivers.simulated import ServerModel, SimulatedDriver
 from agents.node.agent import NodeAgent
-from agents.node.client import ApiError
-from agents.node.clock import Clock
 from agents.node.settings import Settings
 from agents.node.witness import Witness
 from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder

@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from agents.common.clock import Clock
 from agents.drivers.simulated import ServerModel, SimulatedDriver
 from agents.kubelet.api import deviceplugin_pb2 as api
 from agents.kubelet.api import deviceplugin_pb2_grpc as services
@@ -26,7 +27,6 @@ from agents.kubelet.api import podresources_v1_pb2_grpc as resource_services
 from agents.kubelet.plugin import DevicePlugin
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
-from agents.node.clock import Clock
 from agents.node.publicnames import PublicNames, named
 from agents.node.settings import Settings
 from engine.model.cluster import Orders, ResetOrder

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from agents.daemon.run import run_agent
 from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import SimulatedDriver
-from agents.node.run import run_agent
 from agents.node.settings import Settings
 from engine.cli.migration import Migration, examine
 from engine.kube import CONFIGMAP, POD, Kube, Object

@@ -12,8 +12,8 @@ import click
 import msgspec
 import yaml
 
+from agents.daemon.__main__ import _parser as agent_parser
 from agents.exporter import settings as exporter
-from agents.node.__main__ import _parser as agent_parser
 from engine.cli import main
 from engine.documents import KINDS
 from engine.load.schemas import schemas

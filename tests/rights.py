@@ -98,9 +98,9 @@ SERVER = (
     Asked("engine/serve/grpc/leader.py", "coordination.k8s.io", "leases", "create", SYSTEM),
 )
 AGENT = (
-    Asked("agents/node/client.py", "", "nodes", "get"),
-    Asked("agents/node/client.py", "", "nodes/status", "patch"),
-    Asked("agents/node/client.py", "", "pods", "list watch"),
+    Asked("agents/common/client.py", "", "nodes", "get"),
+    Asked("agents/common/client.py", "", "nodes/status", "patch"),
+    Asked("agents/common/client.py", "", "pods", "list watch"),
     Asked("agents/kubelet/plugin.py", "", "pods/status", "patch"),
     Asked("agents/node/jobfiles.py", "", "configmaps", "list watch"),
     Asked("agents/kubelet/slownode.py", "", "configmaps", "list watch", "kube-system", "steptime-dtpgroup"),

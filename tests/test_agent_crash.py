@@ -29,7 +29,7 @@ class Power:
         fake = type("os", (), {name: getattr(os, name) for name in dir(os) if not name.startswith("__")})
         for name in STEPS:
             setattr(fake, name, staticmethod(self._wrap(name, real[name])))
-        monkeypatch.setattr("agents.node.linefile.os", fake)
+        monkeypatch.setattr("agents.common.linefile.os", fake)
 
     def _wrap(self, name: str, real: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from agents.node.clock import Clock
+from agents.common.clock import Clock
 from agents.node.diagnosis import archive, files
 from agents.node.diagnosis.matching import Findings, LogText
 from agents.node.diagnosis.part import DiagnosisPart, DiagnosisSettings, failures

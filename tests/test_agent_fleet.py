@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 import yaml
 
+from agents.common.client import ApiError, KubeClient
+from agents.common.clock import Clock
+from agents.common.credentials import CredentialsError, load
+from agents.common.log import JsonLines
+from agents.daemon.fleet import Fleet, FleetNode, without
+from agents.daemon.run import run_agent, run_fleet
+from agents.daemon.shared_watches import SharedWatches
+from agents.drivers.choice import make_driver
 from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import ServerModel, SimulatedDriver
 from agents.node.agent_lock import AgentLock
-from agents.node.client import ApiError, KubeClient
-from agents.node.clock import Clock
-from agents.node.credentials import CredentialsError, load
-from agents.node.fleet import Fleet, FleetNode, without
-from agents.node.log import JsonLines
-from agents.node.run import make_driver, run_agent, run_fleet
 from agents.node.settings import Settings
-from agents.node.shared_watches import SharedWatches
 from engine import log
 from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
 from engine.sandbox.api.faults import FaultRule
@@ -560,7 +561,7 @@ def test_a_missing_kubeconfig_says_what_to_do(tmp_path: Path) -> None:
 )
 def test_an_unknown_driver_is_refused_with_the_known_ones(name: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
-        make_driver(name, "n", Settings())
+        make_driver(name, "n")
 
 
 # ---- log lines

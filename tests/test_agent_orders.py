@@ -126,7 +126,7 @@ def test_nothing_is_done_while_the_journal_cannot_be_written(tmp_path: Path, mon
                 raise OSError(28, "No space left on device")
             real(descriptor)
 
-        monkeypatch.setattr("agents.node.linefile.os.fsync", fsync)
+        monkeypatch.setattr("agents.common.linefile.os.fsync", fsync)
         world.order({3: 7})
         await world.run(20)
         assert world.driver.resets == [] and world.report.chips[3].reset_epoch_done == 0
@@ -157,7 +157,7 @@ def test_a_result_that_the_disk_refuses_is_reported_and_counts_as_interrupted_af
             full = True
             await reset(chips)
 
-        monkeypatch.setattr("agents.node.linefile.os.fsync", fsync)
+        monkeypatch.setattr("agents.common.linefile.os.fsync", fsync)
         world.driver.reset = fills  # type: ignore[method-assign]
         world.order({3: 7})
         await world.run(40)

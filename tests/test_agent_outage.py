@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from agents.common.client import ApiError, KubeClient
+from agents.common.credentials import load
 from agents.drivers.simulated import SimulatedDriver
 from agents.node.agent import NodeAgent
-from agents.node.client import ApiError, KubeClient
-from agents.node.credentials import load
 from agents.node.settings import Settings
 from engine.model.cluster import Orders, ResetOrder
 from engine.model.faults import CodeRules

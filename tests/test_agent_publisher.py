@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agents.node.client import ApiError
+from agents.common.client import ApiError
 from agents.node.publisher import Publisher
 from tests.agent_world import VirtualClock, settle
 

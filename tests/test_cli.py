@@ -930,7 +930,7 @@ def test_validate_counts_a_warning_as_a_finding(repository: Path) -> None:
 
 def test_every_flag_of_the_device_plugin_reaches_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
-    monkeypatch.setattr("agents.node.__main__.main", lambda given, prog: taken.extend(given) or 0)
+    monkeypatch.setattr("agents.daemon.__main__.main", lambda given, prog: taken.extend(given) or 0)
     given = ["--node", "n", "--driver", "dcmi"]
     more = ["--device-plugin", *(f"-{flag.name}" for flag in FLAGS), "-hotReset=2", "--exporter=-ip=127.0.0.1"]
     result = belay("agent", *given, *more)
@@ -947,7 +947,7 @@ def test_the_agent_says_its_version_without_a_node(flag: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ["UPPER", "a_b", "../x", "a-", "a..b", "a.", "x" * 231])
 def test_an_agent_does_not_start_under_a_name_that_no_node_has(name: str) -> None:
-    command = [sys.executable, "-m", "agents.node", "--node", name, "--driver", "simulated"]
+    command = [sys.executable, "-m", "agents.daemon", "--node", name, "--driver", "simulated"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "is not the name of a node: 1 to 230 lower-case letters" in json.loads(done.stderr.splitlines()[-1])["error"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from agents.common.clock import Clock
 from agents.containers import status
 from agents.containers.codes import shipped
 from agents.containers.docker import Docker
@@ -24,7 +25,6 @@ from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.simulated import ServerModel, SimulatedDriver
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
-from agents.node.clock import Clock
 from tests.agent_world import NOW, VirtualClock
 from tests.test_dcmi import ME
 

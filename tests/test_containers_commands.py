@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from agents.common.logfile import LogFile
 from agents.containers.commands import Options, checked_socket
 from agents.containers.install import InstallError, install, uninstall, upgrade
-from agents.node.logfile import LogFile
 from engine.cli.hosts import containers_run
 from tests.test_containers import Engine
 

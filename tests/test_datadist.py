@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from agents.common.log import JsonLines
 from agents.datadist import (
     BlocksCacheKey,
     CacheDesc,
@@ -28,7 +29,6 @@ from agents.datadist import (
 )
 from agents.datadist.caches import Registry
 from agents.datadist.links import MAX_LINKS, Links
-from agents.node.log import JsonLines
 from tests.link_ends import cluster_info, end_of, ends, port_of
 
 pytestmark = pytest.mark.real_time

@@ -57,7 +57,7 @@ def library(folder: Path, kind: str) -> Path:
 
 def agent(folder: Path, file: Path) -> subprocess.Popen[bytes]:
     (folder / "kubeconfig").write_text(NOWHERE)
-    command = [sys.executable, "-m", "agents.node", "--node", "a", "--driver", f"dcmi:{file}"]
+    command = [sys.executable, "-m", "agents.daemon", "--node", "a", "--driver", f"dcmi:{file}"]
     command += ["--kubeconfig", str(folder / "kubeconfig"), "--state-dir", str(folder / "state"), "--reset-files", ""]
     command += ["--rank-tables", "", "--links", ""]
     with (folder / "agent.log").open("wb") as log:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from agents.node.__main__ import _parser
+from agents.daemon.__main__ import _parser
 from engine.cli import main
 from engine.observe.resources import WATCHED
 from engine.settings import PREFIX, Settings

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from agents.daemon.__main__ import _parser
 from agents.exporter.runtimes import MODES
 from agents.kubelet.flags import node_settings, plugin_settings
 from agents.node import jobfiles, linkfiles, rankfiles
-from agents.node.__main__ import _parser
 from agents.node.hardware import settings as hardware
 from agents.node.hardware import storage
 from agents.node.settings import Settings

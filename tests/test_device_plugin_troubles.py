@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
+from agents.common import linefile
 from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import ServerModel
 from agents.kubelet import device_holdings as kubelets_books
@@ -21,7 +22,6 @@ from agents.kubelet.device_holdings import DeviceHoldings, Holding, HoldingsErro
 from agents.kubelet.holders import reconcile_grants
 from agents.kubelet.ledger import Grant
 from agents.kubelet.pods import PodFacts
-from agents.node import linefile
 from tests.agent_world import FAULT
 from tests.kubelet_world import RESOURCE, Node
 

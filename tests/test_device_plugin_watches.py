@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
 from agents.drivers.base import Chip, DriverError
 from agents.drivers.server_models import machine
 from agents.drivers.tools.hccn import HccnTool
@@ -23,8 +25,6 @@ from agents.kubelet.kubeletpods import KubeletPods
 from agents.kubelet.pods import facts
 from agents.kubelet.softshare import ShareError, content, prepare
 from agents.kubelet.witness import KubeletWitness
-from agents.node.client import ApiError
-from agents.node.clock import Clock
 from agents.node.detect import HangLimits
 from agents.node.policy import FaultLevels
 from agents.node.settings import Settings

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import yaml
 
-from agents.node.run import run_agent
+from agents.daemon.run import run_agent
 from agents.node.settings import Settings
 from engine.cli.rights import rendered
 from tests import door_objects

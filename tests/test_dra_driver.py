@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from agents.common.client import ApiError
 from agents.dra import settings as dra_settings
 from agents.dra.api import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 from agents.dra.api import health_pb2 as health
@@ -23,7 +24,6 @@ from agents.dra.driver import DraDriver
 from agents.dra.settings import DraSettings
 from agents.drivers.base import VNPU, Chip, Machine
 from agents.drivers.simulated import ServerModel
-from agents.node.client import ApiError
 from tests.agent_world import NODE
 from tests.kubelet_world import OPTIONS, Node
 

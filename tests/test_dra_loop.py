@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from agents.common.client import KubeClient
+from agents.common.credentials import load
 from agents.dra.devices import CounterForm, devices
 from agents.dra.parts import parts_of
 from agents.dra.publisher import SlicePublisher
 from agents.drivers.base import Chip, Machine
 from agents.drivers.server_models import SERVER_MODELS
-from agents.node.client import KubeClient
-from agents.node.credentials import load
 from engine.kube import POD
 from engine.kube.resources import Resource
 from tests.loop_world import Cluster, Loop, cluster, until

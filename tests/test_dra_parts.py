@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from agents.common.clock import Clock
 from agents.dra.claims import Claims
 from agents.dra.cutting import ClaimCutter
 from agents.dra.devices import CounterForm, Device, devices, slices
@@ -21,7 +22,6 @@ from agents.dra.settings import DraSettings
 from agents.drivers.base import Chip, DriverError, Machine
 from agents.drivers.server_models import SERVER_MODELS, SIZES_310P, TOTALS_310P, machine
 from agents.drivers.simulated import SimulatedDriver
-from agents.node.clock import Clock
 from agents.node.policy import FaultLevels
 from agents.node.state import NodeState
 from engine.model import quantities

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from agents.exporter import http, probe, run
-from agents.exporter.http import HttpResponse, Server
-from agents.exporter.limits import Limits, RequestLimiter
+from agents.exporter import run
 from agents.exporter.textfiles import TextFiles
-from agents.exporter.tls import Certificate, TlsError
+from agents.serving import http, probe
+from agents.serving.http import HttpResponse, Server
+from agents.serving.limits import Limits, RequestLimiter
+from agents.serving.tls import Certificate, TlsError
 
 pytestmark = pytest.mark.real_time
 
@@ -187,7 +188,7 @@ def test_a_crowd_gets_503_and_a_flood_is_cut_off(monkeypatch: pytest.MonkeyPatch
         async with serving(Limits()) as (server, port):
             codes = await asyncio.gather(*(one(port) for _ in range(200)))
             assert codes.count(503) >= 199 and codes.count(503) + codes.count(200) == 200
-            monkeypatch.setattr("agents.exporter.limits.REFUSED_AT_ONCE", 10)
+            monkeypatch.setattr("agents.serving.limits.REFUSED_AT_ONCE", 10)
             codes = await asyncio.gather(*(one(port) for _ in range(200)))
             assert 0 in codes and server.gate._refused <= 10
             await asyncio.sleep(0.06)

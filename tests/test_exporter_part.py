@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agents.daemon.__main__ import _parser
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.simulated import SimulatedDriver
 from agents.drivers.standin.build import build
@@ -21,7 +22,6 @@ from agents.drivers.standin.state import Standin
 from agents.exporter import part
 from agents.exporter.part import exporter_part
 from agents.exporter.settings import ExporterSettings, parse
-from agents.node.__main__ import _parser
 from agents.node.agent import NodeAgent
 from agents.node.settings import Settings
 from engine.wire.policy import NodePolicy

@@ -24,12 +24,12 @@ from typing import Any
 import pytest
 import yaml
 
+from agents.daemon.__main__ import _parser
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
 from agents.exporter import option
 from agents.exporter.settings import parse
 from agents.exporter.table import BY_NAME
-from agents.node.__main__ import _parser
 from engine.metrics import METRICS
 from tests.needs import lacking
 from tests.test_exporter_http import certificates

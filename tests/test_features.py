@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agents.node.__main__ import _parser as agent_parser
+from agents.daemon.__main__ import _parser as agent_parser
 from agents.runtime.install import TYPES, Host, InstallOptions
 from agents.runtime.install import _lists as shipped_lists
 from engine.documents import Desired, Product

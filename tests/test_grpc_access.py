@@ -12,7 +12,7 @@ import grpc
 import msgspec
 import pytest
 
-from agents import caller_token
+from agents.common import caller_token
 from agents.drivers.base import DriverError
 from agents.node.hardware.publicfaults import GrpcPublicFaults
 from engine.errors import InputError

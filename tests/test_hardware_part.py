@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
-from agents.node.client import ApiError
-from agents.node.clock import Clock
 from agents.node.hardware import settings as flags
 from agents.node.hardware.bmc import Bmc
 from agents.node.hardware.part import Hardware, NodeSurroundings

@@ -71,7 +71,7 @@ def test_agents_start_with_the_packages_of_their_image_alone(tmp_path: Path) -> 
     code = """
 from click.testing import CliRunner
 from engine.cli import main
-import agents.node.__main__, agents.exporter.run, agents.kubelet.flags, agents.storage.check
+import agents.daemon.__main__, agents.exporter.run, agents.kubelet.flags, agents.storage.check
 for verb in ("agent", "exporter", "runtime", "containers", "check", "version"):
     done = CliRunner().invoke(main, [verb, "--help"])
     assert done.exit_code == 0, (verb, done.output, done.exception)

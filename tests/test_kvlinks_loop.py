@@ -42,7 +42,7 @@ class Programs:
 
     def agent(self, node: str) -> None:
         self._start(
-            node, "agents.node", "--node", node, "--driver", "simulated", "--kubeconfig", self.kubeconfig,
+            node, "agents.daemon", "--node", node, "--driver", "simulated", "--kubeconfig", self.kubeconfig,
             "--state-dir", str(self.folder / f"state-{node}"), "--links", str(self.folder / f"links-{node}"),
             "--scale", "0.05",
         )  # fmt: skip

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from agents.drivers.base import BOOTED, DriverError
+from agents.drivers.choice import make_driver
 from agents.drivers.tools import npu_smi
 from agents.drivers.tools.driver import SmiDriver
 from agents.drivers.tools.npu_smi import Facts, NpuSmiChip
 from agents.exporter.exporter import Exporter
 from agents.exporter.settings import parse
 from agents.exporter.smi import SmiSource
-from agents.node.run import make_driver
-from agents.node.settings import Settings
 from tests.exporter_world import Tool
 
 MAP_OLD = """\
@@ -272,7 +271,7 @@ def test_the_exporter_reads_through_it(tmp_path: Path) -> None:
 
 
 def test_the_agent_takes_it_by_name(tmp_path: Path) -> None:
-    assert isinstance(make_driver("npu_smi", "n1", Settings()), SmiDriver)
-    missing = make_driver(f"npu_smi:{tmp_path}/none", "n1", Settings())
+    assert isinstance(make_driver("npu_smi", "n1"), SmiDriver)
+    missing = make_driver(f"npu_smi:{tmp_path}/none", "n1")
     with pytest.raises(DriverError, match="cannot be run"):
         run(missing.chips())

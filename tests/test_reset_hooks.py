@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from agents.common.clock import Clock
+from agents.daemon import __main__ as program
 from agents.drivers.base import BOOTED, DriverError
 from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import SimulatedDriver
-from agents.node import __main__ as program
 from agents.node import hooks
 from agents.node.acts import Act
-from agents.node.clock import Clock
 from agents.node.hooks import Device, Hooks
 from agents.node.plugins import ResetPlugins
 from agents.node.policy import FaultLevels

@@ -26,11 +26,11 @@ def layers(container: str) -> list[set[str]]:
 def rows(readme: str) -> list[set[str]]:
     """The rooms in the first column of a README's map, row by row."""
     text = (ROOT / readme).read_text().partition("| room |")[2]
-    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith(("| `", "| [`"))]
     return [{name.removesuffix("/").removesuffix(".py") for name in re.findall(r"`([^`]+)`", cell)} for cell in cells]
 
 
-@pytest.mark.parametrize(("container", "readme"), [("engine", "engine/README.md")])
+@pytest.mark.parametrize(("container", "readme"), [("engine", "engine/README.md"), ("agents", "agents/README.md")])
 def test_the_map_has_the_order_of_the_contract(container: str, readme: str) -> None:
     assert rows(readme) == [layer for layer in layers(container) if layer != {"__main__"}]
 

@@ -7,10 +7,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from agents.common.clock import Clock
 from agents.dra.fleet import FleetSlices
 from agents.drivers.base import Chip
 from agents.drivers.server_models import SERVER_MODELS
-from agents.node.clock import Clock
 from agents.node.policy import FaultLevels
 from agents.node.state import NodeState
 from engine.sandbox.controllers import resource_claim

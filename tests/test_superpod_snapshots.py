@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from agents.common.client import ApiError
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
-from agents.node.client import ApiError
 from agents.node.hardware.snapshots import AT_ONCE, DIGEST, FINISHED, Snapshots, wanted
 from agents.node.hardware.superpod import SuperPod
 from agents.node.hardware.superpod import wanted as marks

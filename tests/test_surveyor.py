@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from agents.common.client import ApiError
 from agents.drivers.simulated import SimulatedDriver
 from agents.drivers.surroundings import Alarm, Client, Ping, SimulatedSurroundings, SwitchFault, Use
 from agents.node import detect
-from agents.node.client import ApiError
 from agents.node.detect import HangWatch, StorageWatch, hardware, ping_faulty, switch_info
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from agents import ticks
-from agents.node.clock import Clock, NodeClock
+from agents.common import ticks
+from agents.common.clock import Clock, NodeClock
 
 
 @pytest.mark.parametrize(

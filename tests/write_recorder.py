@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 import yaml
 
-from agents.node.client import KubeClient
+from agents.common.client import KubeClient
 from engine.kube.transport import Transport
 from engine.serve.admission import rules
 from engine.serve.admission.rules import WriteRequest
@@ -31,7 +31,7 @@ VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"
 #: Rooms whose code runs with the rights of the person who types the command, or makes the world.
 _PEOPLE = ("engine/cli/", "engine/sandbox/", "engine/migrate/", "engine/simulate/")
 #: Clients of the API server, which write for their caller.
-_CLIENTS = ("engine/kube/", "agents/node/client.py", "agents/node/shared_watches.py", "tests/write_recorder.py")
+_CLIENTS = ("engine/kube/", "agents/common/client.py", "agents/daemon/shared_watches.py", "tests/write_recorder.py")
 _ROOT = f"{Path(__file__).resolve().parents[1]}/"
 _USERS = {"belay-agent": rules.AGENT, "belay-server": rules.SERVER, "belay-engine": rules.ENGINE}
 #: Asked although deploy/ does not give it, because the process goes on without it.

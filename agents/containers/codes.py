@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from agents.node.log import Log
+from agents.common.log import Log
 from engine.model.levels import FREE_RESTART, NORMAL, NOT_HANDLE, RESTART, RESTART_BUSINESS, RESTART_REQUEST, SEPARATE
 
 LEVELS: Final = (NOT_HANDLE, RESTART_REQUEST, RESTART_BUSINESS, FREE_RESTART, RESTART, SEPARATE)

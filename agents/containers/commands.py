@@ -15,6 +15,10 @@ from typing import Final, Literal, TextIO
 
 import msgspec
 
+from agents.common.clock import Clock
+from agents.common.log import JsonLines, Log
+from agents.common.logfile import LogFile
+from agents.common.stopping import run_until, stop_on_signals
 from agents.containers import status
 from agents.containers.codes import Codes, custom, shipped
 from agents.containers.containerd import Containerd
@@ -23,11 +27,7 @@ from agents.containers.manager import Manager
 from agents.containers.runtime import Runtime
 from agents.containers.states import STRATEGIES, Strategy
 from agents.drivers.base import DriverError
-from agents.node.clock import Clock
-from agents.node.log import JsonLines, Log
-from agents.node.logfile import LogFile
-from agents.node.run import make_driver, stop_on_signals
-from agents.node.settings import Settings
+from agents.drivers.choice import make_driver
 
 RuntimeName = Literal["docker", "containerd"]
 SOCKETS: Final[dict[str, Path]] = {
@@ -104,19 +104,11 @@ async def _serve(options: Options) -> None:
     codes: Codes = custom(Path(options.fault_config)) if options.fault_config else shipped()
     socket = checked_socket(options)
     runtime: Runtime = Docker(socket) if options.runtime == "docker" else Containerd(socket)
-    driver = make_driver(options.driver, "host", Settings())
+    driver = make_driver(options.driver, "host")
     manager = Manager(driver, runtime, codes, options.strategy, Clock(), file=Path(options.state))
-    stop = stop_on_signals()
-    stopping = asyncio.create_task(stop.wait())
-    working = asyncio.create_task(_work(manager))
     try:
-        await asyncio.wait([stopping, working], return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
+        await run_until(stop_on_signals(), _work(manager))
     finally:
-        for task in (stopping, working):
-            task.cancel()
-        await asyncio.gather(stopping, working, return_exceptions=True)
         await runtime.close()
         if (close := getattr(driver, "close", None)) is not None:
             await close()

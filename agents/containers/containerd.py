@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import grpc
 
+from agents.common.log import Log
 from agents.containers.api import (
     containers_pb2,
     containers_pb2_grpc,
@@ -23,7 +24,6 @@ from agents.containers.api import (
 )
 from agents.containers.runtime import Container, RuntimeFailure
 from agents.containers.usage import UsageError, chips_of_environment, chips_of_rules, driver_majors
-from agents.node.log import Log
 
 #: Docker's own containers, which are managed through Docker.
 NOT_OURS: Final = frozenset({"moby"})

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.containers import status
 from agents.containers.codes import PAUSING, Codes
 from agents.containers.faults import Faults
@@ -17,8 +19,6 @@ from agents.containers.resets import Resets
 from agents.containers.runtime import Runtime, RuntimeFailure
 from agents.containers.states import States, Status, Strategy, Tracked
 from agents.drivers.base import Code, Driver, DriverError
-from agents.node.clock import Clock
-from agents.node.log import Log
 
 START_SECONDS: Final = 60.0
 START_POLL: Final = 1.0

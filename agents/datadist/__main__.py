@@ -15,12 +15,12 @@ import sys
 import threading
 from pathlib import Path
 
-from agents import hostfiles
+from agents.common import hostfiles
+from agents.common.log import JsonLines, Log
 from agents.datadist.caches import BlocksCacheKey, CacheDesc, DataType, Placement
 from agents.datadist.config import LLMConfig, LLMRole
 from agents.datadist.datadist import LLMDataDist
 from agents.datadist.status import LLMException
-from agents.node.log import JsonLines, Log
 from engine.model.links import cluster_number
 from engine.wire import links as wire
 from engine.wire.errors import WireError

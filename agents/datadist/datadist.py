@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agents.common.log import Log
 from agents.datadist import channels
 from agents.datadist.cache_manager import CacheManager
 from agents.datadist.caches import Registry
@@ -22,7 +23,6 @@ from agents.datadist.links import Links
 from agents.datadist.ordered_links import OrderedLinks
 from agents.datadist.peer import Peer
 from agents.datadist.status import LLMException, LLMStatusCode
-from agents.node.log import Log
 
 log = Log("datadist")
 

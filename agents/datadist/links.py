@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Sequence
 
+from agents.common.log import Log
 from agents.datadist import channels, frames, streams
 from agents.datadist.caches import Registry
 from agents.datadist.channels import TlsFiles
@@ -19,7 +20,6 @@ from agents.datadist.clusters import LLMClusterInfo, ip_text
 from agents.datadist.frames import BadFrame, Hello, Kind, Region, Welcome
 from agents.datadist.peer import CODES, Peer
 from agents.datadist.status import LLMStatusCode
-from agents.node.log import Log
 
 log = Log("datadist.links")
 

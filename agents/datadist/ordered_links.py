@@ -19,12 +19,12 @@ from typing import Final
 
 import msgspec
 
-from agents import hostfiles
+from agents.common import hostfiles
+from agents.common.log import Log
 from agents.datadist.clusters import LLMClusterInfo
 from agents.datadist.links import Links
 from agents.datadist.peer import Peer
 from agents.datadist.status import LLMStatusCode
-from agents.node.log import Log
 from engine.model.links import BROKEN, FAILED, LINKED, LINKING, EndOrders, EndReport, LinkOrder, LinkReport
 from engine.wire import links as wire
 from engine.wire.errors import WireError

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents import hostfiles
+from agents.common import hostfiles
 from agents.dra.devices import Device
 from agents.dra.settings import DraSettings
 from agents.kubelet.response import Given, device_nodes

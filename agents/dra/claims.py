@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from agents import hostfiles
+from agents.common import hostfiles
+from agents.common.log import Log
 from agents.dra import cdi
 from agents.dra.devices import Device, user_of
 from agents.dra.settings import DraSettings
 from agents.drivers.base import VNPU
-from agents.node.log import Log
 from agents.node.state import NodeState
 from engine.model.unstructured import nested_map
 from engine.wire.dra import DRIVER

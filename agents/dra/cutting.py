@@ -13,10 +13,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.dra.claims import ClaimError, Claims, PreparedClaim, PreparedDevice
 from agents.drivers.base import VNPU, Driver, DriverError
-from agents.node.clock import Clock
-from agents.node.log import Log
 from agents.node.state import NodeState
 
 #: Time that the driver has for one call (s).

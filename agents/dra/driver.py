@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.dra.claims import ClaimError, Claims, PreparedClaim
 from agents.dra.cutting import ClaimCutter
 from agents.dra.devices import Device, devices
@@ -18,9 +21,6 @@ from agents.dra.publisher import GROUP, SliceApi, SlicePublisher
 from agents.dra.server import DraServer
 from agents.dra.settings import DraSettings
 from agents.drivers.base import Driver
-from agents.node.client import ApiError
-from agents.node.clock import Clock
-from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
 from agents.dra.devices import devices
 from agents.dra.publisher import GROUP, SliceApi, SlicePublisher
 from agents.node.agent import NodeAgent
-from agents.node.client import ApiError
-from agents.node.clock import Clock
 from engine.wire.dra import DRIVER, VERSIONS
 
 #: Pause between looks at the class and at the nodes (s).

@@ -11,9 +11,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from agents.common.client import ApiError
+from agents.common.log import Log
 from agents.dra.devices import CounterForm, Device, slices
-from agents.node.client import ApiError
-from agents.node.log import Log
 from engine.wire.dra import DRIVER, VERSIONS
 
 GROUP: Final = "/apis/resource.k8s.io"

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import grpc
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.dra import cdi
 from agents.dra.api import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 from agents.dra.api import health_pb2 as health
@@ -23,8 +25,6 @@ from agents.dra.api import registration_pb2 as registration
 from agents.dra.api import registration_pb2_grpc as registration_services
 from agents.dra.claims import ClaimError, PreparedClaim
 from agents.dra.settings import DraSettings
-from agents.node.clock import Clock
-from agents.node.log import Log
 from engine.wire.dra import DRIVER
 
 SOCKET: Final = "dra.sock"

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from agents.common.log import Log
 from agents.exporter.chips import Machine
 from agents.exporter.table import BY_NAME
 from agents.exporter.textfiles import (
@@ -29,7 +30,6 @@ from agents.exporter.textfiles import (
     MOST_LABELS,
     TextMetric,
 )
-from agents.node.log import Log
 
 ENTRY_POINTS: Final = "belay.exporter.collectors"
 MOST: Final = 10

@@ -11,7 +11,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from agents import ticks
+from agents.common import ticks
+from agents.common.log import Log
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi.family import A5
 from agents.drivers.tools.hccn import HccnTool
@@ -21,7 +22,6 @@ from agents.exporter.collect import COLLECTORS, Collector, Reader
 from agents.exporter.collectors import Collectors
 from agents.exporter.entries import Containers
 from agents.exporter.groups import CARD_MAINBOARDS, Group
-from agents.exporter.http import HTML, LANDING, HttpResponse
 from agents.exporter.page import CONTENT_TYPE, Page
 from agents.exporter.ports import Ports
 from agents.exporter.samples import NODE, Cache, Value
@@ -29,7 +29,7 @@ from agents.exporter.schedule import Lane, Work
 from agents.exporter.settings import ExporterSettings
 from agents.exporter.source import Source
 from agents.exporter.textfiles import TextFiles, TextMetric
-from agents.node.log import Log
+from agents.serving.http import HTML, LANDING, HttpResponse
 from engine import versions
 
 CONTAINER_SECONDS: Final = 5.0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from agents.common.log import Log
 from agents.drivers.base import Driver, DriverError
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.tools.driver import SmiDriver
@@ -14,8 +15,7 @@ from agents.exporter.run import serve
 from agents.exporter.settings import ExporterSettings
 from agents.exporter.smi import SmiSource
 from agents.exporter.source import DcmiSource, Source
-from agents.exporter.tls import TlsError
-from agents.node.log import Log
+from agents.serving.tls import TlsError
 
 RETRY_SECONDS: Final = (1.0, 5.0, 30.0, 60.0)
 _log = Log("exporter")

@@ -14,20 +14,20 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from agents.common.log import JsonLines, Log
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi.library import find
 from agents.drivers.dcmi.supervisor import Supervisor
 from agents.drivers.tools.command import Runner
 from agents.drivers.tools.hccn import HccnTool
-from agents.exporter import probe
 from agents.exporter.exporter import Exporter, version
-from agents.exporter.http import Server
-from agents.exporter.limits import RequestLimiter
 from agents.exporter.runtimes import Runtimes
 from agents.exporter.settings import TELEGRAF, ExporterSettings, FlagError, parse
 from agents.exporter.source import DcmiSource, Source
-from agents.exporter.tls import CHECK_SECONDS, Certificate, TlsError
-from agents.node.log import JsonLines, Log
+from agents.serving import probe
+from agents.serving.http import Server
+from agents.serving.limits import RequestLimiter
+from agents.serving.tls import CHECK_SECONDS, Certificate, TlsError
 
 ANY_ADDRESS: Final = ""
 LOG_BYTES: Final = 20 << 20

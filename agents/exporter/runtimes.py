@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from agents.common.log import Log
 from agents.exporter import visible
 from agents.exporter.entries import Container, Containers, NotServed, RuntimeFault
-from agents.node.log import Log
 
 if TYPE_CHECKING:
     from agents.exporter.runtime_client import RuntimeClient

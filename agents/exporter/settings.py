@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from agents.common.log import Log
 from agents.drivers.tools import hccn
 from agents.exporter.groups import FOLDER
-from agents.exporter.limits import Limits, Network
-from agents.node.log import Log
+from agents.serving.limits import Limits, Network
 
 MOST_TELEGRAF: Final = 11
 PROMETHEUS, TELEGRAF = "Prometheus", "Telegraf"

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
+from agents.common.log import Log
 from agents.exporter.table import BY_NAME
-from agents.node.log import Log
 
 MOST_FILES: Final = 10
 MOST_BYTES: Final = 100 * 1024

@@ -14,6 +14,9 @@ from typing import Final
 
 import msgspec
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.kubelet import choice, holders, mapping, names
 from agents.kubelet.choice import Demand, Wanted
 from agents.kubelet.cutting import Cutter, Refused
@@ -23,9 +26,6 @@ from agents.kubelet.ledger import Grant, Ledger
 from agents.kubelet.podcache import PodCache
 from agents.kubelet.pods import MAX_TIME, PodFacts
 from agents.kubelet.settings import PluginSettings
-from agents.node.client import ApiError
-from agents.node.clock import Clock
-from agents.node.log import Log
 from agents.node.state import NodeState
 from engine.wire.podannotations import ASCEND_REAL, physical_names
 

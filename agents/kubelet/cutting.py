@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import VNPU, Driver, DriverError
 from agents.kubelet import names
-from agents.node.clock import Clock
-from agents.node.log import Log
 from agents.node.state import NodeState
 
 SECONDS: Final = 30.0

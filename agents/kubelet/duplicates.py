@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.kubelet.pods import VISIBLE
-from agents.node.clock import Clock
-from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from agents.common.log import JsonLines
 from agents.kubelet.settings import PluginSettings
-from agents.node.log import JsonLines
 from agents.node.settings import Settings
 from engine.model.faults import Duration
 from engine.wire.policy import NodePolicy

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import Code, DriverError
 from agents.drivers.surroundings import Use
 from agents.drivers.tools.hccn import HccnTool, Port
 from agents.exporter.table import UB_KEYS
-from agents.node.clock import Clock
 from agents.node.detect import HANG_CODE, HangLimits, HangWatch
-from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 

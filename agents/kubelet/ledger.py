@@ -1,6 +1,6 @@
 """The device plugin's answers to Allocate, written to disk before kubelet receives them.
 
-An append-only file of lines (``agents/node/linefile.py``). A line truncated by a crash was never synced, so
+An append-only file of lines (``agents/common/linefile.py``). A line truncated by a crash was never synced, so
 kubelet never received the answer; it is dropped. A file damaged otherwise is set aside: the holders are then derived
 from kubelet's records and the pods' annotations.
 """
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from agents.node.linefile import LineFile, lines_of, records_of
+from agents.common.linefile import LineFile, lines_of, records_of
 
 FILE: Final = "grants"
 MAX_BYTES: Final = 512 * 1024

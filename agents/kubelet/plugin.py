@@ -14,6 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import Driver, DriverError
 from agents.drivers.tools.hccn import HccnTool
 from agents.kubelet import annotate, softshare, topology
@@ -34,10 +37,7 @@ from agents.kubelet.settings import PluginSettings
 from agents.kubelet.slownode import SlowNode
 from agents.kubelet.templates import suffixes
 from agents.kubelet.witness import KubeletWitness
-from agents.node.client import ApiError
-from agents.node.clock import Clock
 from agents.node.detect import HangLimits
-from agents.node.log import Log
 from agents.node.publicnames import PublicNames
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState

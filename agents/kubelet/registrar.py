@@ -12,10 +12,10 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.kubelet.server import KUBELET_SOCKET, ResourceServer
 from agents.kubelet.settings import PluginSettings
-from agents.node.clock import Clock
-from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from agents.common.log import Log
 from agents.drivers.base import Driver, DriverError, Machine
-from agents.node.log import Log
 
 SYSTEM: Final = Path("/sys/devices/system/node")
 PCI: Final = Path("/sys/bus/pci/devices")

@@ -1,1 +1,1 @@
-"""The daemon of one node: it reports, receives orders, executes and journals them."""
+"""The agent of one node: it reports, receives orders, executes and journals them."""

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
+from agents.common.client import ApiError, ApiServer
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import Driver, DriverError
 from agents.node import fault_events, reporting, reset_groups
 from agents.node.acts import baseline, catch_up, reported
-from agents.node.client import ApiError, ApiServer
-from agents.node.clock import Clock
 from agents.node.cluster_tables import ClusterTables
 from agents.node.engine_presence import EnginePresence
 from agents.node.executor import Executor
@@ -26,7 +27,6 @@ from agents.node.hooks import Hooks
 from agents.node.jobfiles import TRACE_ROOT, Roots, keep_job_files
 from agents.node.journal import Done, Journal, JournalLost
 from agents.node.labels import keep_node
-from agents.node.log import Log
 from agents.node.notices import Notice, released
 from agents.node.own_resets import OwnResets
 from agents.node.plugins import ResetPlugins

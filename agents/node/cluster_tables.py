@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.node.client import ApiServer
-from agents.node.log import Log
+from agents.common.client import ApiServer
+from agents.common.log import Log
 from agents.node.policy import DiskCache, FaultLevels
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState

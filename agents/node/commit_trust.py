@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from agents.common.log import Log
 from agents.node.facts import FactUnavailable
-from agents.node.log import Log
 from engine.model.seals import BUILT_IN_RULES, Warrant
 from engine.wire import commitproof, committext, sshsignatures
 from engine.wire.commitproof import CommitProof

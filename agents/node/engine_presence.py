@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from agents.node.client import ApiError, ApiServer
+from agents.common.client import ApiError, ApiServer
+from agents.common.log import Log
 from agents.node.facts import FactUnavailable
 from agents.node.followed_orders import FollowedOrders
-from agents.node.log import Log
 from agents.node.settings import Settings
 from agents.node.trust import OrderTrust
 from engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, SYNC, SYSTEM

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import Driver, DriverError
 from agents.node import reset_groups
 from agents.node.acts import Act, ordered
-from agents.node.clock import Clock
 from agents.node.facts import ActRefused, Facts, FactUnavailable
 from agents.node.hooks import Hooks
 from agents.node.in_place_recovery import InPlaceRecovery, Step
 from agents.node.journal import Done, Journal
 from agents.node.layouts import Layouts
-from agents.node.log import Log
 from agents.node.notices import Notice
 from agents.node.own_resets import OwnResets
 from agents.node.plugins import ResetPlugins

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agents.node.client import ApiServer
+from agents.common.client import ApiServer
 from agents.node.policy import DiskCache
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState

@@ -23,11 +23,11 @@ from typing import Final, Literal
 
 import msgspec
 
+from agents.common.log import Log
+from agents.common.processes import kill_session
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi.library import trusted
-from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
-from agents.processes import kill_session
 
 FOLDER: Final = Path("/usr/local/hotResetPlugins")
 Hook = Literal["PreReset", "CustomReset", "AfterReset"]

@@ -6,9 +6,9 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from agents.common.client import ApiError, ApiServer
+from agents.common.clock import Clock
 from agents.node import fabric, reporting
-from agents.node.client import ApiError, ApiServer
-from agents.node.clock import Clock
 from agents.node.fabric import Nics
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 
+from agents.common.clock import Clock
 from agents.drivers.base import VNPU, Driver, DriverError
-from agents.node.clock import Clock
 from agents.node.facts import ActRefused, Facts, FactUnavailable
 from agents.node.settings import Settings
 from agents.node.state import NodeState

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.node.log import Log
+from agents.common.log import Log
 from agents.node.trust import OrderTrust
 from engine.wire.seals import seal_of
 

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from agents import hostfiles
-from agents.node.client import ApiServer
-from agents.node.clock import Clock
+from agents.common import hostfiles
+from agents.common.client import ApiServer
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.node.link_trust import LinkTrust
-from agents.node.log import Log
 from agents.node.publisher import Publisher
 from engine.model.links import EndOrders, EndReport
 from engine.wire import links as wire

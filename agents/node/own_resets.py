@@ -16,12 +16,12 @@ from typing import Final
 
 import msgspec
 
+from agents.common.clock import Clock
+from agents.common.linefile import LineFile, lines_of, records_of
+from agents.common.log import Log
 from agents.drivers.base import Driver, DriverError
 from agents.node.acts import Act
-from agents.node.clock import Clock
 from agents.node.engine_presence import EnginePresence
-from agents.node.linefile import LineFile, lines_of, records_of
-from agents.node.log import Log
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
 from engine.model.levels import RESETTABLE

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from agents.node.client import KubeClient
-from agents.node.log import Log
+from agents.common.client import KubeClient
+from agents.common.log import Log
 from engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
 from engine.wire.gojson import check_code, go_json
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX

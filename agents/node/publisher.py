@@ -11,9 +11,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from agents.node.client import ApiError
-from agents.node.clock import Clock
-from agents.node.log import Log
+from agents.common.client import ApiError
+from agents.common.clock import Clock
+from agents.common.log import Log
 
 _BACKOFF_CEILING: Final = 60.0
 _AWAY_CEILING: Final = 0.5

@@ -14,10 +14,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-from agents.hostfiles import open_folder, read, remove, replace
-from agents.node.client import ApiServer
-from agents.node.clock import Clock
-from agents.node.log import Log
+from agents.common.client import ApiServer
+from agents.common.clock import Clock
+from agents.common.hostfiles import open_folder, read, remove, replace
+from agents.common.log import Log
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 from engine.wire import rankfile

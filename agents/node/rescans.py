@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import BOOTED, Driver, DriverError
-from agents.node.clock import Clock
-from agents.node.log import Log
 from agents.node.settings import Settings
 from agents.node.state import NodeState
 

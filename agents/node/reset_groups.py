@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 
+from agents.common.clock import Clock
 from agents.drivers.base import Driver, DriverError
-from agents.node.clock import Clock
 from agents.node.state import NodeState
 
 

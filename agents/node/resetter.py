@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import BOOTED, Chip, Driver, DriverError
 from agents.node.acts import Act
-from agents.node.clock import Clock
 from agents.node.hooks import Device, Hooks
 from agents.node.in_place_recovery import READY_SECONDS
-from agents.node.log import Log
 from agents.node.notices import Notice, reset_ended, reset_started
 from agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
 from agents.node.settings import Settings

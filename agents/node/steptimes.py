@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from agents import hostfiles
-from agents.node.client import ApiServer
-from agents.node.clock import Clock
-from agents.node.log import Log
+from agents.common import hostfiles
+from agents.common.client import ApiServer
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.node.publisher import Publisher
 from agents.node.steprecords import Groups, RankSteps, kind_of
 from engine.model.step_times import NodeSteps

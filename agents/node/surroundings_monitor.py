@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import DriverError
 from agents.drivers.surroundings import Surroundings
 from agents.node import detect
-from agents.node.client import ApiError
-from agents.node.clock import Clock
 from agents.node.detect import ActiveFault, HangWatch, StorageWatch
-from agents.node.log import Log
 from agents.node.settings import Settings
 from engine.model.levels import NODE_LEVELS
 from engine.wire import nodeinfo, publicinfo

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
+from agents.common.log import Log
 from agents.node.acts import Act
 from agents.node.commit_trust import CommitTrust
-from agents.node.log import Log
 from agents.node.shipped import shipped_rules
 from engine.model.cluster import Orders
 from engine.model.seals import Entitlements, Warrant, layout_warrant, reset_warrant

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import Chip, DriverError
 from agents.drivers.tools.hccn import HccnTool
-from agents.node.clock import Clock
-from agents.node.log import Log
 from agents.node.port_faults import PortsDown
 from agents.node.state import NodeState
 

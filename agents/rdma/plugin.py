@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.tools.command import Runner
 from agents.kubelet.api import deviceplugin_pb2 as api
 from agents.kubelet.cutting import Refused
 from agents.kubelet.registrar import Registrar
 from agents.kubelet.server import ResourceServer
 from agents.kubelet.settings import PluginSettings
-from agents.node.client import ApiError
-from agents.node.clock import Clock
-from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 from agents.rdma import cards as tool_output

@@ -108,7 +108,7 @@ class Reporter:
         """Report one recovery; whether the service implements the call."""
         import grpc
 
-        from agents import caller_token
+        from agents.common import caller_token
         from engine.wire.training import training_pb2 as pb
         from engine.wire.training import training_pb2_grpc
 

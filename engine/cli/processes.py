@@ -118,7 +118,7 @@ def admission(listen: str, certificates: str) -> None:
 
 
 def _agent_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Print the agent's version, as ``python -m agents.node -version`` does, and end."""
+    """Print the agent's version, as ``python -m agents.daemon -version`` does, and end."""
     if wanted and not context.resilient_parsing:
         from engine import versions
 
@@ -157,11 +157,11 @@ def agent(node: str, driver: str, kubeconfig: str | None, journal: str, more: tu
     """Run the node agent: report, take orders, reset, partition.
 
     With --device-plugin it serves kubelet too, by the flags of MindCluster's device plugin (-volcanoType=true, …);
-    python -m agents.node --help lists them all.
+    python -m agents.daemon --help lists them all.
 
     Example: belay agent --node node-1 --driver dcmi
     """
-    from agents.node.__main__ import main as run
+    from agents.daemon.__main__ import main as run
 
     given = ["--node", node, "--driver", driver, "--state-dir", journal]
     sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ()), *more], prog="belay agent"))

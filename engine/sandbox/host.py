@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from agents.daemon.fleet import FleetNode, FleetPace
+from agents.daemon.run import run_fleet
 from agents.drivers.server_models import SERVER_MODELS, from_product
 from agents.drivers.simulated import ServerModel
-from agents.node.fleet import FleetNode, FleetPace
-from agents.node.run import run_fleet
 from agents.node.settings import Settings as AgentSettings
 from engine import log
 from engine.errors import BelayError

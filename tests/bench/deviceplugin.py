@@ -63,7 +63,7 @@ async def _agent(folder: Path) -> list[Result]:
         )
         standin = Standin.create(folder / "state")
         arguments = [
-            "-m", "agents.node", "--node", "bench", "--driver", f"dcmi:{build(folder / 'lib')}",
+            "-m", "agents.daemon", "--node", "bench", "--driver", f"dcmi:{build(folder / 'lib')}",
             "--state-dir", str(folder / "agent"), "--kubeconfig", cluster.kubeconfig, "--rank-tables", "",
             "--device-plugin", "-volcanoType=true", "--kubelet-dir", str(folder / "k"),
             "--pod-resources", str(kubelet.pod_socket),

@@ -136,7 +136,8 @@ async def _agent(folder: Path) -> list[Result]:
             f"-endpoint={folder}/n.sock -containerd={folder}/n.sock"
         )
         arguments = [
-            "-m", "agents.node", "--node", "bench", "--driver", f"dcmi:{library}", "--state-dir", str(folder / "agent"),
+            "-m", "agents.daemon", "--node", "bench", "--driver", f"dcmi:{library}",
+            "--state-dir", str(folder / "agent"),
             "--kubeconfig", cluster.kubeconfig, "--rank-tables", "", f"--exporter={flags}",
         ]  # fmt: skip
         with program(arguments, standin) as running:

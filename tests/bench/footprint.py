@@ -51,7 +51,8 @@ async def _run(folder: Path) -> list[Result]:
     with contextlib.closing(Cluster(folder)) as cluster:
         await asyncio.to_thread(cluster.ensure, NODE, _node())
         whole = [
-            "-m", "agents.node", "--node", "bench", "--driver", f"dcmi:{library}", "--state-dir", str(folder / "agent"),
+            "-m", "agents.daemon", "--node", "bench", "--driver", f"dcmi:{library}",
+            "--state-dir", str(folder / "agent"),
             "--kubeconfig", cluster.kubeconfig, "--rank-tables", "", "--device-plugin", "-volcanoType=true",
             "--kubelet-dir", str(folder / "k"), "--pod-resources", str(kubelet.pod_socket),
             f"--exporter={' '.join(flags)}", "--hardware", "--ipmi=off",

@@ -21,11 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from agents.common.log import JsonLines
+from agents.common.stopping import stop_on_signals
+from agents.daemon.fleet import without
+from agents.daemon.run import run_agent
 from agents.drivers.base import Code, Event
 from agents.drivers.simulated import SimulatedDriver
-from agents.node.fleet import without
-from agents.node.log import JsonLines
-from agents.node.run import run_agent, stop_on_signals
 from agents.node.settings import Settings
 from engine.sandbox.reader import ApiReader
 from tests.chaos.live import on_chips

@@ -42,7 +42,7 @@ class Agent:
         with (self.node.folder / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "agents.node", "--node", NODE, "--driver", f"dcmi:{self.library}",
+                    sys.executable, "-m", "agents.daemon", "--node", NODE, "--driver", f"dcmi:{self.library}",
                     "--state-dir", str(self.node.folder / "agent"), "--kubeconfig", str(self.node.kubeconfig),
                     "--scale", "0.05", "--device-plugin", "-volcanoType=true", "--kubelet-dir", str(self.node.plugins),
                     "--pod-resources", str(self.node.pod_resources), "-deviceResetTimeout=60",

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from agents.daemon.run import run_agent
 from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import SimulatedDriver
-from agents.node.run import run_agent
 from agents.node.settings import Settings
 from engine.cli import main
 from engine.cli.key_sets import new_signing_key

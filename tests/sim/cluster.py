@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 import orjson
 
-from agents.node.client import ApiError as AgentApiError
-from agents.node.client import KubeClient
+from agents.common.client import ApiError as AgentApiError
+from agents.common.client import KubeClient
 from engine.kube import Unavailable
 from engine.kube.credentials import Endpoint
 from engine.kube.errors import Gone, from_answer

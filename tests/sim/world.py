@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 
 import engine.controller.controller
+from agents.common.clock import Clock as AgentClock
 from agents.drivers.simulated import SimulatedDriver
 from agents.node.agent import NodeAgent
-from agents.node.clock import Clock as AgentClock
 from agents.node.settings import Settings as AgentSettings
 from engine.act import batch as batches
 from engine.controller.controller import Controller

@@ -21,7 +21,7 @@ if importlib.util.find_spec("torch") is None:
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from agents.training.native import devices
+from agents.training.native import kinds
 from agents.training.native.nccl import Nccl
 from agents.training.native.npu import Npu
 from agents.training.worker.link_failures import is_link_failure
@@ -143,7 +143,7 @@ def test_an_npu_is_stopped_started_again_and_its_links_are_dropped(
     monkeypatch.setattr(
         torch, "npu", types.SimpleNamespace(synchronize=lambda: module.asked.append("wait")), raising=False
     )
-    npu = devices.of("npu")
+    npu = kinds.device_for("npu")
     assert isinstance(npu, Npu)
     npu.made()
     npu.free()
@@ -201,10 +201,10 @@ def test_an_npu_draws_the_same_when_a_step_is_done_again(monkeypatch: pytest.Mon
 
 
 def test_cpu_has_no_file_and_a_missing_torch_npu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices.of("cpu") is None
+    assert kinds.device_for("cpu") is None
     monkeypatch.setitem(sys.modules, "torch_npu", None)
     with pytest.raises(ImportError, match="torch_npu"):
-        devices.of("npu")
+        kinds.device_for("npu")
 
 
 def test_what_a_stopped_device_raises_is_explained_by_the_fault() -> None:

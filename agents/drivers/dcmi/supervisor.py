@@ -18,10 +18,10 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
+from agents.common.log import Log
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi import driver_output
 from agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
-from agents.node.log import Log
 
 _log = Log("driver")
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from agents.node.client import ApiError, ApiServer
-from agents.node.clock import Clock
+from agents.common.client import ApiError, ApiServer
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.node.diagnosis.archive import LogArchive
 from agents.node.diagnosis.files import ROOTS, cut, logs_of
 from agents.node.diagnosis.matching import Findings
 from agents.node.diagnosis.rules import shipped_rules
-from agents.node.log import Log
 from agents.node.publisher import Publisher
 from agents.node.state import NodeState
 from engine.model.cluster import Pod

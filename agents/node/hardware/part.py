@@ -7,16 +7,16 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from agents.common.client import ApiError
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import DriverError
 from agents.drivers.surroundings import Alarm, Client, Ping, SwitchFault, Use
-from agents.node.client import ApiError
-from agents.node.clock import Clock
 from agents.node.hardware import ipmi
 from agents.node.hardware.bmc import Bmc
 from agents.node.hardware.publicfaults import GrpcPublicFaults
 from agents.node.hardware.settings import HardwareSettings
 from agents.node.hardware.storage import Clients
-from agents.node.log import Log
 from agents.node.settings import Settings
 from agents.node.state import NodeState
 from agents.node.surroundings_monitor import SurroundingsMonitor, Tables, default_tables

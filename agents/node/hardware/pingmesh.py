@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi.errors import DcmiError
 from agents.drivers.surroundings import Ping
-from agents.node.clock import Clock
 from agents.node.hardware import pinglist
 from agents.node.hardware.pinglist import Config, PingError, Tasks, address
 from agents.node.hardware.pingresults import PingFiles
@@ -29,7 +30,6 @@ from agents.node.hardware.pings import (
     read_list,
     settings,
 )
-from agents.node.log import Log
 
 SUPER_POD_MAP: Final = "super-pod-{}"
 #: The ping list of a server of Ascend950, which `belay server` writes.

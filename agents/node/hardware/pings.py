@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from agents.node.clock import Clock
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.node.hardware.pinglist import Config, PingError, Tasks
 from agents.node.hardware.pingresults import PingFiles, Results
-from agents.node.log import Log
 
 NAMESPACE: Final = "cluster-system"
 CONFIG_MAP: Final = "pingmesh-config"

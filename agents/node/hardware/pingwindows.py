@@ -10,8 +10,8 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from agents.node.client import ApiServer
-from agents.node.clock import Clock
+from agents.common.client import ApiServer
+from agents.common.clock import Clock
 from agents.node.hardware.pinglist import Config, Tasks
 from agents.node.hardware.pingresults import Results, matched
 from agents.node.publisher import Publisher

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc
 
-from agents import caller_token
+from agents.common import caller_token
 from agents.drivers.base import DriverError
 from engine.wire.clusterd import pubfault_pb2, pubfault_pb2_grpc
 

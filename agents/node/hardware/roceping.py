@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from agents.node.clock import Clock
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.node.hardware import pinglist
 from agents.node.hardware.pinglist import INTERNAL, Config, PingError, Target, Tasks
 from agents.node.hardware.pingresults import PingFiles
@@ -33,7 +34,6 @@ from agents.node.hardware.pings import (
     read_list,
     settings,
 )
-from agents.node.log import Log
 
 FOLDER: Final = "super-pod-roce"
 RANGE: Final = "ping_list_range.json"

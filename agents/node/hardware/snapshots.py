@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from agents.node.client import ApiError
-from agents.node.clock import Clock
-from agents.node.log import Log
-from agents.processes import kill_session
+from agents.common.client import ApiError
+from agents.common.clock import Clock
+from agents.common.log import Log
+from agents.common.processes import kill_session
 
 LABEL: Final = "infer.huawei.com/ascend-infer-operator"
 MODE: Final = "snapshot_mode"

@@ -204,6 +204,10 @@ class Member:
             task.add_done_callback(self._tasks.discard)
         return code
 
+    async def announce(self, path: tuple[Position, ...]) -> int:
+        """Pass a path from below upward, with this member at its end; 0 where this member is the manager."""
+        return codes.OK if self.uplink is None else await self.uplink.discover((*path, self.own))
+
     async def _up(self, found: Any) -> int:
         return codes.NO_STREAM if self.uplink is None else await self.uplink.transfer(found)
 

@@ -6,17 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 
 from agents.training.bus import codes, wire
+from agents.training.bus.membership import Membership
 from agents.training.bus.position import NONE, Position
 from agents.training.bus.streams import DownStream
 from engine.wire.clusterd import tasknet_pb2_grpc
-
-if TYPE_CHECKING:
-    from agents.training.bus.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ class TaskNet(tasknet_pb2_grpc.TaskNetServicer):
     MindCluster's members say none. One of them is admitted, but has no position that a member of the job has taken.
     """
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Membership) -> None:
         self._member = member
         self._rate = Rate()
         self._job = member.job
@@ -87,8 +85,8 @@ class TaskNet(tasknet_pb2_grpc.TaskNetServicer):
             return wire.ack(request.uuid, codes.NO_POSITION, own.own)
         path = tuple(wire.from_wire(one) for one in request.path)
         code = own.routes.learn(wire.from_wire(request.proxyPos), path)
-        if code == codes.OK and own.uplink is not None:
-            code = await own.uplink.discover((*path, own.own))
+        if code == codes.OK:
+            code = await own.announce(path)
         return wire.ack(request.uuid, code, own.own)
 
     async def TransferMessage(self, request: Any, context: Any) -> Any:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 
 from agents.training.bus import codes, wire
+from agents.training.bus.membership import Membership
 from agents.training.bus.position import Position
 from engine.wire.clusterd import tasknet_pb2 as pb
 from engine.wire.clusterd import tasknet_pb2_grpc
-
-if TYPE_CHECKING:
-    from agents.training.bus.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +26,7 @@ REMINDER: Final = 30
 class Uplink:
     """Joins the member at ``address``, and rejoins it until it is closed."""
 
-    def __init__(self, member: Member, address: str) -> None:
+    def __init__(self, member: Membership, address: str) -> None:
         self._member, self.address = member, address
         self._stub: Any = None
         self._task: asyncio.Task[None] | None = None

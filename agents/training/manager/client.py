@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc
 
-from agents import caller_token
+from agents.common import caller_token
 from engine.wire.clusterd import recover_pb2, recover_pb2_grpc
 
 KEEPALIVE_MS: Final = 3000

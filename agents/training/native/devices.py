@@ -7,7 +7,6 @@ state changes (``settle``), so that no step is counted whose gradients a stopped
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch.distributed import distributed_c10d as c10d
@@ -45,12 +44,3 @@ def backends(kind: str) -> list[tuple[Any, Any]]:
             # a group of gloo only
             continue
     return found
-
-
-def of(kind: str) -> Device | None:
-    """The file for a kind of device; None for CPU and for kinds that have none."""
-    from agents.training.native.nccl import Nccl
-    from agents.training.native.npu import Npu
-
-    known: dict[str, Callable[[], Device]] = {"cuda": Nccl, "npu": Npu}
-    return known[kind]() if kind in known else None

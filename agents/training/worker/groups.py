@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from agents.training.native import devices as native
 from agents.training.native.gloo import Sockets
+from agents.training.native.kinds import device_for
 from agents.training.native.lost_waits import LostWaits
 from agents.training.worker.control import Control
 from agents.training.worker.interruption import Interrupted
@@ -52,7 +52,7 @@ class Groups:
         c10d.ProcessGroupGloo = _stand_in(self._made, self._gloo)
         control.freeing.append(self.sockets.shut)
         control.ended.append(self._ended)
-        self.device = native.of(accelerator())
+        self.device = device_for(accelerator())
         """What stops and restarts this rank's accelerator; None on CPU."""
         if self.device is not None:
             device = self.device

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from agents.node import credentials
+from agents.common import credentials
 from agents.training.checkpoint import sets
 from engine.errors import InputError
 from engine.kube import KubeError
@@ -111,7 +111,7 @@ HARNESSES: Final = (
     Harness("status", objects(_status), ("engine/status/status_reader.py",)),
     Harness("tokens", text(_token), ("engine/serve/grpc/token_reviews.py",), form=Form.TEXT),
     Harness("token-review", _review, ("engine/serve/grpc/token_reviews.py",)),
-    Harness("kubeconfig", _kubeconfig, ("agents/node/credentials.py",), (credentials.CredentialsError,), Form.TEXT),
+    Harness("kubeconfig", _kubeconfig, ("agents/common/credentials.py",), (credentials.CredentialsError,), Form.TEXT),
     Harness("settings", text(_settings), ("engine/settings.py",), (InputError,), Form.TEXT),
     Harness("checkpoint-folder", text(_folder), ("agents/training/checkpoint/sets.py",), form=Form.TEXT),
 )

@@ -9,18 +9,20 @@ from typing import Any, Final
 
 import msgspec
 
+from agents.common import linefile
 from agents.containers import codes, docker
 from agents.containers import status as container_status
 from agents.containers.containerd import chips_of_spec
 from agents.containers.runtime import RuntimeFailure
 from agents.containers.usage import UsageError, chips_of_environment
 from agents.containers.usage import majors as usage_majors
+from agents.daemon import fleet
 from agents.exporter import groups, runtimes, textfiles, visible
 from agents.exporter import settings as exporter_settings
 from agents.kubelet import device_holdings, duplicates, hangs, slownode
 from agents.kubelet import names as kubelet_names
 from agents.kubelet.topology import cpus
-from agents.node import fleet, linefile, plugins, publicnames, steprecords, steptimes
+from agents.node import plugins, publicnames, steprecords, steptimes
 from agents.node.diagnosis.checks import look_at_checks
 from agents.node.diagnosis.matching import Findings, LogText
 from agents.node.diagnosis.rules import shipped_rules
@@ -350,7 +352,7 @@ HARNESSES: Final = (
         words=_TOML_WORDS,
     ),
     Harness("toml", text(_toml), ("agents/runtime/tomltext.py",), (tomltext.EditError,), Form.TEXT, words=_TOML_WORDS),
-    Harness("line-file", _lines, ("agents/node/linefile.py",), (ValueError,), Form.BYTES),
+    Harness("line-file", _lines, ("agents/common/linefile.py",), (ValueError,), Form.BYTES),
     Harness("kept-config-map", _kept, ("agents/node/policy.py",), (WireError,)),
     Harness("public-names", _document(_names), ("agents/node/publicnames.py",), (ValueError,)),
     Harness("kubelet-checkpoint", _kubelet, ("agents/kubelet/device_holdings.py",), (ValueError,)),
@@ -359,5 +361,5 @@ HARNESSES: Final = (
     Harness("fault-codes", lambda data: codes.custom(scratch(data)), ("agents/containers/codes.py",), (ValueError,)),
     Harness("container-status", _status, ("agents/containers/status.py",), (container_status.StatusError,)),
     Harness("docker-answer", _docker, ("agents/containers/docker.py",), (RuntimeFailure,)),
-    Harness("simulated-faults", _document(_control), ("agents/node/fleet.py",), (ValueError,)),
+    Harness("simulated-faults", _document(_control), ("agents/daemon/fleet.py",), (ValueError,)),
 )

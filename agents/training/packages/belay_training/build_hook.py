@@ -17,11 +17,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PARTS = (
     "agents/__init__.py",
-    "agents/caller_token.py",
+    "agents/common/__init__.py",
+    "agents/common/caller_token.py",
+    "agents/common/hostfiles.py",
+    "agents/common/log.py",
     "agents/datadist",
-    "agents/hostfiles.py",
-    "agents/node/__init__.py",
-    "agents/node/log.py",
     "agents/training",
     "engine/__init__.py",
     "engine/model/__init__.py",

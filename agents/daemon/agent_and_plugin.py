@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agents.common.client import KubeClient
+from agents.common.clock import NodeClock
 from agents.drivers.base import Driver
 from agents.kubelet.kubeletpods import KubeletPods
 from agents.kubelet.plugin import DevicePlugin
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
-from agents.node.client import KubeClient
-from agents.node.clock import NodeClock
 from agents.node.publicnames import PublicNames
 from agents.node.settings import Settings
 from engine.wire.policy import NodePolicy

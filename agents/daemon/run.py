@@ -12,37 +12,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agents.common.client import KubeClient
+from agents.common.clock import Clock, NodeClock
+from agents.common.credentials import load
+from agents.common.log import Log
+from agents.common.stopping import run_until
+from agents.daemon.agent_and_plugin import AgentAndPlugin
+from agents.daemon.fleet import Fleet, FleetNode, FleetPace
+from agents.daemon.hardware_assembly import hardware_part
+from agents.daemon.health import HealthSettings
+from agents.daemon.health import serve as serve_health
+from agents.daemon.shared_watches import SharedWatches
 from agents.dra.driver import DraDriver
 from agents.dra.fleet import FleetSlices
 from agents.dra.settings import DraSettings
 from agents.drivers.base import Driver
+from agents.drivers.choice import make_driver
 from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.dcmi.library import find
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import SimulatedDriver
-from agents.drivers.tools.command import Runner
-from agents.drivers.tools.driver import SmiDriver
 from agents.drivers.tools.hccn import HccnTool
 from agents.exporter.settings import ExporterSettings
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
-from agents.node.agent_and_plugin import AgentAndPlugin
 from agents.node.agent_lock import AgentLock
-from agents.node.client import KubeClient
-from agents.node.clock import Clock, NodeClock
-from agents.node.credentials import load
 from agents.node.diagnosis.part import DiagnosisPart, DiagnosisSettings
-from agents.node.fleet import Fleet, FleetNode, FleetPace
-from agents.node.hardware.assembly import hardware_part
 from agents.node.hardware.settings import HardwareSettings
-from agents.node.health import HealthSettings
-from agents.node.health import serve as serve_health
 from agents.node.link_trust import LinkTrust
 from agents.node.linkfiles import LinkPart
-from agents.node.log import Log
 from agents.node.publicnames import PublicNames, named
 from agents.node.settings import Settings
-from agents.node.shared_watches import SharedWatches
 from agents.node.shipped import shipped_policy
 from agents.node.steptimes import StepTimes
 from agents.node.trust import OrderTrust
@@ -51,10 +48,7 @@ from agents.rdma.config import RdmaSettings
 from agents.rdma.plugin import RdmaPart
 from engine.wire.policy import NodePolicy
 
-DRIVERS = ("dcmi", "npu_smi", "simulated")
 _log = Log("agent")
-DEFAULT_MODEL = "atlas-800t-a2"
-"""Server model of a simulated node that names none."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,11 @@ async def run_agent(
     access = load(kubeconfig)
     api = KubeClient(access)
     client = named(api, names or PublicNames())
-    chosen = make_driver(driver, node_name, settings) if isinstance(driver, str) else driver
+    chosen = (
+        make_driver(driver, node_name, scale=settings.scale, cards_timeout=settings.cards_timeout)
+        if isinstance(driver, str)
+        else driver
+    )
     chosen_policy = policy or shipped_policy(settings.pool)
     sole = AgentLock(journal_dir)
     serving = None
@@ -124,7 +122,7 @@ async def run_agent(
 
         serving = exporter_part(parts.exporter, chosen)  # raises now what the driver cannot give
     try:
-        await _until(stop, sole.take())
+        await run_until(stop, sole.take())
         if stop is not None and stop.is_set():
             return
         sharing = None
@@ -157,7 +155,7 @@ async def run_agent(
             work = _beside(work, sharing.run())
         for part in _reporting_parts(parts, node_name, client, settings, agent, journal_dir):
             work = _beside(work, part)
-        await _until(stop, work)
+        await run_until(stop, work)
     finally:
         await client.close()
         if isinstance(driver, str) and isinstance(chosen, DcmiDriver):
@@ -209,44 +207,10 @@ async def run_fleet(
         fleet.add(node)
     slices = FleetSlices(client, fleet.agents, Clock())
     try:
-        await _until(stop, _beside(watches.run(), slices.run()))
+        await run_until(stop, _beside(watches.run(), slices.run()))
     finally:
         await fleet.close()
         await client.close()
-
-
-def make_driver(name: str, node_name: str, settings: Settings) -> Driver:
-    """Return the driver of that name: `dcmi`, or `simulated` optionally with a server model.
-
-    ``simulated:atlas-300i-pro``; ``dcmi:/path/libdcmi.so`` where the loader does not find it; ``npu_smi:/path/npu-smi``
-    where it is not on PATH. Raises ValueError, and DriverError when there is no library.
-    """
-    kind, _, model = name.partition(":")
-    if kind not in DRIVERS:
-        raise ValueError(f"driver {kind!r} is unknown; use one of {', '.join(DRIVERS)}")
-    if kind == "dcmi":
-        library = Path(model) if model else find(os.environ.get("LD_LIBRARY_PATH", ""))
-        # the agent's user may own the library too; other users may not write it
-        mine = frozenset({os.getuid()})
-        return DcmiDriver(library, sleep=asyncio.sleep, owners=mine, cards_timeout=settings.cards_timeout)
-    if kind == "npu_smi":
-        return SmiDriver(Runner(model) if model else None)
-    model = model or DEFAULT_MODEL
-    if model not in SERVER_MODELS:
-        raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(SERVER_MODELS))}")
-    clock = Clock()
-    return SimulatedDriver(
-        node_name, SERVER_MODELS[model], scale=settings.scale, now_ms=clock.now_ms, sleep=clock.sleep
-    )
-
-
-def stop_on_signals() -> asyncio.Event:
-    """Return an event that SIGINT and SIGTERM set. Call it in the main thread, inside the loop."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop
 
 
 async def _beside(work: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
@@ -264,19 +228,3 @@ def _log_end(task: asyncio.Task[None]) -> None:
     """A part that ends without an order is a bug; the agent logs it and continues without it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a part of the agent ended", error=repr(error))
-
-
-async def _until(stop: asyncio.Event | None, work: Coroutine[Any, Any, None]) -> None:
-    running = asyncio.create_task(work)
-    if stop is None:
-        await running
-        return
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
-    finally:
-        for task in (running, stopping):
-            task.cancel()
-        await asyncio.gather(running, stopping, return_exceptions=True)

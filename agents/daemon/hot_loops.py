@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from agents.node.log import Log
+from agents.common.log import Log
 from engine.model.hot_loop import BUSY_SHARE, BUSY_WINDOW, HotLoopDetector
 
 _log = Log("hot-loop")

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from agents.exporter.http import Handler, HttpResponse, Server
-from agents.exporter.limits import Limits, RequestLimiter
-from agents.exporter.tls import Certificate
+from agents.serving.http import Handler, HttpResponse, Server
+from agents.serving.limits import Limits, RequestLimiter
+from agents.serving.tls import Certificate
 
 PER_SECOND: Final = 1.0
 BURST: Final = 5

@@ -1,4 +1,4 @@
-"""``python -m agents.node``: the agent of one node, or a fleet of simulated ones."""
+"""``python -m agents.daemon``: the agent of one node, or a fleet of simulated ones."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from agents.common.credentials import CredentialsError
+from agents.common.log import JsonLines, Log
+from agents.common.stopping import stop_on_signals
+from agents.daemon import health, hot_loops
+from agents.daemon.fleet import FleetNode
+from agents.daemon.run import AgentParts, run_agent, run_fleet
 from agents.dra import settings as dra
 from agents.drivers.base import DriverError
+from agents.drivers.choice import server_model
 from agents.drivers.server_models import SERVER_MODELS
 from agents.exporter import option as exporter
 from agents.kubelet import flags
-from agents.node import health, hot_loops
-from agents.node.credentials import CredentialsError
 from agents.node.diagnosis.files import ROOTS as LOG_ROOTS
 from agents.node.diagnosis.part import DiagnosisSettings
-from agents.node.fleet import FleetNode
 from agents.node.hardware import settings as hardware
 from agents.node.hooks import FOLDER as HOOKS
 from agents.node.jobfiles import RESET_ROOT
 from agents.node.linkfiles import ROOT as LINKS
-from agents.node.log import JsonLines, Log
 from agents.node.plugins import FILE as PLUGINS
 from agents.node.publicnames import FILE as NAMES
 from agents.node.publicnames import read_names
 from agents.node.rankfiles import ROOT
-from agents.node.run import DEFAULT_MODEL, AgentParts, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from agents.node.steptimes import ROOT as STEPS
 from agents.rdma import config as rdma
 from engine import versions
 
-PROG = "python -m agents.node"
+PROG = "python -m agents.daemon"
 
 #: The names of a node's ConfigMaps hold its name, and have 253 characters at most (component/noded/main.go).
 MAX_NODE: Final = 230
@@ -78,10 +80,7 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
     stop = stop_on_signals()
     state = Path(options.state_dir)
     if options.fleet:
-        model = options.driver.partition(":")[2] or DEFAULT_MODEL
-        if model not in SERVER_MODELS:
-            raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(SERVER_MODELS))}")
-        row = SERVER_MODELS[model]
+        row = server_model(options.driver.partition(":")[2])
         nodes = [FleetNode(name=f"{options.node or 'sim'}-{n}", row=row, seed=n) for n in range(options.fleet)]
         await run_fleet(nodes, state_dir=state, kubeconfig=options.kubeconfig, settings=settings, stop=stop)
         return

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
-from agents.node.credentials import Access
-from agents.node.log import Log
+from agents.common.credentials import Access
+from agents.common.log import Log
 
 _log = Log("agent")
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-from agents.node.client import KubeClient
+from agents.common.client import KubeClient
 from engine.wire.links import PREFIX as LINKS_PREFIX
 from engine.wire.names import NODES, ORDERS_PREFIX, POLICY_PREFIX, SIM_PREFIX, SYSTEM
 

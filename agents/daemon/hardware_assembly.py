@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from agents.common.client import KubeClient
+from agents.common.clock import Clock, NodeClock
+from agents.daemon.server_topology import TopologyFile
 from agents.drivers.base import Driver
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.surroundings import Ping
-from agents.node.client import KubeClient
-from agents.node.clock import Clock, NodeClock
 from agents.node.hardware.bmc import Bmc
 from agents.node.hardware.part import Hardware, NodeSurroundings
 from agents.node.hardware.pingmesh import LOG_FOLDER, PingMesh
@@ -21,7 +22,6 @@ from agents.node.hardware.settings import HardwareSettings
 from agents.node.hardware.snapshots import Snapshots
 from agents.node.hardware.storage import Clients
 from agents.node.hardware.superpod import SuperPod
-from agents.node.hardware.topology import TopologyFile
 from agents.node.settings import Settings
 from agents.node.state import NodeState
 from engine.wire.policy import NodePolicy

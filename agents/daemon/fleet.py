@@ -18,16 +18,16 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from agents.common.client import ApiError, ApiServer
+from agents.common.clock import Clock
+from agents.common.log import Log
 from agents.drivers.base import VNPU
 from agents.drivers.simulated import RESET_SECONDS, ServerModel, SimulatedDriver
 from agents.drivers.surroundings import SimulatedSurroundings
 from agents.node.agent import NodeAgent
-from agents.node.client import ApiError, ApiServer
-from agents.node.clock import Clock
 from agents.node.detect import HANG_CODE
 from agents.node.link_trust import LinkTrust
 from agents.node.linkfiles import LinkPart
-from agents.node.log import Log
 from agents.node.settings import Settings
 from agents.node.surroundings_monitor import ALARMS_EVERY, USE_EVERY, SurroundingsMonitor, default_tables
 from agents.node.trust import OrderTrust
