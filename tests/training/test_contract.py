@@ -531,3 +531,38 @@ def test_orders_that_a_predecessor_left_are_left_with_the_next_agent_too() -> No
         stack.enter_context(control._sock)
         os.close(control._page)
     assert found == [1, ({"t": "orders"}, b"[[1, 0]]")]
+
+
+def test_a_fault_while_others_still_build_their_model_leaves_this_rank_what_it_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # in a function that makes its objects itself, all wait for a process that was replaced: a second one may end then
+    session = _Session.__new__(_Session)
+    ours, theirs = socket.socketpair()
+    session.control = Control(ours)
+    session.proof = Proof(session.control.send)
+    session.rank, session.world, session.late, session.periodic, session.entries = 1, 2, True, None, 0
+    session._began = session._planned = session._formed = 0.0
+    session.buckets = types.SimpleNamespace(orders=[], repaired=lambda _: None)  # type: ignore[assignment]
+    session.loaders = types.SimpleNamespace(records={}, enter=lambda: None)  # type: ignore[assignment]
+    held = Protected(*parts(), None, 1)
+    held.done, session.protected = 9, held
+
+    def interrupted(found: list[Any], mine: str) -> None:
+        raise bt.Interrupted("generation 2 of the training is over, 3 has begun")
+
+    plan = {"donors": {}, "step": 9}
+    monkeypatch.setattr(repair.dist, "all_gather_object", interrupted)
+    with pytest.raises(bt.Interrupted):
+        session._adopt(plan, 2, Protected(*parts(), None, 1))
+    assert session.protected is held and (held.done, held.whole) == (9, True)
+
+    monkeypatch.setattr(
+        repair.dist, "all_gather_object", lambda found, mine: found.__setitem__(slice(None), [mine] * 2)
+    )
+    made = Protected(*parts(), None, 1)
+    session._adopt(plan, 3, made)
+    assert session.protected is made and (made.done, made.whole) == (9, True)
+    assert all(map(torch.equal, made.weights(), held.weights()))
+    ours.close()
+    theirs.close()

@@ -229,7 +229,17 @@ def test_another_fault_before_all_have_gone_back_does_not_bring_wrong_weights_ba
     assert plan == GenerationPlan(3, 5, {0: 1, 2: 3}, back=True)
     for rank, member in machine.members.items():
         machine.entered(rank, member.incarnation, 3, 1.3)
+    # they may not have taken over what they go back to: functions make objects of their own after they were entered
     machine.ranks_lost([(0, 3, "died"), (0, 2, "died")], 1.4)
+    [plan] = joined(machine, 11, dict.fromkeys((1, 2, 3), frozenset({5})))
+    assert isinstance(plan, GenerationPlan) and (plan.step, plan.back) == (5, True)
+    for rank, member in machine.members.items():
+        machine.entered(rank, member.incarnation, 4, 1.5)
+
+    # the first update shows it
+    machine.sampled(1, 1, 4, 6, "", {})
+    lost = machine.members[0].incarnation
+    machine.ranks_lost([(0, lost, "died")], 1.6)
     [plan] = joined(machine, 6, dict.fromkeys((1, 2, 3), frozenset({5})))
     assert isinstance(plan, GenerationPlan) and (plan.step, plan.back) == (6, False)
 

@@ -114,6 +114,7 @@ class Coordinator(Results):
         member = self.members[rank]
         if member.incarnation != incarnation or generation != self.generation or self.ended:
             return []
+        self._back = False
         commands = self._divided(divides)
         return commands or self._compare(rank, done, shard, sums)
 
@@ -186,7 +187,6 @@ class Coordinator(Results):
         self._unentered.discard(rank)
         if not self._unentered:
             self._planned_at = None
-            self._back = False
             self._progress_at = now
             if self.recovery:
                 self.recovery.entered = now

@@ -85,7 +85,8 @@ class Generations:
         self._costs: dict[int, Costs] = {}
         """Rank → what that costs."""
         self._back = False
-        """Whether the next plan goes back to a proven step, until all ranks have entered at it."""
+        """Whether the next plan goes back to a proven step, until a rank has made an update after it: only then are the
+        objects that functions make in each entry known to have gone back."""
         self._lies = 0
         self._furthest = -1
         """Wrong results since the furthest proven step."""

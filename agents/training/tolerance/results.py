@@ -41,6 +41,7 @@ class Results(Nodes):
         if member.incarnation != incarnation or generation != self.generation or self.ended:
             return []
         self._costs[rank] = costs
+        self._back = False
         verdict = self.witness.answer(rank, done, shard, held, self.members)
         return [] if verdict is None else self._judged(verdict, now)
 

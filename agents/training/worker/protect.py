@@ -210,6 +210,9 @@ class _Session:
             control.send("offered", gen=generation, steps=_steps(self.checkpoint))
             plan = control.wait_plan(generation)
         self._began, self._planned = began, time.monotonic()
+        if plan.get("back") and protected is not None:
+            # what was computed since that step is wrong, whatever happens until it is replaced
+            protected.whole = False
         self._place(generation)
         self.groups.install(generation, self.backend)
         self._formed = time.monotonic()
@@ -270,14 +273,19 @@ class _Session:
             self.control.send("sample", gen=self._sampled, done=done, shard=shard, sums=sums, divides=self.shares.asked)
 
     def _adopt(self, plan: Message, generation: int, made: Protected) -> None:
-        """Protect what the function has made in this entry; it takes over the state of the last entry's objects."""
-        before, self.protected = self.protected, made
+        """Protect what the function has made in this entry; it takes over the state of the last entry's objects.
+
+        Until that is done those objects are what this rank holds: another fault may come while it waits for a process
+        that is still building its model.
+        """
+        before = self.protected
         donors = {int(receiver) for receiver in plan["donors"]}
         replaced = plan.get("checkpoint") or plan.get("back") or self.rank in donors
         if before is not None and before.whole and not replaced:
             made.restore(*before.capture())
         self.control.send("shard", gen=generation, shard=made.shard())
         self._prepare(plan, made, generation)
+        self.protected = made
 
     def _prepare(self, plan: Message, protected: Protected | None, generation: int) -> None:
         """Bring what is protected to the planned step."""
