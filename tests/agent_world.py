@@ -219,9 +219,9 @@ class World:
             self.clock,
             policy=self.policy,
             chance=random.Random(3),
-            witnesses=self.witnesses,
             plugins=self.plugins,
         )
+        self.agent.join(witnesses=self.witnesses)
         self.task = asyncio.create_task(self.agent.run())
         await self.clock.advance(seconds)
 

@@ -258,10 +258,6 @@ class Node:
         # the end of an earlier agent's streams may be heard of only now: it must not look like this one's first word
         await self.kubelet.forget()
         cluster = named(self.cluster, self.names)  # type: ignore[arg-type]
-        self.plugin = DevicePlugin(
-            NODE, self.driver, cluster, self.root / "state", self.settings, self.clock, lambda: self.agent.state,
-            names=self.names,
-        )  # fmt: skip
         numbers = Settings(scale=0.01, poll=0.1, tick=0.05, spacing=0.01, in_use_grace=500)
         self.agent = NodeAgent(
             NODE,
@@ -271,12 +267,14 @@ class Node:
             numbers,
             self.clock,
             policy=NodePolicy("default", RULES),
-            witnesses=self.plugin.witnesses,
-            observers=[self.plugin.changed],
             plugins=self.plugins,
             hooks=self.hooks,
-            claimed=self.claimed,
         )
+        self.plugin = DevicePlugin(
+            NODE, self.driver, cluster, self.root / "state", self.settings, self.clock, self.agent.known_state,
+            names=self.names,
+        )  # fmt: skip
+        self.agent.join(witnesses=self.plugin.witnesses, observer=self.plugin.changed, claimed=self.claimed)
         self.tasks = [asyncio.create_task(self.agent.run()), asyncio.create_task(self.plugin.run())]
         if wait:
             await self.until(lambda: bool(self.kubelet.devices))

@@ -14,29 +14,23 @@ from typing import Final
 from agents.common.credentials import CredentialsError
 from agents.common.log import JsonLines, Log
 from agents.common.stopping import stop_on_signals
-from agents.daemon import health, hot_loops
+from agents.daemon import hot_loops
 from agents.daemon.fleet import FleetNode
-from agents.daemon.run import AgentParts, run_agent, run_fleet
-from agents.dra import settings as dra
+from agents.daemon.folder_options import is_simulated
+from agents.daemon.parts import PARTS, chosen_parts
+from agents.daemon.run import run_agent, run_fleet
 from agents.drivers.base import DriverError
 from agents.drivers.choice import server_model
 from agents.drivers.server_models import SERVER_MODELS
-from agents.exporter import option as exporter
 from agents.kubelet import flags
-from agents.node.diagnosis.files import ROOTS as LOG_ROOTS
-from agents.node.diagnosis.part import DiagnosisSettings
-from agents.node.hardware import settings as hardware
 from agents.node.hooks import FOLDER as HOOKS
 from agents.node.jobfiles import RESET_ROOT
-from agents.node.linkfiles import ROOT as LINKS
 from agents.node.plugins import FILE as PLUGINS
 from agents.node.publicnames import FILE as NAMES
 from agents.node.publicnames import read_names
 from agents.node.rankfiles import ROOT
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
-from agents.node.steptimes import ROOT as STEPS
-from agents.rdma import config as rdma
 from engine import versions
 
 PROG = "python -m agents.daemon"
@@ -56,15 +50,14 @@ def main(arguments: list[str] | None = None, prog: str = PROG) -> int:
     try:
         for file in flags.log_handlers(options):
             logging.getLogger().addHandler(file)
-        root = "" if options.fleet or options.driver.startswith("simulated") else options.rank_tables
-        pod = os.environ.get("POD_NAME", "")
-        managers = "" if options.fleet or options.driver.startswith("simulated") else options.reset_files
+        # simulated nodes share the folders of this machine
+        shares_folders = is_simulated(options)
         settings = Settings(
             pool=options.pool,
             scale=options.scale,
-            pod=pod,
-            rank_root=root,
-            reset_root=managers,
+            pod=os.environ.get("POD_NAME", ""),
+            rank_root="" if shares_folders else options.rank_tables,
+            reset_root="" if shares_folders else options.reset_files,
             order_trust=options.order_trust,
             cluster_tables=not options.fleet,
         )
@@ -99,47 +92,12 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         settings=flags.node_settings(options, settings),
         policy=flags.policy(options, shipped_policy(settings.pool)),
         plugin=flags.plugin_settings(options) if options.device_plugin else None,
-        parts=AgentParts(
-            hardware=hardware.chosen(options),
-            exporter=exporter.chosen(options),
-            health=health.chosen(options),
-            links=_links(options),
-            dra=dra.chosen(options),
-            rdma=rdma.chosen(options),
-            steps=_steps(options),
-            logs=_logs(options),
-        ),
+        parts=chosen_parts(options),
         plugins=Path(options.hot_reset_plugins) if options.hot_reset_plugins else None,
         hooks=Path(options.hot_reset_hooks) if options.hot_reset_hooks else None,
         names=read_names(Path(options.device_names)) if options.device_names else None,
         stop=stop,
     )
-
-
-def _links(options: argparse.Namespace) -> Path | None:
-    """The folder for links: the given one, else the default; none for simulated nodes, which share this machine."""
-    if options.links is None:
-        return None if options.driver.startswith("simulated") else LINKS
-    return Path(options.links) if options.links else None
-
-
-def _steps(options: argparse.Namespace) -> Path | None:
-    """The folder of profiling: the given one, else the default; none for simulated nodes, which share this machine."""
-    if options.step_times is None:
-        return None if options.driver.startswith("simulated") else STEPS
-    return Path(options.step_times) if options.step_times else None
-
-
-def _logs(options: argparse.Namespace) -> DiagnosisSettings | None:
-    """Which logs of failed pods are read; none for simulated nodes, whose pods write none."""
-    text = options.log_roots
-    if text is None:
-        text = "" if options.driver.startswith("simulated") else ",".join(map(str, LOG_ROOTS))
-    roots = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
-    for root in roots:
-        if not root.is_absolute() or ".." in root.parts or root == Path("/"):
-            raise ValueError(f"--log-roots {str(root)!r} is no absolute folder such as /var/log")
-    return DiagnosisSettings(roots, options.hide_addresses) if roots else None
 
 
 def _parser(prog: str = PROG) -> argparse.ArgumentParser:
@@ -183,28 +141,6 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     parser.add_argument("-version", "--version", action="version", version=f"belay agent {versions.version()}")
     parser.add_argument(
-        "--links",
-        default=None,
-        metavar="DIR",
-        help=f"folder for links between clusters (default {LINKS}), empty for none",
-    )
-    parser.add_argument(
-        "--step-times",
-        default=None,
-        metavar="DIR",
-        help=f"folder where training jobs write profiling (default {STEPS}), empty for none",
-    )
-    parser.add_argument(
-        "--log-roots",
-        default=None,
-        metavar="DIR[,DIR]",
-        help="folders of the host below which logs of failed pods are read for belay explain job (default "
-        f"{','.join(map(str, LOG_ROOTS))}), empty for none",
-    )
-    parser.add_argument(
-        "--hide-addresses", action="store_true", help="hide IP addresses in what is kept and reported of logs"
-    )
-    parser.add_argument(
         "--order-trust",
         default="/etc/belay/order-trust",
         metavar="DIR",
@@ -218,11 +154,8 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="least level that is logged"
     )
     flags.add(parser)
-    hardware.add(parser)
-    health.add(parser)
-    exporter.add(parser)
-    dra.add(parser)
-    rdma.add(parser)
+    for part in PARTS:
+        part.add(parser)
     return parser
 
 

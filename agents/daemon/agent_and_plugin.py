@@ -6,19 +6,14 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from agents.common.client import KubeClient
 from agents.common.clock import NodeClock
-from agents.drivers.base import Driver
+from agents.daemon.context import AgentContext
 from agents.kubelet.kubeletpods import KubeletPods
 from agents.kubelet.plugin import DevicePlugin
 from agents.kubelet.settings import PluginSettings
-from agents.node.agent import NodeAgent
 from agents.node.publicnames import PublicNames
-from agents.node.settings import Settings
-from engine.wire.policy import NodePolicy
 
 
 class AgentAndPlugin:
@@ -26,49 +21,27 @@ class AgentAndPlugin:
 
     def __init__(
         self,
-        node: str,
-        driver: Driver,
-        client: KubeClient,
-        folder: Path,
-        settings: Settings,
-        policy: NodePolicy,
-        plugin: PluginSettings,
+        context: AgentContext,
+        settings: PluginSettings,
         headers: Callable[[], Mapping[str, str]],
-        plugins: Path | None = None,
         names: PublicNames | None = None,
-        hooks: Path | None = None,
-        claimed: Mapping[int, str] | None = None,
     ) -> None:
-        clock = NodeClock()
-        self._kubelet = (
-            KubeletPods(plugin.host_ip, plugin.kubelet_port, headers) if plugin.from_kubelet else None
-        )  # fmt: skip
+        agent = context.agent
+        self._agent = agent
+        self._kubelet = KubeletPods(settings.host_ip, settings.kubelet_port, headers) if settings.from_kubelet else None
         self.plugin = DevicePlugin(
-            node,
-            driver,
-            client,
-            folder,
-            plugin,
-            clock,
-            lambda: self.agent.state,
+            agent.node,
+            context.driver,
+            context.client,
+            context.folder,
+            settings,
+            NodeClock(),
+            agent.known_state,
             read_pods=self._read_pods(names or PublicNames()),
             names=names,
-            wake=lambda: self.agent.refresh_soon(),
+            wake=agent.refresh_soon,
         )
-        self.agent = NodeAgent(
-            node,
-            driver,
-            client,
-            folder,
-            settings,
-            clock,
-            policy=policy,
-            witnesses=self.plugin.witnesses,
-            observers=[self.plugin.changed],
-            plugins=plugins,
-            hooks=hooks,
-            claimed=claimed,
-        )
+        agent.join(witnesses=self.plugin.witnesses, observer=self.plugin.changed)
 
     def _read_pods(self, names: PublicNames) -> Callable[[], Awaitable[Sequence[Mapping[str, Any]]]] | None:
         kubelet = self._kubelet
@@ -85,7 +58,7 @@ class AgentAndPlugin:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError, RuntimeError):
             loop.add_signal_handler(signal.SIGHUP, self.plugin.register_again)
-        agent, plugin = asyncio.create_task(self.agent.run()), asyncio.create_task(self.plugin.run())
+        agent, plugin = asyncio.create_task(self._agent.run()), asyncio.create_task(self.plugin.run())
         try:
             await asyncio.wait([agent, plugin], return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -8,6 +8,7 @@ from typing import Final
 
 from agents.common.client import KubeClient
 from agents.common.clock import Clock, NodeClock
+from agents.daemon.context import AgentContext
 from agents.daemon.server_topology import TopologyFile
 from agents.drivers.base import Driver
 from agents.drivers.dcmi.driver import DcmiDriver
@@ -22,38 +23,39 @@ from agents.node.hardware.settings import HardwareSettings
 from agents.node.hardware.snapshots import Snapshots
 from agents.node.hardware.storage import Clients
 from agents.node.hardware.superpod import SuperPod
-from agents.node.settings import Settings
 from agents.node.state import NodeState
-from engine.wire.policy import NodePolicy
 
 MARKS: Final = "super-pod-marks.json"
 
 
-def hardware_part(
-    node: str,
-    client: KubeClient,
-    settings: Settings,
-    hardware: HardwareSettings,
-    policy: NodePolicy,
-    driver: Driver,
-    state: Callable[[], NodeState | None],
-    folder: Path,
-) -> Hardware:
-    """The part that the settings select; ``folder`` survives restarts. Pings and super pods need the real driver."""
-    clock = NodeClock()
-    pods = _SuperPodWorks(node, client, hardware, driver, state, clock, folder)
+def hardware_part(hardware: HardwareSettings, context: AgentContext) -> Hardware:
+    """The part that the settings select. Pings and super pods need the real driver."""
+    clock, driver, state = NodeClock(), context.driver, context.agent.known_state
+    pods = _SuperPodWorks(context.node, context.client, hardware, driver, state, clock, context.folder)
+
     beside: list[Callable[[], Awaitable[None]]] = []
     if hardware.super_pod and isinstance(driver, DcmiDriver):
         beside += [pods.pings, pods.windows.run, pods.marks, pods.cards, pods.topology]
     if hardware.snapshots:
-        beside.append(Snapshots(node, client, clock).run)
+        beside.append(Snapshots(context.node, context.client, clock).run)
+
     around = NodeSurroundings(
         Bmc(hardware.bmc) if hardware.bmc is not None else None,
         Clients() if hardware.storage else None,
         pods.results,
         driver.switch if isinstance(driver, DcmiDriver) else None,
     )
-    return Hardware(node, client, settings, hardware, policy, clock, state, surroundings=around, beside=beside)
+    return Hardware(
+        context.node,
+        context.client,
+        context.settings,
+        hardware,
+        context.policy,
+        clock,
+        state,
+        surroundings=around,
+        beside=beside,
+    )
 
 
 class _SuperPodWorks:

@@ -55,7 +55,7 @@ _log = Log("agent")
 
 class NodeAgent:
     """Runs until cancelled. `journal_dir` must survive restarts of the agent; `policy` applies until another policy
-    has been read. `observers` are called after orders were processed, whenever something may have changed."""
+    has been read."""
 
     def __init__(
         self,
@@ -68,14 +68,12 @@ class NodeAgent:
         *,
         policy: NodePolicy | None = None,
         chance: random.Random | None = None,
-        witnesses: Sequence[Witness] = (),
-        observers: Sequence[Callable[[], None]] = (),
         plugins: Path | None = None,
         hooks: Path | None = None,
-        claimed: Mapping[int, str] | None = None,
     ) -> None:
-        self._claimed = claimed if claimed is not None else {}
-        self._witnesses, self._observers = tuple(witnesses), tuple(observers)
+        self._claimed: Mapping[int, str] = {}
+        self._witnesses: list[Witness] = []
+        self._observers: list[Callable[[], None]] = []
         self._plugins, self._hooks = ResetPlugins(plugins), Hooks(hooks)
         self._events, self._news = FaultEvents(), asyncio.Event()
         self.node = node_name
@@ -100,6 +98,30 @@ class NodeAgent:
         self._passing: list[Any] = []
         self._group: asyncio.TaskGroup | None = None
         self.state: NodeState | None = None
+
+    def join(
+        self,
+        *,
+        witnesses: Sequence[Witness] = (),
+        observer: Callable[[], None] | None = None,
+        claimed: Mapping[int, str] | None = None,
+    ) -> None:
+        """Let a part take part in what the agent decides. Before `run` only.
+
+        Args:
+            witnesses: asked for users of chips before a reset.
+            observer: called after orders were processed, whenever something may have changed.
+            claimed: who holds which chip by a claim, kept current by the part.
+        """
+        self._witnesses += witnesses
+        if observer is not None:
+            self._observers.append(observer)
+        if claimed is not None:
+            self._claimed = claimed
+
+    def known_state(self) -> NodeState | None:
+        """What is known about the node; None until the driver has answered."""
+        return self.state
 
     async def run(self) -> None:
         """Run the agent.
