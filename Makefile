@@ -14,7 +14,7 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PYTEST_WORKERS ?= 4
 
-.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench soak crash-steps chaos fuzz fuzz-packages ha soak-recoveries soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-frameworks venv-helm venv-mcp chart docs reference links moving headlamp images images-packages image-wheels job-images nfs
+.PHONY: help venv venv-training demo up test test-kubernetes lint man metrics-page bench shape soak crash-steps chaos fuzz fuzz-packages ha soak-recoveries soak-scripts soak-training chaos-training lock licences proto clean checkpoint-torture test-packages console dist release verify-release upgrade-test venv-frameworks venv-helm venv-mcp chart docs reference links moving headlamp images images-packages image-wheels job-images nfs
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -96,6 +96,9 @@ lint: venv ## style, types, import directions, the console's bundle
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@console/check.sh
+
+shape: venv ## how dense the code is: decisions a line, long functions, bodies without a break; FOLDERS=
+	@$(BIN)/python -m tests.shape $${FOLDERS:-}
 
 bench: venv ## benchmarks; writes tests/bench/RESULTS.md
 	@$(BIN)/python -m tests.bench
