@@ -587,7 +587,7 @@ def test_diff_needs_something_to_compare_with(cluster_file: str) -> None:
         ("chips", "NODE         CHIP          STATE", "isolated"),
         ("jobs", "NAMESPACE   KIND        NAME", "job-00000"),
         ("faults", "NODE         CHIP          CODE", "80C98001"),
-        ("pools", "POOL      NODES   HEALTHY   CHIPS   USED   OUT OF SERVICE", "default"),
+        ("pools", "POOL      NODES   HEALTHY   CHIPS   USED   FREE   OUT OF SERVICE", "default"),
     ],
 )
 def test_get_lists(cluster_file: str, what: str, heading: str, content: str) -> None:

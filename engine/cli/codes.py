@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -11,6 +12,9 @@ from click.shell_completion import CompletionItem
 #: Kinds that are explained by what the engine publishes.
 PUBLISHED_KINDS: Final = ("queue", "pool", "policy", "revision")
 KINDS: Final = ("pod", "job", "chip", "node", "link", "order", *PUBLISHED_KINDS)
+#: A fault code of a switch: alarm, fault, who is at the other end, port.
+SWITCH_CODE: Final = re.compile(r"\[\s*0x([0-9a-f]{1,8})\s*,[^\[\],]{1,20},([^\[\],]{1,20}),[^\[\],]{1,20}\]", re.I)
+_FAULT_CODE: Final = re.compile(r"(?:0x)?(?=[a-f]*\d)[0-9a-f]{5,10}", re.I)
 
 
 class KindOrCode(click.ParamType[str]):
@@ -24,7 +28,7 @@ class KindOrCode(click.ParamType[str]):
         text = str(value)
         if text.lower() in KINDS:
             return text.lower()
-        if code := canonical(text):
+        if code := canonical(text) or canonical_fault(text):
             return code
         meant = near(text)
         hint = f"did you mean {' or '.join(meant)}?" if meant else "belay explain InvalidInput shows what a code is."
@@ -36,6 +40,17 @@ class KindOrCode(click.ParamType[str]):
 
         known = codes() if incomplete[:1].isupper() else KINDS
         return [CompletionItem(one) for one in known if one.lower().startswith(incomplete.lower())]
+
+
+def canonical_fault(text: str) -> str:
+    """The code of a fault as it is shown: upper case without ``0x``, a switch's in brackets. Empty: it is none."""
+    from engine.model.faults import HEARTBEAT
+
+    if text.casefold() == HEARTBEAT.casefold():
+        return HEARTBEAT
+    if SWITCH_CODE.fullmatch(text):
+        return re.sub(r"\s", "", text)
+    return text.upper().removeprefix("0X") if _FAULT_CODE.fullmatch(text) else ""
 
 
 def code_rows(code: str) -> list[dict[str, str]]:

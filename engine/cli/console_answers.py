@@ -31,7 +31,7 @@ PLAYED: Final = 0.5
 """Share of the time left to an answer in which a what-if begins passes, the reading of the cluster included."""
 AFTER: Final = 3
 """Times the longest pass so far that must be left: for one pass more, its document, and the answer of them all."""
-_KINDS: Final = ("chip", "node", "job", "pod")
+_KINDS: Final = ("chip", "code", "job", "node", "pod")
 
 
 class Question(msgspec.Struct, frozen=True, rename="camel"):

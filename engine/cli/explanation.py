@@ -55,6 +55,10 @@ def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desir
     """
     if kind == "job":
         return _job(name, plan, observed, load({}).desired if desired is None else desired)
+    if kind == "code":
+        from engine.cli.fault_codes import explain_fault
+
+        return explain_fault(name, plan, observed, load({}).desired if desired is None else desired)
     if kind == "node":
         return _node(name, plan, observed)
     return {"pod": _pod, "chip": _chip, "link": _link}[kind](name, plan, observed)

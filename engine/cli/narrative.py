@@ -102,6 +102,8 @@ def _sentence(kind: str, body: Body) -> tuple[str, tuple[str, ...]]:
         return f"{body['kind']} {body['job']}{waits}: {state}", ("job", "kind", "ended", "suspended")
     if kind == "order":
         return f"orders to chip {body['chip']}", ("chip",)
+    if kind == "code":
+        return f"fault {body['code']}: {body['summary']}", ("code", "summary", "what", "whatZh")
     if "summary" in body:
         return f"{kind} {body[kind]}: {body['summary']}", (kind, "summary")
     return f"{kind} {body.get(kind) or ''}".strip(), (kind,)

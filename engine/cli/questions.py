@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.codes import KINDS, PUBLISHED_KINDS, KindOrCode, code_lines, code_rows
+from engine.cli.codes import KINDS, PUBLISHED_KINDS, KindOrCode, canonical_fault, code_lines, code_rows
 from engine.cli.inputs import cluster_items, left_out, plan_cluster
 from engine.cli.invocation import cluster_options, fails_clearly, output_option
 from engine.cli.known_names import complete_row, completes
@@ -156,24 +156,31 @@ def explain(kind: str, name: str | None, output: str, **inputs: Any) -> None:
     Queues, pools, policies and revisions are explained by what the engine publishes, as of its last pass.
 
     CODE is the word in brackets at the end of an error or a finding, or the reason of a condition, an Event or a
-    waiting job; it needs no cluster.
+    waiting job; it needs no cluster. Or it is a fault code (80C98001): what it says, its level and who sets that, what
+    Belay does on it, and which chips have it; where no cluster answers, as the shipped tables have it.
 
     Examples: belay explain job default/llm; belay explain chip node-3/4; belay explain queue research;
-    belay explain revision 4f2c91a; belay explain TopologyNotMet
+    belay explain revision 4f2c91a; belay explain TopologyNotMet; belay explain 80C98001
     """
     from engine.cli import output as show
     from engine.cli.narrative import narrate
-    from engine.cli.served import served_explanation
+    from engine.cli.served import fault_facts, served_explanation
 
     if kind not in KINDS:
-        _explain_code(kind, name, output)
-        return
+        if name is not None:
+            raise click.UsageError(f"{kind} is a code, which takes no name.")
+        if not canonical_fault(kind):
+            _explain_code(kind, output)
+            return
+        kind, name = "code", kind
     if name is None:
         raise click.UsageError(f"Missing argument 'NAME': which {kind}?")
     if kind in PUBLISHED_KINDS:
         from engine.cli.explained_status import explain_published
 
         body, now = explain_published(kind, name, inputs)
+    elif kind == "code":
+        body, now = fault_facts(name, inputs)
     elif (served := served_explanation(kind, name, inputs)) is not None:
         body, now = served, time.time()
     elif kind == "order":
@@ -194,11 +201,9 @@ def explain(kind: str, name: str | None, output: str, **inputs: Any) -> None:
         show.document(body, output)
 
 
-def _explain_code(code: str, name: str | None, output: str) -> None:
+def _explain_code(code: str, output: str) -> None:
     from engine.cli import output as show
 
-    if name is not None:
-        raise click.UsageError(f"{code} is a code, which takes no name.")
     if output != "text":
         show.document(code_rows(code), output)
         return

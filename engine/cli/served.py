@@ -7,16 +7,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from engine.cli.inputs import asks_of_now
+import click
+
+from engine.cli.inputs import LIVE, PlannedCluster, asks_of_now, plan_cluster
+from engine.cli.output import plain
 from engine.cli.server_client import NoServer, ask_server, server_address
-from engine.errors import InputError
+from engine.errors import BelayError, InputError
 from engine.kube import CONFIGMAP, Kube
 from engine.model.freshness import missing_pass
+from engine.model.times import rfc3339
 from engine.observe.live import with_kube
 from engine.wire import names, passinfo
 
 #: Kinds that the server explains.
-KINDS: Final = frozenset({"pod", "job", "chip", "node"})
+KINDS: Final = frozenset({"pod", "job", "chip", "node", "code"})
 
 
 def served_explanation(kind: str, name: str, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -37,6 +41,38 @@ def served_explanation(kind: str, name: str, inputs: Mapping[str, Any]) -> dict[
         return None
     facts = answer.get("facts")
     return facts if isinstance(facts, dict) else None
+
+
+def fault_facts(code: str, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """What is known of a fault code, and the time of it: by the server, by a plan, or by the shipped tables alone where
+    no cluster answers.
+
+    Raises:
+        BelayError: a file or folder that was named is not usable.
+    """
+    try:
+        if (served := served_explanation("code", code, inputs)) is not None:
+            return served, time.time()
+        planned = plan_cluster(**inputs)
+    except BelayError as error:
+        if inputs["cluster"] != LIVE:
+            raise
+        planned = _without_cluster(inputs)
+        note = f"no cluster answers ({error}): levels are those of the shipped tables and of --desired"
+        click.echo(plain(note), err=True)
+
+    from engine.cli.fault_codes import explain_fault
+
+    return explain_fault(code, planned.plan, planned.observed, planned.desired), planned.now
+
+
+def _without_cluster(inputs: Mapping[str, Any]) -> PlannedCluster:
+    from engine.replay.offline import plan_offline
+
+    clock = time.time()
+    return PlannedCluster(
+        *plan_offline((), tree=inputs["desired"], overlays=inputs["policies"], now=rfc3339(clock), clock=clock)
+    )
 
 
 def _passes_come(kubeconfig: str | None, context: str | None) -> bool:

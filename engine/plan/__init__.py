@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from engine.plan.queue.queues import QueueState, queues_of
     from engine.plan.queue.share import QueueDemand, divide
     from engine.plan.roles import resolve_roles
+    from engine.plan.rules.fault_rules import ChipRules
     from engine.plan.rules.fault_tables import tables_in_force
-    from engine.plan.rules.pool_rules import pool_rules
+    from engine.plan.rules.pool_rules import RulesInForce, pool_rules
     from engine.plan.shadow import DecisionKey, enforced
     from engine.plan.slowness.detector import SlownessDetector
     from engine.plan.slowness.excess import culprits
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 #: Where the other names of the door are defined.
 _DEFINED: Final = {
+    "ChipRules": "rules.fault_rules",
     "Comparison": "comparison",
     "DecisionKey": "shadow",
     "GradedReports": "health.graded_reports",
@@ -48,6 +50,7 @@ _DEFINED: Final = {
     "PingSample": "slowness.paths",
     "QueueDemand": "queue.share",
     "QueueState": "queue.queues",
+    "RulesInForce": "rules.pool_rules",
     "SlownessDetector": "slowness.detector",
     "culprits": "slowness.excess",
     "declared_keys": "sync.objects",
@@ -193,8 +196,8 @@ def assess(
 
 
 __all__ = [
-    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample",
-    "QueueDemand", "QueueState", "SlownessDetector", "assess", "culprits", "declared_keys", "divide",
+    "ChipRules", "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample",
+    "QueueDemand", "QueueState", "RulesInForce", "SlownessDetector", "assess", "culprits", "declared_keys", "divide",
     "emptied_layer", "enforced", "graded_reports", "idle_declarations", "passes", "plan", "pool_rules", "queues_of",
     "reservations_due", "resolve_roles", "tables_in_force",
 ]  # fmt: skip
