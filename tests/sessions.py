@@ -146,6 +146,7 @@ class SessionWorld:
         return ended.exit_code, self._plain(ended.output)
 
     def _plain(self, text: str) -> str:
+        text = text.replace(f" --repo {self.repository}", "").replace(f"git -C {self.repository}", "git")
         text = text.replace(str(self.repository), "state").replace(str(self.folder), "…")
         text = re.sub(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b", "3f2a9c1", text)
         return "\n".join(line.rstrip() for line in text.splitlines())

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from engine.cli import main
 from engine.cli.acts.adoption import adopt, as_text, document_of
+from engine.cli.acts.ways_back import way_back
 from engine.errors import InputError
 from engine.load import load_directory
 from engine.model.actions import CreateObject, DeleteObject, PatchObject
@@ -101,7 +102,9 @@ def test_an_adopted_object_stays_as_it_is(tmp_path: Path) -> None:
     files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
     edit = adopt(files, items, ["default/deployment/talk"])
     assert list(edit.files) == ["desired/inference/talk.yaml"], "where the other Deployments lie"
-    assert edit.undo == "kubectl -n default annotate deployment talk belay.dev/prune=disabled && git revert HEAD"
+    back = "kubectl -n default annotate deployment talk belay.dev/prune=disabled && git revert --no-edit 0a1b2c3d4e5f"
+    assert way_back(edit, "0a1b2c3d4e5f" * 3, pushed=False) == back
+    assert way_back(edit, "0a1b2c3d4e5f", pushed=True) == f"{back} && git push"
     for path, data in {**files, **edit.files}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(data or b"")

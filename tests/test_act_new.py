@@ -64,7 +64,7 @@ def test_the_document_is_found_right_and_committed_with_its_way_back(
     before = {(one.object, one.message) for one in load(load_directory(clone)).diagnostics}
     done = new(clone, *words, "--cluster", "none")
     assert done.exit_code == 0, done.output
-    assert (clone / file).exists() and "take it back: git revert HEAD" in done.output
+    assert (clone / file).exists() and "revert --no-edit " in done.output
     after = {(one.object, one.message) for one in load(load_directory(clone)).diagnostics}
     assert after <= before, "nothing new is found"
     subject = subprocess.run(["git", "log", "-1", "--format=%s"], cwd=clone, capture_output=True, text=True, check=True)

@@ -160,10 +160,13 @@ def test_a_wrong_policy_is_refused_and_nothing_is_written(clone: Path, words: tu
     assert commits(clone) == ["Begin"]
 
 
-def held(*digests: str, deferred: str = "") -> dict[str, Any]:
-    data = {"heldPrune.json": json.dumps({"digest": digests[0], "list": []})} if digests else {}
+def held(*digests: str, deferred: str = "", objects: int = 0) -> dict[str, Any]:
+    rows = [{"object": f"AscendJob/train/llm-{number}", "chips": 8 * (number == 0)} for number in range(objects)]
+    held = {"objects": objects, "jobs": objects, "chips": {"training": 8}, "list": rows}
+    data = {"heldPrune.json": json.dumps({"digest": digests[0], **held})} if digests else {}
     if deferred:
-        data["deferred.json"] = json.dumps([{"action": "DeleteObject", "confirm": deferred}])
+        row = {"action": "DeleteObject", "confirm": deferred, "what": "Service/train/door is no longer declared"}
+        data["deferred.json"] = json.dumps([row])
     metadata = {"name": "belay-sync", "namespace": "belay-system", "labels": {"belay.dev/about": "sync"}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
@@ -171,10 +174,20 @@ def held(*digests: str, deferred: str = "") -> dict[str, Any]:
 def test_a_digest_that_no_deletion_has_is_not_confirmed(clone: Path, tmp_path: Path) -> None:
     digest, other = "0123456789abcdef" * 2, "f" * 32
     file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [held(digest, deferred="e" * 32)]}))
+    file.write_text(
+        json.dumps({"kind": "List", "apiVersion": "v1", "items": [held(digest, deferred="e" * 32, objects=30)]})
+    )
     wrong = belay(clone, "confirm", other, cluster=str(file))
     assert wrong.exit_code == 2 and f"what waits is {digest}" in wrong.output
     assert commits(clone) == ["Begin"]
+    shown = belay(clone, "confirm", "012345", "--dry-run", cluster=str(file)).output.splitlines()
+    assert shown[:3] == [
+        "this deletes 30 objects (30 jobs on 8 chips):", "  AscendJob/train/llm-0, whose pods hold 8 chips",
+        "  AscendJob/train/llm-1",
+    ]  # fmt: skip
+    assert shown[21] == "  and 10 more: belay status" and commits(clone) == ["Begin"]
+    window = belay(clone, "confirm", "e" * 32, "--dry-run", cluster=str(file)).output
+    assert window.startswith("this deletes 1 object now:\n  Service/train/door is no longer declared\n")
     for given, whole in (("012345", digest), ("e" * 32, "e" * 32)):
         done = belay(clone, "confirm", given, cluster=str(file))
         assert done.exit_code == 0, done.output
@@ -182,6 +195,7 @@ def test_a_digest_that_no_deletion_has_is_not_confirmed(clone: Path, tmp_path: P
             ["git", "log", "-1", "--format=%B"], cwd=clone, capture_output=True, text=True, check=True
         )
         assert f"Belay-Confirm: {whole}" in last.stdout
+        assert "take it back: belay rollback" in done.output and "# while the objects are still there" in done.output
     file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [held()]}))
     nothing = belay(clone, "confirm", digest, cluster=str(file))
     assert nothing.exit_code == 2 and "no deletion waits for a person" in nothing.output

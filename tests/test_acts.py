@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,12 @@ from engine.cli import main
 from engine.cli.acts import edits, splices
 from engine.errors import InputError
 from engine.load import load, load_directory
+from engine.model.times import rfc3339
+from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).resolve().parent.parent
+SHELL = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+"""What runs the commands that an act names: `belay` is that of this repository."""
 TEXT = """# head
 apiVersion: mindxdl.gitee.com/v1   # one
 kind: AscendJob
@@ -188,10 +195,50 @@ def test_an_isolation_is_pushed_with_its_reason_and_taken_back(clone: Path) -> N
     assert re.match(r"[0-9a-f]{40} Ada Isolate node-3/4,5 until \S+Z\nTicket 4711\.", pushed(clone))
     (document,) = load(load_directory(clone)).desired.isolations
     assert document.document.spec.reason == "ECC, again" and document.document.spec.chips[0].chips == (4, 5)
-    (back,) = re.findall(r"take it back: belay (.+)", done.output)
-    assert run(clone, *back.split()).exit_code == 0
+    take_back(clone, done)
     assert git(clone, "rev-parse", "HEAD^{tree}") == begin, "byte for byte as before"
     assert git(clone, "status", "--porcelain") == ""
+
+
+def take_back(clone: Path, done: Result) -> None:
+    """Type what the act named, as it stands."""
+    (back,) = re.findall(r"^take it back: (.+)$", done.output, re.MULTILINE)
+    shown = subprocess.run(["bash", "-ec", back], cwd=clone.parent, capture_output=True, text=True, env=SHELL)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_what_is_released_is_isolated_again_with_all_its_reasons_and_ends(clone: Path) -> None:
+    for words in (("node-3/4-5", "--reason", "ECC, it's bad", "--until", "2099-12-24T18:00:00Z"),
+                  ("node-1", "--reason", "fan"), ("node-2", "--reason", "fan")):  # fmt: skip
+        assert run(clone, "isolate", *words).exit_code == 0
+    done = run(clone, "release", "node-3/4-5", "node-1", "node-2", "--no-push")
+    assert done.exit_code == 0 and load(load_directory(clone)).desired.isolations == ()
+    take_back(clone, done)
+    specs = [one.document.spec for one in load(load_directory(clone)).desired.isolations]
+    assert sorted((spec.reason, spec.nodes) for spec in specs) == [("ECC, it's bad", ()), ("fan", ("node-1", "node-2"))]
+    assert [rfc3339(spec.until) for spec in specs if spec.until] == ["2099-12-24T18:00:00Z"]
+
+
+def test_an_isolation_that_no_command_makes_again_comes_back_by_reverting(clone: Path) -> None:
+    file = clone / "desired/isolations.yaml"
+    twice = "".join(
+        f"---\napiVersion: belay.dev/v1alpha1\nkind: Isolation\nmetadata: {{name: {name}}}\n"
+        f"spec: {{nodes: [node-1], reason: {name}}}\n" for name in ("fan", "optics")
+    )  # fmt: skip
+    file.write_text(file.read_text() + twice)
+    git(clone, "commit", "-qam", "Isolate twice")
+    before = git(clone, "rev-parse", "HEAD^{tree}")
+    done = run(clone, "release", "node-1")
+    assert done.exit_code == 0, done.output
+    # the branch has moved on: just this act is undone
+    (clone / "note").write_text("later")
+    git(clone, "add", "note")
+    git(clone, "commit", "-qm", "Note")
+    take_back(clone, done)
+    git(clone, "rm", "-q", "note")
+    git(clone, "commit", "-qm", "No note")
+    assert git(clone, "rev-parse", "HEAD^{tree}") == before
+    assert "Revert" in pushed(clone), "the line pushes, too"
 
 
 def test_a_drained_node_is_an_isolation_of_the_whole_node(clone: Path) -> None:
@@ -242,14 +289,18 @@ def test_a_dry_run_writes_nothing(clone: Path) -> None:
     assert (git(clone, "rev-parse", "HEAD"), git(clone, "status", "--porcelain")) == (head, "")
 
 
-def test_a_lost_race_is_made_again_on_top_and_other_changes_stay(clone: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    subprocess.run(["git", "clone", "-q", str(tmp_path / "remote.git"), str(other)], check=True)
-    git(other, "config", "user.name", "Bob")
-    git(other, "config", "user.email", "bob@example.com")
+def test_a_lost_race_is_made_again_on_top_and_other_changes_stay(clone: Path) -> None:
+    other = of_another(clone)
     assert run(other, "priority", "pretrain", "high").exit_code == 0
+    theirs = git(other, "rev-parse", "HEAD")
     (clone / "desired/README.md").write_text("my own words\n")
-    assert run(clone, "drain", "node-1").exit_code == 0
+    done = run(clone, "policy", "edit", "training", "--mode", "shadow")
+    assert done.exit_code == 0
+    ours = git(clone, "rev-parse", "HEAD")
+    assert f"others pushed first; the commit is now {ours[:12]}, on top of:" in done.output
+    subject = "Set the priority of AscendJob default/pretrain to high"
+    assert f"  {theirs[:12]} Bob: {subject} (desired/jobs/pretrain.yaml)" in done.output
+    assert f"revert --no-edit {ours[:12]} && git -C " in done.output, "the commit as it was pushed is named"
     authors = git(other.parent / "remote.git", "log", "--format=%an", "main").splitlines()
     assert authors == [
         "Ada", "Bob", "Ada",
@@ -271,6 +322,48 @@ def test_a_lost_race_is_made_again_on_top_and_other_changes_stay(clone: Path, tm
     git(other, "reset", "--keep", "@{upstream}")
     assert (other / "desired/README.md").read_text() == "words of Bob\n"
     assert run(other, "priority", "pretrain", "low").exit_code == 0
+
+
+def of_another(clone: Path) -> Path:
+    """Another person's clone."""
+    other = clone.parent / "other"
+    git(clone.parent, "clone", "-q", str(clone.parent / "remote.git"), str(other))
+    git(other, "config", "user.name", "Bob")
+    git(other, "config", "user.email", "bob@example.com")
+    return other
+
+
+def test_what_became_an_error_on_top_of_others_is_not_pushed(clone: Path) -> None:
+    other = of_another(clone)
+    (other / "desired/by-hand.yaml").write_text(
+        "apiVersion: belay.dev/v1alpha1\nkind: Isolation\nmetadata: {name: node-2}\n"
+        "spec: {nodes: [node-2], reason: fan}\n"
+    )
+    git(other, "add", "--all")
+    git(other, "commit", "-qm", "Isolate by hand")
+    git(other, "push", "-q")
+    done = run(clone, "isolate", "node-2", "--reason", "optics")
+    assert done.exit_code == 2 and "on top of what others pushed: " in done.output, done.output
+    assert "so the commit was not pushed" in done.output and "Bob: Isolate by hand" in done.output
+    assert "Isolate by hand" in pushed(clone)
+    git(clone, "reset", "--keep", "HEAD~1")  # as it says
+    assert git(clone, "rev-parse", "HEAD") == git(other, "rev-parse", "HEAD")
+
+
+def test_a_plan_that_others_made_another_is_shown_again(clone: Path, tmp_path: Path) -> None:
+    other = of_another(clone)
+    assert run(other, "suspend", "training").exit_code == 0
+    world = sample_world()
+    world.until_quiet()
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(world.objects.values())}))
+    done = run(clone, "scale", "pretrain", "2", "--cluster", str(file))
+    assert done.exit_code == 0, done.output
+    before, between, after = done.output.partition("what it does on top of theirs is different:\n")
+    assert between and "Bob: Suspend NodePool training" in before
+    (first,) = re.findall(r"^plan: .*$", before, re.MULTILINE)
+    (second,) = re.findall(r"^plan: .*$", after, re.MULTILINE)
+    assert first != second
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def adopt(files: Mapping[str, bytes], items: Sequence[Mapping[str, Any]], names:
         changed[file] = splices.with_document(text, as_text(document_of(live))).encode()
         undo.append(_undo(live))
     done = {path: data for path, data in changed.items() if data != files.get(path)}
-    return RepositoryEdit(done, f"Adopt {', '.join(names)}", " && ".join([*undo, "git revert HEAD"]))
+    return RepositoryEdit(done, f"Adopt {', '.join(names)}", tuple(undo), revert=True)
 
 
 def document_of(live: Mapping[str, Any]) -> Json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -96,6 +96,10 @@ class Clone:
         """The commit that is checked out."""
         return self.git("rev-parse", "HEAD").stdout.strip()
 
+    def newest_says(self, subject: str) -> bool:
+        """Whether the commit that is checked out has this subject."""
+        return self.git("log", "-1", "--format=%B").stdout.startswith(subject)
+
     def before_last_change(self) -> str:
         """The commit before the last one that changed a document."""
         found = self.git("rev-list", "-1", "HEAD", "--", *self._rooms(), at=self.root).stdout.strip()
@@ -130,6 +134,25 @@ class Clone:
             )  # fmt: skip
             found[name.removeprefix(rooms[0].removesuffix("desired"))] = done.stdout
         return found
+
+    def contents(self, commit: str, paths: Iterable[str]) -> dict[str, bytes]:
+        """Some files at a commit, by path below ``folder``; those that it has not are left out."""
+        prefix = self._rooms()[0].removesuffix("desired")
+        found: dict[str, bytes] = {}
+        for path in paths:
+            done = subprocess.run(
+                ["git", "cat-file", "blob", f"{commit}:{prefix}{path}"], cwd=self.root, capture_output=True,
+                timeout=_SECONDS,
+            )  # fmt: skip
+            if not done.returncode:
+                found[path] = done.stdout
+        return found
+
+    def documents_of(self, commit: str) -> tuple[str, ...]:
+        """The paths below desired/ and policies/ that a commit changed, beside its first parent."""
+        listed = self.git("diff-tree", "-r", "-z", "--root", "-m", "--first-parent", "--no-commit-id", "--name-only",
+                          commit, "--", *self._rooms(), at=self.root).stdout  # fmt: skip
+        return tuple(filter(None, listed.split("\0")))
 
     def _rooms(self) -> list[str]:
         """desired/ and policies/ as paths below ``root``."""

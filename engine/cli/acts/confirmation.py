@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from engine.errors import BelayError, InputError
+from engine.model.wording import counted
 from engine.wire import names
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 _BEGUN: Final = re.compile(r"[0-9a-f]{6,32}")
 _SHOWN: Final = 5
+_LISTED: Final = 20
 
 
-def digest_of(text: str, cluster: str | None, kubeconfig: str | None) -> tuple[str, str]:
-    """The whole digest that is meant, and a note where no cluster could be asked whether it waits.
+class Confirmed(NamedTuple):
+    """The whole digest that is meant, what it deletes in lines, and a note where no cluster could be asked."""
+
+    digest: str
+    deleted: Sequence[str]
+    note: str = ""
+
+
+def confirmed(text: str, cluster: str | None, kubeconfig: str | None) -> Confirmed:
+    """What a digest, or how it begins, confirms.
 
     Raises:
         InputError: it is no digest, or no deletion with it waits.
@@ -29,10 +39,11 @@ def digest_of(text: str, cluster: str | None, kubeconfig: str | None) -> tuple[s
     if waiting is None:
         if not _DIGEST.fullmatch(given):
             raise InputError(f"the whole digest is needed, as no cluster can be asked ({why})", where=given)
-        return given, f"not checked whether it waits: {why}"
+        return Confirmed(given, (), f"not checked whether it waits, nor what it deletes: {why}")
+
     found = [one for one in waiting if one.startswith(given)]
     if len(found) == 1:
-        return found[0], ""
+        return Confirmed(found[0], waiting[found[0]])
     if not waiting:
         raise InputError("no deletion waits for a person", where=given, hint="belay status shows those that do")
     several = ", ".join(sorted(waiting)[:_SHOWN])
@@ -42,22 +53,58 @@ def digest_of(text: str, cluster: str | None, kubeconfig: str | None) -> tuple[s
     )  # fmt: skip
 
 
-def waiting_digests(config_maps: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The digests of the deletions that ``belay-sync`` of any shard holds back."""
+def waiting_deletions(config_maps: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """By digest, in lines: the deletions that ``belay-sync`` of any shard holds back."""
     from engine.status.status_reader import read_status
 
-    found: set[str] = set()
+    found: dict[str, list[str]] = {}
     for one in config_maps:
         name = str((one.get("metadata") or {}).get("name"))
         if name.split(".")[0] != names.SYNC:
             continue
         status = read_status([{**one, "metadata": {"name": names.SYNC}}])
-        digests = [status.held_prune.get("digest"), *(row.get("confirm") for row in status.deferred)]
-        found |= {str(digest) for digest in digests if digest}
+        if digest := str(status.held_prune.get("digest") or ""):
+            found[digest] = _held(status.held_prune)
+        for digest, rows in _deferred(status.deferred).items():
+            found.setdefault(digest, rows)
     return found
 
 
-def _waiting(cluster: str | None, kubeconfig: str | None) -> tuple[set[str] | None, str]:
+def _held(held: Mapping[str, Any]) -> list[str]:
+    """Every object of a held set, the largest first, as far as they are published and a screen holds them."""
+    rows = [row for row in held.get("list") or () if isinstance(row, Mapping)]
+    total = _number(held.get("objects")) or len(rows)
+    per_pool = held.get("chips")
+    chips = sum(map(_number, per_pool.values())) if isinstance(per_pool, Mapping) else 0
+    jobs = counted(_number(held.get("jobs")), "job")
+    lines = [f"this deletes {counted(total, 'object')} ({jobs} on {counted(chips, 'chip')}):"]
+
+    for row in rows[:_LISTED]:
+        running = _number(row.get("chips"))
+        lines.append(f"  {row.get('object')}" + (f", whose pods hold {counted(running, 'chip')}" if running else ""))
+    if (rest := total - min(len(rows), _LISTED)) > 0:
+        lines.append(f"  and {rest} more: belay status")
+    return lines
+
+
+def _deferred(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Deletions that wait for a window: all that one digest confirms."""
+    by_digest: dict[str, list[str]] = {}
+    for row in rows:
+        if digest := str(row.get("confirm") or ""):
+            by_digest.setdefault(digest, []).append(f"  {row.get('what') or 'an object'}")
+    found = {}
+    for digest, lines in by_digest.items():
+        rest = [f"  and {len(lines) - _LISTED} more: belay status"] if len(lines) > _LISTED else []
+        found[digest] = [f"this deletes {counted(len(lines), 'object')} now:", *lines[:_LISTED], *rest]
+    return found
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _waiting(cluster: str | None, kubeconfig: str | None) -> tuple[dict[str, list[str]] | None, str]:
     from engine.cli.acts.effects import NO_CLUSTER
     from engine.cli.inputs import LIVE
     from engine.kube.credentials import names_cluster
@@ -66,10 +113,10 @@ def _waiting(cluster: str | None, kubeconfig: str | None) -> tuple[set[str] | No
         return None, "no cluster is named (--cluster FILE|live)"
     try:
         if cluster in (None, LIVE):
-            return waiting_digests(_live(kubeconfig)), ""
+            return waiting_deletions(_live(kubeconfig)), ""
         from engine.replay.cluster_file import read_cluster
 
-        return waiting_digests(read_cluster(str(cluster))), ""
+        return waiting_deletions(read_cluster(str(cluster))), ""
     except BelayError as error:
         if cluster is not None:
             raise

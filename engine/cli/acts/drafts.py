@@ -258,4 +258,4 @@ def _added(files: Mapping[str, bytes], folder: str, name: str, bodies: Sequence[
     if file in files:
         raise InputError("this file exists", where=file, hint="Choose another name")
     text = "---\n".join(as_text(body) for body in bodies)
-    return RepositoryEdit({file: text.encode()}, f"Add {bodies[-1]['kind']} {name}", "git revert HEAD")
+    return RepositoryEdit({file: text.encode()}, f"Add {bodies[-1]['kind']} {name}")

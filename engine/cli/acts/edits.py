@@ -17,7 +17,7 @@ from engine.documents.scalars import parse_chips
 from engine.errors import InputError
 from engine.load import yaml12
 from engine.load.files import is_document
-from engine.model.times import rfc3339
+from engine.model.times import parse_rfc3339, rfc3339
 
 JOB_KINDS: Final[Mapping[str, Sequence[str]]] = {
     "AscendJob": ("spec", "replicaSpecs", "Worker", "replicas"),
@@ -75,11 +75,31 @@ class PlacedDocument:
 
 @dataclass(frozen=True)
 class RepositoryEdit:
-    """Changed files (None removes one), the subject of the commit, and the command that takes the act back."""
+    """Changed files (None removes one), the subject of the commit, and the commands that take the act back.
+
+    ``revert``: after these commands the commit is reverted, too; where there are none, it is reverted in any case.
+    ``only_while``: what must hold for the way back to be one; empty where it always is.
+    """
 
     files: Mapping[str, bytes | None]
     subject: str
-    undo: str
+    undo: tuple[str, ...] = ()
+    revert: bool = False
+    only_while: str = ""
+
+    @property
+    def reverted(self) -> bool:
+        """Whether reverting the commit is a part of the way back."""
+        return self.revert or not self.undo
+
+
+@dataclass(frozen=True)
+class Freed:
+    """What a release took out of an Isolation, and the Isolation's own words."""
+
+    target: NodeOrChips
+    reason: str
+    until: str
 
 
 @dataclass(frozen=True)
@@ -129,23 +149,46 @@ def isolate(
     what = ", ".join(map(str, targets))
     end = f" until {rfc3339(until)}" if until is not None else ""
     undo = "belay release " + " ".join(map(str, targets))
-    return RepositoryEdit({file: splices.with_document(text, body).encode()}, f"Isolate {what}{end}", undo)
+    return RepositoryEdit({file: splices.with_document(text, body).encode()}, f"Isolate {what}{end}", (undo,))
 
 
-def release(files: Mapping[str, bytes], targets: Sequence[NodeOrChips]) -> RepositoryEdit:
+def release(files: Mapping[str, bytes], targets: Sequence[NodeOrChips], now: float) -> RepositoryEdit:
     """Take nodes or chips out of the Isolations that name them; an Isolation of nothing goes.
+
+    The way back keeps the reason and the end of each; what no `belay isolate` makes again, such as an Isolation that
+    has ended, is brought back by reverting the commit.
 
     Raises:
         InputError: no Isolation names one of them, or one names it together with other chips in one text.
     """
     changed: dict[str, bytes | None] = dict(files)
-    reasons: list[str] = []
+    freed: list[Freed] = []
     for one in targets:
-        reasons += _release_one(changed, one)
+        freed += _release_one(changed, one)
     done = {path: data for path, data in changed.items() if data != files.get(path)}
-    what = " ".join(map(str, targets))
-    undo = f"belay isolate {what} --reason {shlex.quote(reasons[0])}"
-    return RepositoryEdit(done, f"Release {', '.join(map(str, targets))}", undo)
+    return RepositoryEdit(done, f"Release {', '.join(map(str, targets))}", _isolated_again(freed, now))
+
+
+def _isolated_again(freed: Sequence[Freed], now: float) -> tuple[str, ...]:
+    """One `belay isolate` for each reason and end; none where that would not bring back what there was."""
+    if len({one.target for one in freed}) < len(freed):
+        return ()  # two Isolations named one target: the second would be refused
+    together: dict[tuple[str, str], list[str]] = {}
+    for one in freed:
+        if one.until and not _is_to_come(one.until, now):
+            return ()
+        together.setdefault((one.reason, one.until), []).append(str(one.target))
+    return tuple(
+        f"belay isolate {' '.join(targets)} --reason {shlex.quote(reason)}" + (f" --until {until}" if until else "")
+        for (reason, until), targets in together.items()
+    )
+
+
+def _is_to_come(until: str, now: float) -> bool:
+    try:
+        return parse_rfc3339(until) > now
+    except ValueError:
+        return False
 
 
 def scale(files: Mapping[str, bytes], name: str, replicas: int, task: str = "") -> RepositoryEdit:
@@ -165,7 +208,7 @@ def scale(files: Mapping[str, bytes], name: str, replicas: int, task: str = "") 
     return RepositoryEdit(
         {job.file: text.encode()},
         f"Scale {job.kind} {job.name} from {old} to {replicas}",
-        f"belay scale {job.name} {old}{tail}",
+        (f"belay scale {job.name} {old}{tail}",),
     )
 
 
@@ -178,7 +221,7 @@ def prioritise(files: Mapping[str, bytes], name: str, priority: str) -> Reposito
                          hint="Its roles have: edit the document")  # fmt: skip
     old = _value(job.body, path, "")
     text = splices.with_value(text_of(files[job.file], job.file), job.number, path, priority)
-    undo = f"belay priority {job.name} {old}" if old else "git revert HEAD"
+    undo = (f"belay priority {job.name} {old}",) if old else ()
     return RepositoryEdit({job.file: text.encode()}, f"Set the priority of {job.kind} {job.name} to {priority}", undo)
 
 
@@ -198,7 +241,7 @@ def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEd
         )
     text = splices.with_value(text_of(files[one.file], one.file), one.number, path, wanted)
     verb, back = ("Suspend", "resume") if wanted else ("Resume", "suspend")
-    return RepositoryEdit({one.file: text.encode()}, f"{verb} {one.kind} {one.name}", f"belay {back} {one.name}")
+    return RepositoryEdit({one.file: text.encode()}, f"{verb} {one.kind} {one.name}", (f"belay {back} {one.name}",))
 
 
 def change_policy(
@@ -234,7 +277,7 @@ def change_policy(
     for key, rules in (("frequency", frequency), ("duration", duration)):
         for rule in rules:
             text = splices.with_item(text, one.number, (*spec, key), _in_braces(rule))
-    return RepositoryEdit({one.file: text.encode()}, f"Change FaultPolicy {name}", "git revert HEAD")
+    return RepositoryEdit({one.file: text.encode()}, f"Change FaultPolicy {name}")
 
 
 def _in_braces(rule: Mapping[str, Any]) -> str:
@@ -303,16 +346,16 @@ def _pods(body: Mapping[str, Any]) -> int:
     return sum(_value(spec, ("replicas",), 1) for spec in specs.values() if isinstance(spec, dict))
 
 
-def _release_one(files: dict[str, bytes | None], one: NodeOrChips) -> list[str]:
-    """Edits ``files``; the reasons of the Isolations that named the target."""
-    reasons: list[str] = []
+def _release_one(files: dict[str, bytes | None], one: NodeOrChips) -> list[Freed]:
+    """Edits ``files``; what the Isolations that named the target say."""
+    freed: list[Freed] = []
     present = {path: data for path, data in files.items() if data is not None}
     for found in reversed(list(documents(present, "Isolation"))):
         spec = found.body.get("spec") or {}
         path = _part_of(spec, one)
         if path is None:
             continue
-        reasons.append(str(spec.get("reason", "")))
+        freed.append(Freed(one, str(spec.get("reason", "")), str(spec.get("until") or "")))
         data = files[found.file]
         assert data is not None
         text = text_of(data, found.file)
@@ -324,10 +367,10 @@ def _release_one(files: dict[str, bytes | None], one: NodeOrChips) -> list[str]:
             edited = splices.without_document(text, found.number)
         empty = not splices.bodies(edited)
         files[found.file] = None if empty and "#" not in edited else edited.encode()
-    if not reasons:
+    if not freed:
         raise InputError("no Isolation of this repository names it", where=str(one),
                          hint="belay explain says what holds it")  # fmt: skip
-    return reasons
+    return freed
 
 
 def _part_of(spec: Mapping[str, Any], one: NodeOrChips) -> tuple[str | int, ...] | None:

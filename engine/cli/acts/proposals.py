@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from engine.cli.acts.clone import Clone
 from engine.cli.acts.edits import RepositoryEdit
 
 if TYPE_CHECKING:
-    from engine.cli.acts.pushing import Pushed
+    from engine.cli.acts.pushing import CommitBetween, Pushed
 
 SETTING: Final = "belay.pullRequests"
 _LONGEST_NAME: Final = 60
@@ -91,22 +91,30 @@ def body(why: str, plan: Sequence[str], undo: str, trailer: str) -> str:
 
 
 def publish(
-    clone: Clone, edit: RepositoryEdit, how: Publication, options: Mapping[str, Any], plan: Sequence[str], trailer: str
+    clone: Clone,
+    edit: RepositoryEdit,
+    how: Publication,
+    options: Mapping[str, Any],
+    plan: Sequence[str],
+    trailer: str,
+    again: Callable[[Sequence[CommitBetween]], None],
 ) -> None:
-    """Push the newest commit or propose it, and say where it is.
+    """Push the newest commit or propose it, and say where it is; ``again`` as `pushing.push` calls it.
 
     Raises:
         BelayError: neither was possible; the commit is there.
     """
     from engine.cli import output as show
     from engine.cli.acts import pushing
+    from engine.cli.acts.ways_back import way_back
 
     if not how.always:
         try:
-            place = pushing.push(clone)
+            place = pushing.push(clone, again)
             done = f"pushed to {place.name}; belay status says when it is in force" if place else _there_already(clone)
             click.echo(show.plain(done))
-            click.echo(f"take it back: {show.plain(edit.undo)}")
+            commit = clone.head() if place else ""
+            click.echo(f"take it back: {show.plain(way_back(edit, commit, pushed=True, clone=clone))}")
             return
         except pushing.RefusedError as refused:
             if not how.when_refused:
@@ -114,16 +122,16 @@ def publish(
             click.echo(show.plain(f"{refused.where}: {refused.message}: proposed as a request instead"), err=True)
 
     branch = branch_name(clone, click.get_current_context())
-    pushed = pushing.propose(clone, branch)
+    pushed, undo = pushing.propose(clone, branch), way_back(edit, "", pushed=True, clone=clone)
     if pushed is None:
         click.echo(show.plain(_there_already(clone)))
-        click.echo(f"take it back: {show.plain(edit.undo)}")
+        click.echo(f"take it back: {show.plain(undo)}")
         return
     place = pushed.upstream
     click.echo(show.plain(f"pushed to {place.remote}/{branch}; {place.branch} is as it was"))
-    words = body(options["why"] or "", plan, edit.undo, trailer)
+    words = body(options["why"] or "", plan, way_back(edit, "", pushed=True), trailer)
     click.echo(show.plain(_opened(clone, pushed, edit.subject[:_LONGEST_TITLE], words)))
-    click.echo(f"take it back: close the request; once it is merged: {show.plain(edit.undo)}")
+    click.echo(f"take it back: close the request; once it is merged: {show.plain(undo)}")
 
 
 def _there_already(clone: Clone) -> str:

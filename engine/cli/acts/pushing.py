@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ from engine.cli.acts.clone import Clone, said
 from engine.errors import BelayError, InputError
 
 _TRIES: Final = 3
+_MOST_BETWEEN: Final = 50
 _RACES: Final = ("cannot lock", "failed to update", "incorrect old value")
 """Refusals of a server that another push was faster than this one by an instant."""
 
@@ -46,6 +47,15 @@ class Upstream(NamedTuple):
         return f"{self.remote}/{self.branch}"
 
 
+class CommitBetween(NamedTuple):
+    """A commit that others pushed between the state that an act was made in and its push."""
+
+    commit: str
+    author: str
+    subject: str
+    documents: tuple[str, ...]
+
+
 class Pushed(NamedTuple):
     """Where a proposal's commit lies, where it is to be merged, and the address that the server itself printed."""
 
@@ -67,11 +77,12 @@ def upstream(clone: Clone) -> Upstream:
     return Upstream(clone.setting(f"branch.{branch}.remote") or "origin", merge.removeprefix("refs/heads/"))
 
 
-def push(clone: Clone) -> Upstream | None:
+def push(clone: Clone, again: Callable[[Sequence[CommitBetween]], None]) -> Upstream | None:
     """Push the branch to where it follows; where others pushed first, put the commit on top and push again.
 
-    Returns what was pushed to, or None where others pushed the same change, so that there is no commit left. Never
-    forced.
+    ``again`` is called with what others pushed, newest first, before each further push: what it raises keeps the commit
+    here. Returns what was pushed to, or None where others pushed the same change, so that there is no commit left.
+    Never forced.
 
     Raises:
         RefusedError: the server takes no push to this branch.
@@ -83,8 +94,10 @@ def push(clone: Clone) -> Upstream | None:
         if not done.returncode:
             return place
         _check_lost_race(done, place.remote)
+        before = clone.head()
         if not _rebase(clone, place):
             return None
+        again(_between(clone, before))
     raise BelayError(f"others pushed first {_TRIES} times", where=place.remote, hint="Run git push")
 
 
@@ -210,6 +223,18 @@ def _rebase(clone: Clone, place: Upstream) -> bool:
         clone.git("rebase", "--abort", check=False)
         raise _conflict(place)
     return _words(clone) == newest
+
+
+def _between(clone: Clone, before: str) -> list[CommitBetween]:
+    """What the remote's branch has, as it was just fetched, and the branch here had not before it was rebased."""
+    listed = clone.git(
+        "log", f"--max-count={_MOST_BETWEEN}", "--format=%H%x00%an%x00%s", f"{before}..FETCH_HEAD"
+    ).stdout
+    found = []
+    for line in listed.splitlines():
+        commit, author, subject = line.split("\0", 2)
+        found.append(CommitBetween(commit, author, subject, clone.documents_of(commit)))
+    return found
 
 
 def _words(clone: Clone) -> str:

@@ -13,6 +13,7 @@ from engine.cli.invocation import fails_clearly
 from engine.cli.known_names import completes
 
 if TYPE_CHECKING:
+    from engine.cli.acts.clone import Clone
     from engine.cli.acts.edits import RepositoryEdit
 
 _TARGETS = completes("node", "chip")
@@ -125,7 +126,7 @@ def release(targets: tuple[str, ...], **options: Any) -> None:
     from engine.cli.acts import edits
 
     named = [edits.target(text) for text in targets]
-    act(options, lambda files: edits.release(files, named))
+    act(options, lambda files: edits.release(files, named, time.time()))
 
 
 @click.command(short_help="Change how many pods a job has, as a commit.")
@@ -214,12 +215,11 @@ def rollback(revision: str, **options: Any) -> None:
     from engine.cli.acts.edits import RepositoryEdit
 
     clone = Clone(options["repo"])
-    before = clone.head()
     commit = clone.resolve(revision) if revision else clone.before_last_change()
     wanted, present = clone.at(commit), clone.at("HEAD")
     changed: dict[str, bytes | None] = {path: data for path, data in wanted.items() if present.get(path) != data}
     changed |= {path: None for path in present if path not in wanted}
-    edit = RepositoryEdit(changed, f"Roll back to {commit[:12]}", f"belay rollback {before[:12]}")
+    edit = RepositoryEdit(changed, f"Roll back to {commit[:12]}")
     act(options, lambda _: edit)
 
 
@@ -229,23 +229,41 @@ def rollback(revision: str, **options: Any) -> None:
 @fails_clearly
 def confirm(digest: str, **options: Any) -> None:
     """Confirm exactly the deletions that `belay status` shows with this DIGEST; the commit changes no file. Its first
-    six digits are enough where the cluster can be asked; a digest with which nothing waits is refused.
+    six digits are enough where the cluster can be asked; a digest with which nothing waits is refused. What is deleted
+    is listed first, with --dry-run, too.
 
     To keep the objects instead, restore their documents: belay rollback.
 
     Example: belay confirm 3f9a41 --why "the old jobs have ended"
     """
     from engine.cli import output as show
-    from engine.cli.acts.confirmation import digest_of
+    from engine.cli.acts.clone import Clone
+    from engine.cli.acts.confirmation import confirmed
     from engine.cli.acts.edits import RepositoryEdit
 
-    digest, note = digest_of(digest, options["cluster"], options["kubeconfig"])
-    if note:
-        click.echo(show.plain(note), err=True)
+    found = confirmed(digest, options["cluster"], options["kubeconfig"])
+    if found.note:
+        click.echo(show.plain(found.note), err=True)
+    for line in found.deleted:
+        click.echo(show.plain(line))
+    digest = found.digest
     edit = RepositoryEdit(
-        {}, f"Confirm deletions {digest[:8]}", "belay rollback, as long as the deletions have not come about"
+        {},
+        f"Confirm deletions {digest[:8]}",
+        (f"belay rollback {_documents_before(Clone(options['repo']))}".rstrip(),),
+        only_while="the objects are still there",
     )
     act(options, lambda _: edit, trailer=f"Belay-Confirm: {digest}")
+
+
+def _documents_before(clone: Clone) -> str:
+    """The commit that had the documents which the last change took away; empty in a history without one."""
+    from engine.errors import InputError
+
+    try:
+        return clone.before_last_change()[:12]
+    except InputError:
+        return ""
 
 
 @click.command(short_help="Declare running objects in Git as they are, as a commit.")
@@ -280,15 +298,15 @@ def act(
 ) -> None:
     """Edit, check, show, plan, commit, push or propose; every step says what it did.
 
-    ``promise`` says what the files after the change are sure to bring about, or raises what forbids it; ``refused`` are
-    codes of findings against the cluster with which nothing is committed.
+    ``promise`` and ``refused``: engine/cli/acts/prospects.py.
     """
     from dataclasses import replace
 
     from engine.cli import output as show
     from engine.cli.acts.clone import Clone
-    from engine.cli.acts.effects import effect
     from engine.cli.acts.proposals import branch_name, publication, publish
+    from engine.cli.acts.prospects import Prospect
+    from engine.cli.acts.ways_back import way_back
     from engine.errors import BelayError, InputError
 
     clone = Clone(options["repo"])
@@ -299,13 +317,11 @@ def act(
     if not edit.files and not trailer:
         raise InputError("nothing would change", where=edit.subject, code="NothingToChange")
     clone.check_clean(edit.files)
-    _check(files, edit.files)
+    prospect = Prospect(options, promise, refused)
+    prospect.check(files, edit.files)
     _show_diff(clone.diff(edit.files))
 
-    after = {path: data for path, data in {**files, **edit.files}.items() if data is not None}
-    plan = effect(files, after, options["cluster"], options["kubeconfig"], refused) if edit.files else []
-    if promise is not None:
-        plan.append(promise(after))
+    plan = prospect.plan(files, edit.files)
     for line in plan:
         click.echo(show.plain(line))
 
@@ -319,12 +335,13 @@ def act(
     click.echo(f"committed {commit[:12]}: {show.plain(edit.subject)}")
     if options["no_push"]:
         click.echo("not pushed (--no-push): git push brings it into force")
-        click.echo(f"take it back: {show.plain(edit.undo)}")
+        click.echo(f"take it back: {show.plain(way_back(edit, commit, pushed=False, clone=clone))}")
         return
     try:
-        publish(clone, edit, how, options, plan, trailer)
+        publish(clone, edit, how, options, plan, trailer, lambda between: prospect.again(clone, edit, plan, between))
     except BelayError:
-        click.echo(f"take it back: {show.plain(edit.undo)}", err=True)
+        commit = clone.head() if clone.newest_says(edit.subject) else ""
+        click.echo(f"take it back: {show.plain(way_back(edit, commit, pushed=False, clone=clone))}", err=True)
         raise
 
 
@@ -335,23 +352,6 @@ def _show_diff(diff: str) -> None:
     for line in diff.splitlines():
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]) if colours else None
         click.secho(show.plain(line), fg=style)
-
-
-def _check(files: Mapping[str, bytes], changed: Mapping[str, bytes | None]) -> None:
-    """Raises InputError where the changed repository has an error that it had not before; warnings are printed."""
-    from engine.cli import output as show
-    from engine.errors import InputError
-    from engine.load import load
-
-    merged = {path: data for path, data in {**files, **changed}.items() if data is not None}
-    before = {(found.object, found.field, found.message) for found in load(files).diagnostics}
-    for found in load(merged).diagnostics:
-        if (found.object, found.field, found.message) in before:
-            continue
-        if found.severity == "error":
-            raise InputError(found.message, where=f"{found.file}:{found.line}:{found.column}",
-                             hint="Nothing was written")  # fmt: skip
-        click.echo(show.plain(str(found)), err=True)
 
 
 def _moment(text: str | None, option: str = "--until") -> float | None:

@@ -1,0 +1,32 @@
+"""How an act is taken back: the commands, to be typed as they stand."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.cli.acts.clone import Clone
+    from engine.cli.acts.edits import RepositoryEdit
+
+_UNKNOWN = "COMMIT"
+
+
+def way_back(edit: RepositoryEdit, commit: str, *, pushed: bool, clone: Clone | None = None) -> str:
+    """The commands that undo this act and nothing else, whatever is committed after it.
+
+    ``commit`` is the act's own as it lies in the branch; empty where it is not known yet which one it becomes.
+    Without a ``clone`` they are for readers who have one of their own.
+    """
+    elsewhere = clone is not None and not Path.cwd().is_relative_to(clone.root)
+    place = shlex.quote(str(clone.folder)) if clone is not None and elsewhere else ""
+
+    steps = [f"{step} --repo {place}" if place and step.startswith("belay ") else step for step in edit.undo]
+    if edit.reverted:
+        git = f"git -C {place}" if place else "git"
+        steps.append(f"{git} revert --no-edit {commit[:12] or _UNKNOWN}")
+        if pushed:
+            steps.append(f"{git} push")
+    # a comment of the shell, so that the line can be typed as it stands
+    return " && ".join(steps) + (f"  # while {edit.only_while}" if edit.only_while else "")
