@@ -383,6 +383,27 @@ def test_what_is_held_back_is_not_in_force_and_the_status_says_until_when() -> N
     assert said["PruneHeld"].message.endswith("lets it be done") and "Belay-Confirm: " in said["PruneHeld"].message
 
 
+def test_an_isolation_is_in_force_once_its_order_has_been_carried_out() -> None:
+    world = running(job("small", workers=0, chips=1))
+    (node, *_) = sorted(world.nodes)
+    by_hand = {
+        "apiVersion": "belay.dev/v1alpha1", "kind": "Isolation", "metadata": {"name": "fan"},
+        "spec": {"nodes": [node], "reason": "fan"},
+    }  # fmt: skip
+    world.push(tree(job("small", workers=0, chips=1), by_hand))
+    everything = StatusCondition("Applied", "True", "Everything", "all of it is in force")
+
+    def applied() -> StatusCondition:
+        seen = world.observer.observed()
+        result = world.step()
+        return conditions([], everything, result, standing(result, seen, ()))[-1]
+
+    first = applied()
+    assert (first.status, first.reason) == ("False", "Applying") and node in first.message
+    world.until_quiet()
+    assert applied() == everything
+
+
 def test_a_larger_budget_releases_the_set() -> None:
     world = running(*JOBS)
     world.push(tree())

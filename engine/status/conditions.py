@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import AnyAction, CreateObject, DeleteObject, PatchObject
+from engine.model.actions import AnyAction, CreateObject, DeleteObject, IsolateChip, IsolateNode, PatchObject
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.freshness import APPLIED, READY
@@ -173,11 +173,14 @@ def _held_text(row: Deferred) -> str:
 
 
 def _synced(action: AnyAction) -> ObjectKey | None:
-    """The object that the action brings in line with Git; None for any other action."""
+    """The object that the action brings in line with Git, of an Isolation its node; None for any other action."""
     if isinstance(action, CreateObject | PatchObject) and action.evidence.rule_kind is RuleKind.SYNC:
         return ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
     if isinstance(action, DeleteObject) and action.reason == ActionReason.PRUNED:
         return ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
+    # status is written while what the pass ordered is on its way: an Isolation is in force once nothing is ordered
+    if isinstance(action, IsolateNode | IsolateChip) and action.evidence.rule_kind is RuleKind.ISOLATION:
+        return ObjectKey("v1", "Node", "", action.node)
     return None
 
 
