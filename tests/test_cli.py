@@ -186,6 +186,19 @@ def test_validate_accepts_the_sample() -> None:
     assert "0 errors" in result.stdout
 
 
+def test_validate_without_a_folder_checks_the_repository_one_stands_in(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "desired" / "cut.yaml").write_text("a: [1,\n")
+    monkeypatch.chdir(repository / "desired")
+    outside = belay("validate")
+    assert outside.exit_code == 2 and "no clone of a Git repository" in outside.stderr, outside.output
+    assert "belay validate DIR" in outside.stderr
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    result = belay("validate")
+    assert result.exit_code == 1 and "desired/cut.yaml:2:1" in result.stdout, result.output
+
+
 def test_validate_names_every_error_with_its_place(repository: Path) -> None:
     (repository / "policies" / "bad.yaml").write_text(BAD)
     (repository / "desired" / "cut.yaml").write_text("a: [1,\n")
@@ -612,7 +625,9 @@ def test_get_of_an_unknown_kind_lists_the_known_ones(cluster_file: str) -> None:
 
 def test_words_of_other_tools_and_beginnings_of_names_lead_on(cluster_file: str) -> None:
     assert "Did you mean explain?" in belay("describe", "node", "n").stderr
-    assert "Did you mean logs?" in belay("log", "job").stderr
+    wrong = belay("log", "job").stderr
+    assert "Did you mean logs?" in wrong and wrong.count("Did you mean") == 1
+    assert "'two' is not a valid whole number" in belay("scale", "pretrain", "two").stderr
     said = belay("explain", "pod", "big", "--cluster", cluster_file).stderr
     assert "Did you mean train/big-" in said
 

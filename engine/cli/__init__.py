@@ -40,6 +40,7 @@ from engine.cli.verb_groups import GroupedVerbs, lay_out_examples
 _MEANT: Final = {
     "describe": "explain", "why": "explain", "log": "logs",
     "lint": "validate", "dry-run": "plan", "start": "up", "watch": "status -w",
+    "cordon": "isolate", "uncordon": "release", "undo": "rollback",
 }  # fmt: skip
 
 
@@ -62,7 +63,8 @@ class _Verbs(GroupedVerbs):
         except click.UsageError as error:
             if not args or args[0] not in _MEANT:
                 raise
-            raise click.UsageError(f"{error.message} Did you mean {_MEANT[args[0]]}?", ctx) from error
+            # in place of what click finds alike, so that one answer is given
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {_MEANT[args[0]]}?", ctx) from error
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

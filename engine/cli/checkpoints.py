@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from engine.cli.ages import relative
-from engine.cli.invocation import fails_clearly
+from engine.cli.invocation import WholeNumber, fails_clearly
 from engine.cli.progress import progress
 from engine.errors import InputError
 from engine.model.wording import counted
@@ -67,7 +67,7 @@ def list_sets(folder: Path, output: str) -> None:
 
 @checkpoint.command(short_help="Read everything and compare it with the checksums.")
 @click.argument("folder", type=_ANY, metavar="DIR")
-@click.option("--threads", type=click.IntRange(0, 64), default=0, help="Default: one for each core.")
+@click.option("--threads", type=WholeNumber(0, 64), default=0, help="Default: one for each core.")
 @fails_clearly
 def verify(folder: Path, threads: int) -> None:
     """Prove every file below DIR (or one file) by its checksums. Exit code 1 for damaged files and incomplete sets, and
@@ -158,7 +158,7 @@ def du(folder: Path) -> None:
 
 @checkpoint.command(short_help="Whether a folder is a sound place for checkpoints.")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
-@click.option("--size", type=click.IntRange(4, 1 << 20), default=256, show_default=True, help="MiB written and read.")
+@click.option("--size", type=WholeNumber(4, 1 << 20), default=256, show_default=True, help="MiB written and read.")
 @fails_clearly
 def check(folder: Path, size: int) -> None:
     """Try DIR out: mount, rights (squashed root), locks, renames, room, speed. Exit code 1 when it is not sound.
@@ -186,7 +186,7 @@ def _age(text: str) -> float:
 
 @checkpoint.command(short_help="Remove outdated sets and leftovers.")
 @click.argument("folder", type=_FOLDER, metavar="DIR")
-@click.option("--keep", type=click.IntRange(1), help="How many complete sets stay.")
+@click.option("--keep", type=WholeNumber(1), help="How many complete sets stay.")
 @click.option("--older-than", "age", metavar="AGE", help="Remove sets last written before: 12h, 30d, 4w.")
 @click.option("--dry-run", "dry", is_flag=True, help="Only say what would go.")
 @fails_clearly

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli.invocation import fails_clearly, output_option
+from engine.cli.invocation import Number, fails_clearly, output_option
 from engine.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def check() -> None:
     "--limit",
     default=30.0,
     show_default=True,
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     help="Seconds after which a silent probe counts as hanging.",
 )
 @click.option(

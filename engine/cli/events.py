@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from engine.cli.invocation import access_options, fails_clearly
+from engine.cli.invocation import Number, WholeNumber, access_options, fails_clearly
 from engine.cli.known_names import complete_row
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ class EventQuestion:
 @click.option("--since", metavar="TIME", help="A time (22:00, 2026-12-24T18:00:00Z) or how long ago (15m).")
 @click.option("--warnings", is_flag=True, help="Only Events of type Warning.")
 @click.option("--all-sources", is_flag=True, help="Also what kubelet, schedulers and controllers say.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="The newest so many.")
+@click.option("--limit", type=WholeNumber(1, 10_000), default=500, show_default=True, help="The newest so many.")
 @click.option("--no-headers", is_flag=True, help="Print a table without its headings.")
-@click.option("--every", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, metavar="SECONDS",
+@click.option("--every", type=Number(0.5, 3600), default=2.0, show_default=True, metavar="SECONDS",
               help="With -w: how often the cluster is read.")  # fmt: skip
 @access_options
 @click.option("-o", "--output", type=click.Choice(("table", "wide", "json", "yaml")), default="table",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from engine.cli.invocation import access_options, fails_clearly
+from engine.cli.invocation import WholeNumber, access_options, fails_clearly
 from engine.cli.known_names import complete_row
 from engine.model.wording import counted
 
@@ -33,7 +33,7 @@ def _sources(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("name", required=False, shell_complete=complete_row)
 @click.option("--since", metavar="TIME", help=f"{_TIMES} Default: 24h.")
 @click.option("--until", metavar="TIME", help="Likewise. Default: now.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="The newest so many.")
+@click.option("--limit", type=WholeNumber(1, 10_000), default=500, show_default=True, help="The newest so many.")
 @click.option("--audit", is_flag=True, help="Who asked for what, by which commit; with the hashes of the chain.")
 @click.option("--verify", is_flag=True, help="Check that no record was changed or removed; prints the chain's head.")
 @click.option("--head", metavar="NUMBER:HASH", help="With --verify: a head that was noted earlier must be in it.")

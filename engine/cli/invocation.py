@@ -81,6 +81,18 @@ def _raised_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, leave)
 
 
+class WholeNumber(click.IntRange):
+    """A whole number from a least to a most, named as people name it where a word is none."""
+
+    name = "whole number"
+
+
+class Number(click.FloatRange):
+    """The same of any number."""
+
+    name = "number"
+
+
 def output_option(default: str = "table") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """``-o table|wide|json|yaml``."""
     return click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli.invocation import access_options, fails_clearly
+from engine.cli.invocation import WholeNumber, access_options, fails_clearly
 from engine.cli.known_names import completes
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, also with the pods of a recovery.")
 @click.option("--rank", "ranks", metavar="RANKS", help="Only these pods by number: 0, 0,3 or 4-7. Default: all.")
 @click.option("-c", "--container", metavar="NAME", default="", help="Default: the pod's default, or first, container.")
-@click.option("--tail", type=click.IntRange(-1), metavar="LINES",
+@click.option("--tail", type=WholeNumber(-1), metavar="LINES",
               help="The last so many lines of each pod; -1: all. Default: 100, all of a single pod.")  # fmt: skip
 @click.option("--since", metavar="DURATION", help="Only lines that are younger: 15m.")
 @click.option("-p", "--previous", is_flag=True, help="Of the containers' runs before their last start.")

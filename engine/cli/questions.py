@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Check a state repository. Exit 1 on errors.")
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="[DIR]", required=False)
 @click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over the tree's own.")
 @click.option("--cluster", metavar="FILE|live", help="Check selectors, queues, nodes and chips against a cluster, too.")
 @click.option(
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @output_option()
 @fails_clearly
 def validate(
-    directory: str,
+    directory: str | None,
     policies: tuple[str, ...],
     cluster: str | None,
     crds: tuple[str, ...],
@@ -45,7 +45,9 @@ def validate(
     """Check every document of a state repository and play the tests of its fault policies; all findings at
     file:line:col. Exit 1 on errors or warnings, and where there is no document at all.
 
-    Example: belay validate .
+    Without DIR it is the repository whose clone one stands in.
+
+    Examples: belay validate; belay validate state
     """
     from engine.cli import output as show
     from engine.cli.summary import validation_summary
@@ -54,7 +56,8 @@ def validate(
 
     items = cluster_items(cluster, None, kubeconfig)[0] if cluster else None
     definitions = [item for path in crds for item in read_definitions(path)]
-    loaded = validated(directory, policies, items, time.time(), definitions)
+    tree = _repository_here() if directory is None else directory
+    loaded = validated(tree, policies, items, time.time(), definitions)
     errors = sum(d.severity == "error" for d in loaded.diagnostics)
     warnings = sum(d.severity == "warning" for d in loaded.diagnostics)
     if output in ("json", "yaml"):
@@ -64,6 +67,18 @@ def validate(
             show.text(str(finding), hang=4)
         click.echo(validation_summary(loaded), err=bool(errors or warnings))
     sys.exit(1 if errors or warnings or not loaded.good else 0)
+
+
+def _repository_here() -> str:
+    """The state repository whose clone one stands in. Raises InputError where there is none."""
+    from engine.cli.acts.clone import Clone
+    from engine.errors import InputError
+
+    try:
+        return str(Clone(".").folder)
+    except InputError as error:
+        raise InputError(error.message, where=error.where, hint="Name it: belay validate DIR",
+                         code=error.code) from error  # fmt: skip
 
 
 @click.command(short_help="Show what the next pass does, why, and the outcome.")

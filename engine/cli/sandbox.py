@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from engine.cli.invocation import fails_clearly
+from engine.cli.invocation import Number, WholeNumber, fails_clearly
 from engine.cli.known_names import completes
 from engine.errors import InputError
 
@@ -25,7 +25,7 @@ MOST_NODES = 1000
 @click.option("--product", metavar="P", help="A name in policies/products.  [default: atlas-800t-a2]")
 @click.option("--state", metavar="DIR", help="State repository to start from (default: the shipped sample).")
 @click.option("--data", metavar="DIR", help="Where everything is kept; state survives a restart with the same DIR.")
-@click.option("--time-scale", type=click.FloatRange(0.001, 1.0), envvar="BELAY_TIME_SCALE",
+@click.option("--time-scale", type=Number(0.001, 1.0), envvar="BELAY_TIME_SCALE",
               show_envvar=True, help="Shortens waits.")  # fmt: skip
 @click.option("--env", is_flag=True, help="Only print what a shell needs to use the sandbox that runs.")
 @click.option("--training", is_flag=True, help="Pods whose command is `belay train` run it (needs PyTorch).")
@@ -89,7 +89,7 @@ def demo() -> None:
     "--timeline", metavar="FILE", help="Play a timeline of faults; deploy/samples/faults-timeline.yaml shows all."
 )
 @click.option("--check", is_flag=True, help="Only read the timeline; needs no cluster.")
-@click.option("--speed", type=click.FloatRange(0.01, 1000.0), default=1.0, show_default=True, help="Times as fast.")
+@click.option("--speed", type=Number(0.01, 1000.0), default=1.0, show_default=True, help="Times as fast.")
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG.")
 @click.pass_context
 @fails_clearly
@@ -124,7 +124,7 @@ def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, 
 @click.argument("codes", nargs=-1, metavar="[CODE]...")
 @click.option("--network", is_flag=True, help="On the chip's network plane.")
 @click.option("--clear", is_flag=True, help="Take the chip's faults away; a reset does so too.")
-@click.option("--reset-fails", type=click.IntRange(0, 100), default=0, help="Let the next N resets fail.")
+@click.option("--reset-fails", type=WholeNumber(0, 100), default=0, help="Let the next N resets fail.")
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG.")
 @fails_clearly
 def inject_fault(
@@ -164,7 +164,7 @@ def sim_driver() -> None:
     "--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("sim-driver"),
     help="Where the library is written.",
 )  # fmt: skip
-@click.option("--chips", type=click.IntRange(1, 64), default=8, help="Chips of the machine.")
+@click.option("--chips", type=WholeNumber(1, 64), default=8, help="Chips of the machine.")
 @click.option("--chip-name", default="910B3", help="Chip name as the driver gives it.")
 @fails_clearly
 def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 import click
 
-from engine.cli.invocation import KindChoice, access_options, cluster_options, fails_clearly, output_option
+from engine.cli.invocation import (
+    KindChoice,
+    Number,
+    WholeNumber,
+    access_options,
+    cluster_options,
+    fails_clearly,
+    output_option,
+)
 from engine.cli.known_names import complete_row
 
 if TYPE_CHECKING:
@@ -29,7 +37,7 @@ _GET: Final = (
 _TOP: Final = ("nodes", "chips", "jobs")
 _FORMATS: Final = ("table", "wide", "yaml", "json", "name")
 _EVERY = click.option(
-    "--every", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, metavar="SECONDS",
+    "--every", type=Number(0.5, 3600), default=2.0, show_default=True, metavar="SECONDS",
     help="With -w: how often the cluster is read.",
 )  # fmt: skip
 _FILTER = click.option(
@@ -161,7 +169,7 @@ class AskedRows:
 @click.option("-w", "--watch", is_flag=True, help="Keep running: drawn in place on a terminal, else printed on change.")
 @click.option("--sort", "--sort-by", "sort", metavar="COLUMN", help="Largest first; names from A. Default: by use.")
 @click.option("-r", "--reverse", is_flag=True, help="The other way round.")
-@click.option("-n", "--lines", "most", type=click.IntRange(1), metavar="N", help="Show only the first N rows.")
+@click.option("-n", "--lines", "most", type=WholeNumber(1), metavar="N", help="Show only the first N rows.")
 @click.option("--metrics", "places", multiple=True, metavar="PLACE", envvar="BELAY_METRICS",
               help="What chips measure: a Prometheus server (http://prometheus:9090), or [NODE=]PAGE of an exporter "
               "(its /metrics, or a file); may be given again. Default: $BELAY_METRICS.")  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine.cli.acts.verbs import act, act_options
-from engine.cli.invocation import fails_clearly
+from engine.cli.invocation import WholeNumber, fails_clearly
 
 if TYPE_CHECKING:
     from engine.documents import Desired
@@ -35,7 +35,7 @@ def pool(name: str, labels: tuple[str, ...], product: str | None, **options: Any
 
 @new.command(short_help="A queue.")
 @click.argument("name")
-@click.option("--weight", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="Its share.")
+@click.option("--weight", type=WholeNumber(1, 1_000_000), default=1, show_default=True, help="Its share.")
 @click.option("--capability", "amounts", multiple=True, metavar="RESOURCE=N", help="Its limit; may be repeated.")
 @act_options
 @fails_clearly
@@ -65,11 +65,9 @@ def layout(name: str, where: str, mode: str, cuts: tuple[str, ...], **options: A
 
 @new.command(short_help="A job of whole chips, or on parts of chips.")
 @click.argument("name")
-@click.option("--chips", type=click.IntRange(1, 64), help="Chips of a pod.")
+@click.option("--chips", type=WholeNumber(1, 64), help="Chips of a pod.")
 @click.option("--template", metavar="TEMPLATE", help="In place of --chips: one vNPU of this size for each pod.")
-@click.option(
-    "--pods", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Pods; they start together."
-)
+@click.option("--pods", type=WholeNumber(1, 100_000), default=1, show_default=True, help="Pods; they start together.")
 @click.option("--kind", type=click.Choice(("AscendJob", "Deployment", "Job")), default="AscendJob", show_default=True)
 @click.option("--product", metavar="PRODUCT", help="For which servers. Default: the one that all pools name.")
 @click.option("--image", help="The container's image.")

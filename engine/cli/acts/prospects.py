@@ -97,7 +97,7 @@ def _merged(files: Mapping[str, bytes], changed: Changes) -> dict[str, bytes]:
 
 
 def _line(one: CommitBetween) -> str:
-    """One commit of somebody else: who, what, and which documents it changed."""
+    """One commit of another person: who, what, and which documents it changed."""
     more = f" and {len(one.documents) - _PATHS} more" if len(one.documents) > _PATHS else ""
     documents = ", ".join(one.documents[:_PATHS]) + more
     return f"{one.commit[:12]} {one.author}: {one.subject[:120]} ({documents or 'no document'})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.invocation import fails_clearly
+from engine.cli.invocation import WholeNumber, fails_clearly
 from engine.cli.known_names import completes
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def release(targets: tuple[str, ...], **options: Any) -> None:
 
 @click.command(short_help="Change how many pods a job has, as a commit.")
 @click.argument("job", metavar="JOB", shell_complete=completes("job"))
-@click.argument("replicas", type=click.IntRange(0, 100_000), metavar="N")
+@click.argument("replicas", type=WholeNumber(0, 100_000), metavar="N")
 @click.option("--task", default="", metavar="NAME", help="The task of a job of Volcano's that has several.")
 @act_options
 @fails_clearly
