@@ -14,6 +14,7 @@ import pytest
 from engine.cli import answers
 from engine.cli.explanation import explain
 from engine.cli.narrative import narrate
+from engine.cli.waiting import job_standing
 from engine.controller.status_writer import StatusWriter
 from engine.kube import NotFound
 from engine.model.actions import (
@@ -49,7 +50,7 @@ from engine.status.mindcluster import device_list
 from engine.status.rescheduling import scheduler_bodies
 from engine.status.status_reader import read_status
 from engine.status.sync_status import pool_bodies
-from engine.wire import history, sync
+from engine.wire import history, names, sync
 from tests import worlds
 from tests.worlds import NOW
 
@@ -92,6 +93,36 @@ def test_a_jobs_status_shows_where_it_runs_and_why_it_waits() -> None:
     assert status["pending"] == {"reason": "NPUResourceShortage", "message": "no chips", "nodes": {"busy": 2},
                                  "unblock": "evict k"}  # fmt: skip
     assert {c["type"]: c["status"] for c in status["conditions"]} == {"Placed": "False", "Ready": "False"}
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "key"),
+    [
+        ("mindxdl.gitee.com/v1", "AscendJob", "AscendJob"),
+        ("batch.volcano.sh/v1alpha1", "Job", "Job"),
+        ("batch/v1", "Job", "Job.batch"),
+        ("apps/v1", "Deployment", "Deployment"),
+    ],
+)
+def test_a_job_whose_pods_are_not_made_yet_is_not_finished(api: str, kind: str, key: str) -> None:
+    raw: dict[str, Any] = {
+        "apiVersion": api, "kind": kind, "metadata": {"namespace": "train", "name": "j"}, "spec": {"replicas": 1},
+    }  # fmt: skip
+    remembered = History(jobs={f"train/{key}/j": JobMemory(uid="u")})
+
+    def phases(*objects: dict[str, Any]) -> tuple[str, str, bool]:
+        plan, seen = plan_of(history=remembered), worlds.observed(objects=objects)
+        (data,) = named(memory_bodies(plan, seen)).values()
+        (row,) = answers.jobs(plan, seen).rows
+        body = {"metadata": {"name": names.job_config_map("train", key, "j")}, "data": data}
+        return data["phase"], row["phase"], job_standing(read_status([body]), "train/j", "running").reached
+
+    assert phases(raw) == ("Pending", "Pending", False), "before its first pod, and while a gang is made again"
+    assert phases() == ("Finished", "Finished", True), "its object is gone"
+    raw["spec"]["replicas"] = 0
+    assert phases(raw)[0] == "Finished", "it is to have none"
+    raw |= {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    assert phases(raw)[0] == "Succeeded"
 
 
 def test_a_job_that_failed_is_not_ready_and_the_way_to_run_it_again_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from engine.model.cluster import Observed, ids_of
 from engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips
 from engine.model.states import ChipHealth
 from engine.model.times import rfc3339
-from engine.status.jobs import job_object, phase_of, shown_jobs, succeeded
+from engine.status.jobs import awaits_pods, job_object, phase_of, shown_jobs, succeeded
 from engine.status.links import row_of
 
 _LINK_KEYS: Final = ("state", "latencyMs", "error", "node", "decode", "prefill", "since", "tries")
@@ -104,7 +104,9 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
                 "namespace": namespace,
                 "kind": kind,
                 "name": name,
-                "phase": phase_of(gang, wait, end, placed=placed, running=running, ended=done.get(key, 0)),
+                "phase": phase_of(
+                    gang, wait, end, placed=placed, running=running, ended=done.get(key, 0), due=awaits_pods(raw)
+                ),
                 "ready": f"{running}/{gang.replicas if gang else len(pods)}",
                 "chips": sum(pod.count for pod in pods),
                 "nodes": sorted({pod.node for pod in pods if pod.node}),

@@ -10,7 +10,8 @@ from engine.documents import Desired
 from engine.gangs.evidence import by_job
 from engine.gangs.forming import declared_rank, pending_by_gang
 from engine.gangs.grouping import group
-from engine.gangs.job_status import end_message, standing
+from engine.gangs.job_status import end_message, ended, standing
+from engine.gangs.owners import ASCEND_API, VOLCANO_API
 from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health, quiet
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
@@ -32,7 +33,14 @@ from engine.wire.podannotations import chip_ids
 USER_KEY: Final = "belay.dev/user"
 _LONGEST_USER: Final = 253
 _MAX_PODS = 2000
-_ASCEND_JOB: Final = ("mindxdl.gitee.com/v1", "AscendJob")
+#: API versions of the kinds whose objects make pods, by the kind in a job's key (`gang_key`).
+_OBJECTS: Final[Mapping[str, str]] = {
+    "AscendJob": ASCEND_API,
+    "Job": VOLCANO_API,
+    "Job.batch": "batch/v1",
+    "Deployment": "apps/v1",
+    "StatefulSet": "apps/v1",
+}
 _MAX_RANKS = 200
 
 #: Bodies by job, valid while gang, pods and memory stay the same; bodies are never changed.
@@ -79,6 +87,7 @@ def job_status(
             hit,
             standing(raw),
             end_message(raw),
+            awaits_pods(raw),
             why,
         )
         bodies.append(known.of(key, inputs, partial(_body, key, *inputs)))
@@ -86,11 +95,23 @@ def job_status(
 
 
 def job_object(key: str, gang: Gang | None, observed: Observed) -> dict[str, Any] | None:
-    """The object of a job; of one without pods only an AscendJob's is found, which may be suspended."""
+    """The object of a job. Of one without pods, which may be suspended, or wait for them, it is found by the key."""
     if gang is not None:
         return observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name))
     namespace, kind, name = key.split("/", 2)
-    return observed.objects.get(ObjectKey(_ASCEND_JOB[0], kind, namespace, name)) if kind == _ASCEND_JOB[1] else None
+    if kind not in _OBJECTS:
+        return None
+    return observed.objects.get(ObjectKey(_OBJECTS[kind], kind.partition(".")[0], namespace, name))
+
+
+def awaits_pods(raw: Mapping[str, Any] | None) -> bool:
+    """Whether a job object is there that has not ended and is about to have pods: they are not made yet, or are made
+    again.
+    """
+    if raw is None or ended(raw) or "deletionTimestamp" in raw["metadata"]:
+        return False
+    spec = raw.get("spec")
+    return not isinstance(spec, Mapping) or spec.get("replicas") != 0
 
 
 def broken(
@@ -187,6 +208,7 @@ def _body(
     hit: tuple[str, tuple[FaultRank, ...]],
     end: str,
     end_said: str,
+    due: bool,
     why: Mapping[str, Any],
 ) -> dict[str, Any]:
     namespace, kind, name = key.split("/", 2)
@@ -196,7 +218,7 @@ def _body(
         if pod.node:
             placement[pod.name] = {"node": pod.node, "chips": list(pod.chips), "phase": pod.phase}
             running += pod.phase == "Running"
-    phase = phase_of(gang, pending, end, placed=bool(placement), running=running, ended=ended)
+    phase = phase_of(gang, pending, end, placed=bool(placement), running=running, ended=ended, due=due)
     status: dict[str, Any] = {"phase": phase, "placement": placement, **_asked(gang, user, pods), **impact_body(hit)}
     if pending is not None:
         status["pending"] = {
@@ -256,16 +278,19 @@ def _asked(gang: Gang | None, user: str, pods: Sequence[Pod]) -> dict[str, Any]:
     }
 
 
-def phase_of(gang: Gang | None, pending: Pending | None, end: str, *, placed: bool, running: int, ended: int) -> str:
+def phase_of(
+    gang: Gang | None, pending: Pending | None, end: str, *, placed: bool, running: int, ended: int, due: bool
+) -> str:
     """A job's phase in status and commands.
 
     ``end`` is what the job object says of itself (Succeeded, Failed, Suspended), or empty; ``placed``: a pod of it has
-    a node; ``running`` and ``ended``: numbers of its pods that run, and that have succeeded.
+    a node; ``running`` and ``ended``: numbers of its pods that run, and that have succeeded; ``due``: where it has
+    none, some are to come (`awaits_pods`).
     """
     if end:
         return end
     if gang is None or not gang.pods:
-        return "Pending" if pending is not None else "Finished"
+        return "Pending" if due or pending is not None else "Finished"
     if pending is not None and not placed:
         return "Pending"
     if runs(gang, running, ended):
