@@ -33,6 +33,8 @@ class OidcIssuer:
         self.answer: dict[str, str] = {}
         """Laid over what a person's browser is sent back with."""
         self.asked: list[str] = []
+        self.proofs: list[str] = []
+        """What the configuration and the keys, which are public, were asked with."""
         self._codes: dict[str, dict[str, str]] = {}
         self._server: TestServer | None = None
 
@@ -72,6 +74,7 @@ class OidcIssuer:
 
     async def _configuration(self, request: web.Request) -> web.Response:
         self.asked.append("configuration")
+        self.proofs.append(request.headers.get("Authorization", ""))
         found = {
             "issuer": self.address,
             "authorization_endpoint": f"{self.address}/authorize",
@@ -84,6 +87,7 @@ class OidcIssuer:
 
     async def _keys(self, request: web.Request) -> web.Response:
         self.asked.append("keys")
+        self.proofs.append(request.headers.get("Authorization", ""))
         return web.json_response(KeySet(self.published).as_dict(private=False))
 
     async def _token(self, request: web.Request) -> web.Response:

@@ -20,6 +20,7 @@ from engine.serve.console.routes import Console
 from engine.serve.console.viewers import AccessRules, Viewers
 from engine.serve.engine_client import EngineClient
 from engine.serve.http import HttpServer
+from engine.serve.login.issuer import issuer_session
 from engine.serve.login.routes import ATTEMPT_COOKIE, SESSION_COOKIE, Login
 from engine.serve.login.rules import LoginRules, Role, login_rules
 from engine.serve.login.sessions import SESSION_SECONDS, Attempt, SealedCookies, WebSession, session_keys
@@ -73,7 +74,7 @@ class SignIn:
 @asynccontextmanager
 async def _signing_in(**rules: Any) -> AsyncIterator[SignIn]:
     now = [NOW]
-    async with OidcIssuer() as issuer, aiohttp.ClientSession() as http:
+    async with OidcIssuer() as issuer, issuer_session() as http:
         given = {"viewers": frozenset({"npu-users"}), "changers": frozenset({"npu-operators"}), **rules}
         own = LoginRules(site=SITE, issuer=issuer.address, client=CLIENT, secret=SECRET, **given)
         login = Login(own, SealedCookies(wall=lambda: now[0]), http, clock=lambda: now[0], wall=lambda: now[0])
@@ -106,6 +107,28 @@ def test_a_person_of_the_group_looks_and_comes_back_where_the_link_led() -> None
         assert (viewer["user"], viewer["role"], viewer["can"]["whatIf"]) == ("ann@example.org", "viewer", False)
 
     signing_in(body)
+
+
+def test_passwords_of_a_netrc_do_not_reach_the_issuer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".netrc").write_text("default login ada password of-another-server\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NETRC", raising=False)
+    for name in ("http_proxy", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def body(world: SignIn) -> None:
+        assert await world.session() and world.issuer.asked == ["configuration", "keys"]
+        assert world.issuer.proofs == ["", ""]
+
+    signing_in(body)
+
+    async def without_proxy(world: SignIn) -> None:
+        monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
+        refused = await world.get("/login")
+        assert refused.status == 503 and "a proxy of 'socks5' cannot be used" in await refused.text()
+
+    signing_in(without_proxy)
 
 
 @pytest.mark.parametrize(

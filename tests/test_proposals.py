@@ -16,8 +16,8 @@ from engine.cli import main
 from engine.cli.acts import remotes
 from engine.cli.acts.requests import Opened, Proposal, open_request
 from engine.cli.forge_calls import GITEA, GITHUB, GITLAB, ForgeError
-from engine.cli.proxies import proxy_for
 from engine.errors import InputError
+from engine.proxies import proxy_for
 from tests.certificates import authority, certificate
 from tests.forge_server import serving
 from tests.request_server import FORGES, PROJECT, TOKEN, RequestServer

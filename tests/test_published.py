@@ -219,7 +219,8 @@ def served(maps: list[dict[str, Any]], folder: Path) -> Iterator[tuple[Path, lis
 READS = (
     # what depends on a young pass comes first
     ("explain", "0x80c98001"), ("explain", "node", "a"), ("get", "jobs"), ("get", "nodes"),
-    ("get", "chips", "-o", "name"), ("get", "queues", "-o", "json"), ("status",), ("history",), ("wait", "job", "none", "--for", "gone"),
+    ("get", "chips", "-o", "name"), ("get", "queues", "-o", "json"), ("status",), ("history",),
+    ("wait", "job", "none", "--for", "gone"),
 )  # fmt: skip
 
 

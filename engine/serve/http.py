@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from prometheus_client import CollectorRegistry
@@ -310,13 +309,14 @@ async def _login(settings: Settings, stack: AsyncExitStack) -> Login | None:
     if rules is None:
         return None
     # signing in takes 7 MiB of cryptography, and few servers offer it
+    from engine.serve.login.issuer import issuer_session
     from engine.serve.login.routes import Login
     from engine.serve.login.sessions import SealedCookies, session_keys
 
     keys = session_keys(settings.session_key_file) if settings.session_key_file else ()
     if not keys:
         _log.warning("sessions end with this process, and no other replica knows them; set BELAY_SESSION_KEY_FILE")
-    http = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True))
+    http = await stack.enter_async_context(issuer_session())
     return Login(rules, SealedCookies(keys), http)
 
 

@@ -21,6 +21,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from engine.errors import InputError, bounded
+from engine.proxies import proxy_for
 from engine.serve.login.rules import LoginRules, safe_address
 from engine.serve.login.sessions import Attempt
 
@@ -60,6 +61,11 @@ class Person(msgspec.Struct, frozen=True):
 
     user: str
     groups: tuple[str, ...]
+
+
+def issuer_session() -> aiohttp.ClientSession:
+    """Calls to an issuer: without cookies, and without the passwords of ~/.netrc, which are of other servers."""
+    return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
 
 class Issuer:
@@ -178,11 +184,16 @@ class Issuer:
         """A JSON object of the issuer, bounded in time and size. Raises LoginFailed."""
         try:
             timeout = aiohttp.ClientTimeout(total=SECONDS)
-            async with self._http.request(method, address, timeout=timeout, allow_redirects=False, **more) as answer:
+            asked = self._http.request(
+                method, address, timeout=timeout, allow_redirects=False, proxy=proxy_for(address), **more
+            )
+            async with asked as answer:
                 body = await answer.content.read(MOST_BYTES + 1)
                 while len(body) <= MOST_BYTES and not answer.content.at_eof():
                     body += await answer.content.read(MOST_BYTES + 1)
                 status = answer.status
+        except InputError as error:  # the environment names a proxy that cannot be used
+            raise LoginFailed(503, str(error)) from error
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise LoginFailed(503, f"the issuer does not answer: {type(error).__name__}") from error
         try:
