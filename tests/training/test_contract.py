@@ -428,6 +428,18 @@ def test_one_rank_alone_trains_without_a_launcher(tmp_path: Path, monkeypatch: p
     assert not torch.distributed.is_initialized()
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_that_nothing_is_protected_is_said_by_one_rank_of_a_plain_torchrun(
+    rank: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(repair.dist, "init_process_group", lambda *_: None)
+    model = torch.nn.Linear(1, 1)
+    assert bt.protect(model=model)(lambda run: list(run.steps(2)))() == [0, 1]
+    assert capfd.readouterr().err.count("faults are not repaired: start the script by belay train") == (rank == 0)
+
+
 def test_ranks_whose_peers_are_all_gone_use_the_same_buckets_or_none() -> None:
     first: list[list[int] | None] = [[2, 0, 1]]
     other: list[list[int] | None] = [[0, 1, 2]]

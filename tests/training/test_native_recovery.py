@@ -55,6 +55,10 @@ def test_a_killed_rank_is_replaced_and_the_losses_stay_those_of_an_undisturbed_r
     assert job.end() == 0, job.errors()
     equal(job, undisturbed)
 
+    # start, fault, repair and end of four ranks: one line for the death, one for the generation, none for each rank
+    said = job.everything().splitlines()
+    assert 0 < len(said) <= 2 * len(job.recoveries()), said
+
 
 def test_rank_0_then_three_of_four_at_once_are_replaced(
     launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]

@@ -426,7 +426,10 @@ def _run_unprotected(
     if mine:
         kind = backend or devices(protected.device() if protected is not None else accelerator())
         if world > 1:
-            say("faults are not repaired: start the script by belay train or a patched torchrun", "belay_training: ")
+            if rank == 0:
+                say(
+                    "faults are not repaired: start the script by belay train or a patched torchrun", "belay_training: "
+                )
             dist.init_process_group(kind)
         else:
             dist.init_process_group(kind, store=dist.HashStore(), rank=0, world_size=1)
