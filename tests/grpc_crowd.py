@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import grpc
 
+from engine.model.labels import PROCESS_RECOVERIES
 from engine.model.recovery import summary
 from engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import POD_GROUP, Client, World, until
@@ -204,7 +205,7 @@ async def _killed(servers: Killable, chance: random.Random, kills: int) -> None:
 async def _recovered(world: World, name: str, times: int) -> bool:
     """Whether the newest account of the job is a good one, and not that of an earlier wave."""
     group = await world.kube.get(POD_GROUP, f"{name}-{world.uids[name]}", "train")
-    accounts = summary.read(((group or {}).get("metadata") or {}).get("annotations", {}).get(summary.KEY, ""))
+    accounts = summary.read(((group or {}).get("metadata") or {}).get("annotations", {}).get(PROCESS_RECOVERIES, ""))
     return len([one for one in accounts if one.good]) >= min(times, 3)
 
 

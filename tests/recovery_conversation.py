@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from engine.model.recovery import Conversation, FaultyRank, JobFacts, Report, State, step, summary
+from engine.model.labels import PROCESS_RECOVERIES
+from engine.model.recovery import Conversation, FaultyRank, JobFacts, Report, State, step
 from engine.model.recovery.conversation import (
     Annotate,
     Degrade,
@@ -55,7 +56,7 @@ class Talk:
 
     def accounted(self, effect: Effect) -> bool:
         """Whether it is the account of a conversation that is over; then it is among the facts."""
-        if not isinstance(effect, Annotate) or effect.key != summary.KEY:
+        if not isinstance(effect, Annotate) or effect.key != PROCESS_RECOVERIES:
             return False
         self.change(accounts=effect.value)
         return True

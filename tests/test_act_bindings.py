@@ -14,12 +14,9 @@ from engine.act import Batch, Edge, Fence, run
 from engine.kube import EVENT, POD, Conflict, Kube, KubeError, Object
 from engine.kube.lease import shard_lease
 from engine.model.actions import BindPod, Preconditions
+from engine.model.labels import ASCEND_REAL, CONFIGURATION_910, KUBELET_DEVICES, PREDICATE_TIME
 from engine.store import ActionOutcome, PassRecord
 from engine.wire.podannotations import (
-    ASCEND_REAL,
-    CONFIGURATION_910,
-    KUBELET_DEVICES,
-    PREDICATE_TIME,
     PREDICATE_TIME_USED,
 )
 from tests.golden.stories import compare

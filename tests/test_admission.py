@@ -23,6 +23,7 @@ from agents.node import detect
 from engine.documents.scheduling import PUBLIC_FAULT_SOURCES
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, KubeError, Object, resource_for
+from engine.model.labels import PUBLIC_FAULT_CONSUMER
 from engine.serve.admission.certificates import LIFETIME, MOST_AUTHORITIES, SelfMadeCertificate, ServingCertificate
 from engine.serve.admission.rules import (
     AGENT,
@@ -130,10 +131,10 @@ def test_public_faults_in_a_report_concern_the_agents_own_node(influence: Any, a
     for key in (publicinfo.KEY, f"{publicinfo.KEY}.one"):
         text = json.dumps({"faults": [{"influence": influence}]})
         for namespace, name in (("cluster-system", "pingmesh-fault-n0"), ("belay-nodes", "belay-report-n0")):
-            body = config_map(namespace, name, {key: text}, **{publicinfo.LABEL: "true"})
+            body = config_map(namespace, name, {key: text}, **{PUBLIC_FAULT_CONSUMER: "true"})
             assert (not write(AGENT, body)) is allowed
     damaged = config_map(
-        "cluster-system", "pingmesh-fault-n0", {publicinfo.KEY: "[" * 5000}, **{publicinfo.LABEL: "true"}
+        "cluster-system", "pingmesh-fault-n0", {publicinfo.KEY: "[" * 5000}, **{PUBLIC_FAULT_CONSUMER: "true"}
     )
     assert not write(AGENT, damaged), "readers refuse it"
 
@@ -314,7 +315,7 @@ def test_the_policies_in_cel_name_what_the_rules_name() -> None:
     (listed,) = (row["expression"] for row in public["validations"])
     allowed = {source.namespace for source in PUBLIC_FAULT_SOURCES} | {publicinfo.MESSAGES_NAMESPACE}
     assert set(re.findall(r"'([^']+)'", listed)) == allowed
-    assert public["matchConstraints"]["objectSelector"]["matchLabels"] == {publicinfo.LABEL: "true"}
+    assert public["matchConstraints"]["objectSelector"]["matchLabels"] == {PUBLIC_FAULT_CONSUMER: "true"}
     for name, spec in policies.items():
         (condition,) = spec["matchConditions"]
         account = "-".join(name.split("-")[:2])

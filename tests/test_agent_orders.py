@@ -11,7 +11,7 @@ import pytest
 from agents.drivers.server_models import SERVER_MODELS
 from agents.node.journal import Done, Journal
 from agents.node.settings import Settings
-from engine.wire import formats
+from engine.model.labels import FORMAT_ANNOTATION
 from engine.wire.names import NODES, REPORT_PREFIX, SYSTEM
 from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, journal_lines, pod, scenario
 
@@ -315,7 +315,7 @@ def test_an_agent_after_a_downgrade_runs_nothing_twice_and_its_report_counts(tmp
         key = (NODES, REPORT_PREFIX + NODE)
         newer = world.cluster.maps[key]
         # a newer agent ran 8 and said so in words that this one does not know
-        newer = {**newer, "metadata": {**newer["metadata"], "annotations": {formats.ANNOTATION: "2", "a": "b"}}}
+        newer = {**newer, "metadata": {**newer["metadata"], "annotations": {FORMAT_ANNOTATION: "2", "a": "b"}}}
         world.cluster.maps[key] = {**newer, "data": {"report.json": '{"chips": "elsewhere"}'}}
         if journal != "kept":
             path = world.folder / "journal"
@@ -325,7 +325,7 @@ def test_an_agent_after_a_downgrade_runs_nothing_twice_and_its_report_counts(tmp
         await world.start(200)
         assert len(world.driver.resets) == 1 and world.result(3) == (8, "refused: journal lost")
         written = world.cluster.maps[key]
-        assert written["metadata"]["annotations"] == {formats.ANNOTATION: "1", "a": "b"}, "the report is its own"
+        assert written["metadata"]["annotations"] == {FORMAT_ANNOTATION: "1", "a": "b"}, "the report is its own"
         # what is ordered after it runs
         world.order({3: 9})
         await world.run(200)

@@ -27,6 +27,7 @@ from engine.cli.phrases import ranges
 from engine.cli.verb_groups import GROUPS, examples_of
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
+from engine.model.labels import ABOUT_LABEL
 from engine.model.plan import NodeState, Plan
 from engine.replay import recording
 from engine.replay.cluster_file import objects_of
@@ -873,7 +874,7 @@ def test_status_of_a_cluster(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     try:
         refused(belay("status", "--kubeconfig", cluster.kubeconfig), "belay-system/belay-sync", "controller")
-        metadata = {"name": names.SYNC, "namespace": names.SYSTEM, "labels": {names.ABOUT_LABEL: "sync"}}
+        metadata = {"name": names.SYNC, "namespace": names.SYSTEM, "labels": {ABOUT_LABEL: "sync"}}
         findings = [
             {"severity": "error", "file": "a.yaml", "line": 1, "column": 2, "field": "spec", "message": "bad\x1b[2J"}
         ]

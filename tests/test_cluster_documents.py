@@ -16,9 +16,9 @@ from engine.kube import resource_for
 from engine.load import Loaded, load
 from engine.load.cluster import copies_from_git, foreign_documents
 from engine.model.actions import Action, PatchObject, kind_of
+from engine.model.labels import APPLIED_DIGEST, MANAGED_BY
 from engine.observe.observed import observe
 from engine.plan import plan
-from engine.plan.sync.objects import DIGEST, MANAGED_BY
 from engine.sandbox import definitions
 from engine.wire import names, sync
 from tests.bench import clusters
@@ -141,7 +141,7 @@ def test_settings_in_the_cluster_never_allow_themselves() -> None:
 
 
 def test_copies_are_recognised_by_the_inventory_not_by_their_labels() -> None:
-    mark = {"labels": {MANAGED_BY: "belay"}, "annotations": {DIGEST: "x"}}
+    mark = {"labels": {MANAGED_BY: "belay"}, "annotations": {APPLIED_DIGEST: "x"}}
     forged, copy, bare = isolation("forged", NODE, **mark), isolation("copy", NODE, **mark), isolation("bare", NODE)
     listed = [forged, copy, bare, inventory("copy", "bare")]
     assert [json.loads(data)["metadata"]["name"] for data in copies_from_git(listed).values()] == ["copy", "bare"]

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from engine.kube import WatchChange, resource_for
+from engine.model.labels import NODE_NOT_READY, NODE_UNREACHABLE
 from engine.model.times import rfc3339
 from engine.sandbox.cache import Indexer
 from engine.sandbox.controllers import node_lifecycle, owner_gc, pod_gc
@@ -49,20 +50,20 @@ def test_a_silent_node_becomes_unknown_tainted_and_its_pods_unready() -> None:
     assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "Unknown", "NodeStatusUnknown")
     taints = step.writes[1].body["spec"]["taints"]
     assert {(t["key"], t["effect"]) for t in taints} == {
-        (node_lifecycle.UNREACHABLE, "NoSchedule"),
-        (node_lifecycle.UNREACHABLE, "NoExecute"),
+        (NODE_UNREACHABLE, "NoSchedule"),
+        (NODE_UNREACHABLE, "NoExecute"),
     }
     assert step.again_in == node_lifecycle.DEFAULT_TOLERATION_S
 
 
 def test_pods_leave_when_their_toleration_runs_out() -> None:
     taints = [
-        {"key": node_lifecycle.UNREACHABLE, "effect": "NoSchedule"},
-        {"key": node_lifecycle.UNREACHABLE, "effect": "NoExecute", "timeAdded": rfc3339(NOW - 60)},
+        {"key": NODE_UNREACHABLE, "effect": "NoSchedule"},
+        {"key": NODE_UNREACHABLE, "effect": "NoExecute", "timeAdded": rfc3339(NOW - 60)},
     ]
     short = pod(
         "short",
-        spec={"tolerations": [{"key": node_lifecycle.UNREACHABLE, "operator": "Exists", "tolerationSeconds": 30}]},
+        spec={"tolerations": [{"key": NODE_UNREACHABLE, "operator": "Exists", "tolerationSeconds": 30}]},
     )
     ever = pod("ever", spec={"tolerations": [{"operator": "Exists"}]})
     step = node_lifecycle.reconcile(node("Unknown", taints), NOW - 100, [short, ever, pod("plain")], NOW, 40)
@@ -73,13 +74,13 @@ def test_pods_leave_when_their_toleration_runs_out() -> None:
 def test_taints_go_when_the_node_is_back() -> None:
     taints = [
         {"key": "dedicated", "effect": "NoSchedule"},
-        {"key": node_lifecycle.UNREACHABLE, "effect": "NoSchedule"},
-        {"key": node_lifecycle.UNREACHABLE, "effect": "NoExecute"},
+        {"key": NODE_UNREACHABLE, "effect": "NoSchedule"},
+        {"key": NODE_UNREACHABLE, "effect": "NoExecute"},
     ]
     step = node_lifecycle.reconcile(node("True", taints), NOW, [pod()], NOW, 40)
     assert [w.body["spec"]["taints"] for w in step.writes] == [[{"key": "dedicated", "effect": "NoSchedule"}]]
     tainted = node_lifecycle.reconcile(node("False"), NOW, [], NOW, 40).writes[0].body["spec"]["taints"]
-    assert {t["key"] for t in tainted} == {node_lifecycle.NOT_READY}
+    assert {t["key"] for t in tainted} == {NODE_NOT_READY}
 
 
 def test_pods_of_vanished_nodes_are_failed_and_removed_after_quarantine() -> None:

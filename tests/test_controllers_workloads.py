@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.model.labels import DEPLOYMENT_REVISION
 from engine.workloads import deployment, objects
 from tests.controller_world import World, condition, image_of, workload
 
@@ -57,7 +58,7 @@ def test_rolling_update_keeps_its_limits(seed: int, surge: object, unavailable: 
     )
     world.settle(keep, share=0.5)
     assert active(world) == ["two"] * 6
-    assert world.get("Deployment", "web")["metadata"]["annotations"][deployment.REVISION] == "2"
+    assert world.get("Deployment", "web")["metadata"]["annotations"][DEPLOYMENT_REVISION] == "2"
 
 
 def test_a_broken_image_stops_the_roll_out_and_a_rollback_heals_it() -> None:
@@ -79,7 +80,7 @@ def test_a_broken_image_stops_the_roll_out_and_a_rollback_heals_it() -> None:
     world.settle()
     assert active(world) == ["one"] * 4
     assert len(world.of("ReplicaSet")) == 2, "the rollback takes the old ReplicaSet again"
-    assert world.get("Deployment", "web")["metadata"]["annotations"][deployment.REVISION] == "3"
+    assert world.get("Deployment", "web")["metadata"]["annotations"][DEPLOYMENT_REVISION] == "3"
 
 
 def test_failed_and_evicted_pods_are_replaced() -> None:

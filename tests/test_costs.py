@@ -23,6 +23,7 @@ from engine.model.costs import (
     narrowed,
     ranked,
 )
+from engine.model.labels import CHECKPOINT_TIME, LOAD_SECONDS, RECOVERY_LEVEL, STEP_SECONDS
 from engine.serve.grpc.recovery.job_facts import configured_of
 
 KNOWN = MeasuredTimes(checkpoint=600, load=100, start=50, step=5, scale=40, pod_start=20, wait=3600)
@@ -62,16 +63,16 @@ def test_an_old_checkpoint_makes_shrinking_cheaper_than_restarting() -> None:
     ("notes", "wanted"),
     [
         ([], None),
-        ([{costs.LOAD_KEY: "9"}], None),
-        ([{costs.CHECKPOINT_KEY: "soon"}], None),
-        ([{costs.CHECKPOINT_KEY: "-5"}], None),
-        ([{costs.CHECKPOINT_KEY: "nan"}], None),
-        ([{costs.CHECKPOINT_KEY: str(NOW + 3600)}], None),
-        ([{costs.CHECKPOINT_KEY: str(NOW - 90)}], MeasuredTimes(checkpoint=90)),
-        ([{costs.CHECKPOINT_KEY: str(NOW + 30)}], MeasuredTimes(checkpoint=0)),
+        ([{LOAD_SECONDS: "9"}], None),
+        ([{CHECKPOINT_TIME: "soon"}], None),
+        ([{CHECKPOINT_TIME: "-5"}], None),
+        ([{CHECKPOINT_TIME: "nan"}], None),
+        ([{CHECKPOINT_TIME: str(NOW + 3600)}], None),
+        ([{CHECKPOINT_TIME: str(NOW - 90)}], MeasuredTimes(checkpoint=90)),
+        ([{CHECKPOINT_TIME: str(NOW + 30)}], MeasuredTimes(checkpoint=0)),
         (
-            [{costs.CHECKPOINT_KEY: str(NOW - 90), costs.LOAD_KEY: "7"},
-             {costs.CHECKPOINT_KEY: str(NOW - 30), costs.LOAD_KEY: "8", costs.STEP_KEY: "1e99"}],
+            [{CHECKPOINT_TIME: str(NOW - 90), LOAD_SECONDS: "7"},
+             {CHECKPOINT_TIME: str(NOW - 30), LOAD_SECONDS: "8", STEP_SECONDS: "1e99"}],
             MeasuredTimes(checkpoint=30, load=8),
         ),
     ],
@@ -81,7 +82,7 @@ def test_times_are_read_from_annotations(notes: list[dict[str, str]], wanted: Me
 
 
 def test_pods_that_were_slow_before_are_slow_again() -> None:
-    found = measured([{costs.CHECKPOINT_KEY: str(NOW - 1)}], NOW, [44.0], costs.RESET_WAIT)
+    found = measured([{CHECKPOINT_TIME: str(NOW - 1)}], NOW, [44.0], costs.RESET_WAIT)
     assert found == MeasuredTimes(checkpoint=1, pod_start=44.0, wait=costs.RESET_WAIT)
 
 
@@ -173,7 +174,7 @@ def test_a_choice_narrows_the_strategies_of_process_recovery(choice: str, left: 
 
 
 def test_process_recovery_keeps_to_the_choice() -> None:
-    notes = {"recover-strategy": "recover,recover-in-place,dump", costs.CHOICE_KEY: "process"}
+    notes = {"recover-strategy": "recover,recover-in-place,dump", RECOVERY_LEVEL: "process"}
     assert configured_of(notes) == ("recover", "dump", "exit")
-    del notes[costs.CHOICE_KEY]
+    del notes[RECOVERY_LEVEL]
     assert configured_of(notes) == ("recover-in-place", "recover", "dump", "exit")

@@ -13,6 +13,7 @@ from engine.cli import main
 from engine.cli.events import EventTable, event_row
 from engine.kube import CONFIGMAP, EVENT, NAMESPACE
 from engine.model.actions import AnyAction, BindPod, EvictPod, Evidence, IsolateChip, IsolateNode, Preconditions
+from engine.model.labels import ABOUT_LABEL
 from engine.model.times import rfc3339
 from engine.status.events import events
 from engine.wire import history, names
@@ -29,7 +30,7 @@ def job(name: str, *pods: str) -> dict[str, Any]:
         "phase": "Running",
         "status.json": json.dumps({"placement": placement}),
     }
-    metadata = {"name": f"{names.JOB_PREFIX}{name}", "namespace": names.SYSTEM, "labels": {names.ABOUT_LABEL: "job"}}
+    metadata = {"name": f"{names.JOB_PREFIX}{name}", "namespace": names.SYSTEM, "labels": {ABOUT_LABEL: "job"}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from agents.node.hardware import pinglist
 from engine.model.history import History, NodeMemory, PublicFaultMemory
+from engine.model.labels import PUBLIC_FAULT_CONSUMER
 from engine.model.recovery.protocol import Code
 from engine.plan import plan
 from engine.serve.grpc import profiling
@@ -146,7 +147,7 @@ def test_rows_about_switches_of_pings_traces_and_public_faults_name_their_keys()
         with pytest.raises(pinglist.PingError, match=missing):
             pinglist.config({pinglist.GLOBAL: json.dumps(chosen)}, 1)
     assert others()["volcano-scheduler-configmap"] == {names.SCHEDULER_KEY, "init-params"}
-    assert others()[f"{publicinfo.LABEL}=true"] == {publicinfo.KEY}
+    assert others()[f"{PUBLIC_FAULT_CONSUMER}=true"] == {publicinfo.KEY}
 
 
 @pytest.mark.parametrize("code", Code, ids=lambda code: code.name)

@@ -15,6 +15,7 @@ from engine.controller.pass_reporter import PassReporter
 from engine.kube import CONFIGMAP, LEASE, Kube, Object
 from engine.kube.lease import CEILING_SECONDS, shard_lease
 from engine.model.freshness import Hindrance, LastPass, missing_pass, missing_since
+from engine.model.labels import ABOUT_LABEL
 from engine.serve.engine_client import EngineClient
 from engine.status.status_reader import read_status
 from engine.store import StoreUnavailable
@@ -210,7 +211,7 @@ def test_the_main_shards_controller_watches_the_other_shards(cluster: Cluster) -
     rows = [{"type": kind, "status": "True", "reason": "R", "message": "m"} for kind in ("Applied", "Ready")]
     part = {
         "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": "belay-sync.far", "namespace": names.SYSTEM, "labels": {names.ABOUT_LABEL: sync.PART}},
+        "metadata": {"name": "belay-sync.far", "namespace": names.SYSTEM, "labels": {ABOUT_LABEL: sync.PART}},
         "data": {sync.SHARD: "far", sync.CONDITIONS: json.dumps(rows)},
     }  # fmt: skip
     cluster.run(cluster.kube.create(CONFIGMAP, part))

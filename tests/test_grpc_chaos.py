@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from engine.kube import CONFIGMAP, NAMESPACE
+from engine.model.labels import PROCESS_RECOVERIES
 from engine.model.recovery import summary
 from engine.serve.grpc.server import GrpcServer
 from engine.wire import recoveryrecord
@@ -171,7 +172,7 @@ async def recovers(
         state = session and (session.conversation.state, len(session.signals), session.conversation.story[-4:])
         raise AssertionError(f"{error}: heard {trainer.heard}, {servers.kills} kills, {state}") from error
     assert trainer.heard == ["stopTrain", "globalFault", "changeStrategy recover"]
-    (one,) = summary.read((await world.marks(name))[summary.KEY])
+    (one,) = summary.read((await world.marks(name))[PROCESS_RECOVERIES])
     assert (one.level, one.good, one.pods) == ("process", True, (1,))
     body = await world.reset_json(name)
     assert (body["RankList"], body["FaultFlushing"]) == ([], False)

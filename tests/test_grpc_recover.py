@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from engine.kube import EVENT, NODE, POD
-from engine.model.recovery import summary
+from engine.model.labels import PROCESS_RECOVERIES
 from engine.plan import plan
 from engine.serve.grpc.server import GrpcServer
 from engine.wire.clusterd import recover_pb2 as pb
@@ -229,7 +229,7 @@ def test_a_retry_enters_the_ledger_of_training_time(tmp_path: Path) -> None:
 
         def told() -> bool:
             view = cluster.jobs.get(at.client.job)
-            return view is not None and summary.KEY in view.annotations
+            return view is not None and PROCESS_RECOVERIES in view.annotations
 
         await until(told, "the account is on the PodGroup")
         made = plan(desired(), cluster.observed, at.time() / 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from engine.model.labels import ABOUT_LABEL
 from engine.wire import names
 from tests.headlamp_status import FILE, ROOT, recorded, status_maps
 
@@ -18,9 +19,9 @@ def test_the_recorded_status_is_what_the_engine_writes() -> None:
 def test_the_plugin_asks_for_the_maps_that_it_reads() -> None:
     source = (PLUGIN / "src/status.ts").read_text()
     assert f"NAMESPACE = '{names.SYSTEM}'" in source
-    found = re.search(rf"SELECTOR = '{re.escape(names.ABOUT_LABEL)} in \((.*)\)'", source)
+    found = re.search(rf"SELECTOR = '{re.escape(ABOUT_LABEL)} in \((.*)\)'", source)
     assert found is not None
-    about = {str(one["metadata"]["labels"][names.ABOUT_LABEL]) for one in status_maps()}
+    about = {str(one["metadata"]["labels"][ABOUT_LABEL]) for one in status_maps()}
     assert about == set(found[1].split(","))
 
 

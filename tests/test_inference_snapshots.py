@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agents.node.hardware.snapshots import FINISHED, wanted
+from agents.node.hardware.snapshots import wanted
+from engine.model.labels import SNAPSHOT_FINISHED
 from tests.inference import PREFIX, Raw, left_by_operator, owner, role, service_set
 from tests.jobs import NOW, World, env_of
 
@@ -42,7 +43,7 @@ def finish(world: World, index: int, how: str = "true") -> None:
     """What agents report of the pods that they were asked to save."""
     for name in world.pods():
         if name.startswith(f"llm-0-prefill-{index}-") and wanted(world.pod(name)) is not None:
-            world.edit("Pod", name, lambda raw: raw["metadata"]["annotations"].update({FINISHED: how}))
+            world.edit("Pod", name, lambda raw: raw["metadata"]["annotations"].update({SNAPSHOT_FINISHED: how}))
 
 
 def modes(world: World) -> dict[str, tuple[str, bool]]:

@@ -20,7 +20,7 @@ from engine.cli.logs import rank_numbers
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NAMESPACE, POD, Kube, transport
 from engine.kube.reader import Listing
-from engine.sandbox.nodes_pods import LOG
+from engine.model.labels import ABOUT_LABEL, SANDBOX_LOG
 from engine.wire import history, names
 from tests.loop_world import Cluster, until
 
@@ -34,12 +34,12 @@ def publish(cluster: Cluster, phase: str, *pods: str) -> None:
         "phase": phase,
         "status.json": json.dumps({"placement": placement}),
     }
-    metadata = {"name": f"{names.JOB_PREFIX}llm", "namespace": names.SYSTEM, "labels": {names.ABOUT_LABEL: "job"}}
+    metadata = {"name": f"{names.JOB_PREFIX}llm", "namespace": names.SYSTEM, "labels": {ABOUT_LABEL: "job"}}
     cluster.ensure(CONFIGMAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
 def run_pod(cluster: Cluster, name: str, rank: int, log: str, phase: str = "Running") -> None:
-    marks = {"hccl/rankIndex": str(rank), LOG: log}
+    marks = {"hccl/rankIndex": str(rank), SANDBOX_LOG: log}
     pod: dict[str, Any] = {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "train", "annotations": marks},
         "spec": {"nodeName": "node-1", "containers": [{"name": "main", "image": "i"}, {"name": "side", "image": "i"}]},
@@ -115,7 +115,7 @@ class CountedCluster:
             history.JOB_NAME_KEY: "train/AscendJob/llm", "phase": "Running" if self.looks > 0 else "Succeeded",
             "status.json": json.dumps({"placement": pods}),
         }  # fmt: skip
-        metadata = {"name": f"{names.JOB_PREFIX}llm", "labels": {names.ABOUT_LABEL: "job"}}
+        metadata = {"name": f"{names.JOB_PREFIX}llm", "labels": {ABOUT_LABEL: "job"}}
         return {"metadata": metadata, "data": data}
 
     def pod(self, rank: int) -> dict[str, Any]:

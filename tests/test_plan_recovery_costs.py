@@ -10,7 +10,7 @@ import pytest
 from engine.cli.explanation import explain
 from engine.model.cluster import Observed
 from engine.model.history import History, JobMemory, Recovery
-from engine.model.recovery import summary
+from engine.model.labels import PROCESS_RECOVERIES
 from engine.model.recovery.conversation import StepRecord
 from engine.model.recovery.summary import RecoverySummary
 from engine.plan import plan
@@ -33,7 +33,7 @@ def one(level: str = "retry", begun: int = BEGUN, seconds: int = 12, **more: Any
 
 
 def told(*rows: RecoverySummary, age: float | None = 600, memory: JobMemory | None = None, **more: Any) -> Observed:
-    notes = {summary.KEY: msgspec.json.encode(rows).decode()}
+    notes = {PROCESS_RECOVERIES: msgspec.json.encode(rows).decode()}
     pods = gang(labels=PROCESS, strategies="retry,recover-in-place,recover", age=age, annotations=notes)
     return world(pods, history=History(jobs={KEY: memory}) if memory is not None else History(), **more)
 
@@ -98,7 +98,7 @@ def test_a_clock_that_is_ahead_enters_nothing_yet() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[", '[{"begun":1,"ended":0,"level":"retry","good":true}]', '["x"]'])
 def test_an_invalid_annotation_of_a_pod_group_is_no_recovery(text: str) -> None:
-    pods = gang(labels=PROCESS, strategies="retry", annotations={summary.KEY: text})
+    pods = gang(labels=PROCESS, strategies="retry", annotations={PROCESS_RECOVERIES: text})
     assert not decided(world(pods)).history.jobs.get(KEY, JobMemory()).recoveries
 
 

@@ -10,6 +10,7 @@ import pytest
 from engine.model.actions import EvictPod
 from engine.model.cluster import Observed, SwitchFault
 from engine.model.fault_subscriptions import FaultSubscriptions
+from engine.model.labels import STEP_RETRY
 from engine.model.recovery import Conversation, FaultyRank, State, steps
 from engine.model.recovery.conversation import Operation, StepRecord
 from engine.model.recovery.progress import ABANDONED_MS, progress_of
@@ -112,7 +113,7 @@ def test_reports_of_several_clients_keep_their_times() -> None:
     both = steps.more(first, [FaultyRank("9", "0"), FaultyRank("1", "2")], 9_000)
     assert steps.text(both) == "1000:8-9;9000:1"
     assert steps.more(both, [FaultyRank("8", "0")], 20_000) == both, "reported before"
-    read = steps.read({steps.REPORTED_KEY: steps.text(both)})
+    read = steps.read({STEP_RETRY: steps.text(both)})
     assert read is not None and [read.reported(rank) for rank in (8, 9, 1, 3)] == [1_000, 1_000, 9_000, 0]
 
 
@@ -121,8 +122,8 @@ def test_a_flood_of_ranks_is_bounded() -> None:
     assert len(steps.text(known)) < 128 * 1024
     for moment in range(2_000, 200_000, 1_000):
         known = steps.more(known, [FaultyRank(str(100_001 + moment), "2")], moment)
-    assert len(known) <= 64 and steps.read({steps.REPORTED_KEY: steps.text(known)}) is not None
-    assert steps.read({steps.REPORTED_KEY: "9" * 200_000}) is None
+    assert len(known) <= 64 and steps.read({STEP_RETRY: steps.text(known)}) is not None
+    assert steps.read({STEP_RETRY: "9" * 200_000}) is None
 
 
 # processes that start again in their pods
@@ -224,7 +225,7 @@ def test_the_record_in_the_cluster_is_what_counts() -> None:
     ],
 )
 def test_faults_reported_in_time_may_be_retried(raised: int, at: int, now: int, expected: bool) -> None:
-    told_of = steps.read({steps.REPORTED_KEY: f"{at}:8-15"})
+    told_of = steps.read({STEP_RETRY: f"{at}:8-15"})
     assert told_of is not None
     assert (told_of.retries(11, raised, now), told_of.retries(7, raised, now)) == (expected, False)
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.model.labels import CONFIGURATION_910, CONFIGURATION_NPU
 from engine.wire import podannotations as wire
 from tests import worlds
 
@@ -130,28 +131,28 @@ def test_a_device_plugins_configuration_is_read() -> None:
         '{"pod_name":"p","server_id":"u","host_ip":"10.0.0.9","super_pod_id":1,"server_index":3,'
         '"devices":[{"device_id":"0","device_ip":"-1","levelList":[{"level":0,"info":{}}]}]}'
     )
-    body = wire.configuration({wire.CONFIGURATION_NPU: text})
+    body = wire.configuration({CONFIGURATION_NPU: text})
     assert body is not None
     assert (body.host_ip, body.server_index, body.devices[0].device_ip) == ("10.0.0.9", "3", "-1")
     assert body.devices[0].level_list == ({"level": 0, "info": {}},)
-    assert wire.configuration({wire.CONFIGURATION_910: '{"devices":null}'}) == wire.Configuration()
+    assert wire.configuration({CONFIGURATION_910: '{"devices":null}'}) == wire.Configuration()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"devices": 3}', '{"devices": [{}]}', '{"super_pod_id": "x"}'])
 def test_a_broken_configuration_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="ascend-910-configuration cannot be read"):
-        wire.configuration({wire.CONFIGURATION_910: text})
+        wire.configuration({CONFIGURATION_910: text})
 
 
 def test_a_huge_configuration_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 262144"):
-        wire.configuration({wire.CONFIGURATION_910: " " * 300_000})
+        wire.configuration({CONFIGURATION_910: " " * 300_000})
 
 
 def test_allocated_pods() -> None:
     pod = worlds.pod("p", count=8)
     assert not wire.is_allocated(pod)
-    placed = msgspec.structs.replace(pod, annotations={wire.CONFIGURATION_910: "{}"})
+    placed = msgspec.structs.replace(pod, annotations={CONFIGURATION_910: "{}"})
     assert wire.is_allocated(placed)
     assert not wire.is_allocated(msgspec.structs.replace(placed, deleting=1.0))
     assert wire.is_allocated(worlds.pod("q", count=0))

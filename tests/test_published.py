@@ -22,6 +22,7 @@ from engine.cli.layout import grid
 from engine.cli.published import ABOUT, PLANNED_COLUMNS, PublishedCluster
 from engine.cli.selection import JOB_COLUMNS
 from engine.model.freshness import LastPass
+from engine.model.labels import ABOUT_LABEL
 from engine.status import memory_bodies, status_bodies
 from engine.status.sync_status import SyncState
 from engine.wire import names, passinfo
@@ -168,7 +169,7 @@ class Api(http.server.BaseHTTPRequestHandler):
         body: Any = {"gitVersion": "v1.30.0"}
         if parts.path.endswith("/configmaps"):
             wanted = selector.replace(")", "").replace("=", " in (").partition(" in (")[2].split(",")
-            items = [one for one in self.maps if one["metadata"]["labels"].get(names.ABOUT_LABEL) in wanted]
+            items = [one for one in self.maps if one["metadata"]["labels"].get(ABOUT_LABEL) in wanted]
             body = {"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
         elif "/explain/" in parts.path:
             body = {

@@ -11,8 +11,8 @@ from engine.model.actions import IsolateNode, ResetChips
 from engine.model.cluster import AgentReport, Node
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import ChipMemory, FailureMemory, History, Hold, HoldKind, KnownHardware, NodeMemory
+from engine.model.labels import CORDONED_ANNOTATION
 from engine.plan import plan
-from engine.wire.names import CORDONED
 from tests import simworld
 from tests.golden.stories import sample_files, sample_world
 from tests.worlds import NOW, agent, desired, fault, node, observed, report
@@ -98,7 +98,7 @@ def test_a_node_that_registers_again_is_isolated_and_cordoned_again() -> None:
     world.push(sample_files() | {"desired/maintenance.yaml": document})
     world.until_quiet()
     key = ObjectKey("v1", "Node", "", "node-1")
-    assert CORDONED in world.objects[key]["metadata"]["annotations"]
+    assert CORDONED_ANNOTATION in world.objects[key]["metadata"]["annotations"]
 
     world.remove(world.nodes["node-1"])
     world.until_quiet()
@@ -107,4 +107,4 @@ def test_a_node_that_registers_again_is_isolated_and_cordoned_again() -> None:
     again = [one for made in plans for one in made.actions if isinstance(one, IsolateNode)]
     assert [(one.node, one.cordon) for one in again] == [("node-1", True)]
     notes = world.objects[key]["metadata"]["annotations"]
-    assert CORDONED in notes and world.objects[key]["spec"]["unschedulable"]
+    assert CORDONED_ANNOTATION in notes and world.objects[key]["spec"]["unschedulable"]

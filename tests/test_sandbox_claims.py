@@ -13,8 +13,8 @@ from agents.drivers.base import Chip
 from agents.drivers.server_models import SERVER_MODELS
 from agents.node.policy import FaultLevels
 from agents.node.state import NodeState
+from engine.model.labels import DELETE_PROTECTION
 from engine.sandbox.controllers import resource_claim
-from engine.wire.dra import FINALIZER
 from engine.wire.policy import NodePolicy
 from engine.workloads.writes import Json, Reconciled
 from tests.agent_world import RULES
@@ -61,7 +61,7 @@ def test_a_claim_is_made_from_its_template_and_named_in_the_pods_status() -> Non
 
 def test_devices_are_given_back_after_the_last_user() -> None:
     claim = made()
-    claim["metadata"]["finalizers"] = [FINALIZER]
+    claim["metadata"]["finalizers"] = [DELETE_PROTECTION]
     users = [{"resource": "pods", "name": n, "uid": f"u-{n}"} for n in ("pod", "second")]
     claim["status"] = {"allocation": {"devices": {}}, "reservedFor": users}
     both = {"u-pod": pod("Running"), "u-second": pod("Running")}
@@ -77,7 +77,7 @@ def test_devices_are_given_back_after_the_last_user() -> None:
 
 def test_a_claim_that_waits_keeps_the_finalizer_that_its_allocator_has_written() -> None:
     claim = made()
-    claim["metadata"]["finalizers"] = [FINALIZER]
+    claim["metadata"]["finalizers"] = [DELETE_PROTECTION]
     assert resource_claim.of_claim(claim, {"u-pod": pod()}) == Reconciled()
     claim["metadata"]["deletionTimestamp"] = "2026-09-01T08:00:00Z"
     (write,) = resource_claim.of_claim(claim, {}).writes

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.model.labels import SELECTED_NODE
 from engine.sandbox.controllers import volume
 from engine.workloads.writes import Reconciled
 
@@ -64,7 +65,7 @@ def test_a_provisioner_waits_for_the_selected_node() -> None:
     late = storage("WaitForFirstConsumer")
     assert "volumeName" not in settle(claim(), late)[0]["spec"]
     marked = claim()
-    marked["metadata"]["annotations"] = {volume.SELECTED_NODE: "node-1"}
+    marked["metadata"]["annotations"] = {SELECTED_NODE: "node-1"}
     assert settle(marked, late)[0]["spec"]["volumeName"] == "pvc-u-data"
 
 

@@ -8,6 +8,14 @@ from typing import Any
 import pytest
 
 from engine.model.cluster import AgentVNPU
+from engine.model.labels import (
+    SANDBOX_LOG,
+    SIMULATED_EXIT_AFTER,
+    SIMULATED_EXIT_CODE,
+    SIMULATED_EXIT_NOW,
+    SIMULATED_FAIL_ON_FAULT,
+    SIMULATED_READY_AFTER,
+)
 from engine.model.times import rfc3339
 from engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
 from engine.sandbox.nodes_devices import Devices, PodRejection
@@ -176,7 +184,7 @@ def test_a_pod_starts_after_a_while_and_runs_until_deleted() -> None:
     assert [word for _, word in phases] == ["Pending", "Running"]
     assert 0.2 <= phases[1][0] <= 0.6, "half to one and a half of four scaled seconds"
     assert thing["status"]["podIP"] == "10.128.0.1" and thing["status"]["containerStatuses"][0]["ready"]
-    assert "started on node-1" in thing["metadata"]["annotations"][nodes_pods.LOG]
+    assert "started on node-1" in thing["metadata"]["annotations"][SANDBOX_LOG]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +192,7 @@ def test_a_pod_starts_after_a_while_and_runs_until_deleted() -> None:
     [("0", "Never", "Succeeded"), ("3", "Never", "Failed"), ("0", "OnFailure", "Succeeded")],
 )
 def test_a_pod_ends_by_annotation(code: str, policy: str, phase: str) -> None:
-    notes = {nodes_pods.EXIT_AFTER: "30s", nodes_pods.EXIT_CODE: code}
+    notes = {SIMULATED_EXIT_AFTER: "30s", SIMULATED_EXIT_CODE: code}
     thing, phases = life(pod("a", metadata={"annotations": notes}, spec={"restartPolicy": policy}))
     assert phases[-1][1] == phase
     assert phases[-1][0] - phases[-2][0] == pytest.approx(3.0, abs=0.05)
@@ -193,7 +201,7 @@ def test_a_pod_ends_by_annotation(code: str, policy: str, phase: str) -> None:
 
 
 def test_a_crashing_pod_is_started_again_with_growing_pauses() -> None:
-    notes = {nodes_pods.EXIT_AFTER: "10s", nodes_pods.EXIT_CODE: "1,1,0"}
+    notes = {SIMULATED_EXIT_AFTER: "10s", SIMULATED_EXIT_CODE: "1,1,0"}
     thing, phases = life(pod("a", metadata={"annotations": notes}, spec={"restartPolicy": "OnFailure"}))
     assert [word for _, word in phases][-1] == "Succeeded"
     status = thing["status"]["containerStatuses"][0]
@@ -203,7 +211,7 @@ def test_a_crashing_pod_is_started_again_with_growing_pauses() -> None:
 
 
 def test_a_pod_with_the_annotation_fails_with_its_chip() -> None:
-    notes = {nodes_pods.FAIL_ON_FAULT: "true"}
+    notes = {SIMULATED_FAIL_ON_FAULT: "true"}
     sick = PodHost("node-1", "10.64.0.1", HOST.settings, faulty={"Ascend910-3"})
     thing = taken("a", "Ascend910-3", metadata={"annotations": notes}, spec={"restartPolicy": "Never"})
     assert nodes_pods.advance(thing, HOST, PodTimes(), "ip", ("Ascend910-3",), NOW).writes == ()
@@ -212,9 +220,9 @@ def test_a_pod_with_the_annotation_fails_with_its_chip() -> None:
 
 
 def test_a_command_ends_a_pod_once() -> None:
-    thing = taken("a", metadata={"annotations": {nodes_pods.EXIT_NOW: "7"}})
+    thing = taken("a", metadata={"annotations": {SIMULATED_EXIT_NOW: "7"}})
     perform(thing, nodes_pods.advance(thing, HOST, PodTimes(), "ip", (), NOW))
-    assert nodes_pods.EXIT_NOW not in thing["metadata"]["annotations"]
+    assert SIMULATED_EXIT_NOW not in thing["metadata"]["annotations"]
     assert thing["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 7
 
 
@@ -237,7 +245,7 @@ def test_a_node_releases_a_pod_with_finalizers() -> None:
 
 
 def test_readiness_deadline_and_a_runtime_that_is_down() -> None:
-    _, phases = life(pod("a", metadata={"annotations": {nodes_pods.READY_AFTER: "20s"}}))
+    _, phases = life(pod("a", metadata={"annotations": {SIMULATED_READY_AFTER: "20s"}}))
     assert [word for _, word in phases] == ["Pending", "Running unready", "Running"]
     thing, phases = life(pod("b", spec={"activeDeadlineSeconds": 50}))
     assert phases[-1][1] == "Failed" and thing["status"]["reason"] == "DeadlineExceeded"

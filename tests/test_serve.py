@@ -27,6 +27,7 @@ from engine.controller.controller import Controller
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, Kube
 from engine.metrics import PassSummary, counter_name
+from engine.model.labels import ABOUT_LABEL
 from engine.sandbox.redis_process import start_redis
 from engine.serve import engine_client, page, webhook
 from engine.serve.engine_client import EngineClient
@@ -232,7 +233,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def tell(cluster: Cluster, name: str, about: str, data: dict[str, str]) -> None:
-    metadata = {"name": name, "namespace": names.SYSTEM, "labels": {names.ABOUT_LABEL: about}}
+    metadata = {"name": name, "namespace": names.SYSTEM, "labels": {ABOUT_LABEL: about}}
     cluster.ensure(CONFIGMAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 

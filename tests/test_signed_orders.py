@@ -24,9 +24,10 @@ from engine.kube.lease import shard_lease
 from engine.kube.order_keys import OrderKeys
 from engine.model.actions import Evidence, IsolateChip, ResetChips
 from engine.model.cluster import Orders, ResetOrder
+from engine.model.labels import POOL_LABEL
 from engine.model.seals import BUILT_IN_RULES, Entitlements, Warrant, reset_warrant
 from engine.wire import revisionlog
-from engine.wire.names import ORDERS_PREFIX, POOL_LABEL, SYSTEM
+from engine.wire.names import ORDERS_PREFIX, SYSTEM
 from engine.wire.orders import build_orders, parse_orders
 from engine.wire.policy import NodePolicy, build_policy, entitle, parse_entitlements, parse_policy
 from engine.wire.revisionlog import RevisionEntry, RevisionLog

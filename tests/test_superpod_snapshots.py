@@ -14,9 +14,10 @@ from agents.common.client import ApiError
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
-from agents.node.hardware.snapshots import AT_ONCE, DIGEST, FINISHED, Snapshots, wanted
+from agents.node.hardware.snapshots import AT_ONCE, DIGEST, Snapshots, wanted
 from agents.node.hardware.superpod import SuperPod
 from agents.node.hardware.superpod import wanted as marks
+from engine.model.labels import SNAPSHOT_FINISHED
 from tests.agent_world import VirtualClock
 from tests.test_dcmi import ME
 
@@ -122,7 +123,7 @@ def test_what_a_pod_asks_for() -> None:
     [
         pod(metadata={"labels": {}}),
         pod(metadata={"annotations": {"snapshot_mode": "load"}}),
-        pod(metadata={"annotations": {"snapshot_mode": "save", FINISHED: "false"}}),
+        pod(metadata={"annotations": {"snapshot_mode": "save", SNAPSHOT_FINISHED: "false"}}),
         pod(metadata={"deletionTimestamp": "now"}),
         pod(status={"conditions": [{"type": "Ready", "status": "False"}]}),
         pod(status={"containerStatuses": []}),
@@ -178,11 +179,11 @@ def test_a_container_is_checkpointed_once(tmp_path: Path) -> None:
     cluster.fail = 1
     make(cluster, tool, asked)
     assert (tmp_path / "said").read_text() == f"checkpoint --image-path {tmp_path}/images/7 abc123\n"
-    assert cluster.written == [("default/infer-7/u7", {FINISHED: "true"})]
+    assert cluster.written == [("default/infer-7/u7", {SNAPSHOT_FINISHED: "true"})]
     # there already: done
     make(cluster, tool, asked)
     assert (tmp_path / "said").read_text().count("\n") == 1
-    assert cluster.written[-1][1] == {FINISHED: "true"}
+    assert cluster.written[-1][1] == {SNAPSHOT_FINISHED: "true"}
 
 
 ENDLESS = "while :; do echo an endless line of complaint >&2; done"
@@ -193,21 +194,21 @@ LEFT_BEHIND = "sleep 60 >/dev/null & exit 0"
 def test_a_checkpoint_that_fails_or_hangs_is_reported(tmp_path: Path, script: str) -> None:
     cluster = Cluster()
     make(cluster, runtime(tmp_path, script), pod(path=str(tmp_path / "images")), seconds=0.5)
-    assert {annotations[FINISHED] for _, annotations in cluster.written} == {"false"}
+    assert {annotations[SNAPSHOT_FINISHED] for _, annotations in cluster.written} == {"false"}
 
 
 @pytest.mark.parametrize("path", ["relative", "/a/../b"])
 def test_odd_folders_are_refused(tmp_path: Path, path: str) -> None:
     cluster = Cluster()
     make(cluster, runtime(tmp_path, f"touch {tmp_path}/ran"), pod(path=path))
-    assert cluster.written[0][1] == {FINISHED: "false"} and not (tmp_path / "ran").exists()
+    assert cluster.written[0][1] == {SNAPSHOT_FINISHED: "false"} and not (tmp_path / "ran").exists()
 
 
 def test_an_empty_folder_is_an_attempt_that_did_not_end(tmp_path: Path) -> None:
     (tmp_path / "images" / "7").mkdir(parents=True)
     cluster = Cluster()
     make(cluster, runtime(tmp_path, "true"), pod(path=str(tmp_path / "images")))
-    assert cluster.written[0][1] == {FINISHED: "false"}
+    assert cluster.written[0][1] == {SNAPSHOT_FINISHED: "false"}
 
 
 def test_a_checkpoint_whose_agent_was_killed_in_the_middle_did_not_end(
@@ -219,7 +220,7 @@ def test_a_checkpoint_whose_agent_was_killed_in_the_middle_did_not_end(
     (folder / "rootfs-diff.tar").write_bytes(b"half")
     cluster, asked = Cluster(), pod(path=str(tmp_path / "images"))
     make(cluster, runtime(tmp_path, f"touch {tmp_path}/ran"), asked)
-    assert cluster.written[0][1] == {FINISHED: "false"} and not (tmp_path / "ran").exists()
+    assert cluster.written[0][1] == {SNAPSHOT_FINISHED: "false"} and not (tmp_path / "ran").exists()
     said = [str(record.__dict__["belay_fields"]["error"]) for record in caplog.records if record.levelname == "ERROR"]
     assert said and f"{folder} exists and has no {DIGEST}: an earlier attempt did not end" in said[0]
 
@@ -240,7 +241,7 @@ def test_eight_at_a_time(tmp_path: Path) -> None:
         assert len(first) == AT_ONCE
         await asyncio.gather(*first)
         for body in pods[:AT_ONCE]:
-            body["metadata"]["annotations"][FINISHED] = "true"
+            body["metadata"]["annotations"][SNAPSHOT_FINISHED] = "true"
         await asyncio.gather(*snapshots.start(pods))
         assert len(cluster.written) == 10
 

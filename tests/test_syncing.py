@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from engine.cli import main
 from engine.cli.syncing import WantedRevision, sync_standing
 from engine.kube import CONFIGMAP
+from engine.model.labels import ABOUT_LABEL
 from engine.serve.engine_client import EngineClient
 from engine.serve.http import HttpServer
 from engine.status.status_reader import read_status
@@ -32,7 +33,7 @@ IN_FORCE = [{"type": "Applied", "status": "True", "message": "Everything"}]
 
 def sync_map(commit: str, conditions: list[dict[str, str]], **more: str) -> dict[str, object]:
     data = {"appliedRevision": commit, "attemptedRevision": commit, "conditions.json": json.dumps(conditions), **more}
-    metadata = {"name": names.SYNC, "namespace": names.SYSTEM, "labels": {names.ABOUT_LABEL: "sync"}}
+    metadata = {"name": names.SYNC, "namespace": names.SYSTEM, "labels": {ABOUT_LABEL: "sync"}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from engine import cli, versions
 from engine.controller.status_writer import StatusWriter
 from engine.kube import CONFIGMAP, Conflict, Invalid, Kube, KubeError, NotFound
+from engine.model.labels import FORMAT_ANNOTATION
 from engine.observe.observed import observe
 from engine.replay.recording import read, replay
 from engine.wire import formats, history, ledger, names, orders, revisionlog, sync
@@ -92,8 +93,8 @@ READERS: list[tuple[str, str, Callable[[dict[str, Any]], object]]] = [
 def test_a_newer_format_is_refused_by_name(name: str, prefix: str, parse: Any, format_: str) -> None:
     (item,) = [one for key, one in written(SAMPLES[-1]).items() if key == name]
     parse(item)
-    parse({**item, "metadata": {**item["metadata"], "annotations": {formats.ANNOTATION: "1"}}})
-    newer = {**item, "metadata": {**item["metadata"], "annotations": {formats.ANNOTATION: format_}}}
+    parse({**item, "metadata": {**item["metadata"], "annotations": {FORMAT_ANNOTATION: "1"}}})
+    newer = {**item, "metadata": {**item["metadata"], "annotations": {FORMAT_ANNOTATION: format_}}}
     with pytest.raises(WireError, match="reads up to 1: a newer Belay wrote it"):
         parse(newer)
     assert prefix in formats.NEWEST
@@ -113,7 +114,7 @@ def test_what_a_newer_version_wrote_is_not_overwritten_and_a_pass_without_its_me
 
     writer = StatusWriter(Api())  # type: ignore[arg-type]
     for name in (names.SYNC, names.HISTORY):
-        writer.receive({(names.SYSTEM, name): config_map(name, **{formats.ANNOTATION: "2"})})
+        writer.receive({(names.SYSTEM, name): config_map(name, **{FORMAT_ANNOTATION: "2"})})
     asyncio.run(writer.write_status([config_map(names.SYNC), config_map("belay-pool-a")]))
     assert sent == ["belay-pool-a"]
     with pytest.raises(KubeError, match=f"a newer Belay wrote ConfigMap {names.SYSTEM}/{names.HISTORY}"):
@@ -239,7 +240,7 @@ def test_config_maps_of_a_newer_format_are_named(kubeconfig: str) -> None:
         async with Kube.from_config(kubeconfig) as kube:
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.SYSTEM}}
             await kube.apply(namespace)
-            meta = {"name": "belay-ledger-main", "namespace": names.SYSTEM, "annotations": {formats.ANNOTATION: "7"}}
+            meta = {"name": "belay-ledger-main", "namespace": names.SYSTEM, "annotations": {FORMAT_ANNOTATION: "7"}}
             await kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
 
     asyncio.run(make())

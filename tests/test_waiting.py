@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from engine.cli import main
 from engine.cli.waiting import job_standing
 from engine.kube import CONFIGMAP
+from engine.model.labels import ABOUT_LABEL
 from engine.status.status_reader import read_status
 from engine.wire import history, names
 from tests.loop_world import Cluster
@@ -25,7 +26,7 @@ IN_FORCE = [{"type": "Applied", "status": "True", "message": "Everything"}]
 
 
 def publish(cluster: Cluster, name: str, about: str, data: dict[str, str]) -> None:
-    metadata = {"name": name, "namespace": names.SYSTEM, "labels": {names.ABOUT_LABEL: about}}
+    metadata = {"name": name, "namespace": names.SYSTEM, "labels": {ABOUT_LABEL: about}}
     cluster.ensure(CONFIGMAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 

@@ -20,6 +20,7 @@ from engine.model.cluster import (
     mask_of,
 )
 from engine.model.history import ChipMemory, CodeMemory, Hold, JobMemory, NodeMemory
+from engine.model.labels import CONFIGURATION_NPU
 from engine.model.recovery import Conversation, FaultyRank, State
 from engine.wire import deviceinfo, globaltable, history, ledger, nodeinfo, orders, podannotations, recoveryrecord
 from engine.wire.errors import WireError
@@ -284,7 +285,7 @@ def test_conversations_and_tables_that_nest_too_deeply_are_invalid() -> None:
         recoveryrecord.parse({"metadata": {"name": "n"}, "data": {recoveryrecord.KEY: DEEP}})
     assert globaltable.read(DEEP) == {}
     with pytest.raises(ValueError, match="cannot be read"):
-        podannotations.configuration({podannotations.CONFIGURATION_NPU: DEEP[:100_000]})
+        podannotations.configuration({CONFIGURATION_NPU: DEEP[:100_000]})
 
 
 @pytest.mark.parametrize(

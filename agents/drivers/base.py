@@ -14,6 +14,7 @@ import msgspec
 
 from agents.drivers.failures import DriverError as DriverError
 from engine.model.generations import Generation, generation_of
+from engine.model.labels import ASCEND_910, NPU
 
 BOOTED: Final = 16
 """Boot status of a chip whose start is finished (component/ascend-device-plugin/pkg/server/hot_reset_manager.go)."""
@@ -80,7 +81,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def training(self) -> bool:
         """Whether reports carry the network and recovering lists (the 910 family and its successors do)."""
-        return self.resource in ("huawei.com/Ascend910", "huawei.com/npu")
+        return self.resource in (ASCEND_910, NPU)
 
 
 class Code(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from agents.drivers.base import Machine
 from agents.drivers.simulated import ServerModel
+from engine.model.labels import ASCEND_310P
 from engine.model.vnpu import ChipCapacity, TemplateSize
 
 _CORES: Final = {
@@ -87,7 +88,7 @@ def from_product(
     names = spec.get("chipNames") or ()
     resource = str(spec["resource"])
     name = chip_name or (str(names[0]) if names else "310P3" if resource.endswith("310P") else "910B3")
-    small = resource == "huawei.com/Ascend310P"
+    small = resource == ASCEND_310P
     return ServerModel(
         machine=machine(resource, name, super_pod_id=super_pod_id, server_index=server_index, rack_id=rack_id),
         chips=int(spec["chipsPerNode"]),
@@ -101,14 +102,14 @@ def from_product(
 SERVER_MODELS: Final[Mapping[str, ServerModel]] = {
     "atlas-800t-a2": ServerModel(),
     "atlas-300i-pro": ServerModel(
-        machine=machine("huawei.com/Ascend310P", "310P3"),
+        machine=machine(ASCEND_310P, "310P3"),
         chips=8,
         reset_groups=(),
         sizes=SIZES_310P,
         totals=TOTALS_310P,
     ),
     "atlas-300i-duo": ServerModel(
-        machine=machine("huawei.com/Ascend310P", "310P3"),
+        machine=machine(ASCEND_310P, "310P3"),
         chips=8,
         chips_per_card=2,
         reset_groups=tuple((first, first + 1) for first in range(0, 8, 2)),

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from agents.drivers.base import BOOTED, CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
+from engine.model.labels import ASCEND_910
 from engine.model.vnpu import ChipCapacity, TemplateSize, unfit
 
 RESET_SECONDS: Final = 20.0
@@ -30,7 +31,7 @@ class ServerModel(msgspec.Struct, frozen=True, kw_only=True):
     """One server model. The defaults make an Atlas 800T A2: 8 chips in one HCCS ring that resets as one."""
 
     machine: Machine = Machine(
-        resource="huawei.com/Ascend910",
+        resource=ASCEND_910,
         prefix="Ascend910-",
         chip_name="910B3",
         accelerator="huawei-Ascend910",

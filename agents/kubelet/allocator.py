@@ -27,7 +27,8 @@ from agents.kubelet.podcache import PodCache
 from agents.kubelet.pods import MAX_TIME, PodFacts
 from agents.kubelet.settings import PluginSettings
 from agents.node.state import NodeState
-from engine.wire.podannotations import ASCEND_REAL, physical_names
+from engine.model.labels import ASCEND_REAL
+from engine.wire.podannotations import physical_names
 
 #: Seconds of each wait of GetPreferredAllocation for a pod that fits.
 PREFER_WAIT: Final = 0.2

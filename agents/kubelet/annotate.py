@@ -16,10 +16,8 @@ from agents.kubelet.ledger import Grant
 from agents.kubelet.pods import PodFacts
 from agents.kubelet.settings import DUO
 from agents.node.state import NodeState
+from engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX, INFER_CARD_TYPE, KUBELET_DEVICES, PREDICATE_TIME
 from engine.wire.podannotations import (
-    ASCEND_REAL,
-    KUBELET_DEVICES,
-    PREDICATE_TIME,
     PREDICATE_TIME_USED,
     Configuration,
     Device,
@@ -62,7 +60,7 @@ def _of(grants: Sequence[Grant], pod: PodFacts, state: NodeState, host_ip: str) 
     if ids:
         found[KUBELET_DEVICES] = names.listed(ids)
     resource = grants[0].resource
-    if state.machine.training or state.machine.labels.get("infer-card-type") == DUO:
+    if state.machine.training or state.machine.labels.get(INFER_CARD_TYPE) == DUO:
         key = configuration_key(resource)
         if pod.annotations.get(ASCEND_REAL) != found[ASCEND_REAL] or key not in pod.annotations:
             found[key] = configuration(grants, pod, state, host_ip)
@@ -107,8 +105,8 @@ def _moved(grants: Sequence[Grant], pods: Mapping[str, PodFacts], holding: Itera
     used = {g.meant for g in grants if g.meant and not g.lost}
     by_size: dict[tuple[str, int], tuple[list[PodFacts], list[PodFacts]]] = {}
     for pod in pods.values():
-        resource = next((key for key in pod.limits if key.startswith(names.GROUP) and key in pod.annotations), "")
-        if not pod.live or pod.deleting or not resource or resource == names.GROUP + names.CORE:
+        resource = next((key for key in pod.limits if key.startswith(HUAWEI_PREFIX) and key in pod.annotations), "")
+        if not pod.live or pod.deleting or not resource or resource == HUAWEI_PREFIX + names.CORE:
             continue
         waiting, spare = by_size.setdefault((resource, pod.limits[resource]), ([], []))
         if pod.uid in used and pod.uid not in has and not any(g.uid == pod.uid for g in grants):

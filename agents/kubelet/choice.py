@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from agents.kubelet.names import CORE, GROUP
+from agents.kubelet.names import CORE
 from agents.kubelet.pods import MAX_TIME, REJECTED, PodFacts
+from engine.model.labels import HUAWEI_PREFIX
 from engine.model.vnpu import cores as template_cores
 from engine.wire.parts import parse_cores
 
@@ -71,7 +72,7 @@ def _asks(pod: PodFacts, resource: str) -> bool:
 
 
 def _read(pod: PodFacts, text: str, demand: Demand, chip_of: Callable[[str], int]) -> Wanted | None:
-    if demand.resource == GROUP + CORE:
+    if demand.resource == HUAWEI_PREFIX + CORE:
         return _cores(pod, text, demand)
     devices = [part.strip() for part in text.split(",") if part.strip()]
     if demand.soft:

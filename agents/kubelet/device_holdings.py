@@ -25,9 +25,9 @@ from agents.kubelet.api import (
     podresources_v1alpha1_pb2,
     podresources_v1alpha1_pb2_grpc,
 )
-from agents.kubelet.names import GROUP
 from agents.kubelet.pods import VISIBLE
 from agents.node.publicnames import PublicNames
+from engine.model.labels import HUAWEI_PREFIX
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 MAX_CHECKPOINT: Final = 10 << 20
@@ -108,7 +108,7 @@ class DeviceHoldings:
             for pod in answer.pod_resources
             for container in pod.containers
             for devices in container.devices
-            if (resource := self._names.resource(devices.resource_name, outward=False)).startswith(GROUP)
+            if (resource := self._names.resource(devices.resource_name, outward=False)).startswith(HUAWEI_PREFIX)
             and devices.device_ids
         ]
 
@@ -210,7 +210,7 @@ def parse_checkpoint(raw: bytes, names: PublicNames | None = None) -> tuple[Hold
         out, public = [], names or PublicNames()
         for entry in entries:
             resource = public.resource(str(entry["ResourceName"]), outward=False)
-            if not resource.startswith(GROUP):
+            if not resource.startswith(HUAWEI_PREFIX):
                 continue
             ids = entry.get("DeviceIDs") or []
             if isinstance(ids, dict):

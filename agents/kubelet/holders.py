@@ -16,7 +16,7 @@ from agents.kubelet.device_holdings import Holding
 from agents.kubelet.inventory import Offer
 from agents.kubelet.ledger import Grant
 from agents.kubelet.pods import PodFacts
-from engine.wire.podannotations import ASCEND_REAL, KUBELET_DEVICES
+from engine.model.labels import ASCEND_REAL, KUBELET_DEVICES
 
 
 class GrantChanges(NamedTuple):

@@ -12,8 +12,9 @@ import msgspec
 
 from agents.drivers.base import VNPU, Chip, Machine
 from agents.kubelet import names
-from agents.kubelet.names import CORE, EDGE_PREFIX, GROUP
+from agents.kubelet.names import CORE, EDGE_PREFIX
 from agents.kubelet.settings import PluginSettings
+from engine.model.labels import HUAWEI_PREFIX
 
 Kind = Literal["whole", "static", "core", "share", "soft"]
 
@@ -35,7 +36,7 @@ class Offer(msgspec.Struct, frozen=True):
     @property
     def device_type(self) -> str:
         """``Ascend910`` of ``huawei.com/Ascend910``; the socket is named after it."""
-        return self.resource.removeprefix(GROUP)
+        return self.resource.removeprefix(HUAWEI_PREFIX)
 
 
 def offers(
@@ -57,7 +58,7 @@ def offers(
     most = names.MAX_DEVICES.get(kind, names.MAX_DEVICES_ELSE)
     whole = sorted(chip.id for chip in chips)
     if settings.dynamic:
-        return {GROUP + CORE: _cores(machine, whole)}, trouble
+        return {HUAWEI_PREFIX + CORE: _cores(machine, whole)}, trouble
     cut = {vnpu.chip for vnpu in vnpus}
     found: dict[str, Offer] = {}
     for chip in whole:
@@ -69,7 +70,7 @@ def offers(
             trouble.append(f"vNPU {vnpu.id} of {machine.prefix}{vnpu.chip} has template {vnpu.template!r}: no resource")
             continue
         name = names.virtual(kind, suffix, vnpu.id, vnpu.chip)
-        resource = f"{GROUP}{kind}-{suffix}"
+        resource = f"{HUAWEI_PREFIX}{kind}-{suffix}"
         offer = found.setdefault(resource, Offer(resource, "static", {}, {}))
         offer.own[name] = vnpu.chip
         offer.parts[vnpu.chip] = offer.parts.get(vnpu.chip, 0) + 1
@@ -116,4 +117,4 @@ def cores_of(machine: Machine) -> int:
 def _cores(machine: Machine, chips: Sequence[int]) -> Offer:
     each = cores_of(machine)
     own = {f"{names.CORE_PREFIX}{number}": chip for number, chip in enumerate(c for c in chips for _ in range(each))}
-    return Offer(GROUP + CORE, "core", own, dict.fromkeys(chips, each))
+    return Offer(HUAWEI_PREFIX + CORE, "core", own, dict.fromkeys(chips, each))

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-GROUP: Final = "huawei.com/"
 CORE: Final = "npu-core"
 CORE_PREFIX: Final = "npu-core-"
 EDGE_PREFIX: Final = "davinci-mini-"

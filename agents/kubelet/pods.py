@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.wire.podannotations import ASCEND_REAL, KUBELET_DEVICES, PREDICATE_TIME, PREDICATE_TIME_USED
+from engine.model.labels import ASCEND_REAL, KUBELET_DEVICES, PREDICATE_TIME
+from engine.wire.podannotations import PREDICATE_TIME_USED
 
 REJECTED: Final = "UnexpectedAdmissionError"
 VISIBLE: Final = "ASCEND_VISIBLE_DEVICES"

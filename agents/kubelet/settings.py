@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from engine.model.labels import INFER_CARD_TYPE
+
 PLUGIN_FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 POD_RESOURCES: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SOFT_SHARES: Final = 100
@@ -96,7 +98,7 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
         ``server_type`` is the label's value, e.g. ``Ascend910B-20``.
         """
         family = server_type.rsplit("-", 1)[0]
-        if self.dynamic and (family not in DYNAMIC_FAMILIES or labels.get("infer-card-type") == DUO):
+        if self.dynamic and (family not in DYNAMIC_FAMILIES or labels.get(INFER_CARD_TYPE) == DUO):
             raise ValueError(
                 f"presetVirtualDevice=false is for {', '.join(DYNAMIC_FAMILIES)} (no Duo cards), this is {server_type}"
             )

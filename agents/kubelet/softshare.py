@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from agents.kubelet.pods import PodFacts
-from engine.wire.parts import POLICY_NUMBERS, SHARE_CORES, SHARE_MEMORY, SHARE_POLICY
+from engine.model.labels import SHARE_CORES, SHARE_MEMORY, SHARE_POLICY
+from engine.wire.parts import POLICY_NUMBERS
 
 FILE: Final = "npu_info.config"
 INSIDE: Final = "/etc/enpu/vcann-rt/"

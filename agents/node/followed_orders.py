@@ -15,8 +15,9 @@ from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 from agents.node.trust import OrderTrust
 from engine.model.cluster import Orders
+from engine.model.labels import POOL_LABEL
 from engine.wire.errors import WireError
-from engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, POOL_LABEL, SYSTEM
+from engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, SYSTEM
 from engine.wire.orders import parse_orders
 from engine.wire.policy import NodePolicy, parse_policy
 

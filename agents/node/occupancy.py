@@ -6,15 +6,13 @@ component/ascend-device-plugin/pkg/common/device.go.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 
 from agents.drivers.base import VNPU
 from engine.model.cluster import Pod
+from engine.model.labels import HUAWEI_PREFIX, NPU_CORE
 from engine.wire.podannotations import chip_ids
-
-CORE_RESOURCE: Final = "huawei.com/npu-core"
 
 
 class Users(msgspec.Struct, frozen=True):
@@ -44,7 +42,7 @@ def users(
     by_chip: dict[int, set[str]] = {chip: set() for chip in chips}
     by_vnpu: dict[int, str] = {}
     for pod in pods:
-        if not pod.holds_chips or not pod.resource.startswith("huawei.com/"):
+        if not pod.holds_chips or not pod.resource.startswith(HUAWEI_PREFIX):
             continue
         whole, parts = _held(pod, vnpus, prefix, physical or {})
         # placed without naming its chips
@@ -70,10 +68,10 @@ def _held(
 def _possible(
     pod: Pod, chips: Sequence[int], vnpus: Sequence[VNPU], prefix: str
 ) -> tuple[Sequence[int], Sequence[VNPU]]:
-    suffix = pod.resource.removeprefix("huawei.com/").removeprefix(prefix)
-    if pod.resource == CORE_RESOURCE:
+    suffix = pod.resource.removeprefix(HUAWEI_PREFIX).removeprefix(prefix)
+    if pod.resource == NPU_CORE:
         return chips, vnpus
-    if pod.resource.removeprefix("huawei.com/") == prefix.rstrip("-"):
+    if pod.resource.removeprefix(HUAWEI_PREFIX) == prefix.rstrip("-"):
         carved = {vnpu.chip for vnpu in vnpus}
         return [chip for chip in chips if chip not in carved], ()
     same = [vnpu for vnpu in vnpus if matches(vnpu.template, suffix)]

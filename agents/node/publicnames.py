@@ -15,22 +15,20 @@ from typing import Any, Final, NamedTuple, cast
 
 from agents.common.client import KubeClient
 from agents.common.log import Log
+from engine.model.labels import ASCEND_REAL, BASE_DEVICES, CONFIGURATION_910, HUAWEI_PREFIX, KUBELET_DEVICES
 from engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
 from engine.wire.gojson import check_code, go_json
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
-from engine.wire.podannotations import ASCEND_REAL, CONFIGURATION_910, KUBELET_DEVICES
 
 FILE: Final = Path("/usr/local/deviceNameCustomization.json")
 MAX_FILE: Final = 1 << 20
 _FIELDS: Final = ("ResourceType", "DevicePublicType", "DevicePublicNamePre", "PodConfigurationName")
 _log = Log("agent")
 KINDS: Final = ("Ascend910", "Ascend310", "Ascend310P")
-_GROUP: Final = "huawei.com/"
 _TYPE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9./]{8,30}[a-zA-Z0-9]")
 _PREFIX: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{1,15}")
 _CONFIGURATION: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9./-]{8,61}[a-zA-Z0-9]")
 _REFERENCE: Final = re.compile(r"(metadata\.annotations\[')([^']+)('\])")
-_BASE: Final = "baseDeviceInfos"
 _RAISED: Final = (MANUAL_KEY, UPGRADES_KEY)
 
 
@@ -44,7 +42,7 @@ class PublicName(NamedTuple):
 
     def swap(self, text: str, *, outward: bool) -> str:
         """A resource, or the same with a vNPU's suffix, in the other spelling; anything else stays."""
-        own = _GROUP + self.kind
+        own = HUAWEI_PREFIX + self.kind
         old, new = (own, self.resource) if outward else (self.resource, own)
         return new + text[len(old) :] if text == old or text.startswith(f"{old}-") else text
 
@@ -149,8 +147,8 @@ class PublicNames:
     def node_annotations(self, annotations: Mapping[str, str], *, outward: bool) -> dict[str, str]:
         """Annotations of a node: the chips' names in ``baseDeviceInfos``."""
         out = dict(annotations)
-        if _BASE in out:
-            out[_BASE] = self._everywhere(out[_BASE], outward=outward)
+        if BASE_DEVICES in out:
+            out[BASE_DEVICES] = self._everywhere(out[BASE_DEVICES], outward=outward)
         return out
 
     def _everywhere(self, text: str, *, outward: bool) -> str:

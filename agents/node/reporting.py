@@ -21,6 +21,23 @@ from agents.node.state import NodeState
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU
 from engine.model.faults import CARD, NETWORK, code_key
 from engine.model.generations import Generation
+from engine.model.labels import (
+    ACCELERATOR_LABEL,
+    BASE_DEVICES,
+    CHIP_MEMORY,
+    CHIP_NAME,
+    DRIVER_VERSION,
+    NODE_CARD_TYPE,
+    NODE_RACK,
+    NODE_SERVER_INDEX,
+    NODE_SERVER_TYPE,
+    NODE_SUPER_POD,
+    RESET_INFO,
+    SERVER_TYPE,
+    TREE_RACK,
+    TREE_SERVER,
+    TREE_SUPER_POD,
+)
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, RESETTABLE, SEPARATE, rank, worst
 from engine.wire import deviceinfo, orders
 from engine.wire.gojson import go_json
@@ -128,22 +145,22 @@ def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
     """Return the labels the device plugin writes; ``servertype`` only unless it is set already."""
     machine = state.machine
     labels = {
-        "accelerator": machine.accelerator,
-        "node.kubernetes.io/npu.chip.name": machine.chip_name,
-        "huawei.com/driver.version": machine.driver_version,
+        ACCELERATOR_LABEL: machine.accelerator,
+        CHIP_NAME: machine.chip_name,
+        DRIVER_VERSION: machine.driver_version,
         **machine.labels,
     }
     if not machine.prefix.startswith("Ascend310"):
-        labels["mind-cluster/npu-chip-memory"] = f"{machine.memory_gb}G"
+        labels[CHIP_MEMORY] = f"{machine.memory_gb}G"
     newest = machine.generation.unified_bus
-    if newest or not present.get("servertype"):
-        labels["servertype"] = machine.server_type
+    if newest or not present.get(SERVER_TYPE):
+        labels[SERVER_TYPE] = machine.server_type
     if machine.super_pod_id >= 0:
-        labels["huawei.com/topotree.superpodid"] = str(machine.super_pod_id)
+        labels[TREE_SUPER_POD] = str(machine.super_pod_id)
         if newest and machine.server_index >= 0:
-            labels["huawei.com/topotree.serverid"] = str(machine.server_index)
+            labels[TREE_SERVER] = str(machine.server_index)
         if newest and (rack := rack_of(machine)) is not None:
-            labels["huawei.com/topotree.rackid"] = str(rack)
+            labels[TREE_RACK] = str(rack)
     return {key: value for key, value in sorted(labels.items()) if _LABEL.fullmatch(value)}
 
 
@@ -160,16 +177,16 @@ def node_annotations(state: NodeState) -> dict[str, str]:
         if levels := state.levels.get(chip.id):
             entry["levelList"] = list(levels)
         devices[state.name(chip.id)] = entry
-    annotations = {"baseDeviceInfos": json.dumps(devices, separators=(",", ":"), sort_keys=True)}
-    annotations["ResetInfo"] = reset_info(state)
+    annotations = {BASE_DEVICES: json.dumps(devices, separators=(",", ":"), sort_keys=True)}
+    annotations[RESET_INFO] = reset_info(state)
     if machine.super_pod_id >= 0:
-        annotations |= {"superPodID": str(machine.super_pod_id), "serverIndex": str(machine.server_index)}
+        annotations |= {NODE_SUPER_POD: str(machine.super_pod_id), NODE_SERVER_INDEX: str(machine.server_index)}
     if (rack := rack_of(machine)) is not None:
-        annotations["rackID"] = str(rack)
+        annotations[NODE_RACK] = str(rack)
     if kind := _server_kind(machine):
-        annotations["serverType"] = kind
+        annotations[NODE_SERVER_TYPE] = kind
     if machine.card_type:
-        annotations["cardType"] = machine.card_type
+        annotations[NODE_CARD_TYPE] = machine.card_type
     return annotations
 
 

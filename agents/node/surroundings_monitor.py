@@ -19,10 +19,11 @@ from agents.drivers.surroundings import Surroundings
 from agents.node import detect
 from agents.node.detect import ActiveFault, HangWatch, StorageWatch
 from agents.node.settings import Settings
+from engine.model.labels import CIM_CONSUMER
 from engine.model.levels import NODE_LEVELS
 from engine.wire import nodeinfo, publicinfo
 from engine.wire.gojson import go_json
-from engine.wire.names import CIM_LABEL, DEVICE_NAMESPACE, DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX
+from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX
 
 #: Seconds between two readings (component/noded, component/ascend-device-plugin: monitorPeriod and list-watch).
 ALARMS_EVERY: Final = 60.0
@@ -165,7 +166,7 @@ class SurroundingsMonitor:
         report = await self._cluster.get_config_map(DEVICE_NAMESPACE, name)
         if "DeviceInfoCfg" not in ((report or {}).get("data") or {}):
             return
-        metadata = {"name": name, "namespace": DEVICE_NAMESPACE, "labels": {CIM_LABEL: "true"}}
+        metadata = {"name": name, "namespace": DEVICE_NAMESPACE, "labels": {CIM_CONSUMER: "true"}}
         await self._cluster.put_config_map(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"SwitchInfoCfg": go_json(body)}}
         )

@@ -18,13 +18,14 @@ import msgspec
 
 from agents.rdma.devices import RdmaCard
 from agents.rdma.faults import RdmaFault
+from engine.model.labels import CLUSTERD_CONSUMER
 from engine.wire.names import DEVICE_NAMESPACE, DPU_KEY, DPU_PREFIX
 
 #: A report is written again after so long without a change (s).
 AGAIN: Final = 300.0
 _SIOCGIFADDR: Final = 0x8915
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
-_LABEL: Final = {"huawei.com/consumer.clusterd": "true"}
+_LABEL: Final = {CLUSTERD_CONSUMER: "true"}
 
 
 class DpuReport:

@@ -12,6 +12,7 @@ from typing import Any
 from engine.act.edge import Refused, written
 from engine.kube import CONFIGMAP, Conflict, Kube
 from engine.model.history import History
+from engine.model.labels import MANAGED_BY
 from engine.store import ObjectWrite
 from engine.wire import reservations
 from engine.wire.errors import WireError
@@ -43,7 +44,7 @@ async def reserve(kube: Kube, shard: str, before: History, after: History, seen:
     for name, added in spent.items():
         merged = [row for row in rows.get(name, []) if row[0] >= oldest]
         rows[name] = [*merged, *((at, unit, count, shard) for at, unit, count in added)][-_ROWS:]
-    metadata = {"name": BUDGET, "namespace": SYSTEM, "labels": {"app.kubernetes.io/managed-by": "belay"}}
+    metadata = {"name": BUDGET, "namespace": SYSTEM, "labels": {MANAGED_BY: "belay"}}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     body["data"] = {reservations.KEY: reservations.text(rows)}
     try:

@@ -18,13 +18,13 @@ from engine.act.edge import written
 from engine.kube import CONFIGMAP, Conflict, Kube
 from engine.model.actions import BindPod
 from engine.model.cluster import Pod, mask_of
+from engine.model.labels import SHARE_CORES
 from engine.store import ObjectWrite
 from engine.wire import ledger
 from engine.wire.errors import WireError
 from engine.wire.ledger import Claim
 from engine.wire.names import LEDGER_PREFIX, SYSTEM
 from engine.wire.orders import chip_number
-from engine.wire.parts import SHARE_CORES
 
 _TRIES = 8
 LIMIT = 960 * 1024

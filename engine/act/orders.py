@@ -16,12 +16,13 @@ from engine.kube import CONFIGMAP, FIELD_MANAGER, NODE, Conflict, NotFound, Obje
 from engine.log import get
 from engine.model.actions import IsolateChip, IsolateNode, PartitionChip, ReleaseChip, ReleaseNode, ResetChips
 from engine.model.cluster import Orders
+from engine.model.labels import CORDONED_ANNOTATION, ISOLATED_ANNOTATION, NPU_CORE, POOL_LABEL, RESET_ATTEMPTS
 from engine.model.seals import Seal, Warrant, isolation_warrant, layout_warrant, reset_warrant
 from engine.wire.errors import WireError
-from engine.wire.names import CORDONED, DEVICE_NAMESPACE, DEVICE_PREFIX, ORDERS_PREFIX, POOL_LABEL, SYSTEM
+from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, ORDERS_PREFIX, SYSTEM
 from engine.wire.objects import held_chips
 from engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders, reset_order
-from engine.wire.parts import NPU_CORE, chip_of
+from engine.wire.parts import chip_of
 from engine.wire.seals import digests, seal_of
 
 ChipAction = IsolateChip | ReleaseChip | ResetChips | PartitionChip
@@ -29,10 +30,6 @@ Busy = Mapping[int, AbstractSet[str]]
 OrderResult = bool | Refused
 """True: written; False: unchanged; Refused: a precondition no longer holds."""
 
-ATTEMPTS = "belay.dev/reset-attempts"
-"""Annotation of the orders: Unix ms of each chip's last reset orders, written together with the epoch."""
-ISOLATED = "belay.dev/isolated"
-"""Annotation of a Node kept from new work: the level of its fault."""
 TOKENS, TOKENS_MS = 3, 6 * 3_600_000
 """Resets in the device plugin's bucket, and its window in ms."""
 _ATTEMPTS_KEPT = 10
@@ -77,10 +74,11 @@ async def isolate_node(edge: Edge, action: IsolateNode) -> bool:
     def change(notes: Mapping[str, str], cordoned: _Cordon) -> _NodeChange:
         # the cordon of others is left as it is, and not ours to take back
         mine = bool(action.cordon) and not cordoned.there
-        fresh: dict[str, str | None] = {ISOLATED: action.level}
+        fresh: dict[str, str | None] = {ISOLATED_ANNOTATION: action.level}
         # the document is named, so that the release can say what ended
         return _NodeChange(
-            fresh | ({CORDONED: action.evidence.rule or action.level} if mine else {}), True if mine else None
+            fresh | ({CORDONED_ANNOTATION: action.evidence.rule or action.level} if mine else {}),
+            True if mine else None,
         )
 
     return await _change_node(edge, action.node, change)
@@ -93,10 +91,10 @@ async def release_node(edge: Edge, action: ReleaseNode) -> bool:
     """
 
     def change(notes: Mapping[str, str], cordoned: _Cordon) -> _NodeChange:
-        mine = bool(action.uncordon) and CORDONED in notes
-        fresh: dict[str, str | None] = {ISOLATED: None}
+        mine = bool(action.uncordon) and CORDONED_ANNOTATION in notes
+        fresh: dict[str, str | None] = {ISOLATED_ANNOTATION: None}
         uncordon = mine and cordoned.there and not cordoned.of_others
-        return _NodeChange(fresh | ({CORDONED: None} if mine else {}), False if uncordon else None)
+        return _NodeChange(fresh | ({CORDONED_ANNOTATION: None} if mine else {}), False if uncordon else None)
 
     return await _change_node(edge, action.node, change)
 
@@ -305,7 +303,10 @@ class _Draft:
             body["metadata"] = {**self._live["metadata"], "labels": labels}
             body["metadata"].pop("managedFields", None)
         if self._attempts:
-            notes = {**(body["metadata"].get("annotations") or {}), ATTEMPTS: orjson.dumps(self._attempts).decode()}
+            notes = {
+                **(body["metadata"].get("annotations") or {}),
+                RESET_ATTEMPTS: orjson.dumps(self._attempts).decode(),
+            }
             body["metadata"]["annotations"] = notes
         return body
 
@@ -413,6 +414,6 @@ def _no_orders(node: str) -> Orders:
 def _attempts(live: Object | None) -> dict[str, list[int]]:
     notes: dict[str, Any] = ((live or {}).get("metadata") or {}).get("annotations") or {}
     try:
-        return msgspec.json.decode(notes.get(ATTEMPTS) or "{}", type=dict[str, list[int]])
+        return msgspec.json.decode(notes.get(RESET_ATTEMPTS) or "{}", type=dict[str, list[int]])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}

@@ -16,10 +16,11 @@ from engine.documents.kinds import API_VERSION
 from engine.documents.manifests import ACCEPTED
 from engine.gangs.owners import POD_GROUP_APIS
 from engine.model import actions as act
+from engine.model.labels import BELAY_PREFIX, BOUND_BY_CONTROLLER, DELETE_PROTECTION, SELECTED_NODE
 from engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS
 from engine.model.unstructured import nested_list
 from engine.wire import links, reserved
-from engine.wire.dra import FINALIZER, VERSIONS
+from engine.wire.dra import VERSIONS
 from engine.wire.names import SYSTEM, bounded
 
 MOST_REPLICAS: Final = 1_000_000
@@ -43,13 +44,12 @@ _CLAIM: Final = ("v1", "PersistentVolumeClaim")
 _VOLUME: Final = ("v1", "PersistentVolume")
 #: What a plan may write into each: the node that was selected for a claim, the claim that a volume is reserved for.
 _BINDING: Final = {
-    _CLAIM: (frozenset({"volume.kubernetes.io/selected-node"}), frozenset({"metadata"})),
-    _VOLUME: (frozenset({"pv.kubernetes.io/bound-by-controller"}), frozenset({"metadata", "spec"})),
+    _CLAIM: (frozenset({SELECTED_NODE}), frozenset({"metadata"})),
+    _VOLUME: (frozenset({BOUND_BY_CONTROLLER}), frozenset({"metadata", "spec"})),
 }
 _FIELDS: Final = frozenset({"apiVersion", "kind", "metadata", "spec", "status", "data", "binaryData", "immutable",
                             "value", "globalDefault", "description", "preemptionPolicy"})  # fmt: skip
 """Top-level fields of Kubernetes' own kinds among them; the last four are a PriorityClass's."""
-_OWN_ANNOTATION: Final = "belay.dev/"
 
 
 def check(action: act.AnyAction) -> None:
@@ -127,7 +127,7 @@ def _check_patch(action: act.PatchObject) -> None:
         _check_fields(action.patch, frozenset({"metadata"}), "Node")
         _check_fields(metadata, frozenset({"annotations"}), "Node's metadata")
         for name in _part(metadata, "annotations"):
-            if not str(name).startswith(_OWN_ANNOTATION):
+            if not str(name).startswith(BELAY_PREFIX):
                 _refuse(f"a plan sets no annotation {name!r:.80} of a Node")
         return
     if kind == _POD:
@@ -181,7 +181,7 @@ def _check_device_claim(action: act.PatchObject, metadata: Mapping[str, Any]) ->
         return
     _check_fields(action.patch, frozenset({"metadata"}), _DEVICE_CLAIM)
     _check_fields(metadata, frozenset({"finalizers"}), f"{_DEVICE_CLAIM}'s metadata")
-    if FINALIZER not in (metadata.get("finalizers") or ()):
+    if DELETE_PROTECTION not in (metadata.get("finalizers") or ()):
         _refuse(f"a plan takes no finalizer off a {_DEVICE_CLAIM}")
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from engine.act.edge import Edge, Refused
 from engine.kube import Conflict, NotFound, resource_for
 from engine.model.actions import CreateObject, OwnerReference
-from engine.wire.names import SSH_KEYS
+from engine.model.labels import SSH_KEYS
 
 KEY_BITS: Final = 2048
 #: Longest time in seconds for making a key pair.

@@ -17,11 +17,11 @@ from engine.model.cluster import Departure, Node, Observed, Orders, Pod, ResetOr
 from engine.model.disruption import SETTLED, awaits_its_deletion
 from engine.model.holds import Held
 from engine.model.jobs import Gang
+from engine.model.labels import CORDONED_ANNOTATION
 from engine.model.plan import CONTRADICTED, ChipState, NodeState, Plan
 from engine.model.states import ChipHealth, NodeHealth
 from engine.model.times import rfc3339
 from engine.model.wording import counted
-from engine.wire import names
 
 _NOTHING_DUE: Final = "nothing is due"
 _MOST_LINES: Final = 5
@@ -182,7 +182,7 @@ def _some(jobs: Sequence[str]) -> str:
 def _cordon(node: Node | None) -> list[str]:
     if node is None or not node.unschedulable:
         return []
-    if names.CORDONED in node.annotations:
+    if CORDONED_ANNOTATION in node.annotations:
         return ["Belay cordoned it, and uncordons it when the maintenance ends"]
     return [f"others cordoned it: `kubectl uncordon {node.name}` ends that, Belay does not"]
 

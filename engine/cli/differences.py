@@ -12,10 +12,11 @@ import yaml
 from engine.model.actions import CreateObject, DeleteObject, PatchObject
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import APPLIED_DIGEST
 from engine.model.plan import Plan
 from engine.model.rules import RuleKind
 
-_HIDDEN: Final = ("belay.dev/applied-digest",)
+_HIDDEN: Final = (APPLIED_DIGEST,)
 _FILLED_IN: Final = frozenset(
     {
         "apiVersion", "creationTimestamp", "defaultMode", "dnsPolicy", "failureThreshold", "imagePullPolicy",

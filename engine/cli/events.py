@@ -10,6 +10,7 @@ import click
 
 from engine.cli.invocation import Number, WholeNumber, access_options, fails_clearly
 from engine.cli.known_names import complete_row
+from engine.model.labels import EVENT_CHIPS, EVENT_NODE
 
 if TYPE_CHECKING:
     from engine.cli.job_pods import PublishedPods
@@ -172,7 +173,6 @@ def event_row(raw: Mapping[str, Any]) -> Row:
     """One Event of the API server as a row; what it lacks is empty."""
     from engine.serve.console.texts import mapping
     from engine.serve.records.reading import moment
-    from engine.status.events import CHIPS, NODE
 
     metadata, subject = mapping(raw.get("metadata")), mapping(raw.get("involvedObject"))
     marks, source = mapping(metadata.get("annotations")), mapping(raw.get("source"))
@@ -191,8 +191,8 @@ def event_row(raw: Mapping[str, Any]) -> Row:
         "namespace": namespace or str(metadata.get("namespace") or ""),
         "kind": kind,
         "name": name,
-        "node": str(marks.get(NODE) or (name if kind == "Node" else source.get("host") or "")),
-        "chips": [one for one in str(marks.get(CHIPS) or "").split(",") if one],
+        "node": str(marks.get(EVENT_NODE) or (name if kind == "Node" else source.get("host") or "")),
+        "chips": [one for one in str(marks.get(EVENT_CHIPS) or "").split(",") if one],
         "count": count if isinstance(count, int) else 1,
         "source": str(source.get("component") or raw.get("reportingComponent") or ""),
         "message": str(raw.get("message") or ""),

@@ -11,6 +11,7 @@ from engine.cli.chip_use import ChipUse
 from engine.cli.published import ABOUT, PublishedCluster
 from engine.cli.selection import named
 from engine.errors import InputError
+from engine.model.labels import ABOUT_LABEL
 from engine.model.wording import counted
 from engine.serve.console.texts import mapping
 from engine.status.status_reader import read_status
@@ -64,7 +65,7 @@ async def _read(kind: str, kube: Kube) -> list[dict[str, Any]]:
     from engine.kube import CONFIGMAP, NotFound
 
     about = sorted({"sync", "pass", "job", *(one for kinds in ABOUT.values() for one in kinds)})
-    items = (await kube.list(CONFIGMAP, names.SYSTEM, f"{names.ABOUT_LABEL} in ({','.join(about)})")).items
+    items = (await kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL} in ({','.join(about)})")).items
     if kind != "policy":
         return items
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from engine.errors import InputError
-from engine.wire import names
+from engine.model.labels import ABOUT_LABEL
 
 
 class PublishedPods(NamedTuple):
@@ -29,7 +29,7 @@ class PublishedPods(NamedTuple):
         return f"{self.namespace}/{self.kind}/{self.name}"
 
 
-SELECTOR = f"{names.ABOUT_LABEL}=job"
+SELECTOR = f"{ABOUT_LABEL}=job"
 
 
 def published_jobs(config_maps: Iterable[Mapping[str, Any]]) -> list[PublishedPods]:

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from engine.errors import BelayError, InputError
 from engine.kube import Conflict, Kube, Object, resource_for
+from engine.model.labels import PART_OF
 from engine.wire.names import NODES, SYSTEM
 from engine.wire.seals import MAX_PEM
 
@@ -130,7 +131,7 @@ class ClusterSecrets:
         return where
 
 
-_LABELS: Final = {"app.kubernetes.io/part-of": "belay"}
+_LABELS: Final = {PART_OF: "belay"}
 
 
 def namespace(part: str) -> str:

@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import click
 
+from engine.model.labels import ABOUT_LABEL
+
 #: Seconds for which names are taken as they are, and after which they are no longer offered.
 FRESH: Final = 20.0
 KEPT: Final = 24 * 3600.0
@@ -94,7 +96,7 @@ def refresh(kubeconfig: str | None, context: str | None) -> Names:
     from engine.wire import names
 
     async def read(kube: Kube) -> list[dict[str, Any]]:
-        selector = f"{names.ABOUT_LABEL} in (sync,pass,job,map,queues,revisions)"
+        selector = f"{ABOUT_LABEL} in (sync,pass,job,map,queues,revisions)"
         return (await kube.list(CONFIGMAP, names.SYSTEM, selector)).items
 
     items = with_kube(kubeconfig, read, _FIRST_SECONDS, context)

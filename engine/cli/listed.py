@@ -9,11 +9,10 @@ from typing import Any, Final
 from engine.cli.selection import Answer
 from engine.errors import InputError
 from engine.kube import POD, Kube, NotFound, Resource, resource_for
+from engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX
 
 Json = Mapping[str, Any]
 _BELAY: Final = "belay.dev/v1alpha1"
-_NPU: Final = "huawei.com/"
-_REAL: Final = "huawei.com/AscendReal"
 #: By kind of `belay get`, the kind of the API server.
 OBJECTS: Final[Mapping[str, Resource]] = {
     "pods": POD,
@@ -77,7 +76,7 @@ def _requests(pod: Json) -> dict[str, int]:
     found: dict[str, int] = {}
     for container in (pod.get("spec") or {}).get("containers") or ():
         for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
-            if str(name).startswith(_NPU) and str(amount).isdecimal():
+            if str(name).startswith(HUAWEI_PREFIX) and str(amount).isdecimal():
                 found[name] = found.get(name, 0) + int(amount)
     return found
 
@@ -92,7 +91,7 @@ def _pod(pod: Json) -> dict[str, Any]:
         "name": metadata.get("name"),
         "phase": phase,
         "node": (pod.get("spec") or {}).get("nodeName"),
-        "chips": [one for one in str((metadata.get("annotations") or {}).get(_REAL) or "").split(",") if one],
+        "chips": [one for one in str((metadata.get("annotations") or {}).get(ASCEND_REAL) or "").split(",") if one],
         "requests": _requests(pod),
         "owner": f"{owners[0]['kind']}/{owners[0]['name']}" if owners[0].get("kind") else None,
         "restarts": sum(int(one.get("restartCount") or 0) for one in states),

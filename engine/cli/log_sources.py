@@ -9,6 +9,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from engine.model.labels import (
+    BATCH_JOB_NAME,
+    DEFAULT_CONTAINER,
+    DEPLOY_NAME,
+    JOB_COMPLETION_INDEX,
+    JOB_NAME_LABEL,
+    KUBEFLOW_JOB_NAME,
+    KUBEFLOW_REPLICA_INDEX,
+    RANK_INDEX,
+    STATEFUL_SET_POD_INDEX,
+    VOLCANO_JOB_NAME,
+    VOLCANO_TASK_INDEX,
+)
+
 if TYPE_CHECKING:
     from engine.cli.job_pods import PublishedPods
     from engine.cli.log_lines import LogLine
@@ -20,16 +34,15 @@ _ALL_BYTES: Final = 256 * 1024 * 1024
 """Bytes of all logs together that are put in order; each pod has its share."""
 _DEFAULT_TAIL: Final = 100
 _RANKS: Final = (
-    "hccl/rankIndex", "batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index",
-    "volcano.sh/task-index", "training.kubeflow.org/replica-index",
+    RANK_INDEX, JOB_COMPLETION_INDEX, STATEFUL_SET_POD_INDEX,
+    VOLCANO_TASK_INDEX, KUBEFLOW_REPLICA_INDEX,
 )  # fmt: skip
 """Annotations and labels that number a job's pods; the first is written with the placement."""
 _JOB_LABELS: Final = (
-    "jobset.sigs.k8s.io/jobset-name", "volcano.sh/job-name", "batch.kubernetes.io/job-name", "job-name",
-    "training.kubeflow.org/job-name", "ray.io/cluster", "deploy-name",
+    "jobset.sigs.k8s.io/jobset-name", VOLCANO_JOB_NAME, BATCH_JOB_NAME, JOB_NAME_LABEL,
+    KUBEFLOW_JOB_NAME, "ray.io/cluster", DEPLOY_NAME,
 )  # fmt: skip
 """Labels with a job's name that controllers give to its pods."""
-_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
 
 class RankPod(NamedTuple):
@@ -169,7 +182,7 @@ def rank_pod(raw: Mapping[str, Any], container: str) -> RankPod:
     if container and container not in known:
         raise InputError(f"pod {metadata['name']} has no container {container!r}; it has {', '.join(known[:10])}",
                          where="-c")  # fmt: skip
-    usual = str(marks.get(_DEFAULT_CONTAINER) or "")
+    usual = str(marks.get(DEFAULT_CONTAINER) or "")
     numbers = (str(marks.get(key, "")) for key in _RANKS)
     rank = next((int(text) for text in numbers if text.isascii() and text.isdecimal() and len(text) <= 9), None)
     return RankPod(

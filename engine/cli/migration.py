@@ -13,6 +13,7 @@ import msgspec
 
 from engine.cli import output as show
 from engine.cli.mindcluster import COMPONENTS, CONFIG_MAPS, SAME, Component, known_flags
+from engine.model.labels import ACCELERATOR_TYPE, HUAWEI_PREFIX
 from engine.model.unstructured import nested_list, nested_map
 
 _STEPS: Final = (
@@ -186,8 +187,8 @@ def _nodes(items: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     found: Counter[str] = Counter()
     for node in _of_kind(items, "Node"):
         labels = nested_map(node, "metadata", "labels")
-        offered = [name for name in nested_map(node, "status", "capacity") if str(name).startswith("huawei.com/")]
-        if kind := labels.get("accelerator-type") or next(iter(sorted(offered)), None):
+        offered = [name for name in nested_map(node, "status", "capacity") if str(name).startswith(HUAWEI_PREFIX)]
+        if kind := labels.get(ACCELERATOR_TYPE) or next(iter(sorted(offered)), None):
             found[str(kind)] += 1
     return dict(sorted(found.items()))
 
@@ -198,7 +199,7 @@ def _schedulers(items: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     for pod in _of_kind(items, "Pod"):
         spec = nested_map(pod, "spec")
         asked = [key for c in nested_list(spec, "containers") for key in nested_map(c, "resources", "limits")]
-        if any(str(key).startswith("huawei.com/") for key in asked):
+        if any(str(key).startswith(HUAWEI_PREFIX) for key in asked):
             found[str(spec.get("schedulerName") or "default-scheduler")] += 1
     return dict(sorted(found.items()))
 

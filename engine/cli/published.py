@@ -15,6 +15,7 @@ from engine.cli.holds import held_sentence
 from engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from engine.cli.status_records import recovery_rows, revision_rows
 from engine.model.history import JobMemory
+from engine.model.labels import ABOUT_LABEL, HUAWEI_PREFIX
 from engine.model.levels import FaultLevel
 from engine.model.states import OUT_OF_SERVICE, NodeHealth
 from engine.serve.console.layout import Layout, map_parts, map_texts
@@ -40,7 +41,6 @@ PLANNED_COLUMNS: Final[Mapping[str, frozenset[str]]] = {
     "chips": frozenset({"faultType", "failures"}),
 }
 _UNKNOWN: Final = "unknown"
-_NPU: Final = "huawei.com/"
 _ENDED: Final = ("Succeeded", "Failed")
 
 Data = Mapping[str, str]
@@ -48,7 +48,7 @@ Data = Mapping[str, str]
 
 def selector(what: str) -> str:
     """Selects the ConfigMaps that answer for a kind."""
-    return f"{names.ABOUT_LABEL} in ({','.join(('sync', 'pass', *ABOUT[what]))})"
+    return f"{ABOUT_LABEL} in ({','.join(('sync', 'pass', *ABOUT[what]))})"
 
 
 class PublishedCluster:
@@ -347,7 +347,7 @@ def _queues(found: PublishedCluster) -> Answer:
 
 
 def _chips_only(amounts: Any) -> dict[str, Any]:
-    return {name: most for name, most in mapping(amounts).items() if name.startswith(_NPU)}
+    return {name: most for name, most in mapping(amounts).items() if name.startswith(HUAWEI_PREFIX)}
 
 
 def _recoveries(found: PublishedCluster) -> Answer:

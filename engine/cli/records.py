@@ -12,12 +12,12 @@ from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import HUAWEI_PREFIX
 from engine.model.plan import Plan
 from engine.plan import QueueState, queues_of
 from engine.status.status_reader import read_status
 from engine.wire import names
 
-_NPU: Final = "huawei.com/"
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
 
 
@@ -75,7 +75,7 @@ def _queue(one: QueueState) -> dict[str, Any]:
         "weight": one.weight,
         "priority": one.priority,
         "declaredBy": "SchedulingSettings" if one.declared else "Queue",
-        "capability": {name: most for name, most in one.capability.items() if name.startswith(_NPU)},
+        "capability": {name: most for name, most in one.capability.items() if name.startswith(HUAWEI_PREFIX)},
         "used": {},
         "running": 0,
         "waiting": 0,

@@ -15,6 +15,7 @@ from engine.cli.server_client import NoServer, ask_server, server_address
 from engine.errors import BelayError, InputError
 from engine.kube import CONFIGMAP, Kube
 from engine.model.freshness import missing_pass
+from engine.model.labels import ABOUT_LABEL
 from engine.model.times import rfc3339
 from engine.observe.live import with_kube
 from engine.wire import names, passinfo
@@ -77,7 +78,7 @@ def _without_cluster(inputs: Mapping[str, Any]) -> PlannedCluster:
 
 def _passes_come(kubeconfig: str | None, context: str | None) -> bool:
     async def read(kube: Kube) -> list[dict[str, Any]]:
-        return (await kube.list(CONFIGMAP, names.SYSTEM, f"{names.ABOUT_LABEL}={passinfo.ABOUT}")).items
+        return (await kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL}={passinfo.ABOUT}")).items
 
     found = with_kube(kubeconfig, read, context=context)
     return bool(found) and not any(missing_pass(passinfo.parse(one), time.time()) for one in found)

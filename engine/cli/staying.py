@@ -8,6 +8,7 @@ from typing import Final
 from engine.model.attribution import HARMLESS, FaultRank
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.labels import FAULT_SCHEDULING
 from engine.model.levels import SUB_HEALTH
 from engine.model.plan import Plan
 from engine.model.states import OUT_OF_SERVICE
@@ -44,7 +45,7 @@ def unlabelled(gang: Gang) -> str:
     """What of a job's labels keeps it from being moved; empty where they let it go."""
     if gang.fault_scheduling != "off":
         return ""
-    value = gang.labels.get("fault-scheduling")
+    value = gang.labels.get(FAULT_SCHEDULING)
     return "has no label fault-scheduling" if value is None else f"has the label fault-scheduling: {value}"
 
 

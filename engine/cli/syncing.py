@@ -11,6 +11,7 @@ import click
 
 from engine.cli.invocation import access_options, fails_clearly, seconds
 from engine.cli.known_names import completes
+from engine.model.labels import ABOUT_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +160,7 @@ def _newest(kubeconfig: str | None, context: str | None) -> str:
     from engine.wire import names, sourceinfo
 
     async def read(kube: Kube) -> sourceinfo.FollowedRepository | None:
-        found = (await kube.list(CONFIGMAP, names.SYSTEM, f"{names.ABOUT_LABEL}=source")).items
+        found = (await kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL}=source")).items
         main = [one for one in found if one["metadata"]["name"] == names.SOURCE]
         return sourceinfo.parse(main[0]) if main else None
 

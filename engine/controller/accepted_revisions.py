@@ -8,6 +8,7 @@ from engine import log
 from engine.errors import SourceError
 from engine.kube import CONFIGMAP, Conflict, Kube, NotFound, Object
 from engine.kube.order_keys import OrderKeys
+from engine.model.labels import ABOUT_LABEL
 from engine.model.seals import Seal
 from engine.source import Revision, SourceConfig
 from engine.wire import names, revisionlog
@@ -83,7 +84,7 @@ class AcceptedRevisions:
     async def _signed_number(self) -> int:
         """The highest number of an accepted revision that a policy of this shard names under a good signature."""
         highest = 0
-        listed = await self._kube.list(CONFIGMAP, names.SYSTEM, labels=f"{names.ABOUT_LABEL}={POLICY_ABOUT}")
+        listed = await self._kube.list(CONFIGMAP, names.SYSTEM, labels=f"{ABOUT_LABEL}={POLICY_ABOUT}")
         for body in listed.items:
             try:
                 found = parse_entitlements(body)

@@ -11,6 +11,7 @@ from engine.controller.pass_reporter import PassReporter
 from engine.kube import CONFIGMAP, LEASE, Kube, KubeError
 from engine.kube.lease import CEILING_SECONDS, NAMESPACE, shard_lease_name
 from engine.model.freshness import Hindrance
+from engine.model.labels import ABOUT_LABEL
 from engine.store import PassStore, StoreUnavailable
 from engine.wire import names, sync
 
@@ -113,7 +114,7 @@ class OtherShardsMonitor:
     async def look(self) -> None:
         """Look at every shard that has published its part of ``belay-sync``."""
         try:
-            listing = await self._kube.list(CONFIGMAP, names.SYSTEM, f"{names.ABOUT_LABEL}={sync.PART}")
+            listing = await self._kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL}={sync.PART}")
         except KubeError:
             return
         shards = sorted({str((part.get("data") or {}).get(sync.SHARD) or "") for part in listing.items} - {""})

@@ -9,8 +9,8 @@ import orjson
 from engine import freed_memory
 from engine.log import get
 from engine.model.cluster import Observed
+from engine.model.labels import MANAGED_BY
 from engine.observe.observed import Observer, key_of
-from engine.status.bodies import MANAGED_BY
 from engine.store import ObjectWrite, PassState, PassStore, StoredSnapshots, field_of
 
 _log = get("reconcile")

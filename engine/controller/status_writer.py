@@ -13,6 +13,7 @@ from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, KubeError, NotFound, O
 from engine.log import get
 from engine.model.actions import AnyAction
 from engine.model.cluster import Observed
+from engine.model.labels import PUBLISHED_ANNOTATION
 from engine.model.plan import Plan, ShadowChange
 from engine.status import ClusterInfo, WriteTracker, is_foreign
 from engine.status.events import (
@@ -29,8 +30,6 @@ from engine.wire import formats, names
 from engine.wire.errors import WireError
 
 _log = get("status")
-PUBLISHED = "belay.dev/published"
-"""Annotation of a republished aggregate: the time in Unix seconds."""
 RETRY_SECONDS = 1.0
 """Seconds after which a failed write of status is tried again; each further failure doubles them."""
 MAX_RETRY_SECONDS = 8.0
@@ -174,7 +173,7 @@ class StatusWriter:
         bodies = [body for body in bodies if _place(body) not in self._newer]
         self._failed.keep(bodies)
         due = self._failed.due(self._status.due(bodies))
-        stamp = {PUBLISHED: str(int(self._wall()))}
+        stamp = {PUBLISHED_ANNOTATION: str(int(self._wall()))}
         sent = [_stamped(body, stamp) if foreign and is_foreign(body) else body for body in due]
         async for outcome in run_many([partial(self._kube.apply, body) for body in sent]):
             body = due[outcome.index]

@@ -3,7 +3,7 @@
 Everything here is pure and frozen: :mod:`engine.load` reads files into it, the planner computes with it.
 """
 
-from engine.documents.desired import CHIP_NAME_LABEL, CLUSTER, SHIPPED, Declared, Desired, Manifest
+from engine.documents.desired import CLUSTER, SHIPPED, Declared, Desired, Manifest
 from engine.documents.diagnosis_rules import DiagnosisRule, DiagnosisRules
 from engine.documents.fault_policy import (
     AttemptBudgets,
@@ -112,7 +112,7 @@ KINDS: dict[str, type[BelayDocument]] = {
 """Every kind of group ``belay.dev/v1alpha1`` with its model."""
 
 __all__ = [
-    "API_VERSION", "AttemptBudgets", "Attempts", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "CHIP_NAME_LABEL",
+    "API_VERSION", "AttemptBudgets", "Attempts", "BUDGET_UNITS", "BelayDocument", "BudgetLimit",
     "CLUSTER", "CLUSTER_KINDS", "ChipLayout", "ChipTotals", "CodeDetail", "DVPP", "Declared", "Desired",
     "DiagnosisRule", "DiagnosisRules", "Document", "Downgrade",
     "DurationRule", "DynamicChoice", "ENDED_JOBS", "Expectation", "FREED_CHIPS", "FaultPolicy",

@@ -13,6 +13,14 @@ from engine.documents.containers import check_amounts
 from engine.documents.pods import check_retried, check_template
 from engine.documents.problems import Path, Problems
 from engine.documents.spelling import unknown_fields
+from engine.model.labels import (
+    FRAMEWORK_LABEL,
+    RECOVER_STRATEGY,
+    SCALEOUT_TYPE,
+    SCALING_GROUP,
+    SCALING_RULE,
+    SERVICE_JOB_ID,
+)
 from engine.model.unstructured import nested_map
 
 MAX_REPLICAS: Final = 20_000
@@ -62,42 +70,42 @@ def check_ascend_job(problems: Problems, body: Mapping[str, Any], name: str, lab
 
 def _check_scaling(problems: Problems, name: str, labels: Mapping[str, Any]) -> None:
     where = ("metadata", "labels")
-    if "mind-cluster/scaling-rule" in labels:
-        rule = (*where, "mind-cluster/scaling-rule")
-        if not labels.get("mind-cluster/group-name"):
+    if SCALING_RULE in labels:
+        rule = (*where, SCALING_RULE)
+        if not labels.get(SCALING_GROUP):
             text = f"job {name} has no group name, please set label of mind-cluster/group-name=<the group of job>"
             problems.error(rule, f"InvalidScalingConfig: {text}")
-        if not labels.get("jobID"):
+        if not labels.get(SERVICE_JOB_ID):
             text = f"job {name} has no jobID, please set label of jobID=<the jobID of job>"
             problems.error(rule, f"InvalidScalingConfig: {text}")
-    scale_out = labels.get("scaleout-type")
+    scale_out = labels.get(SCALEOUT_TYPE)
     if isinstance(scale_out, str) and scale_out.strip().upper() not in ("", "ROCE", "UBOE"):
         text = "the value of label scaleout-type is invalid, which should be ROCE or UBOE"
-        problems.error((*where, "scaleout-type"), f"InvalidScaleOutConfig: {text}")
+        problems.error((*where, SCALEOUT_TYPE), f"InvalidScaleOutConfig: {text}")
 
 
 def _check_strategies(problems: Problems, body: Mapping[str, Any], labels: Mapping[str, Any]) -> None:
     """Report words of ``recover-strategy`` that have no effect."""
     metadata = body.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    text = annotations.get("recover-strategy") if isinstance(annotations, dict) else None
+    text = annotations.get(RECOVER_STRATEGY) if isinstance(annotations, dict) else None
     for word in text.split(",") if isinstance(text, str) else ():
-        where: Path = ("metadata", "annotations", "recover-strategy")
+        where: Path = ("metadata", "annotations", RECOVER_STRATEGY)
         if word.strip() not in _STRATEGIES:
             problems.warn(where, f"{word.strip()!r:.80} has no effect here: known are {', '.join(_STRATEGIES)}")
-        elif word.strip() == "elastic-training" and labels.get("framework") == "mindspore":
+        elif word.strip() == "elastic-training" and labels.get(FRAMEWORK_LABEL) == "mindspore":
             problems.warn(where, "'elastic-training' is not supported for mindspore")
 
 
 def _framework(problems: Problems, labels: Mapping[str, Any]) -> str:
-    framework = labels.get("framework")
+    framework = labels.get(FRAMEWORK_LABEL)
     if framework is None or framework == "":
         text = "framework label is not set, please set label framework as one of <pytorch,mindspore,tensorflow>"
-        problems.error(("metadata", "labels", "framework"), f"InvalidFramework: {text}")
+        problems.error(("metadata", "labels", FRAMEWORK_LABEL), f"InvalidFramework: {text}")
         return ""
     if framework not in FRAMEWORKS:
         text = f"framework label<{framework!s:.63}> is not in [{' '.join(FRAMEWORKS)}]"
-        problems.error(("metadata", "labels", "framework"), f"InvalidFramework: {text}")
+        problems.error(("metadata", "labels", FRAMEWORK_LABEL), f"InvalidFramework: {text}")
         return ""
     return str(framework)
 

@@ -20,6 +20,7 @@ from engine.documents.vnpu import VNPUTemplates
 from engine.documents.workload_kinds import WorkloadKind
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey, Origin
+from engine.model.labels import CHIP_NAME, SERVER_TYPE
 from engine.model.last_changes import LastChange, Place
 from engine.model.workload_kinds import WorkloadTable, table_of
 
@@ -31,7 +32,6 @@ CLUSTER: Final = "cluster object "
 """Prefix of origins of documents that are objects in the cluster and not from Git."""
 _MAX_LABEL_SETS: Final = 4096
 """Most label sets whose product is cached; a cluster has a handful."""
-CHIP_NAME_LABEL: Final = "node.kubernetes.io/npu.chip.name"
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -299,7 +299,7 @@ class Desired:
     def templates_for(self, product: Product | None, labels: Mapping[str, str]) -> VNPUTemplates | None:
         """The vNPU templates of a node: by its server type, else its chip's name, else its product's family."""
         known = self._families_of_chips
-        found = known.get(labels.get("servertype", "")) or known.get(labels.get(CHIP_NAME_LABEL, ""))
+        found = known.get(labels.get(SERVER_TYPE, "")) or known.get(labels.get(CHIP_NAME, ""))
         if found is None and product is not None and product.spec.vnpu.family:
             found = self.families.get(product.spec.vnpu.family)
         return found

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from engine.documents.pods import check_template
 from engine.documents.problems import Path, Problems
+from engine.model.labels import MAX_SURGE, MAX_UNAVAILABLE, ROLLOUT_ANNOTATION
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _AMOUNT: Final = re.compile(r"[0-9]{1,5}%?")
-_LIMITS: Final = ("belay.dev/max-unavailable", "belay.dev/max-surge")
-_ROLLOUT: Final = "belay.dev/rollout"
+_LIMITS: Final = (MAX_UNAVAILABLE, MAX_SURGE)
 _STATES: Final = ("paused", "running")
 
 
@@ -92,5 +92,5 @@ def _check_rollout(problems: Problems, metadata: object, where: Path) -> None:
     for key, value in (found if isinstance(found, dict) else {}).items():
         if key in _LIMITS and not (isinstance(value, str) and _AMOUNT.fullmatch(value)):
             problems.error((*where, "annotations", key), 'must be a number or a percentage in quotes: "1" or "25%"')
-        if key == _ROLLOUT and value not in _STATES:
+        if key == ROLLOUT_ANNOTATION and value not in _STATES:
             problems.error((*where, "annotations", key), f"must be one of {', '.join(_STATES)}, but is {value!r:.80}")

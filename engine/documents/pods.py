@@ -13,32 +13,50 @@ from typing import Any, Final
 from engine.documents.containers import check_amounts, check_container_fields, check_limits, check_pod_fields
 from engine.documents.problems import Path, Problems
 from engine.documents.spelling import misspelt_fields
+from engine.model.labels import (
+    ASCEND_310,
+    ASCEND_310P,
+    ASCEND_910,
+    DISTRIBUTED_LABEL,
+    ELASTIC_SCHEDULING,
+    FAULT_RETRY_TIMES,
+    FAULT_SCHEDULING,
+    NPU,
+    NPU_310_STRATEGY,
+    POD_RESCHEDULING,
+    PROCESS_RECOVER_ENABLE,
+    RING_CONTROLLER,
+    SUB_HEALTHY_STRATEGY,
+    SUPER_POD_AFFINITY,
+    TOR_AFFINITY,
+    VNPU_DVPP,
+    VNPU_LEVEL,
+)
 
 NPU_RESOURCE: Final = re.compile(r"^huawei\.com/(?:Ascend910|Ascend310P|Ascend310|npu)(?:-.+)?$")
-POLICY_ANNOTATION: Final = "huawei.com/schedule_policy"
 MAX_NPUS: Final = 25_600
 """Most NPUs or shares that one container can request: 256 chips of 100 shares."""
 
 #: Labels with a closed set of values; another value is legal Kubernetes but switches the feature off.
 _LABEL_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "fault-scheduling": ("grace", "force", "off", "external-grace", "external-force"),
-    "pod-rescheduling": ("on", "off"),
-    "process-recover-enable": ("on", "pause", "off"),
-    "subHealthyStrategy": ("ignore", "graceExit", "forceExit", "hotSwitch"),
-    "elastic-scheduling": ("on", "off"),
-    "tor-affinity": ("large-model-schema", "normal-schema", "null"),
-    "super-pod-affinity": ("soft", "hard"),
-    "npu-310-strategy": ("card", "chip"),
-    "vnpu-level": ("low", "high"),
-    "vnpu-dvpp": ("yes", "no", "null"),
+    FAULT_SCHEDULING: ("grace", "force", "off", "external-grace", "external-force"),
+    POD_RESCHEDULING: ("on", "off"),
+    PROCESS_RECOVER_ENABLE: ("on", "pause", "off"),
+    SUB_HEALTHY_STRATEGY: ("ignore", "graceExit", "forceExit", "hotSwitch"),
+    ELASTIC_SCHEDULING: ("on", "off"),
+    TOR_AFFINITY: ("large-model-schema", "normal-schema", "null"),
+    SUPER_POD_AFFINITY: ("soft", "hard"),
+    NPU_310_STRATEGY: ("card", "chip"),
+    VNPU_LEVEL: ("low", "high"),
+    VNPU_DVPP: ("yes", "no", "null"),
     "duo": ("true", "false"),
-    "distributed": ("true", "false"),
+    DISTRIBUTED_LABEL: ("true", "false"),
 }
 #: Labels that a missing letter switches off without a word.
 _SWITCHES: Final = tuple(
-    key for key in (*_LABEL_WORDS, "fault-retry-times", "ring-controller.atlas") if len(key) > 11 or "-" in key
+    key for key in (*_LABEL_WORDS, FAULT_RETRY_TIMES, RING_CONTROLLER) if len(key) > 11 or "-" in key
 )
-_RESOURCES: Final = ("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu")
+_RESOURCES: Final = (ASCEND_910, ASCEND_310P, ASCEND_310, NPU)
 #: Similarity (``difflib``) from which a name counts as a known one mistyped.
 _ALIKE: Final = 0.9
 _LABEL_VALUE: Final = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
@@ -76,14 +94,14 @@ def _mistyped(name: str, known: Sequence[str]) -> str:
 
 
 def _check_retry_times(problems: Problems, labels: Mapping[str, Any], path: Path) -> None:
-    times = labels.get("fault-retry-times")
+    times = labels.get(FAULT_RETRY_TIMES)
     if isinstance(times, str) and not (times.isascii() and times.isdigit()):
-        problems.warn((*path, "fault-retry-times"), f"{times!r:.80} is not a number of retries, 0 is used")
+        problems.warn((*path, FAULT_RETRY_TIMES), f"{times!r:.80} is not a number of retries, 0 is used")
 
 
 def check_retried(problems: Problems, labels: Any, policy: Any, path: Path) -> None:
     """Warn of ``fault-retry-times`` on pods that kubelet restarts: the label has no effect on them."""
-    times = labels.get("fault-retry-times") if isinstance(labels, Mapping) else None
+    times = labels.get(FAULT_RETRY_TIMES) if isinstance(labels, Mapping) else None
     wanted = isinstance(times, str) and times.isascii() and times.isdigit() and times.strip("0") != ""
     if wanted and policy in ("Always", "OnFailure"):
         problems.warn(path, f"fault-retry-times needs restartPolicy Never; with {policy} failed pods are not retried")

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from engine.model.cluster import Pod
+from engine.model.labels import HUAWEI_PREFIX
 from engine.model.workload_kinds import EACH, Condition, Factor, WorkloadRole, WorkloadRow
 
-#: Resources of a container whose names begin so are chips.
-_CHIPS: Final = "huawei.com/"
 #: More pods than any workload has; a larger product is a mistake of its author.
 _MOST: Final = 1_000_000
 
@@ -145,7 +144,7 @@ def _container_asks(container: Mapping[str, Any]) -> bool:
     for part in ("requests", "limits"):
         amounts = value_at(container, ("resources", part))
         if isinstance(amounts, Mapping) and any(
-            str(name).startswith(_CHIPS) and str(amount) not in ("0", "") for name, amount in amounts.items()
+            str(name).startswith(HUAWEI_PREFIX) and str(amount) not in ("0", "") for name, amount in amounts.items()
         ):
             return True
     return False

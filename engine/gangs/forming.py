@@ -32,6 +32,31 @@ from engine.gangs.templates import by_template, replica_sets_of, wanted_of_templ
 from engine.gangs.together import GangStart, in_order, start_of, stated_fields
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
+from engine.model.labels import (
+    ASCEND_310,
+    ASCEND_310P,
+    ASCEND_910,
+    ASCEND_REAL,
+    CONFIGURATION_910,
+    CONFIGURATION_NPU,
+    DISTRIBUTED_JOB,
+    GROUP_QUEUE_NAME,
+    IS_HEALTHY_TOR,
+    IS_SHARED_TOR,
+    KUBEFLOW_REPLICA_TYPE,
+    KUBELET_DEVICES,
+    NPU,
+    NPU_CORE,
+    PREDICATE_TIME,
+    RANK_INDEX,
+    REPLICA_TYPE,
+    RESCHEDULE_IN_PLACE,
+    SCHEDULE_MIN_AVAILABLE,
+    SHARED_TOR_IP,
+    SUPER_POD_ID,
+    SUPER_POD_RANK,
+    VOLCANO_TASK_SPEC,
+)
 from engine.model.native_groups import gang_minimum
 from engine.model.plan import Pending
 from engine.model.plan_cache import CacheKey, Memo
@@ -39,13 +64,8 @@ from engine.model.times import parse_rfc3339
 from engine.model.unstructured import nested_map
 from engine.model.workload_kinds import api_group
 
-QUEUE_NAME_KEY: Final = "scheduling.volcano.sh/queue-name"
-MIN_AVAILABLE_KEY: Final = "huawei.com/schedule_minAvailable"
-TASK_KEY: Final = "volcano.sh/task-spec"
-REPLICA_TYPE_KEYS: Final = ("training.kubeflow.org/replica-type", "replica-type")
-RANK_KEY: Final = "hccl/rankIndex"
+REPLICA_TYPE_KEYS: Final = (KUBEFLOW_REPLICA_TYPE, REPLICA_TYPE)
 DEFAULT_QUEUE: Final = "default"
-SHARD_LABEL: Final = "belay.dev/shard"
 
 #: Kinds whose PodGroups Volcano generates with ``minMember`` 1, whatever the workload needs.
 REPLICATED_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "Job"})
@@ -91,7 +111,7 @@ def pending_by_gang(pending: Iterable[Pending], gangs: Mapping[str, Gang]) -> di
 
 def task_of(pod: Pod) -> str:
     """The pod's task: annotation ``volcano.sh/task-spec``, else its replica type; empty when it has neither."""
-    task = pod.annotations.get(TASK_KEY)
+    task = pod.annotations.get(VOLCANO_TASK_SPEC)
     if task:
         return task
     return next((pod.labels[key] for key in REPLICA_TYPE_KEYS if key in pod.labels), "")
@@ -103,7 +123,7 @@ def declared_rank(pod: Pod) -> int | None:
     In this order: annotation ``hccl/rankIndex``, a Volcano task index from its environment (``VC_TASK_INDEX``), the
     number at the end of its name (StatefulSets and Volcano Jobs).
     """
-    text = pod.annotations.get(RANK_KEY, "")
+    text = pod.annotations.get(RANK_INDEX, "")
     if text.isascii() and text.isdecimal() and len(text) <= 9:
         return int(text)
     if pod.task_index is not None and pod.owner_kind != "StatefulSet":
@@ -249,11 +269,11 @@ def _own_annotations(pod: Pod) -> dict[str, str]:
 
 
 _PER_POD_ANNOTATIONS: Final = frozenset({
-    RANK_KEY, "predicate-time", "huawei.com/AscendReal", "huawei.com/kltDev", "huawei.com/Ascend910",
-    "huawei.com/Ascend310", "huawei.com/Ascend310P", "huawei.com/npu", "huawei.com/npu-core", "distributed-job",
-    "super-pod-rank", "super-pod-id", "isSharedTor", "isHealthy", "sharedTorIp", "reschedule-in-place",
-    "ascend.kubectl.kubernetes.io/ascend-910-configuration",
-    "ascend.kubectl.kubernetes.io/ascend-npu-configuration",
+    RANK_INDEX, PREDICATE_TIME, ASCEND_REAL, KUBELET_DEVICES, ASCEND_910,
+    ASCEND_310, ASCEND_310P, NPU, NPU_CORE, DISTRIBUTED_JOB,
+    SUPER_POD_RANK, SUPER_POD_ID, IS_SHARED_TOR, IS_HEALTHY_TOR, SHARED_TOR_IP, RESCHEDULE_IN_PLACE,
+    CONFIGURATION_910,
+    CONFIGURATION_NPU,
 })  # fmt: skip
 
 
@@ -326,7 +346,7 @@ def _min_available(
 
 def parse_min_available(annotations: Mapping[str, str]) -> int | None:
     """Annotation ``huawei.com/schedule_minAvailable``; None when absent or not a whole number."""
-    text = annotations.get(MIN_AVAILABLE_KEY, "").strip()
+    text = annotations.get(SCHEDULE_MIN_AVAILABLE, "").strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
@@ -367,7 +387,7 @@ def _queue(
         own = _policy(spec).get("queue")
     elif owner.api_version == VOLCANO_API:
         own = spec.get("queue")
-    return str(group.get("queue") or own or annotations.get(QUEUE_NAME_KEY) or DEFAULT_QUEUE)
+    return str(group.get("queue") or own or annotations.get(GROUP_QUEUE_NAME) or DEFAULT_QUEUE)
 
 
 def _priority_class(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any], first: Pod) -> str:

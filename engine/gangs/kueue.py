@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from engine.model.cluster import Observed, Pod
+from engine.model.labels import KUEUE_PREFIX
 from engine.model.unstructured import nested_list, nested_map
 
-#: Labels and gates of Kueue begin so; so does the name of a gang's queue that is one of Kueue's.
-KUEUE: Final = "kueue.x-k8s.io/"
 #: Label of the LocalQueue that people write.
-QUEUE_LABEL: Final = f"{KUEUE}queue-name"
+QUEUE_LABEL: Final = f"{KUEUE_PREFIX}queue-name"
 _WORKLOAD: Final = "Workload"
 
 
@@ -35,12 +34,12 @@ class Admissions:
         if not observed.workloads.kueue_counts:
             return
         for key, raw in observed.objects.items():
-            if key.kind == _WORKLOAD and key.api_version.startswith(KUEUE) and _is_admitted(raw):
+            if key.kind == _WORKLOAD and key.api_version.startswith(KUEUE_PREFIX) and _is_admitted(raw):
                 self._add(key.namespace, raw)
 
     def _add(self, namespace: str, raw: Mapping[str, Any]) -> None:
         name = nested_map(raw, "spec").get("queueName")
-        admission = KueueAdmission(f"{KUEUE}{namespace}/{name}", _count(raw))
+        admission = KueueAdmission(f"{KUEUE_PREFIX}{namespace}/{name}", _count(raw))
         for owner in nested_list(raw, "metadata", "ownerReferences"):
             place = (namespace, str(owner.get("uid") or ""))
             known = self._by_owner.get(place)
@@ -83,4 +82,4 @@ def _count(raw: Mapping[str, Any]) -> int:
 
 def is_kueues(queue: str) -> bool:
     """Whether a gang's queue is one of Kueue's."""
-    return queue.startswith(KUEUE)
+    return queue.startswith(KUEUE_PREFIX)

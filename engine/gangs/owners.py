@@ -15,6 +15,7 @@ from engine.gangs.declared import group_of, label_or_annotation, says_size
 from engine.gangs.kueue import Admissions
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import GROUP_NAME, POD_TEMPLATE_HASH, VOLCANO_GROUP_NAME
 from engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS, find_native_group, gang_minimum
 from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.model.workload_kinds import StartTogether, WorkloadRow, WorkloadTable
@@ -25,7 +26,7 @@ POD_GROUP_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.
 #: Name of a PodGroup made for a controller's pods, followed by the controller's uid, or by that of a pod without one
 #: (Volcano's PodgroupNamePrefix).
 GENERATED_GROUP: Final = "podgroup-"
-GROUP_NAME_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+GROUP_NAME_KEYS: Final = (GROUP_NAME, VOLCANO_GROUP_NAME)
 
 #: Kinds of owners whose pods form a gang under any scheduler; pods of other owners only if they request NPUs.
 JOB_KINDS: Final = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet", "PodGroup", "ReplicaSet"})
@@ -276,7 +277,7 @@ class OwnerIndex:
             name = str(above.get("name", ""))
             raw = self._objects.get(ObjectKey("apps/v1", "Deployment", pod.namespace, name), {})
             return JobOwner("apps/v1", "Deployment", pod.namespace, name, str(above.get("uid", "")), raw)
-        suffix = "-" + pod.labels.get("pod-template-hash", "")
+        suffix = "-" + pod.labels.get(POD_TEMPLATE_HASH, "")
         if len(suffix) > 1 and pod.owner_name.endswith(suffix):
             name = pod.owner_name.removesuffix(suffix)
             raw = self._objects.get(ObjectKey("apps/v1", "Deployment", pod.namespace, name), {})

@@ -8,29 +8,30 @@ judged as a request of its own. Source: Volcano makes a PodGroup per ReplicaSet
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from engine.gangs.owners import JobOwner, OwnerIndex, annotations_of, non_negative, spec_of
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import (
+    CONTROLLER_REVISION_HASH,
+    DEPLOYMENT_REVISION,
+    LEADER_WORKER_SET_REVISION,
+    POD_TEMPLATE_HASH,
+)
 from engine.model.unstructured import nested_map
-
-REPLICA_SET_HASH: Final = "pod-template-hash"
-STATEFUL_SET_REVISION: Final = "controller-revision-hash"
-LWS_REVISION: Final = "leaderworkerset.sigs.k8s.io/template-revision-hash"
-_DEPLOYMENT_REVISION: Final = "deployment.kubernetes.io/revision"
 
 
 def template_of(pod: Pod) -> str:
     """The template of a pod as its controller labels it; empty for pods of controllers that never roll."""
-    revision = pod.labels.get(LWS_REVISION, "")
+    revision = pod.labels.get(LEADER_WORKER_SET_REVISION, "")
     if revision:
         return revision
     match pod.owner_kind:
         case "ReplicaSet":
-            return pod.labels.get(REPLICA_SET_HASH, "") or pod.owner_name
+            return pod.labels.get(POD_TEMPLATE_HASH, "") or pod.owner_name
         case "StatefulSet":
-            return pod.labels.get(STATEFUL_SET_REVISION, "")
+            return pod.labels.get(CONTROLLER_REVISION_HASH, "")
     return ""
 
 
@@ -59,7 +60,9 @@ def by_template(owner: JobOwner, pods: Iterable[Pod], finder: OwnerIndex) -> lis
     found: dict[str, list[Pod]] = {}
     for pod in pods:
         one_workload = owner.kind != "PodGroup"
-        found.setdefault(template_of(pod) if one_workload else pod.labels.get(LWS_REVISION, ""), []).append(pod)
+        found.setdefault(
+            template_of(pod) if one_workload else pod.labels.get(LEADER_WORKER_SET_REVISION, ""), []
+        ).append(pod)
 
     if len(found) < 2:
         return list(found.items())
@@ -90,7 +93,7 @@ def wanted_of_template(pods: list[Pod], finder: OwnerIndex) -> int:
 
 def _revision(pod: Pod, finder: OwnerIndex) -> int:
     """The number that a Deployment gives to the ReplicaSet of a pod; a rollback gives an old one the highest."""
-    text = annotations_of(_replica_set(pod, finder)).get(_DEPLOYMENT_REVISION, "")
+    text = annotations_of(_replica_set(pod, finder)).get(DEPLOYMENT_REVISION, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 

@@ -18,12 +18,9 @@ from engine.documents import CLUSTER, CLUSTER_KINDS, SHIPPED, Declared, Desired
 from engine.documents.kinds import API_VERSION
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey, Origin
+from engine.model.labels import APPLIED_DIGEST, BELAY_PREFIX, MANAGED_BY
 from engine.model.last_changes import LastChange, Place
 from engine.wire import names, sync
-
-_GROUP: Final = "belay.dev/"
-_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-_DIGEST: Final = "belay.dev/applied-digest"
 
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
 
@@ -101,7 +98,7 @@ def _is_sync(obj: Mapping[str, Any]) -> bool:
 
 
 def _is_belay(obj: Mapping[str, Any]) -> bool:
-    return str(obj.get("apiVersion", "")).startswith(_GROUP)
+    return str(obj.get("apiVersion", "")).startswith(BELAY_PREFIX)
 
 
 def _is_copy(obj: Mapping[str, Any], inventory: Collection[ObjectKey] | None) -> bool:
@@ -109,7 +106,7 @@ def _is_copy(obj: Mapping[str, Any], inventory: Collection[ObjectKey] | None) ->
     if inventory is not None:
         return ObjectKey(API_VERSION, str(obj["kind"]), "", str(metadata["name"])) in inventory
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    return labels.get(_MANAGED_BY) == "belay" and _DIGEST in notes
+    return labels.get(MANAGED_BY) == "belay" and APPLIED_DIGEST in notes
 
 
 def _path(obj: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from engine.documents import KINDS, BelayDocument, Declared, Manifest
 from engine.documents.kinds import API_VERSION
 from engine.documents.manifests import ACCEPTED, SECRET_HINT, accepted_kinds, check_manifest
-from engine.documents.pods import POLICY_ANNOTATION
 from engine.documents.problems import Path, Problem, Problems
 from engine.load import yaml12
 from engine.load.plain_names import names_read_otherwise
@@ -24,6 +23,7 @@ from engine.load.pod_uses import PodUse, pod_uses
 from engine.load.validation_errors import problems_of
 from engine.model.codes.findings import FindingCode
 from engine.model.diagnostics import Diagnostic, ObjectKey, Origin
+from engine.model.labels import SCHEDULE_POLICY
 
 MAX_DIAGNOSTICS: Final = 100
 """Most diagnostics of one file; one more counts the rest."""
@@ -321,9 +321,9 @@ def _policies(body: dict[str, Any]) -> tuple[tuple[Path, str], ...]:
     for path, holder in places:
         metadata = holder.get("metadata") if isinstance(holder, dict) else None
         annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-        policy = annotations.get(POLICY_ANNOTATION) if isinstance(annotations, dict) else None
+        policy = annotations.get(SCHEDULE_POLICY) if isinstance(annotations, dict) else None
         if isinstance(policy, str):
-            found.append(((*path, "metadata", "annotations", POLICY_ANNOTATION), policy))
+            found.append(((*path, "metadata", "annotations", SCHEDULE_POLICY), policy))
     return tuple(found)
 
 

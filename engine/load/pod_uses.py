@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from engine.documents.pods import NPU_RESOURCE, POLICY_ANNOTATION
+from engine.documents.pods import NPU_RESOURCE
 from engine.documents.problems import Path
-from engine.wire.parts import SHARE_CORES
+from engine.model.labels import (
+    ACCELERATOR_TYPE,
+    ELASTIC_SCHEDULING,
+    NPU_CORE,
+    PROCESS_RECOVER_ENABLE,
+    SCHEDULE_POLICY,
+    SHARE_CORES,
+)
 
-_CORES = "huawei.com/npu-core"
-_ELASTIC = "elastic-scheduling"
-_RECOVERY = "process-recover-enable"
 #: Kinds of jobs whose operator names a scheduler for pods that name none.
 _WITH_SCHEDULER = frozenset({("mindxdl.gitee.com/v1", "AscendJob"), ("batch.volcano.sh/v1alpha1", "Job")})
 
@@ -42,8 +46,8 @@ def pod_uses(body: Mapping[str, Any]) -> Iterator[tuple[Path, PodUse]]:
     for path, template in _templates(body):
         spec = _part(template, "spec")
         metadata = _part(template, "metadata")
-        policy = _part(metadata, "annotations").get(POLICY_ANNOTATION)
-        policy = policy or _part(body, "metadata", "annotations").get(POLICY_ANNOTATION)
+        policy = _part(metadata, "annotations").get(SCHEDULE_POLICY)
+        policy = policy or _part(body, "metadata", "annotations").get(SCHEDULE_POLICY)
         marks = {**labels, **_part(metadata, "labels")}
         for where, resource, count in _amounts(spec):
             use = PodUse(
@@ -52,10 +56,10 @@ def pod_uses(body: Mapping[str, Any]) -> Iterator[tuple[Path, PodUse]]:
                 resource=resource,
                 chips=count,
                 policy=str(policy or ""),
-                accelerator=str(_part(spec, "nodeSelector").get("accelerator-type") or ""),
+                accelerator=str(_part(spec, "nodeSelector").get(ACCELERATOR_TYPE) or ""),
                 scheduler=_scheduler(body, spec),
-                recovery=marks.get(_RECOVERY) == "on",
-                elastic=marks.get(_ELASTIC) == "on",
+                recovery=marks.get(PROCESS_RECOVER_ENABLE) == "on",
+                elastic=marks.get(ELASTIC_SCHEDULING) == "on",
                 shared=SHARE_CORES in marks,
             )
             yield (*path, "spec", *where), use
@@ -95,7 +99,7 @@ def _amounts(spec: Mapping[str, Any]) -> Iterator[tuple[Path, str, int]]:
 
 
 def _is_npu(name: object) -> bool:
-    return isinstance(name, str) and (name == _CORES or NPU_RESOURCE.match(name) is not None)
+    return isinstance(name, str) and (name == NPU_CORE or NPU_RESOURCE.match(name) is not None)
 
 
 def _number(value: object) -> int:

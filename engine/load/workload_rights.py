@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import yaml
 
+from engine.model.labels import READS_WORKLOADS
 from engine.model.workload_kinds import WorkloadRow
 
-#: Label of roles whose rules are added to those of the engine, the server and those who read the status.
-LABEL: Final = "belay.dev/reads-workloads"
 SHIPPED_ROLE: Final = "belay-workloads-shipped"
 OWN_ROLE: Final = "belay-workloads-own"
 
@@ -29,7 +28,7 @@ def _role(rows: Iterable[WorkloadRow], name: str) -> dict[str, Any]:
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
-        "metadata": {"name": name, "labels": {LABEL: "true"}},
+        "metadata": {"name": name, "labels": {READS_WORKLOADS: "true"}},
         "rules": [
             {"apiGroups": [group], "resources": sorted(plurals[group]), "verbs": ["list", "watch"]}
             for group in sorted(plurals)

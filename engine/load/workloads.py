@@ -11,10 +11,9 @@ from difflib import get_close_matches
 from engine.documents import Product
 from engine.load.pod_uses import PodUse
 from engine.load.references import KnownNames
+from engine.model.labels import ASCEND_910, ELASTIC_SCHEDULING, NPU_CORE, PROCESS_RECOVER_ENABLE
 from engine.model.wording import counted
 
-_CORES = "huawei.com/npu-core"
-_BY_ACCELERATOR = "huawei.com/Ascend910"
 #: The kind of servers with two rings of four chips, which needs no product.
 _PLACED_WITHOUT_PRODUCT = ("module",)
 _ELASTIC_KIND = ("batch.volcano.sh/v1alpha1", "Job")
@@ -39,7 +38,7 @@ def _product(use: PodUse, names: KnownNames) -> Product | None:
 def _unknown_server(use: PodUse, names: KnownNames) -> str:
     """Whole Ascend910 chips are placed by accelerator-type where the job names no policy."""
     wanted = use.accelerator
-    if use.policy or use.resource != _BY_ACCELERATOR or wanted in ("", *_PLACED_WITHOUT_PRODUCT) or "card" in wanted:
+    if use.policy or use.resource != ASCEND_910 or wanted in ("", *_PLACED_WITHOUT_PRODUCT) or "card" in wanted:
         return ""
     if any(kind == "Product" for kind, _ in names.broken):
         return ""  # it may have this one
@@ -82,7 +81,7 @@ def _foreign_scheduler(use: PodUse, names: KnownNames) -> str:
 def _missing_vnpu(use: PodUse, names: KnownNames) -> str:
     """Pre-cut vNPUs come from layouts; where a repository declares none, they may be cut by hand."""
     _, _, suffix = use.resource.partition("-")
-    if not suffix or use.resource == _CORES or not names.layouts:
+    if not suffix or use.resource == NPU_CORE or not names.layouts:
         return ""
     cut = {template for layout in names.layouts for row in layout.spec.chips for template in row.templates}
     template = next((t.name for f in names.templates.values() for t in f.spec.templates if t.suffix == suffix), "")
@@ -96,12 +95,11 @@ def _missing_vnpu(use: PodUse, names: KnownNames) -> str:
 
 
 def _mixed_features(use: PodUse, names: KnownNames) -> str:
-    if use.resource != _CORES or not (use.recovery or use.elastic):
+    if use.resource != NPU_CORE or not (use.recovery or use.elastic):
         return ""
-    feature = "process-recover-enable" if use.recovery else "elastic-scheduling"
-    return (
-        f"{feature} is for training on whole chips, {_CORES} for inference on parts of them: a job can have one of both"
-    )
+    feature = PROCESS_RECOVER_ENABLE if use.recovery else ELASTIC_SCHEDULING
+    what = f"{feature} is for training on whole chips, {NPU_CORE} for inference on parts of them"
+    return f"{what}: a job can have one of both"
 
 
 def _idle_elastic(use: PodUse, names: KnownNames) -> str:

@@ -12,6 +12,7 @@ from typing import Final, assert_never
 import msgspec
 
 from engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Observed, Pod
+from engine.model.labels import FAULT_TYPE
 from engine.model.levels import (
     FREE_RESTART,
     SEPARATE,
@@ -90,7 +91,7 @@ def fault_ranks(
 
 def health(places: Sequence[PodPlacement], ranks: Sequence[FaultRank]) -> str:
     """A job's health: UnHealthy, SubHealthy or Healthy; labels from relation faults count, too."""
-    labels = {place.pod.labels.get("fault-type", "") for place in places}
+    labels = {place.pod.labels.get(FAULT_TYPE, "") for place in places}
     levels = {record.level for record in ranks} - HARMLESS
     if levels - {SUB_HEALTH} or "Separate" in labels:
         return UNHEALTHY

@@ -26,16 +26,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from engine.model.history import Recovery
+from engine.model.labels import CHECKPOINT_TIME, LOAD_SECONDS, SCALE_SECONDS, START_SECONDS, STEP_SECONDS
 
-CHECKPOINT_KEY: Final = "belay.dev/checkpoint-time"
-LOAD_KEY: Final = "belay.dev/load-seconds"
-START_KEY: Final = "belay.dev/start-seconds"
-STEP_KEY: Final = "belay.dev/step-seconds"
-SCALE_KEY: Final = "belay.dev/scale-seconds"
-TRAINING_KEY: Final = "belay.dev/training-time"
-
-#: Annotation of a PodGroup: the level chosen for its open recovery.
-CHOICE_KEY: Final = "belay.dev/recovery-level"
 #: Longest plausible duration (s): a week.
 MAX_SECONDS: Final = 604_800.0
 #: How far the clock of a process may be ahead of the planner's (s).
@@ -119,7 +111,7 @@ def measured(
         pod_starts: seconds that the job's pods took to start in earlier recoveries.
         wait: seconds until its chips may be back.
     """
-    saved = max((_number(note.get(CHECKPOINT_KEY), now + CLOCK_SKEW) for note in notes), default=0.0)
+    saved = max((_number(note.get(CHECKPOINT_TIME), now + CLOCK_SKEW) for note in notes), default=0.0)
     if not saved:
         return None
     reported = {key: max((_number(note.get(key), MAX_SECONDS) for note in notes), default=0.0) for key in _FIELDS}
@@ -129,7 +121,7 @@ def measured(
     return MeasuredTimes(checkpoint=max(0.0, now - saved), wait=wait, **known)
 
 
-_FIELDS: Final = {LOAD_KEY: "load", START_KEY: "start", STEP_KEY: "step", SCALE_KEY: "scale"}
+_FIELDS: Final = {LOAD_SECONDS: "load", START_SECONDS: "start", STEP_SECONDS: "step", SCALE_SECONDS: "scale"}
 
 
 def estimate(level: RecoveryLevel, known: MeasuredTimes, *, chips: int, hit: int) -> Estimate:

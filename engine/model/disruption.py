@@ -7,11 +7,12 @@ from typing import Final
 
 from engine.model.cluster import Pod
 from engine.model.jobs import INDEPENDENT_KINDS, Gang
+from engine.model.labels import DO_NOT_DISRUPT, SAFE_TO_EVICT
 
 #: Annotations by which people keep autoscalers from moving a pod.
 SETTLED: Final = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
+    SAFE_TO_EVICT: "false",
+    DO_NOT_DISRUPT: "true",
 }
 
 

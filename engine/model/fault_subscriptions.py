@@ -13,8 +13,6 @@ import msgspec
 
 from engine.model.times import rfc3339
 
-#: Label by which the pods of an inference service name it.
-SERVICE_LABEL: Final = "jobID"
 #: How often a record is written again while services are subscribed, and from which age on it counts as old (ms).
 REPEAT_MS: Final = 60_000
 LASTS_MS: Final = 150_000
@@ -44,4 +42,4 @@ class FaultSubscriptions(msgspec.Struct, frozen=True):
 NO_SUBSCRIPTIONS: Final = FaultSubscriptions()
 
 
-__all__ = ["LASTS_MS", "NO_SUBSCRIPTIONS", "REPEAT_MS", "SERVICE_LABEL", "FaultSubscriptions"]
+__all__ = ["LASTS_MS", "NO_SUBSCRIPTIONS", "REPEAT_MS", "FaultSubscriptions"]

@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from engine.model.labels import FAULT_SCHEDULING
+
 #: Kinds whose pods serve independently: each pod is a unit, and only hit pods are evicted.
 INDEPENDENT_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "Pod"})
 
@@ -48,5 +50,5 @@ class Gang(msgspec.Struct, frozen=True):
     @property
     def fault_scheduling(self) -> str:
         """Label ``fault-scheduling``, the job's switch for rescheduling; unknown values are ``off``."""
-        value = self.labels.get("fault-scheduling", "off")
+        value = self.labels.get(FAULT_SCHEDULING, "off")
         return value if value in ("grace", "force", "external-grace", "external-force") else "off"

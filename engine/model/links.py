@@ -16,8 +16,6 @@ import msgspec
 
 #: Maximum links of one process (LLM-DataDist interface list, constraints of link_clusters).
 MAX_LINKS: Final = 512
-#: Annotation of a pod: the number of its cluster, in place of the one derived from the pod's name.
-CLUSTER_NOTE: Final = "belay.dev/kv-cluster"
 #: States that the process holding a link reports.
 LINKED: Final = "linked"
 LINKING: Final = "linking"
@@ -114,7 +112,7 @@ def count_states(rows: Sequence[LinkState]) -> dict[str, int]:
 
 
 __all__ = [
-    "BROKEN", "CLUSTER_NOTE", "EndOrders", "EndReport", "FAILED", "LINKED", "LINKING", "LinkOrder", "LinkReport",
+    "BROKEN", "EndOrders", "EndReport", "FAILED", "LINKED", "LINKING", "LinkOrder", "LinkReport",
     "LinkState", "MAX_LINKS", "NO_PROCESS", "ORDERED", "STALE", "cluster_holder", "cluster_number", "count_states",
     "pod_holder",
 ]  # fmt: skip

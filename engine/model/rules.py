@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from engine.model import labels
 from engine.model.levels import MANUALLY_SEPARATE
 
 
@@ -29,7 +30,7 @@ class RuleKind(StrEnum):
     HARDWARE = "hardware"
     SYNC = "sync"
     EXPANSION = "expand"
-    FAULT_SCHEDULING = "fault-scheduling"
+    FAULT_SCHEDULING = labels.FAULT_SCHEDULING
     OTHER = ""
 
     def named(self, name: object) -> str:

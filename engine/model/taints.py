@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from engine.model.cluster import Departure, Node, Pod, Taint
+from engine.model.labels import NODE_NOT_READY, NODE_UNREACHABLE
 
 UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _KEEPING_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
@@ -59,8 +60,8 @@ OWNERS: Final[dict[str, TaintOwner]] = {
         _CLOUD, "has not initialized this node yet", TaintUse.STARTS
     ),
     "karpenter.sh/unregistered": TaintOwner("Karpenter", "has not registered this node yet", TaintUse.STARTS),
-    "node.kubernetes.io/not-ready": TaintOwner(_LIFECYCLE, "waits for this node to be ready", TaintUse.STARTS),
-    "node.kubernetes.io/unreachable": TaintOwner(_LIFECYCLE, "waits for this node's kubelet", TaintUse.STARTS),
+    NODE_NOT_READY: TaintOwner(_LIFECYCLE, "waits for this node to be ready", TaintUse.STARTS),
+    NODE_UNREACHABLE: TaintOwner(_LIFECYCLE, "waits for this node's kubelet", TaintUse.STARTS),
     "node.kubernetes.io/network-unavailable": TaintOwner(_LIFECYCLE, "waits for this node's network", TaintUse.STARTS),
     UNSCHEDULABLE.key: TaintOwner(_LIFECYCLE, "follows the cordon of this node", TaintUse.CORDONED),
     "node.kubernetes.io/memory-pressure": TaintOwner(_LIFECYCLE, "found this node short of memory", TaintUse.SHORT),

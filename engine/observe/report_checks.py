@@ -13,6 +13,7 @@ import msgspec
 
 from engine.model.cluster import AgentReport, DeviceReport, Node, Orders, PublicReport
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.labels import PRODUCT_SERIAL
 from engine.model.public_faults import PublicFaultProblem
 from engine.wire import names
 from engine.wire.reserved import PUBLIC_NAMESPACE
@@ -28,8 +29,6 @@ _AGENT_REPORTS: Final = (
     (names.NODES, names.REPORT_PREFIX),
 )
 """Namespace and prefix of an agent's other reports, which could be labelled as public faults as well."""
-_SERIAL: Final = "product-serial-number"
-"""Annotation of a Node by which messages may name it instead."""
 _MOST_PROBLEMS: Final = 20
 
 
@@ -147,7 +146,7 @@ def own_public_faults(key: ObjectKey, report: PublicReport, nodes: Mapping[str, 
     node = _agent_of(key)
     if node not in nodes:
         return report
-    serial = nodes[node].annotations.get(_SERIAL) or None
+    serial = nodes[node].annotations.get(PRODUCT_SERIAL) or None
     messages, problems, found = [], list(report.problems), report.found
     for message in report.messages:
         faults = []

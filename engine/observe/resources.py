@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.kube import CONFIGMAP, NODE, POD, Forbidden, Kube, NotFound, Resource, resource_for
+from engine.model.labels import INFERENCE_SCALES
 from engine.model.native_groups import NATIVE_GROUP_APIS
 from engine.wire.dra import TAINT_RULE_VERSIONS
 
@@ -27,9 +28,6 @@ class Watched(msgspec.Struct, frozen=True):
     optional: bool = False
     may_be_closed: bool = False
 
-
-#: Label of autoscalers that belong to an InstanceSet.
-_SCALERS: Final = "infer.huawei.com/scaling-owned-by"
 
 WATCHED: Final[tuple[Watched, ...]] = (
     Watched(NODE),
@@ -83,10 +81,10 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("mindcluster.huawei.com/v1", "InferService"), optional=True),
     Watched(resource_for("mindcluster.huawei.com/v1", "InstanceSet"), optional=True),
     # of roles with a scalingPolicy; before 1.23 the API server serves the beta version only
-    Watched(resource_for("autoscaling/v2", "HorizontalPodAutoscaler"), labels=_SCALERS, optional=True),
+    Watched(resource_for("autoscaling/v2", "HorizontalPodAutoscaler"), labels=INFERENCE_SCALES, optional=True),
     Watched(
         Resource("autoscaling/v2beta2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True),
-        labels=_SCALERS,
+        labels=INFERENCE_SCALES,
         optional=True,
     ),
     Watched(resource_for("scheduling.volcano.sh/v1beta1", "PodGroup"), optional=True),

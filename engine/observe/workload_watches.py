@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.kube import Resource
+from engine.model.labels import BELAY_PREFIX
 from engine.model.unstructured import nested_list, nested_map
 from engine.observe.resources import WATCHED, Watched
 from engine.shipped_files import shipped_root
@@ -40,7 +41,7 @@ def served_kinds(objects: Iterable[Mapping[str, Any]]) -> list[Watched]:
     rows: list[Mapping[str, Any]] = []
     definitions: list[Mapping[str, Any]] = []
     for obj in objects:
-        if obj.get("kind") == _ROWS and str(obj.get("apiVersion") or "").startswith("belay.dev/"):
+        if obj.get("kind") == _ROWS and str(obj.get("apiVersion") or "").startswith(BELAY_PREFIX):
             rows.append(obj)
         elif obj.get("kind") == _DEFINITIONS:
             definitions.append(obj)

@@ -35,12 +35,12 @@ from engine.model.causes import Cause, CauseKind, joined
 from engine.model.diagnostics import Origin
 from engine.model.history import Hold, NodeMemory
 from engine.model.jobs import Gang
+from engine.model.labels import CORDONED_ANNOTATION
 from engine.model.reasons import ActionReason
 from engine.model.rules import DOCUMENTS, RuleKind, document_and_part, rule_kind
 from engine.model.times import rfc3339
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
-from engine.wire.names import CORDONED
 from engine.wire.orders import chip_number
 
 GONE: Final = "no longer declared"
@@ -245,7 +245,7 @@ def _isolated_by(scope: Scope, action: ReleaseChip | ReleaseNode) -> tuple[str, 
     """The Isolations that held what is released, as the last pass remembers its chips, and the cordon its node."""
     if isinstance(action, ReleaseNode):
         node = scope.observed.nodes.get(action.node)
-        rule = node.annotations.get(CORDONED, "") if node is not None else ""
+        rule = node.annotations.get(CORDONED_ANNOTATION, "") if node is not None else ""
         return (rule,) if rule_kind(rule) is RuleKind.ISOLATION else ()
     before = scope.observed.history.nodes.get(action.node, NodeMemory()).chips
     chips = [before[chip] for chip in map(chip_number, action.chips) if chip in before]

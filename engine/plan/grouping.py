@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from engine.gangs.forming import SHARD_LABEL
 from engine.gangs.grouping import grouping
 from engine.model.jobs import Gang
+from engine.model.labels import SHARD_LABEL
 from engine.plan.scope import Scope
 from engine.wire.names import MAIN_SHARD
 

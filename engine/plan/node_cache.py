@@ -16,6 +16,7 @@ import msgspec
 
 from engine.documents import Desired, InitParams
 from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Pod
+from engine.model.labels import CORDONED_ANNOTATION
 from engine.model.levels import NORMAL
 from engine.model.plan import ChipState, NodeState
 from engine.model.plan_cache import CacheKey, Slot, Table, differing
@@ -23,7 +24,6 @@ from engine.model.states import NodeHealth
 from engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, EarlierAssessment, NodeView
 from engine.plan.products import chip_name
 from engine.plan.scope import Scope
-from engine.wire.names import CORDONED
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY: Final = NodeHealth.HEALTHY
@@ -198,7 +198,7 @@ def _is_clean(view: NodeView) -> bool:
         and view.state == _HEALTHY
         and view.level == NORMAL
         and not (view.codes or view.down or view.suspended or view.switch_sub_healthy)
-        and CORDONED not in view.node.annotations  # a pass takes the cordon back
+        and CORDONED_ANNOTATION not in view.node.annotations  # a pass takes the cordon back
         and not (view.chip_level or view.hit or view.sub_healthy or view.resettable)
         and not (view.resetting or view.recovering or view.unhealthy)
     )

@@ -20,6 +20,7 @@ from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
+from engine.model.labels import PODGROUP_SCHED_ENABLE, TOR_AFFINITY
 from engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     GANG_INCOMPLETE,
@@ -326,7 +327,7 @@ class _GangPlacement:
         if len(self.waiting) == 1:
             self.mixed = False
             return [self.waiting]
-        if job.request.labels.get("podgroup-sched-enable") == "true":
+        if job.request.labels.get(PODGROUP_SCHED_ENABLE) == "true":
             natural = list(self.waiting)
         else:
             natural = sorted(self.waiting, key=lambda pod: pod.key not in former.node_of)
@@ -379,7 +380,7 @@ class _GangPlacement:
         self, job: SchedulerJob, ranks: Mapping[str, int], memory: JobMemory | None
     ) -> FormerPlacement:
         """Former nodes, where the configuration prefers them and no switch affinity rules them out."""
-        tor = job.request.labels.get("tor-affinity", "null")
+        tor = job.request.labels.get(TOR_AFFINITY, "null")
         if not self.state.params.prefer_previous_node or tor != "null" or not job.resource:
             return FormerPlacement(claimed=self.claimed)
         nodes = {str(ranks[pod.key]): pod.node for pod in self.started if pod.node and pod.key in ranks}

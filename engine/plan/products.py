@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from engine.documents import CHIP_NAME_LABEL, Desired, NodePool, Product
+from engine.documents import Desired, NodePool, Product
 from engine.model.cluster import AgentReport, DeviceReport, Node
 from engine.model.diagnostics import Diagnostic
+from engine.model.labels import CHIP_NAME
 from engine.plan.node_view import NodeView
 
 _SHOWN_NODES: Final = 3
@@ -40,7 +41,7 @@ class Products:
 
 def chip_name(node: Node, agent: AgentReport | None) -> str:
     """The model of a node's chips: as its agent's driver names it, else by the label that device plugins write."""
-    return (agent.chip_name if agent is not None else "") or node.labels.get(CHIP_NAME_LABEL, "")
+    return (agent.chip_name if agent is not None else "") or node.labels.get(CHIP_NAME, "")
 
 
 def contradiction(desired: Desired, product: Product | None, report: DeviceReport | None, chip: str) -> str:

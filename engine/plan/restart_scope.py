@@ -13,15 +13,27 @@ from engine.gangs.retries import recorded_retries
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.model.jobs import INDEPENDENT_KINDS, Gang
+from engine.model.labels import (
+    AFFINITY_CONFIG,
+    APP_LABEL,
+    FAULT_RETRY_TIMES,
+    KUBEFLOW_REPLICA_TYPE,
+    NEED_VOLCANO,
+    OME_SERVICE,
+    POD_RESCHEDULING,
+    PROCESS_RECOVER_ENABLE,
+    RA_BLOCK,
+    RECOVER_POLICY_PATH,
+    REPLICA_TYPE,
+    SCHEDULE_POLICY,
+    SP_BLOCK,
+    SUB_HEALTHY_STRATEGY,
+    SUPER_POD_RANK,
+)
 from engine.model.wording import counted
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
 from engine.plan.scope import Scope
 
-PATH_KEY: Final = "huawei.com/recover_policy_path"
-SUPER_POD_KEY: Final = "super-pod-rank"
-PROCESS_RECOVERY: Final = "process-recover-enable"
-POLICY_KEY: Final = "huawei.com/schedule_policy"
-AFFINITY_KEY: Final = "huawei.com/affinity-config"
 _LEVELS: Final = re.compile(r"level\d+=(\d{1,6})")
 RACK_POLICY: Final = "chip8-node8-ra64-sp"
 RACK: Final = "rack block"
@@ -87,7 +99,7 @@ def retryable(gang: Gang, pod: Pod) -> bool:
 
 def retries_left(scope: Scope, gang: Gang) -> int:
     """Remaining reschedules for failed pods: ``fault-retry-times`` minus those used (0: none wanted)."""
-    text = gang.labels.get("fault-retry-times", "")
+    text = gang.labels.get(FAULT_RETRY_TIMES, "")
     allowed = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
     used = memory_of(scope, gang).retries
     if used < 0:
@@ -97,14 +109,16 @@ def retries_left(scope: Scope, gang: Gang) -> int:
 
 def strategy(gang: Gang) -> str:
     """Label ``subHealthyStrategy``; anything unknown is ``ignore``."""
-    value = gang.labels.get("subHealthyStrategy", "ignore")
+    value = gang.labels.get(SUB_HEALTHY_STRATEGY, "ignore")
     return value if value in ("graceExit", "forceExit", "hotSwitch") else "ignore"
 
 
 def pod_level(gang: Gang) -> bool:
     """Whether the job asks for its faulty pods only."""
     return (
-        gang.labels.get("pod-rescheduling") == "on" or gang.labels.get(PROCESS_RECOVERY) == "on" or _never_widens(gang)
+        gang.labels.get(POD_RESCHEDULING) == "on"
+        or gang.labels.get(PROCESS_RECOVER_ENABLE) == "on"
+        or _never_widens(gang)
     )
 
 
@@ -115,7 +129,7 @@ def choose(scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], *, now: flo
     whole_job = Victims(
         frozenset(p.key for p in pods), True, f"the whole job {gang.key} ({counted(len(pods), 'pod')}) is rescheduled"
     )
-    switching = {p.key for p in pods if p.key in hit and p.annotations.get("needVolcanoOpe") == "delete"}
+    switching = {p.key for p in pods if p.key in hit and p.annotations.get(NEED_VOLCANO) == "delete"}
     if switching and switching == hit:
         return Victims(frozenset(hit), False, "its backup pod has taken over")
     if not pod_level(gang):
@@ -158,32 +172,32 @@ def _widen(
 
 def _stages_of(scope: Scope, gang: Gang, pods: list[Pod]) -> str:
     """Key of the job's stages in ``STAGES``."""
-    on_rack = gang.annotations.get(POLICY_KEY) == RACK_POLICY or any(
+    on_rack = gang.annotations.get(SCHEDULE_POLICY) == RACK_POLICY or any(
         view.product is not None and view.product.spec.placement.handler == "rack950"
         for p in pods
         if (view := scope.nodes.get(p.node)) is not None
     )
-    if gang.labels.get(PROCESS_RECOVERY) == "on":
+    if gang.labels.get(PROCESS_RECOVER_ENABLE) == "on":
         return "process-rack" if on_rack else "process"
     if on_rack:
         return "rack"
-    if AFFINITY_KEY in gang.annotations:
+    if AFFINITY_CONFIG in gang.annotations:
         return "multilevel"
     return (
-        "super-pod" if "sp-block" in gang.annotations or any(SUPER_POD_KEY in p.annotations for p in pods) else "plain"
+        "super-pod" if SP_BLOCK in gang.annotations or any(SUPER_POD_RANK in p.annotations for p in pods) else "plain"
     )
 
 
 def _block(gang: Gang, pods: list[Pod], stage: str) -> int:
     """Number of pods in a block of a stage; 0 when the job has no such blocks. Consecutive ranks share a block."""
     if stage == LEVEL:
-        sizes = [int(text) for text in _LEVELS.findall(gang.annotations.get(AFFINITY_KEY, ""))]
+        sizes = [int(text) for text in _LEVELS.findall(gang.annotations.get(AFFINITY_CONFIG, ""))]
         return max((size for size in sizes if size < len(pods)), default=0)
     each = max((p.count for p in pods), default=0)
-    text = gang.annotations.get("ra-block" if stage == RACK else "sp-block", "").strip()
+    text = gang.annotations.get(RA_BLOCK if stage == RACK else SP_BLOCK, "").strip()
     chips = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
     if stage == SUPER_POD and not chips:
-        known = [p.annotations[SUPER_POD_KEY] for p in pods if SUPER_POD_KEY in p.annotations]
+        known = [p.annotations[SUPER_POD_RANK] for p in pods if SUPER_POD_RANK in p.annotations]
         return max((known.count(rank) for rank in set(known)), default=0)
     return -(-chips // each) if stage and each and chips else 0
 
@@ -194,7 +208,7 @@ def _pods_of_blocks(pods: list[Pod], wanted: set[str], stage: str, size: int) ->
     number: dict[str, int] = {}
     for position, pod in enumerate(ordered):
         rank = declared_rank(pod)
-        text = pod.annotations.get(SUPER_POD_KEY, "") if stage == SUPER_POD else ""
+        text = pod.annotations.get(SUPER_POD_RANK, "") if stage == SUPER_POD else ""
         known = text.isascii() and text.isdecimal() and len(text) <= 9
         number[pod.key] = int(text) if known else (position if rank is None else rank) // size
     blocks = {number[key] for key in wanted if key in number}
@@ -207,11 +221,11 @@ def narrow_only(gang: Gang) -> bool:
 
 
 def _never_widens(gang: Gang) -> bool:
-    path = gang.annotations.get(PATH_KEY) or gang.labels.get(PATH_KEY, "")
-    return path == "pod" or gang.labels.get("app") in _POD_APPS or "ome.io/inferenceservice" in gang.labels
+    path = gang.annotations.get(RECOVER_POLICY_PATH) or gang.labels.get(RECOVER_POLICY_PATH, "")
+    return path == "pod" or gang.labels.get(APP_LABEL) in _POD_APPS or OME_SERVICE in gang.labels
 
 
 def is_master(pod: Pod) -> bool:
     """Whether the pod is rank 0 and not a worker replica."""
-    kind = pod.labels.get("training.kubeflow.org/replica-type") or pod.labels.get("replica-type", "")
+    kind = pod.labels.get(KUBEFLOW_REPLICA_TYPE) or pod.labels.get(REPLICA_TYPE, "")
     return declared_rank(pod) == 0 and kind.lower() != "worker"

@@ -18,6 +18,7 @@ from engine.documents import Desired, InitParams, NodePool, Product
 from engine.gangs import live_pods
 from engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
 from engine.model.diagnostics import Diagnostic
+from engine.model.labels import ASCEND_310, ASCEND_310P, ASCEND_910, NPU
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.resets import groups, said_by_driver
 from engine.plan import node_cache
@@ -32,7 +33,7 @@ from engine.wire.names import DEFAULT_POOL, MAIN_SHARD
 from engine.wire.parts import chip_of
 
 #: NPU resources in the order in which one is looked for on a node that has no report.
-RESOURCES: Final = ("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu")
+RESOURCES: Final = (ASCEND_910, ASCEND_310P, ASCEND_310, NPU)
 
 Holding = tuple[int, Mapping[int, str], Mapping[str, int]]
 """Mask of the chips that a node's pods hold, the pod on each, and the sums of the pods' requests."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from engine.documents import Declared, Desired, Isolation, Manifest
-from engine.gangs.forming import QUEUE_NAME_KEY
 from engine.model.cluster import Observed
 from engine.model.codes.findings import FindingCode
 from engine.model.diagnostics import Diagnostic, Origin
+from engine.model.labels import GROUP_QUEUE_NAME
 from engine.model.times import rfc3339
 from engine.model.unstructured import nested_map
 from engine.plan import idle_declarations
@@ -123,8 +123,8 @@ def _queue_of(manifest: Manifest) -> str:
     places = (
         nested_map(body, "spec", "runPolicy", "schedulingPolicy").get("queue"),
         nested_map(body, "spec").get("queue") if manifest.key.api_version.startswith("batch.volcano.sh") else None,
-        nested_map(body, "metadata", "annotations").get(QUEUE_NAME_KEY),
-        nested_map(body, "spec", "template", "metadata", "annotations").get(QUEUE_NAME_KEY),
+        nested_map(body, "metadata", "annotations").get(GROUP_QUEUE_NAME),
+        nested_map(body, "spec", "template", "metadata", "annotations").get(GROUP_QUEUE_NAME),
     )
     return next((str(place) for place in places if place), "")
 

@@ -21,6 +21,7 @@ import msgspec
 
 from engine.kube import CONFIGMAP, Kube, KubeError
 from engine.log import get
+from engine.model.labels import SANDBOX_LOG
 from engine.sandbox import nodes_pods
 from engine.sandbox.cache import uid_of
 from engine.sandbox.containers_shape import LOOPBACK, command_of, environment, mounted
@@ -214,7 +215,7 @@ class Containers:
         if not text or text == one.shown:
             return ()
         one.shown = text
-        return (patch(pod, "Pod", {"metadata": {"annotations": {nodes_pods.LOG: text}}}),)
+        return (patch(pod, "Pod", {"metadata": {"annotations": {SANDBOX_LOG: text}}}),)
 
 
 def _tail(file: Path) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import BelayError
+from engine.model.labels import ASCEND_910, ASCEND_REAL, HUAWEI_PREFIX
 from engine.model.wording import counted
 from engine.sandbox import git_repository
 from engine.sandbox.demo_training import TrainingSteps
@@ -350,7 +351,7 @@ class DemoSteps:
         return dict(((self._reader.get(f"/api/v1/nodes/{node}") or {}).get("status") or {}).get("allocatable") or {})
 
     def _offers(self, node: str, chips: int) -> bool:
-        return self._allocatable(node).get("huawei.com/Ascend910") == str(chips)
+        return self._allocatable(node).get(ASCEND_910) == str(chips)
 
     def _diagnostics(self) -> list[Json]:
         rows = json.loads(self._reader.config_map(names.SYSTEM, names.SYNC).get("diagnostics.json") or "[]")
@@ -370,13 +371,13 @@ def _node(pod: Json) -> str:
 
 
 def _chips(pod: Json) -> list[str]:
-    text = str((pod["metadata"].get("annotations") or {}).get("huawei.com/AscendReal") or "")
+    text = str((pod["metadata"].get("annotations") or {}).get(ASCEND_REAL) or "")
     return [name for name in text.split(",") if name]
 
 
 def _devices(node: Json, part: str) -> int:
     counts = (node.get("status") or {}).get(part) or {}
-    return sum(int(count) for resource, count in counts.items() if resource.startswith("huawei.com/"))
+    return sum(int(count) for resource, count in counts.items() if resource.startswith(HUAWEI_PREFIX))
 
 
 def _free(chip: Json) -> str:

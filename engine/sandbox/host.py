@@ -24,6 +24,7 @@ from agents.node.settings import Settings as AgentSettings
 from engine import log
 from engine.errors import BelayError
 from engine.kube import Kube, cancel_all
+from engine.model.labels import CHIP_NAME
 from engine.sandbox import definitions
 from engine.sandbox.containers import Training
 from engine.sandbox.node_control import SandboxNode
@@ -62,7 +63,7 @@ def _row(name: str, shapes: Shapes) -> ServerModel:
         return SERVER_MODELS[name]
     product = shapes.products[name]
     spec = product.spec.model_dump(by_alias=True, mode="json")
-    label = shapes.of(name).labels.get("node.kubernetes.io/npu.chip.name", "")
+    label = shapes.of(name).labels.get(CHIP_NAME, "")
     return from_product(spec, product.reset_groups, chip_name=label)
 
 

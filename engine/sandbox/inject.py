@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NODE, Conflict, Kube
+from engine.model.labels import BASE_DEVICES
 from engine.observe.live import with_kube
 from engine.sandbox.settings import NODE_KEY
 from engine.wire import names
@@ -99,7 +100,7 @@ async def simulated(kube: Kube, node: str) -> Json:
 
 def device(chip: str, node: Json) -> str:
     """The device's full name; a number alone is enough."""
-    text = str((node["metadata"].get("annotations") or {}).get("baseDeviceInfos", "{}"))
+    text = str((node["metadata"].get("annotations") or {}).get(BASE_DEVICES, "{}"))
     devices = sorted(json.loads(text), key=lambda name: int(name.rpartition("-")[2]))
     found = [name for name in devices if chip in (name, name.rpartition("-")[2])]
     if not found:

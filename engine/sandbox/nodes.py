@@ -17,6 +17,7 @@ import orjson
 
 from engine.kube import CONFIGMAP, LEASE, NODE, Conflict, Key, Kube, KubeError, NotFound, Reflector, run_all, run_many
 from engine.log import get
+from engine.model.labels import BASE_DEVICES, CIM_CONSUMER
 from engine.model.times import rfc3339
 from engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
 from engine.sandbox.cache import Cache, Indexer, uid_of
@@ -79,7 +80,7 @@ class Kubelets:
                 self._kube,
                 CONFIGMAP,
                 names.DEVICE_NAMESPACE,
-                labels=f"{names.CIM_LABEL}=true",
+                labels=f"{CIM_CONSUMER}=true",
                 on_change=self._maps.follow,
             ),
         ]
@@ -182,7 +183,7 @@ class Kubelets:
 
     def _base(self, node: str) -> dict[str, dict[str, Any]]:
         thing = self._cache["Node"].objects.get(("", node)) or {"metadata": {}}
-        text = (thing["metadata"].get("annotations") or {}).get("baseDeviceInfos", "{}")
+        text = (thing["metadata"].get("annotations") or {}).get(BASE_DEVICES, "{}")
         try:
             found = orjson.loads(text)
         except orjson.JSONDecodeError:

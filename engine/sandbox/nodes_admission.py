@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from engine.model.labels import HUAWEI_PREFIX
 from engine.model.quantities import amount
-from engine.sandbox.nodes_devices import GROUP, PodRejection
+from engine.sandbox.nodes_devices import PodRejection
 
 Json = dict[str, Any]
 
@@ -49,7 +50,7 @@ def admit(pod: Json, running: Iterable[Json], node: Json) -> PodRejection | None
     if len(others) + 1 > amount("pods", allocatable.get("pods", "110")):
         return _out_of("pods", 1, len(others), amount("pods", allocatable.get("pods", "110")))
     for resource, wanted in sorted(requests(pod).items()):
-        if resource.startswith(GROUP) and resource in allocatable:
+        if resource.startswith(HUAWEI_PREFIX) and resource in allocatable:
             continue
         capacity = amount(resource, allocatable.get(resource, "0"))
         used = sum(other.get(resource, 0) for other in others)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from engine.model.cluster import AgentVNPU
+from engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX, KUBELET_DEVICES, PREDICATE_TIME
 from engine.sandbox.nodes_shape import Shape
 from engine.wire.podannotations import (
-    ASCEND_REAL,
-    KUBELET_DEVICES,
-    PREDICATE_TIME,
     PREDICATE_TIME_USED,
     Configuration,
     Device,
@@ -27,7 +25,6 @@ from engine.wire.podannotations import (
 from engine.workloads import objects as o
 
 Json = dict[str, Any]
-GROUP: Final = "huawei.com/"
 
 
 class Devices(msgspec.Struct, frozen=True):
@@ -56,7 +53,9 @@ class Devices(msgspec.Struct, frozen=True):
             suffix = self.suffixes.get(vnpu.template)
             if suffix:
                 family = self.shape.prefix.rstrip("-")
-                out.setdefault(f"{GROUP}{family}-{suffix}", []).append(f"{family}-{suffix}-{vnpu.id}-{vnpu.chip}")
+                out.setdefault(f"{HUAWEI_PREFIX}{family}-{suffix}", []).append(
+                    f"{family}-{suffix}-{vnpu.id}-{vnpu.chip}"
+                )
         return out
 
     def counts(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -91,7 +90,7 @@ def requested(pod: Json) -> tuple[str, int]:
     for container in (pod.get("spec") or {}).get("containers") or ():
         resources = container.get("resources") or {}
         for key, value in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
-            if key.startswith(GROUP) and str(value).isdecimal():
+            if key.startswith(HUAWEI_PREFIX) and str(value).isdecimal():
                 resource, count = key, count + int(value)
     return resource, count
 

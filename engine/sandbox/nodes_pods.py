@@ -14,6 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import (
+    SANDBOX_LOG,
+    SIMULATED_EXIT_AFTER,
+    SIMULATED_EXIT_CODE,
+    SIMULATED_EXIT_NOW,
+    SIMULATED_FAIL_ON_FAULT,
+    SIMULATED_READY_AFTER,
+)
 from engine.sandbox.nodes_devices import PodRejection
 from engine.sandbox.settings import SandboxSettings
 from engine.workloads import objects as o
@@ -21,13 +29,6 @@ from engine.workloads.writes import Reconciled, Write, delete, patch, patch_stat
 
 Json = dict[str, Any]
 
-EXIT_AFTER: Final = "sim.belay.dev/exit-after"
-EXIT_CODE: Final = "sim.belay.dev/exit-code"
-EXIT_NOW: Final = "sim.belay.dev/exit-now"
-FAIL_ON_FAULT: Final = "sim.belay.dev/fail-on-chip-fault"
-READY_AFTER: Final = "sim.belay.dev/ready-after"
-LOG: Final = "sandbox.belay.dev/log"
-"""Annotation that the sandbox's API server answers to `kubectl logs`."""
 FIRST_CRASH_PAUSE_S: Final = 10.0
 LONGEST_CRASH_PAUSE_S: Final = 300.0
 DEFAULT_GRACE_S: Final = 30.0
@@ -133,7 +134,7 @@ def _run(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, held: Collectio
 
 def _start(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, now: float) -> Reconciled:
     times.running, times.crashed = now, 0.0
-    wait = duration(_annotation(pod, READY_AFTER))
+    wait = duration(_annotation(pod, SIMULATED_READY_AFTER))
     ready = not wait
     body = {
         "phase": "Running",
@@ -144,9 +145,9 @@ def _start(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, now: float) -
         "containerStatuses": _statuses(pod, {"running": {"startedAt": o.stamp(now)}}, restarts_of(pod), ready=ready),
     }
     line = f"{o.stamp(now)} started on {host.name}"
-    log = (_annotation(pod, LOG) + "\n" + line).strip()[-4000:] + "\n"
-    first = patch(pod, "Pod", {"metadata": {"annotations": {LOG: log}}})
-    return Reconciled((_status(pod, body), first), 0.0 if wait or _annotation(pod, EXIT_AFTER) else None)
+    log = (_annotation(pod, SANDBOX_LOG) + "\n" + line).strip()[-4000:] + "\n"
+    first = patch(pod, "Pod", {"metadata": {"annotations": {SANDBOX_LOG: log}}})
+    return Reconciled((_status(pod, body), first), 0.0 if wait or _annotation(pod, SIMULATED_EXIT_AFTER) else None)
 
 
 def _while_running(pod: Json, host: PodHost, times: PodTimes, held: Collection[str], now: float) -> Reconciled:
@@ -156,11 +157,11 @@ def _while_running(pod: Json, host: PodHost, times: PodTimes, held: Collection[s
     if code is not None:
         return _end(pod, host, times, code, now)
     waits = []
-    if (after := duration(_annotation(pod, EXIT_AFTER))) is not None:
+    if (after := duration(_annotation(pod, SIMULATED_EXIT_AFTER))) is not None:
         waits.append(times.running + host.settings.scaled(after) - now)
     writes: list[Write] = []
     if not o.ready(pod):
-        left = times.running + host.settings.scaled(duration(_annotation(pod, READY_AFTER)) or 0.0) - now
+        left = times.running + host.settings.scaled(duration(_annotation(pod, SIMULATED_READY_AFTER)) or 0.0) - now
         if left > 0:
             waits.append(left)
         else:
@@ -170,15 +171,15 @@ def _while_running(pod: Json, host: PodHost, times: PodTimes, held: Collection[s
 
 def _exit(pod: Json, host: PodHost, times: PodTimes, held: Collection[str], now: float) -> int | None:
     """The exit code with which the containers end now; None while they run."""
-    if text := _annotation(pod, EXIT_NOW):
+    if text := _annotation(pod, SIMULATED_EXIT_NOW):
         return int(text) if text.isdecimal() else 1
     if host.ran is not None and host.ran.code is not None:
         return host.ran.code
-    if _annotation(pod, FAIL_ON_FAULT) not in ("", "false") and any(name in host.faulty for name in held):
+    if _annotation(pod, SIMULATED_FAIL_ON_FAULT) not in ("", "false") and any(name in host.faulty for name in held):
         return 1
-    after = duration(_annotation(pod, EXIT_AFTER))
+    after = duration(_annotation(pod, SIMULATED_EXIT_AFTER))
     if after is not None and now >= times.running + host.settings.scaled(after):
-        codes = [part.strip() for part in (_annotation(pod, EXIT_CODE) or "0").split(",")]
+        codes = [part.strip() for part in (_annotation(pod, SIMULATED_EXIT_CODE) or "0").split(",")]
         text = codes[min(restarts_of(pod), len(codes) - 1)]
         return int(text) if text.isdecimal() else 1
     return None
@@ -187,8 +188,8 @@ def _exit(pod: Json, host: PodHost, times: PodTimes, held: Collection[str], now:
 def _end(pod: Json, host: PodHost, times: PodTimes, code: int, now: float) -> Reconciled:
     """Containers ended with ``code``: restart them or end the pod."""
     writes: list[Write] = []
-    if _annotation(pod, EXIT_NOW):
-        writes.append(patch(pod, "Pod", {"metadata": {"annotations": {EXIT_NOW: None}}}))
+    if _annotation(pod, SIMULATED_EXIT_NOW):
+        writes.append(patch(pod, "Pod", {"metadata": {"annotations": {SIMULATED_EXIT_NOW: None}}}))
     policy = str((pod.get("spec") or {}).get("restartPolicy") or "Always")
     if policy == "Always" or (policy == "OnFailure" and code):
         restarts = restarts_of(pod) + 1

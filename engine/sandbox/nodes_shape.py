@@ -10,6 +10,21 @@ from typing import Any, Final
 import msgspec
 
 from engine.documents.products import Product
+from engine.model.labels import (
+    ACCELERATOR_LABEL,
+    ACCELERATOR_TYPE,
+    ASCEND_310,
+    ASCEND_310P,
+    ASCEND_910,
+    BASE_DEVICES,
+    CHIP_NAME,
+    HOST_ARCH,
+    HOSTNAME_LABEL,
+    NODE_SERVER_INDEX,
+    NODE_SUPER_POD,
+    NPU,
+    SERVER_TYPE,
+)
 from engine.model.times import rfc3339
 
 Json = dict[str, Any]
@@ -21,10 +36,10 @@ STORAGE: Final = "900Gi"
 KUBELET_VERSION: Final = "v1.29.0-belay-sandbox"
 
 _ACCELERATOR: Final[Mapping[str, str]] = {
-    "huawei.com/Ascend910": "huawei-Ascend910",
-    "huawei.com/Ascend310P": "huawei-Ascend310P",
-    "huawei.com/Ascend310": "huawei-Ascend310",
-    "huawei.com/npu": "huawei-npu",
+    ASCEND_910: "huawei-Ascend910",
+    ASCEND_310P: "huawei-Ascend310P",
+    ASCEND_310: "huawei-Ascend310",
+    NPU: "huawei-npu",
 }
 _SERVER_TYPES: Final[Mapping[str, str]] = {
     "910B1": "Ascend910B-25",
@@ -61,15 +76,15 @@ def of_product(product: Product, most: int = 64) -> Shape:
     if not spec.node_labels or spec.resource == "*":
         raise ValueError(f"product {product.metadata.name} is a policy, not a server; choose one that has nodeLabels")
     labels = dict(spec.node_labels[0])
-    labels.setdefault("accelerator", _ACCELERATOR.get(spec.resource, "huawei-npu"))
+    labels.setdefault(ACCELERATOR_LABEL, _ACCELERATOR.get(spec.resource, "huawei-npu"))
     if spec.accelerator_types:
-        labels.setdefault("accelerator-type", spec.accelerator_types[0])
+        labels.setdefault(ACCELERATOR_TYPE, spec.accelerator_types[0])
     if spec.chip_names:
-        labels.setdefault("node.kubernetes.io/npu.chip.name", _usual(spec.chip_names))
-    chip = labels.get("node.kubernetes.io/npu.chip.name", "")
+        labels.setdefault(CHIP_NAME, _usual(spec.chip_names))
+    chip = labels.get(CHIP_NAME, "")
     if server_type := _SERVER_TYPES.get(chip):
-        labels.setdefault("servertype", server_type)
-    labels.setdefault("host-arch", "huawei-arm")
+        labels.setdefault(SERVER_TYPE, server_type)
+    labels.setdefault(HOST_ARCH, "huawei-arm")
     labels.setdefault("workerselector", "dls-worker-node")
     in_super_pod = spec.placement.handler in ("superpod", "superpod850", "rack950")
     return Shape(
@@ -111,16 +126,16 @@ def base_devices(shape: Shape, index: int) -> str:
 def node_object(name: str, index: int, shape: Shape, now: float) -> Json:
     """The Node as the kubelet registers it; its status follows with the first heartbeat."""
     labels = {
-        "kubernetes.io/hostname": name,
+        HOSTNAME_LABEL: name,
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": "arm64" if shape.labels.get("host-arch") == "huawei-arm" else "amd64",
+        "kubernetes.io/arch": "arm64" if shape.labels.get(HOST_ARCH) == "huawei-arm" else "amd64",
         **shape.labels,
     }
-    annotations = {"baseDeviceInfos": base_devices(shape, index)}
+    annotations = {BASE_DEVICES: base_devices(shape, index)}
     if shape.super_pod_size:
         annotations |= {
-            "superPodID": str(index // shape.super_pod_size),
-            "serverIndex": str(index % shape.super_pod_size),
+            NODE_SUPER_POD: str(index // shape.super_pod_size),
+            NODE_SERVER_INDEX: str(index % shape.super_pod_size),
         }
     return {
         "apiVersion": "v1",
@@ -149,7 +164,7 @@ def status(
         "addresses": [{"type": "InternalIP", "address": address(index)}, {"type": "Hostname", "address": name}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
         "nodeInfo": {
-            "architecture": "arm64" if shape.labels.get("host-arch") == "huawei-arm" else "amd64",
+            "architecture": "arm64" if shape.labels.get(HOST_ARCH) == "huawei-arm" else "amd64",
             "bootID": f"sim-{name}",
             "containerRuntimeVersion": "belay-sandbox://0",
             "kernelVersion": "5.10.0",

@@ -16,6 +16,7 @@ from agents.node.shipped import shipped_policy
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, POD, Kube, NotFound
 from engine.model.faults import CARD, NETWORK, level_of
+from engine.model.labels import SIMULATED_EXIT_NOW
 from engine.model.levels import (
     SWITCH_LEVELS,
     SWITCH_WORDS,
@@ -23,7 +24,6 @@ from engine.model.levels import (
 )
 from engine.observe.live import with_kube
 from engine.sandbox.inject import FAULTS_KEY, device, edit, simulated
-from engine.sandbox.nodes_pods import EXIT_NOW
 from engine.sandbox.settings import NODE_KEY
 from engine.sandbox.timeline import BOARD_LEVELS, SUB_HEALTH_CODE, SandboxEvent
 from engine.simulate.surroundings import message
@@ -200,7 +200,7 @@ def _graded_alike(event: SandboxEvent) -> None:
 async def _fail(kube: Kube, event: SandboxEvent) -> bool:
     namespace, _, name = str(event.value).partition("/")
     code = 0 if event.more.get("phase") == "Succeeded" else event.more.get("exit", 1)
-    patch = {"metadata": {"annotations": {EXIT_NOW: str(code)}}}
+    patch = {"metadata": {"annotations": {SIMULATED_EXIT_NOW: str(code)}}}
     try:
         if event.more.get("phase") == "Deleted":
             await kube.delete(POD, name, namespace)

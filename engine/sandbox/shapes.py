@@ -11,9 +11,9 @@ from engine.documents.products import Product
 from engine.documents.vnpu import VNPUTemplates
 from engine.errors import InputError
 from engine.load import load
+from engine.model.labels import ASCEND_310P
 from engine.sandbox.nodes_shape import Shape, of_product
 
-INFERENCE_RESOURCE = "huawei.com/Ascend310P"
 INFERENCE_CHIPS = 8
 MOST_CHIPS = 16
 """Most chips of a simulated server; card products allow more, which only slows demonstrations."""
@@ -43,15 +43,15 @@ class Shapes(msgspec.Struct, frozen=True):
     def most_chips(self, name: str) -> int:
         """Most chips of a simulated server of a product."""
         product = self.products.get(name)
-        is_card = product is not None and product.spec.resource == INFERENCE_RESOURCE
+        is_card = product is not None and product.spec.resource == ASCEND_310P
         return INFERENCE_CHIPS if is_card else MOST_CHIPS
 
     @property
     def inference(self) -> str:
         """The product of the node ``infer-1``: a plain 310P card server."""
-        names = [n for n, p in self.products.items() if p.spec.resource == INFERENCE_RESOURCE and p.spec.node_labels]
+        names = [n for n, p in self.products.items() if p.spec.resource == ASCEND_310P and p.spec.node_labels]
         if not names:
-            raise InputError(f"policies/products has no server with {INFERENCE_RESOURCE}")
+            raise InputError(f"policies/products has no server with {ASCEND_310P}")
         return min(names, key=lambda name: ("pro" not in name, "duo" in name, name))
 
 

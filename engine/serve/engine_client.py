@@ -19,6 +19,7 @@ from engine.kube import CONFIGMAP, Kube, KubeError
 from engine.log import get
 from engine.metrics import PassSummary
 from engine.model.freshness import LastPass, missing_pass
+from engine.model.labels import ABOUT_LABEL
 from engine.status.status_reader import SELECTOR, PublishedStatus, read_status
 from engine.store import CONTROLLER_BEAT, PassStore, StoreUnavailable
 from engine.wire import names, passinfo
@@ -134,7 +135,7 @@ class EngineClient:
     async def _passes_now(self, kube: Kube) -> list[LastPass]:
         try:
             async with asyncio.timeout(_PASSES_WITHIN):
-                listing = await kube.list(CONFIGMAP, names.SYSTEM, f"{names.ABOUT_LABEL}={passinfo.ABOUT}")
+                listing = await kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL}={passinfo.ABOUT}")
         except (TimeoutError, BelayError):
             return []
         return [passinfo.parse(item) for item in listing.items]

@@ -6,6 +6,7 @@ import copy
 from typing import Any, Final
 
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import ASCEND_REAL, RESTARTED_AT
 from engine.model.patches import merge_patch
 from engine.model.times import rfc3339
 from engine.observe.observed import Observer, key_of
@@ -15,7 +16,6 @@ from engine.simulate.workloads import with_defaults
 POD_GONE: Final = ("Succeeded", "Failed")
 _WHOLE: Final = ("template", "replicaSpecs")
 """Fields that hold pod templates, whose fields Git alone owns."""
-_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
 
 
 class SimulatedObjects:
@@ -99,7 +99,7 @@ class SimulatedObjects:
             if (pod.get("status") or {}).get("phase") in POD_GONE:
                 continue
             annotations = pod["metadata"].get("annotations") or {}
-            text = annotations.get("huawei.com/AscendReal") or annotations.get(resource) or ""
+            text = annotations.get(ASCEND_REAL) or annotations.get(resource) or ""
             for chip in filter(None, text.split(",")):
                 self.take_chip(taken, node, chip, key.name)
         return taken
@@ -128,10 +128,10 @@ def _take_templates(result: Any, live: Any, patch: Any) -> None:
             _take_templates(result.get(name), live.get(name), value)
             continue
         result[name] = copy.deepcopy(value)
-        restarted = (((live.get(name) or {}).get("metadata") or {}).get("annotations") or {}).get(_RESTARTED)
+        restarted = (((live.get(name) or {}).get("metadata") or {}).get("annotations") or {}).get(RESTARTED_AT)
         if restarted and isinstance(result[name], dict):
             metadata = result[name].setdefault("metadata", {})
-            metadata["annotations"] = {**(metadata.get("annotations") or {}), _RESTARTED: restarted}
+            metadata["annotations"] = {**(metadata.get("annotations") or {}), RESTARTED_AT: restarted}
 
 
 def merged(live: Any, patch: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from engine.gangs.owners import controller_of, metadata
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import POD_TEMPLATE_HASH
 
 _APPS: Final = "apps/v1"
 
@@ -70,7 +71,7 @@ def _template(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 def _deployment(key: ObjectKey, pod: Mapping[str, Any]) -> ObjectKey | None:
     """The Deployment whose ReplicaSet this is, by the hash in the labels of its pods."""
-    suffix = f"-{(metadata(pod).get('labels') or {}).get('pod-template-hash', '')}"
+    suffix = f"-{(metadata(pod).get('labels') or {}).get(POD_TEMPLATE_HASH, '')}"
     if (key.api_version, key.kind) != (_APPS, "ReplicaSet") or len(suffix) < 2 or not key.name.endswith(suffix):
         return None
     return ObjectKey(_APPS, "Deployment", key.namespace, key.name.removesuffix(suffix))

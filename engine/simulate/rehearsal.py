@@ -19,6 +19,7 @@ from engine.documents.fault_policy import IDLE, TRAINING
 from engine.model.cluster import ChipFault, DeviceReport, Node, Observed, Pod, mask_of
 from engine.model.faults import CARD, NETWORK, PUBLIC, code_key
 from engine.model.history import History
+from engine.model.labels import ASCEND_910, ASCEND_REAL, POLICY_TEST_LABEL
 from engine.model.levels import (
     IN_SERVICE,
     NORMAL,
@@ -36,7 +37,6 @@ START: Final = 1_800_000_000.0
 MAX_MOMENTS: Final = 5_000
 #: The node of events and expectations that name none.
 ANY_NODE: Final = "node"
-_LABEL: Final = "belay.dev/policy-test"
 _USUAL: Final = "atlas-800t-a2"
 _AFTER: Final = 0.001
 
@@ -208,14 +208,14 @@ class _PolicyTestRun:
 
     def _names(self) -> tuple[str, str]:
         spec = self.product.spec if self.product else None
-        resource = spec.resource if spec and spec.resource != "*" else "huawei.com/Ascend910"
+        resource = spec.resource if spec and spec.resource != "*" else ASCEND_910
         return resource, (spec.device_prefix if spec and spec.device_prefix else f"{resource.rpartition('/')[2]}-")
 
     def _server(self, name: str) -> Node:
         resource, _ = self._names()
         room = {"cpu": 192_000, "memory": 1 << 40, "pods": 110, resource: len(self._chips())}
         return Node(
-            name=name, uid=f"uid-{name}", resource_version="1", labels={_LABEL: "true"}, annotations={},
+            name=name, uid=f"uid-{name}", resource_version="1", labels={POLICY_TEST_LABEL: "true"}, annotations={},
             created=START - 86_400, ready=True, ready_changed=START - 86_400, unschedulable=False, taints=(),
             capacity=room, allocatable=room, internal_ip="", base_chips=mask_of(list(self._chips())), base_devices={},
         )  # fmt: skip
@@ -267,7 +267,7 @@ class _PolicyTestRun:
         name = f"on-{node}-{chip}"
         return Pod(
             namespace="policy-test", name=name, uid=name, resource_version="1", labels={},
-            annotations={"huawei.com/AscendReal": device, resource: device},
+            annotations={ASCEND_REAL: device, resource: device},
             owner_api="mindxdl.gitee.com/v1" if training else "apps/v1",
             owner_kind="AscendJob" if training else "ReplicaSet", owner_name=name, owner_uid=f"uid-{name}",
             node=node, phase="Running", deleting=None, grace_seconds=30, created=START - 3600, started=START - 3600,
@@ -281,7 +281,7 @@ def _enforced(desired: Desired, policy: Declared[FaultPolicy], pool: str, produc
     """The same desired state with the policy enforced, and one pool with the test's servers."""
     spec = policy.document.spec.model_copy(update={"mode": "enforce"})
     document = policy.document.model_copy(update={"spec": spec})
-    body: dict[str, Any] = {"selector": {"matchLabels": {_LABEL: "true"}}}
+    body: dict[str, Any] = {"selector": {"matchLabels": {POLICY_TEST_LABEL: "true"}}}
     if product:
         body["product"] = product
     row = {"apiVersion": "belay.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": pool}, "spec": body}

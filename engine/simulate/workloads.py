@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import CONTROLLER_REVISION_HASH, SELECTED_NODE, STATEFUL_SET_POD_INDEX, STATEFUL_SET_POD_NAME
 from engine.model.patches import merge_patch
 from engine.workloads import defaults, deployment, job, replicaset, statefulset
 from engine.workloads import objects as o
@@ -159,8 +160,8 @@ def adopted(objects: Mapping[ObjectKey, Json]) -> Iterator[Json]:
         for pod_key, pod in list(objects.items()):
             if pod_key.kind == "Pod" and o.controller_uid(pod) == stateful_set["metadata"].get("uid"):
                 labels = pod["metadata"].get("labels") or {}
-                if labels.get(statefulset.REVISION_LABEL, before) == before:
-                    yield merge_patch(pod, {"metadata": {"labels": {statefulset.REVISION_LABEL: name}}})
+                if labels.get(CONTROLLER_REVISION_HASH, before) == before:
+                    yield merge_patch(pod, {"metadata": {"labels": {CONTROLLER_REVISION_HASH: name}}})
 
 
 def unlisted_revisions(objects: Mapping[ObjectKey, Json]) -> Iterator[Json]:
@@ -189,14 +190,14 @@ def _pod_of_revision(objects: Mapping[ObjectKey, Json], stateful_set: Json, revi
     uid = stateful_set["metadata"].get("uid")
     for key, pod in objects.items():
         labels = pod["metadata"].get("labels") or {}
-        if key.kind == "Pod" and o.controller_uid(pod) == uid and labels.get(statefulset.REVISION_LABEL) == revision:
+        if key.kind == "Pod" and o.controller_uid(pod) == uid and labels.get(CONTROLLER_REVISION_HASH) == revision:
             return pod
     return None
 
 
 def _template_of(pod: Json, newest: Json) -> Json:
     """What the pod was made from: its own labels and spec, without what was added when it was made and bound."""
-    added = {statefulset.REVISION_LABEL, statefulset.POD_NAME, statefulset.POD_INDEX}
+    added = {CONTROLLER_REVISION_HASH, STATEFUL_SET_POD_NAME, STATEFUL_SET_POD_INDEX}
     labels = {key: value for key, value in (pod["metadata"].get("labels") or {}).items() if key not in added}
     spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "hostname", "subdomain")}
     return {"metadata": {**(newest.get("metadata") or {}), "labels": labels}, "spec": copy.deepcopy(spec)}
@@ -225,7 +226,7 @@ def bound_claims(objects: Mapping[ObjectKey, Json]) -> list[Json]:
         if key.kind != "PersistentVolumeClaim" or (raw.get("spec") or {}).get("volumeName"):
             continue
         volume = named.get((key.namespace, key.name))
-        selected = (raw["metadata"].get("annotations") or {}).get("volume.kubernetes.io/selected-node")
+        selected = (raw["metadata"].get("annotations") or {}).get(SELECTED_NODE)
         if volume is not None or selected:
             name = volume["metadata"]["name"] if volume is not None else f"pvc-{key.namespace}-{key.name}"
             found.append(raw | {"spec": {**raw.get("spec", {}), "volumeName": name}, "status": {"phase": "Bound"}})
@@ -281,7 +282,7 @@ def _departure(objects: Mapping[ObjectKey, Json], workload: Json, pod: Json) -> 
     outdated = False
     if workload["kind"] == "StatefulSet":
         labels = pod["metadata"].get("labels") or {}
-        outdated = labels.get(statefulset.REVISION_LABEL) != statefulset.revision_name(workload)
+        outdated = labels.get(CONTROLLER_REVISION_HASH) != statefulset.revision_name(workload)
     elif workload["kind"] == "ReplicaSet":
         above = _deployment_of(objects, workload)
         if above is not None:

@@ -17,6 +17,7 @@ from engine.documents import Desired
 from engine.model import actions as act
 from engine.model.cluster import NodeDevice, Observed, Orders
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import CORDONED_ANNOTATION, SSH_KEYS
 from engine.model.levels import (
     RESTART,
     node_rank,
@@ -208,9 +209,12 @@ class World(Agents):
         live = self.objects.get(ObjectKey("v1", "Node", "", name))
         if live is None or cordon is None:
             return
-        if cordon or names.CORDONED in (live["metadata"].get("annotations") or {}):
+        if cordon or CORDONED_ANNOTATION in (live["metadata"].get("annotations") or {}):
             note = (rule or "cordoned") if cordon else None
-            change = {"metadata": {"annotations": {names.CORDONED: note}}, "spec": {"unschedulable": cordon or None}}
+            change = {
+                "metadata": {"annotations": {CORDONED_ANNOTATION: note}},
+                "spec": {"unschedulable": cordon or None},
+            }
             self.put(merged(live, change))
 
     def _bind(self, action: act.BindPod) -> None:
@@ -249,7 +253,7 @@ class World(Agents):
             owner = action.generate.owner
             live = self.objects.get(ObjectKey(owner.api_version, owner.kind, action.namespace, owner.name))
             if live is not None:
-                self.put(merged(live, {"metadata": {"annotations": {names.SSH_KEYS: action.name}}}))
+                self.put(merged(live, {"metadata": {"annotations": {SSH_KEYS: action.name}}}))
 
     def _patch(self, action: act.PatchObject) -> None:
         key = ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import MANAGED_BY
+
 #: Most bytes of a ConfigMap's data, well under the 1 MiB that Kubernetes allows.
 MAX_BYTES: Final = 800 * 1024
-MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 
 def config_map(

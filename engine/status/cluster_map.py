@@ -16,6 +16,7 @@ from engine.model.cluster import NodeReport, Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import HoldKind, NodeMemory
 from engine.model.holds import Held
+from engine.model.labels import ABOUT_LABEL
 from engine.model.plan import ChipState, NodeState, Plan
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.states import OUT_OF_SERVICE, ChipHealth, NodeHealth
@@ -133,7 +134,7 @@ def _map_part(shard: str, number: int, rows: Sequence[_Row], parts: int) -> dict
     columns = {name: [row[at] for row in rows] for at, name in enumerate(COLUMNS)}
     data = {NODES_KEY: text(columns), PARTS_KEY: str(parts)}
     name = names.bounded(f"{names.MAP_PREFIX}{shard}-{number}")
-    return config_map(names.SYSTEM, name, data, {names.ABOUT_LABEL: "map"})
+    return config_map(names.SYSTEM, name, data, {ABOUT_LABEL: "map"})
 
 
 def _chips_part(
@@ -189,7 +190,7 @@ def _chips_part(
     if left or more or unnamed:
         data["leftOut"] = text({"faults": left, "boards": more, "holders": unnamed})
     name = names.bounded(f"{names.CHIPS_PREFIX}{shard}-{number}")
-    return config_map(names.SYSTEM, name, data, {names.ABOUT_LABEL: "chips"})
+    return config_map(names.SYSTEM, name, data, {ABOUT_LABEL: "chips"})
 
 
 def _digits(

@@ -18,6 +18,7 @@ from engine.model.history import (
     HoldKind,
     NodeMemory,
 )
+from engine.model.labels import EVENT_CAUSE, EVENT_CHIPS, EVENT_NODE
 from engine.model.plan import REFUSING, REPEATED, Plan, ShadowChange
 from engine.model.reasons import ActionReason
 from engine.model.rules import RuleKind
@@ -25,6 +26,7 @@ from engine.model.times import rfc3339
 from engine.status.bodies import text as json_text
 from engine.wire import names
 from engine.wire.gojson import go_json
+from engine.wire.names import REPORTING_COMPONENT
 
 #: Most Events of one pass; the status ConfigMaps hold the rest.
 MAX_EVENTS: Final = 100
@@ -44,11 +46,6 @@ REFUSED: Final = "EvictionRefused"
 HELD: Final = "PruneHeld"
 #: The component that Events name as their source.
 COMPONENT: Final = "belay"
-#: Annotation of an Event: the cause of what was done, as JSON, for programs; its text is in the message.
-CAUSE: Final = "belay.dev/cause"
-#: Annotations of an Event: the node, and the chips on it separated by commas, that were acted on.
-NODE: Final = "belay.dev/node"
-CHIPS: Final = "belay.dev/chips"
 #: Reason of the Event on a bound pod, as kube-scheduler and Volcano give it.
 SCHEDULED: Final = "Scheduled"
 #: Conditions of a job that become Events, and those of them that are warnings.
@@ -306,12 +303,12 @@ def _marks(action: AnyAction) -> dict[str, str]:
     """What programs read of an Event: where it was done, and its cause."""
     marks = {}
     if node := getattr(action, "node", "") or action.preconditions.node:
-        marks[NODE] = str(node)
+        marks[EVENT_NODE] = str(node)
     chips = (action.chip,) if isinstance(action, act.PartitionChip) else getattr(action, "chips", ())
     if chips:
-        marks[CHIPS] = ",".join(chips)[:_MOST_CHIPS]
+        marks[EVENT_CHIPS] = ",".join(chips)[:_MOST_CHIPS]
     if isinstance(action.evidence.cause, Cause):
-        marks[CAUSE] = bounded_cause(action.evidence.cause)
+        marks[EVENT_CAUSE] = bounded_cause(action.evidence.cause)
     return marks
 
 
@@ -334,7 +331,7 @@ def _body(
         "message": message[:1000],
         "involvedObject": subject,
         "source": {"component": COMPONENT},
-        "reportingComponent": "belay.dev/engine",
+        "reportingComponent": REPORTING_COMPONENT,
         "reportingInstance": "belay",
         "firstTimestamp": moment,
         "lastTimestamp": moment,

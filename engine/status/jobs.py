@@ -17,6 +17,7 @@ from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
+from engine.model.labels import ABOUT_LABEL, USER_KEY
 from engine.model.log_evidence import PodEvidence
 from engine.model.plan import Pending, Plan
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
@@ -29,8 +30,6 @@ from engine.status.rescheduling import asked_retries
 from engine.wire import history, names
 from engine.wire.podannotations import chip_ids
 
-#: Label or annotation of a job: whose it is, for the history and its usage.
-USER_KEY: Final = "belay.dev/user"
 _LONGEST_USER: Final = 253
 _MAX_PODS = 2000
 #: API versions of the kinds whose objects make pods, by the kind in a job's key (`gang_key`).
@@ -241,7 +240,7 @@ def _body(
         history.JOB_STATUS_KEY: text(status),
         **history.job_data(key, memory or JobMemory()),
     }
-    label = {names.ABOUT_LABEL: "job"}
+    label = {ABOUT_LABEL: "job"}
     return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data, label)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.cluster import Observed
+from engine.model.labels import ABOUT_LABEL
 from engine.model.links import BROKEN, FAILED, LINKED, LINKING, NO_PROCESS, ORDERED, STALE, LinkState, count_states
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
@@ -31,7 +32,7 @@ def link_bodies(plan: Plan) -> list[dict[str, Any]]:
         data = {"summary": summary(rows[link]), "links.json": text(shown)}
         if left_out:
             data["leftOut"] = f"{left_out} links are not shown"
-        bodies.append(config_map(names.SYSTEM, names.bounded(PREFIX + link), data, {names.ABOUT_LABEL: "link"}))
+        bodies.append(config_map(names.SYSTEM, names.bounded(PREFIX + link), data, {ABOUT_LABEL: "link"}))
     return bodies
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from engine.documents import Desired
 from engine.model.cluster import DeviceReport, NodeReport, Observed, SwitchReport, ids_of
 from engine.model.faults import code_key
+from engine.model.labels import VOLCANO_CONSUMER
 from engine.model.levels import NOT_HANDLE, SWITCH_LEVELS, NodeStatus, SwitchLevel, switch_status
 from engine.model.plan import ChipState, Plan
 from engine.model.plan_cache import PlanCache
@@ -24,7 +25,7 @@ from engine.status.elements import NO_PLANES, Planes, elements, network_unhealth
 from engine.status.readers import NOTHING, graded_for_readers
 from engine.wire import deviceinfo
 from engine.wire.gojson import go_json, read_object
-from engine.wire.names import DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX, VOLCANO_LABEL
+from engine.wire.names import DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX
 
 DEVICE_SHARD: Final = "cluster-info-device-"
 SWITCH_SHARD: Final = "cluster-info-switch-"
@@ -274,7 +275,7 @@ def _settled(status: str, used: bool) -> str:
 
 
 def _aggregate(name: str, value: str) -> dict[str, Any]:
-    return config_map(NODE_NAMESPACE, name, {name: value}, {VOLCANO_LABEL: "true"})
+    return config_map(NODE_NAMESPACE, name, {name: value}, {VOLCANO_CONSUMER: "true"})
 
 
 def _join(prefix: str, mask: int) -> str:

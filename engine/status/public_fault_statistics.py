@@ -11,6 +11,7 @@ import msgspec
 
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import FAULT_STATISTIC, MANAGED_BY
 from engine.model.plan import Plan
 from engine.status.bodies import config_map
 from engine.wire import publicinfo
@@ -19,7 +20,6 @@ from engine.wire.publicinfo import STATISTICS, STATISTICS_NAMESPACE
 
 #: Beyond this many faults only their number is published.
 SHOWN: Final = 4500
-_LABEL: Final = "mc-statistic-fault"
 _KEY: Final = ObjectKey("v1", "ConfigMap", STATISTICS_NAMESPACE, STATISTICS)
 _FULL: Final = f"more than {SHOWN} public faults: the list is left out"
 
@@ -39,7 +39,7 @@ def bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     standing = observed.objects.get(_KEY)
     if standing is not None:
         labels = (standing.get("metadata") or {}).get("labels") or {}
-        if labels.get("app.kubernetes.io/managed-by") != "belay":
+        if labels.get(MANAGED_BY) != "belay":
             return []
     rows: dict[str, list[dict[str, Any]]] = {}
     number = 0
@@ -68,7 +68,7 @@ def bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
         "FaultNum": go_json({"publicFaultNum": number}),
         "Description": "" if listed else _FULL,
     }
-    return [config_map(STATISTICS_NAMESPACE, STATISTICS, data, {_LABEL: "true"})]
+    return [config_map(STATISTICS_NAMESPACE, STATISTICS, data, {FAULT_STATISTIC: "true"})]
 
 
 #: The type by the first digit of a public code, for faults that an older version remembered without their type.

@@ -13,6 +13,7 @@ from engine.documents import Desired
 from engine.gangs.grouping import group
 from engine.gangs.kueue import is_kueues
 from engine.model.cluster import Observed, Pod
+from engine.model.labels import ABOUT_LABEL
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
 from engine.plan import QueueDemand, divide, queues_of
@@ -93,7 +94,7 @@ def queue_body(
     shown, left = bounded_list(rows, _LIST_BYTES)
     data = {names.QUEUES_KEY: text(shown)} | ({"leftOut": f"{left} queues are not shown"} if left else {})
     name = names.bounded(f"{names.QUEUES_PREFIX}{shard}")
-    return config_map(names.SYSTEM, name, data, {names.ABOUT_LABEL: "queues"})
+    return config_map(names.SYSTEM, name, data, {ABOUT_LABEL: "queues"})
 
 
 def _declared_by(name: str, by_settings: bool) -> str:

@@ -18,6 +18,7 @@ from engine.model.cluster import DeviceReport, Observed, ids_of
 from engine.model.faults import HEARTBEAT
 from engine.model.history import JobMemory, RescheduleRecord
 from engine.model.jobs import Gang
+from engine.model.labels import FAULT_RETRY_TIMES
 from engine.model.levels import IN_SERVICE
 from engine.model.plan import ChipState, Plan
 from engine.model.plan_cache import PlanCache
@@ -132,7 +133,7 @@ def _retries(plan: Plan, observed: Observed, cache: PlanCache | None) -> dict[st
 
 def asked_retries(labels: Mapping[str, str]) -> int:
     """Label ``fault-retry-times``; 0 when absent or no number."""
-    text = labels.get("fault-retry-times", "")
+    text = labels.get(FAULT_RETRY_TIMES, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 

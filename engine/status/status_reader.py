@@ -8,10 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.freshness import DOUBTED, NO_PASS, LastPass, missing_pass
+from engine.model.labels import ABOUT_LABEL
 from engine.wire import history, names, passinfo, sync
 
 #: Selects exactly these ConfigMaps in ``belay-system``; the orders and memories beside them are many and large.
-SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pass,pool,job,server,notify)"
+SELECTOR: Final = f"{ABOUT_LABEL} in (sync,pass,pool,job,server,notify)"
 
 
 class PublishedPool(msgspec.Struct, frozen=True):

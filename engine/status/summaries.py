@@ -17,21 +17,34 @@ from engine.gangs.owners import POD_GROUP_APIS, controller_of, labels_of, tasks_
 from engine.model.cluster import Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
+from engine.model.labels import (
+    BACKUP_SOURCE_POD,
+    CUSTOM_JOB_ID,
+    CUSTOM_JOB_KEY,
+    FRAMEWORK_LABEL,
+    IS_SHARED_TOR,
+    MANAGED_BY,
+    NPU,
+    OUTSIDE_JOB_INFO,
+    POD_TYPE,
+    PRODUCT_SERIAL,
+    RING_CONTROLLER,
+    SCALEOUT_TYPE,
+    SHARED_TOR_IP,
+)
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.unstructured import nested_list
-from engine.status.bodies import MANAGED_BY, MAX_BYTES, config_map
+from engine.status.bodies import MAX_BYTES, config_map
 from engine.wire import podannotations
 from engine.wire.gojson import go_json
 from engine.wire.names import JOB_SUMMARY_PREFIX as PREFIX
 from engine.wire.names import bounded
 from engine.wire.ranktable import INITIALIZING, RankTablePod, TableError, build
 
-LABEL: Final = "outside-job-info"
 PENDING, RUNNING, COMPLETE, FAILED = "pending", "running", "complete", "failed"
 #: Seconds for which the summary of a deleted job is kept.
 KEPT: Final = 60
-SERIAL_KEY: Final = "product-serial-number"
-_ATLAS: Final = {"ring-controller.atlas": "ascend-910"}
+_ATLAS: Final = {RING_CONTROLLER: "ascend-910"}
 _NEW: Final = go_json(INITIALIZING)
 #: Owners whose pods form jobs; a bare pod is not a job.
 _KINDS: Final = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet", "PodGroup"})
@@ -52,7 +65,7 @@ class JobSummary(NamedTuple):
 
     def bodies(self) -> Iterator[dict[str, Any]]:
         """Return the ConfigMaps of the summary, one for each part of the rank table."""
-        labels = {LABEL: "true", **({} if self.npu else _ATLAS)}
+        labels = {OUTSIDE_JOB_INFO: "true", **({} if self.npu else _ATLAS)}
         for index, table in enumerate(self.parts):
             tail = f"-{index}" if index else ""
             data = {**self.data, "hccl.json": table, "cm_index": str(index), "total": str(len(self.parts))}
@@ -119,8 +132,8 @@ def _ended(status: str, old: Mapping[str, str], now: float) -> dict[str, str]:
 def _own_pods(pods: Sequence[Pod]) -> tuple[Pod, ...]:
     """Pods in rank order, without the backups of a hot switch whose source still exists."""
     names = {pod.name for pod in pods}
-    own = [p for p in pods if p.annotations.get("podType") != "backup"
-           or p.annotations.get("backupSourcePodName") not in names]  # fmt: skip
+    own = [p for p in pods if p.annotations.get(POD_TYPE) != "backup"
+           or p.annotations.get(BACKUP_SOURCE_POD) not in names]  # fmt: skip
     return tuple(sorted(own, key=lambda pod: (declared_rank(pod) if declared_rank(pod) is not None else -1, pod.name)))
 
 
@@ -146,7 +159,7 @@ def _summary(
     if framework == "pytorch":
         data["sharedTorIp"] = _shared_switches(pods) if whole else known.get("sharedTorIp", "")
         data["masterAddr"] = _master(gang, pods, observed) if whole else known.get("masterAddr", "")
-    npu = resource == podannotations.NPU_RESOURCE
+    npu = resource == NPU
     return JobSummary(gang.uid, gang.namespace, gang.name, status, tuple(parts), data, cards, npu)
 
 
@@ -165,10 +178,10 @@ def _waiting(
         ):
             continue
         labels = labels_of(raw)
-        named = labels.get("customJobKey")
-        sid = (labels.get(named, "") if named else "") or labels.get("custom-job-id") or uid
+        named = labels.get(CUSTOM_JOB_KEY)
+        sid = (labels.get(named, "") if named else "") or labels.get(CUSTOM_JOB_ID) or uid
         data = {
-            "job_id": uid, "job_name": name, "framework": labels.get("framework", ""), "job_status": PENDING,
+            "job_id": uid, "job_name": name, "framework": labels.get(FRAMEWORK_LABEL, ""), "job_status": PENDING,
             "operator": "add", "time": (old.get("time") if old.get("job_id") == uid else None) or str(int(now)),
             "sid": sid,
         }  # fmt: skip
@@ -212,7 +225,7 @@ def _table(
     base: dict[str, Any] = {"status": "complete" if whole else "initializing"}
     if not members:
         return whole, [_NEW], 0
-    ranks = _ranks(gang, [(pod, found) for pod, _, found in members]) if resource == podannotations.NPU_RESOURCE else {}
+    ranks = _ranks(gang, [(pod, found) for pod, _, found in members]) if resource == NPU else {}
     alone = len({pod.node for pod, _, _ in members}) == len(members)
     servers = [_server(pod, node, found, alone) for pod, node, found in members]
     groups = _split(servers)
@@ -242,7 +255,7 @@ def _server(pod: Pod, node: Node | None, own: podannotations.Configuration, alon
         "host_ip": own.host_ip,
         "super_pod_id": own.super_pod_id,
         "server_name": pod.node,
-        "server_sn": node.annotations.get(SERIAL_KEY, "") if node is not None else "",
+        "server_sn": node.annotations.get(PRODUCT_SERIAL, "") if node is not None else "",
         "pod_name": own.pod_name or pod.name,
         "container_ids": {},
     }
@@ -255,7 +268,7 @@ def _ranks(gang: Gang, members: Sequence[tuple[Pod, podannotations.Configuration
         for p, c in members
     ]
     try:
-        table = build("2.0", rows_of, scaleout=gang.labels.get("scaleout-type", "").strip().upper())
+        table = build("2.0", rows_of, scaleout=gang.labels.get(SCALEOUT_TYPE, "").strip().upper())
     except TableError:
         return {}
     return {"version": "2.0", "rank_list": table["rank_list"], "rank_count": table["rank_count"]}
@@ -277,7 +290,7 @@ def _split(servers: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def _framework(gang: Gang, pods: Sequence[Pod], observed: Observed) -> str:
     """Label ``framework``, else the variable of that name in a Volcano Job's containers, in lower case."""
-    named = gang.labels.get("framework")
+    named = gang.labels.get(FRAMEWORK_LABEL)
     if named:
         return named
     raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) or {}
@@ -286,19 +299,19 @@ def _framework(gang: Gang, pods: Sequence[Pod], observed: Observed) -> str:
             for variable in nested_list(row, "env"):
                 if variable.get("name") == "framework" and variable.get("value"):
                     return str(variable["value"]).lower()
-    return next((pod.labels["framework"] for pod in pods if pod.labels.get("framework")), "")
+    return next((pod.labels[FRAMEWORK_LABEL] for pod in pods if pod.labels.get(FRAMEWORK_LABEL)), "")
 
 
 def _sid(gang: Gang) -> str:
     """The job's id on the user's platform."""
-    named = gang.labels.get("customJobKey")
-    return (gang.labels.get(named, "") if named else "") or gang.labels.get("custom-job-id") or gang.uid
+    named = gang.labels.get(CUSTOM_JOB_KEY)
+    return (gang.labels.get(named, "") if named else "") or gang.labels.get(CUSTOM_JOB_ID) or gang.uid
 
 
 def _shared_switches(pods: Sequence[Pod]) -> str:
     found = dict.fromkeys(
-        p.annotations["sharedTorIp"] for p in pods
-        if p.annotations.get("isSharedTor") == "1" and p.annotations.get("sharedTorIp")
+        p.annotations[SHARED_TOR_IP] for p in pods
+        if p.annotations.get(IS_SHARED_TOR) == "1" and p.annotations.get(SHARED_TOR_IP)
     )  # fmt: skip
     return go_json(list(found)) if found else ""
 

@@ -12,8 +12,9 @@ from typing import Any, Final
 from engine.model.actions import BindPod
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import GROUP_NAME, IS_HEALTHY_TOR, IS_SHARED_TOR, MANAGED_BY
 from engine.model.plan import Plan
-from engine.status.bodies import MANAGED_BY, config_map
+from engine.status.bodies import config_map
 from engine.wire import switches as wire
 from engine.wire.errors import WireError
 from engine.wire.gojson import go_json
@@ -23,7 +24,6 @@ NAME: Final = "tor-share-cm"
 KEY: Final = "global-tor-info"
 IMPORTED: Final = ObjectKey("v1", "ConfigMap", wire.NAMESPACE, wire.NAME)
 SHOWN: Final = ObjectKey("v1", "ConfigMap", NAMESPACE, NAME)
-SHARED_KEY: Final = "isSharedTor"
 
 
 def share_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
@@ -56,10 +56,10 @@ def _marked_pods(plan: Plan, observed: Observed) -> dict[str, list[tuple[str, di
     """(job, annotations) of each node's pods that carry the kind of their switch, including the plan's bindings."""
     found: dict[str, list[tuple[str, dict[str, str]]]] = {}
     for pod in observed.pods.values():
-        if pod.holds_chips and SHARED_KEY in pod.annotations:
+        if pod.holds_chips and IS_SHARED_TOR in pod.annotations:
             found.setdefault(pod.node, []).append((_job(pod), _notes(pod.annotations)))
     for action in plan.actions:
-        if isinstance(action, BindPod) and SHARED_KEY in action.annotations:
+        if isinstance(action, BindPod) and IS_SHARED_TOR in action.annotations:
             bound = observed.pods.get(f"{action.namespace}/{action.pod}")
             if bound is not None and not bound.node:
                 found.setdefault(action.node, []).append((_job(bound), _notes(action.annotations)))
@@ -67,11 +67,11 @@ def _marked_pods(plan: Plan, observed: Observed) -> dict[str, list[tuple[str, di
 
 
 def _notes(annotations: Mapping[str, str]) -> dict[str, str]:
-    return {key: annotations.get(key, "") for key in (SHARED_KEY, "isHealthy")}
+    return {key: annotations.get(key, "") for key in (IS_SHARED_TOR, IS_HEALTHY_TOR)}
 
 
 def _job(pod: Pod) -> str:
-    group = pod.annotations.get("scheduling.k8s.io/group-name", "")
+    group = pod.annotations.get(GROUP_NAME, "")
     return f"{pod.namespace}/{pod.owner_name or group or pod.name}"
 
 

@@ -14,6 +14,7 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.freshness import READY
 from engine.model.history import HoldKind
+from engine.model.labels import ABOUT_LABEL
 from engine.model.last_changes import Place
 from engine.model.plan import REFUSED, Plan, PruneHold, ShadowChange
 from engine.model.rules import RuleKind
@@ -78,7 +79,7 @@ def manual_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     listed = (standing or {}).get("data") or {}
     # listed names stay: a missing name means that an operator ended the hold
     shown = {node: rows[node] for node in sorted(rows, key=lambda node: (node not in listed, node))[:_MANUAL_NODES]}
-    return [config_map(names.SYSTEM, names.MANUAL, manualinfo.build(shown), {names.ABOUT_LABEL: "manual"})]
+    return [config_map(names.SYSTEM, names.MANUAL, manualinfo.build(shown), {ABOUT_LABEL: "manual"})]
 
 
 def sync_bodies(
@@ -102,7 +103,7 @@ def part_body(state: SyncState, plan: Plan, shard: str) -> dict[str, Any]:
         **_readiness(rows),
         **_lists(findings, _deferred_rows(plan), _refused_rows(plan), list(map(_shadow, plan.shadows))),
     }
-    return config_map(names.SYSTEM, names.sync_config_map(shard), data, {names.ABOUT_LABEL: sync.PART})
+    return config_map(names.SYSTEM, names.sync_config_map(shard), data, {ABOUT_LABEL: sync.PART})
 
 
 def sync_body(state: SyncState, plan: Plan, observed: Observed, parts: Sequence[PublishedPart] = ()) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def sync_body(state: SyncState, plan: Plan, observed: Observed, parts: Sequence[
         data[sync.PRUNE_BASE] = plan.history.prunes[0].base
     if state.inventory is not None:
         data[sync.INVENTORY] = sync.inventory_text(state.inventory)
-    return config_map(names.SYSTEM, names.SYNC, data, {names.ABOUT_LABEL: "sync"})
+    return config_map(names.SYSTEM, names.SYNC, data, {ABOUT_LABEL: "sync"})
 
 
 def _deferred_rows(plan: Plan) -> list[dict[str, Any]]:
@@ -250,7 +251,7 @@ def pool_bodies(plan: Plan) -> list[dict[str, Any]]:
                 data[f"{key}.json"] = text(bounded_list(pool[key], _SMALL_BYTES)[0])
         if nodes_left or chips_left:
             data["leftOut"] = f"{counted(nodes_left, 'node')} and {counted(chips_left, 'chip')} are not shown"
-        label = {names.ABOUT_LABEL: "pool"}
+        label = {ABOUT_LABEL: "pool"}
         bodies.append(config_map(names.SYSTEM, names.bounded(names.POOL_PREFIX + name), data, label))
     return bodies
 

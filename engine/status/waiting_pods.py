@@ -14,6 +14,7 @@ from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
+from engine.wire.names import REPORTING_COMPONENT
 from engine.wire.objects import POD_SCHEDULED, UNSCHEDULABLE
 from engine.wire.reserved import SYSTEM_NAMESPACES
 
@@ -110,7 +111,7 @@ def event(one: Waiting, now: float) -> dict[str, Any]:
         "message": one.text,
         "involvedObject": one.subject,
         "source": {"component": "belay"},
-        "reportingComponent": "belay.dev/engine",
+        "reportingComponent": REPORTING_COMPONENT,
         "reportingInstance": "belay",
         "firstTimestamp": moment,
         "lastTimestamp": moment,

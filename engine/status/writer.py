@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import VOLCANO_CONSUMER
 from engine.wire import names
 
 #: MindCluster's readers expect no more than one write a second per ConfigMap.
@@ -89,7 +90,7 @@ class WriteTracker:
 
 def is_foreign(body: dict[str, Any]) -> bool:
     """Whether other components read the ConfigMap: one of ClusterD's aggregates."""
-    return (body["metadata"].get("labels") or {}).get(names.VOLCANO_LABEL) == "true"
+    return (body["metadata"].get("labels") or {}).get(VOLCANO_CONSUMER) == "true"
 
 
 def _place(body: dict[str, Any]) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from engine.model.labels import ABOUT_LABEL, BELAY_PREFIX, MANAGED_BY
 from engine.wire import names, yamltext
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
@@ -168,7 +169,7 @@ def build(proof: CommitProof, shard: str) -> dict[str, Any]:
         "metadata": {
             "name": names.commit_config_map(shard),
             "namespace": names.SYSTEM,
-            "labels": {names.ABOUT_LABEL: "commit", "app.kubernetes.io/managed-by": "belay"},
+            "labels": {ABOUT_LABEL: "commit", MANAGED_BY: "belay"},
         },
         "data": {PROOF: msgspec.json.encode(proof, order="deterministic").decode()},
     }
@@ -192,7 +193,7 @@ def _rules(text: bytes) -> Iterator[str]:
 
 def rules_of(document: object) -> Iterator[str]:
     """The rules of resets and partitions that a document entitles to."""
-    if not isinstance(document, dict) or not str(document.get("apiVersion", "")).startswith("belay.dev/"):
+    if not isinstance(document, dict) or not str(document.get("apiVersion", "")).startswith(BELAY_PREFIX):
         return
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from engine.model.cluster import ChipFault, DeviceReport, SwitchFault, SwitchReport, Upgrade
+from engine.model.labels import ASCEND_310, ASCEND_310P, ASCEND_910, CIM_CONSUMER, NPU
 from engine.model.levels import (
     MANUALLY_SEPARATE,
     SwitchLevel,
 )
 from engine.wire.errors import WireError
 from engine.wire.gojson import check_code, go_json, read_json, read_object
-from engine.wire.names import CIM_LABEL, DEVICE_NAMESPACE, DEVICE_PREFIX
+from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 
 #: Reports with a larger chip id are rejected (the largest supported node has 64 chips).
 MAX_CHIP = 1023
@@ -32,8 +33,8 @@ _RECOVERING = "-Recovering"
 _FAULT = "-Fault"
 _SUFFIXES = (_NETWORK, _UNHEALTHY, _RECOVERING, _FAULT)
 #: The device plugin reports faults of Ascend310 chips under the key of Ascend310P, and readers expect them there.
-_FAULT_KEYS = {"huawei.com/Ascend310": "huawei.com/Ascend310P-Fault"}
-_KNOWN = ("huawei.com/Ascend910", "huawei.com/npu", "huawei.com/Ascend310P", "huawei.com/Ascend310")
+_FAULT_KEYS = {ASCEND_310: "huawei.com/Ascend310P-Fault"}
+_KNOWN = (ASCEND_910, NPU, ASCEND_310P, ASCEND_310)
 _NAME = re.compile(r"^([A-Za-z][A-Za-z0-9]*)-(\d{1,4})$")
 
 
@@ -133,7 +134,7 @@ def build(
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": DEVICE_PREFIX + node, "namespace": DEVICE_NAMESPACE, "labels": {CIM_LABEL: "true"}},
+        "metadata": {"name": DEVICE_PREFIX + node, "namespace": DEVICE_NAMESPACE, "labels": {CIM_CONSUMER: "true"}},
         "data": data,
     }
 
@@ -187,7 +188,7 @@ def _resource(devices: Mapping[str, str]) -> str:
     for known in _KNOWN:
         if known in names:
             return known
-    return min((name for name in names if name), default="huawei.com/Ascend910")
+    return min((name for name in names if name), default=ASCEND_910)
 
 
 def _stem(key: str) -> str:

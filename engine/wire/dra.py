@@ -18,12 +18,6 @@ TAINT_UNHEALTHY: Final = f"{DRIVER}/unhealthy"
 #: Key of the taint on devices that pods hold through the device plugin: a scheduler that knows claims only would give
 #: them again, and the pod could not start.
 TAINT_IN_USE: Final = f"{DRIVER}/in-use"
-#: The finalizer that keeps an allocated claim while pods use it (k8s.io/api/resource/v1, Finalizer).
-FINALIZER: Final = "resource.kubernetes.io/delete-protection"
-#: Start of the resource that stands for a DeviceClass of this name (k8s.io/api/resource/v1, ResourceDeviceClassPrefix).
-CLASS_RESOURCES: Final = "deviceclass.resource.kubernetes.io/"
-#: Annotation of claims that a scheduler has made for extended resources (ExtendedResourceClaimAnnotation).
-EXTENDED_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
 #: How such a claim is called among a pod's claims; no claim in a pod's spec can have this name.
 EXTENDED_CLAIM_NAME: Final = "<extended-resources>"
 #: Attributes by which the planner knows a device's chip, and whether it is a part of one.
@@ -32,11 +26,8 @@ TYPE: Final = "type"
 VNPU: Final = "vnpu"
 
 __all__ = [
-    "CLASS_RESOURCES",
     "DRIVER",
-    "EXTENDED_CLAIM",
     "EXTENDED_CLAIM_NAME",
-    "FINALIZER",
     "PHYSICAL_ID",
     "TAINT_IN_USE",
     "TAINT_RULE_VERSIONS",

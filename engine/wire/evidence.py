@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import MANAGED_BY
 from engine.model.log_evidence import (
     MAX_ALTERNATIVES,
     MAX_EVENTS,
@@ -55,7 +56,7 @@ def build(node: str, pods: Iterable[PodEvidence]) -> dict[str, Any]:
             break
         kept.append(pod)
     body = msgspec.json.encode(_Evidence(node, kept), order="deterministic").decode()
-    metadata = {"name": PREFIX + node, "namespace": NODES, "labels": {"app.kubernetes.io/managed-by": "belay"}}
+    metadata = {"name": PREFIX + node, "namespace": NODES, "labels": {MANAGED_BY: "belay"}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: body}}
 
 
@@ -91,7 +92,7 @@ def parse(config_map: Mapping[str, Any]) -> tuple[str, tuple[PodEvidence, ...]]:
 def build_rules(rules: Iterable[LogRule]) -> dict[str, Any]:
     """The ConfigMap with the rules of the repository that agents match besides the shipped ones."""
     body = msgspec.json.encode(_Rules(list(rules)[:MAX_RULES]), order="deterministic").decode()
-    metadata = {"name": RULES, "namespace": SYSTEM, "labels": {"app.kubernetes.io/managed-by": "belay"}}
+    metadata = {"name": RULES, "namespace": SYSTEM, "labels": {MANAGED_BY: "belay"}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {RULES_KEY: body}}
 
 

@@ -10,8 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.fault_subscriptions import FaultSubscriptions
+from engine.model.labels import ABOUT_LABEL
 from engine.wire.errors import WireError
-from engine.wire.names import ABOUT_LABEL, FAULT_SUBSCRIBERS, SYSTEM
+from engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
 
 KEY: Final = "subscribers.json"
 MOST: Final = 5_000

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from engine.model.labels import FORMAT_ANNOTATION
 from engine.wire.errors import NewerFormat
 from engine.wire.names import HISTORY, LEDGER_PREFIX, ORDERS_PREFIX, REPORT_PREFIX, REVISIONS, SYNC
 
-ANNOTATION: Final = "belay.dev/format"
 NEWEST: Final[Mapping[str, int]] = {
     LEDGER_PREFIX: 1,
     HISTORY: 1,
@@ -30,7 +30,7 @@ def format_of(config_map: Mapping[str, Any]) -> str:
     """The annotation's text; ``1`` where there is none."""
     metadata = config_map.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
-    return str(annotations.get(ANNOTATION, "1")) if isinstance(annotations, Mapping) else "1"
+    return str(annotations.get(FORMAT_ANNOTATION, "1")) if isinstance(annotations, Mapping) else "1"
 
 
 def check(config_map: Mapping[str, Any], prefix: str) -> None:
@@ -45,6 +45,6 @@ def check(config_map: Mapping[str, Any], prefix: str) -> None:
     metadata = config_map.get("metadata") or {}
     raise NewerFormat(
         f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}",
-        f"metadata.annotations[{ANNOTATION}]",
+        f"metadata.annotations[{FORMAT_ANNOTATION}]",
         f"has format {found[:20]!r}, this version reads up to {newest}: a newer Belay wrote it; run that again",
     )

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.cluster import ids_of
+from engine.model.labels import MANAGED_BY
 from engine.wire import formats
 from engine.wire.errors import WireError
 from engine.wire.names import LEDGER_PREFIX, SYSTEM
@@ -84,7 +85,7 @@ def build(shard: str, claims: Mapping[str, Claim]) -> dict[str, Any]:
         "metadata": {
             "name": LEDGER_PREFIX + shard,
             "namespace": SYSTEM,
-            "labels": {"app.kubernetes.io/managed-by": "belay"},
+            "labels": {MANAGED_BY: "belay"},
         },
         "data": {KEY: msgspec.json.encode(dict(sorted(claims.items()))).decode()},
     }

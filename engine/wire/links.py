@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from engine.model.labels import MANAGED_BY
 from engine.model.links import MAX_LINKS, EndOrders, EndReport, LinkOrder, LinkReport
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
@@ -244,7 +245,7 @@ def _text(body: msgspec.Struct) -> str:
 
 
 def _config_map(namespace: str, node: str, text: str) -> dict[str, Any]:
-    metadata = {"name": name_of(node), "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "belay"}}
+    metadata = {"name": name_of(node), "namespace": namespace, "labels": {MANAGED_BY: "belay"}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}}
 
 

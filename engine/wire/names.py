@@ -12,6 +12,8 @@ NODE_PREFIX: Final = "mindx-dl-nodeinfo-"
 DPU_PREFIX: Final = "dpuinfo-"
 DPU_KEY: Final = "DpuInfoCfg"
 SYSTEM: Final = "belay-system"
+#: What Events name as the controller that reports them.
+REPORTING_COMPONENT: Final = "belay.dev/engine"
 NODES: Final = "belay-nodes"
 #: Conversations with jobs, where RBAC alone bounds what a server may write (deploy/components/without-admission).
 RECOVERIES: Final = "belay-recovery"
@@ -43,8 +45,6 @@ QUEUES_PREFIX: Final = "belay-queues-"
 QUEUES_KEY: Final = "queues.json"
 #: How another shard's nodes and waiting jobs stand, for the main shard's lists of all nodes; in parts, per shard.
 VIEW_PREFIX: Final = "belay-view."
-#: Annotation of a Node that Belay cordoned: the level of its isolation. No other cordon is ever taken back.
-CORDONED: Final = "belay.dev/cordoned"
 SYNC: Final = "belay-sync"
 #: Servers that cannot serve gRPC, and why.
 SERVER: Final = "belay-server"
@@ -74,19 +74,6 @@ JOB_SUMMARY_PREFIX: Final = "job-summary-"
 JOB_STATISTIC: Final = "current-job-statistic"
 SCHEDULING_EXCEPTIONS: Final = "scheduling-exception-report"
 
-#: Label by which MindCluster's readers find node reports.
-CIM_LABEL: Final = "mx-consumer-cim"
-#: Label by which Volcano's plugin finds aggregated reports.
-VOLCANO_LABEL: Final = "mx-consumer-volcano"
-#: Label of ConfigMaps for operators: ``sync``, ``pass``, ``pool``, ``job``, ``map``, ``chips``, ``queues``, ``link`` or
-#: ``notify``.
-ABOUT_LABEL: Final = "belay.dev/about"
-
-#: Label of an orders ConfigMap: the node's pool, and so the policy that applies.
-POOL_LABEL: Final = "belay.dev/pool"
-
-#: Annotation of a Volcano Job: name of the Secret with the key pair of its plugin ``ssh``, once it exists.
-SSH_KEYS: Final = "belay.dev/ssh-keys"
 
 _MAX_NAME = 253
 

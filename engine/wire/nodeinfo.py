@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.model.cluster import NodeDevice, NodeReport
+from engine.model.labels import CIM_CONSUMER
 from engine.model.times import rfc3339
 from engine.wire.errors import WireError
 from engine.wire.gojson import check_code, go_json, read_object
-from engine.wire.names import CIM_LABEL, NODE_NAMESPACE, NODE_PREFIX
+from engine.wire.names import NODE_NAMESPACE, NODE_PREFIX
 
 STATUSES = ("Healthy", "PreSeparate", "UnHealthy")
 
@@ -56,7 +57,7 @@ def build(node: str, devices: Sequence[NodeDevice], status: str, now: float) -> 
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": NODE_PREFIX + node, "namespace": NODE_NAMESPACE, "labels": {CIM_LABEL: "true"}},
+        "metadata": {"name": NODE_PREFIX + node, "namespace": NODE_NAMESPACE, "labels": {CIM_CONSUMER: "true"}},
         "data": {
             "NodeInfo": go_json({"NodeInfo": inner, "CheckCode": check_code(inner)}),
             "updateTime": rfc3339(float(int(now))),

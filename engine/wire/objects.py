@@ -20,6 +20,7 @@ from engine.model.cluster import (
     Pod,
     Taint,
 )
+from engine.model.labels import ASCEND_REAL, BASE_DEVICES, GROUP_NAME, HUAWEI_PREFIX
 from engine.model.quantities import amount
 from engine.model.taints import departure
 from engine.model.times import parse_rfc3339
@@ -27,11 +28,8 @@ from engine.model.unstructured import nested_list, nested_map
 from engine.wire import pod_field_types
 from engine.wire.dra import EXTENDED_CLAIM_NAME
 from engine.wire.errors import WireError
-from engine.wire.podannotations import ASCEND_REAL, BASE_DEVICES, RESOURCE_GROUP
 
 _NODE_RESOURCES_MAX = 256
-#: Marks of Volcano's pods: annotation, API group of the owner, environment variable with the index in the task.
-GROUP_NAME = "scheduling.k8s.io/group-name"
 VOLCANO_JOBS = "batch.volcano.sh/"
 TASK_INDEX = "VC_TASK_INDEX"
 POD_SCHEDULED = "PodScheduled"
@@ -149,7 +147,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
     for row in nested_list(claimed, "requestMappings"):
         # its devices are those of a claim
         requests.pop(str(row.get("resourceName")), None)
-    npu = sorted(key for key, count in requests.items() if key.startswith(RESOURCE_GROUP) and count > 0)
+    npu = sorted(key for key, count in requests.items() if key.startswith(HUAWEI_PREFIX) and count > 0)
     resource = npu[0] if npu else ""
     grace = metadata.get("deletionGracePeriodSeconds")
     if grace is None:
@@ -235,7 +233,7 @@ def held_chips(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]
     return tuple(token.strip() for token in text.split(",") if token.strip())
 
 
-_RESOURCE_ANNOTATIONS = frozenset(f"{RESOURCE_GROUP}{kind}" for kind in ("Ascend910", "Ascend310P", "Ascend310", "npu"))
+_RESOURCE_ANNOTATIONS = frozenset(f"{HUAWEI_PREFIX}{kind}" for kind in ("Ascend910", "Ascend310P", "Ascend310", "npu"))
 
 
 _POD_LEVEL: Final = frozenset({"cpu", "memory"})

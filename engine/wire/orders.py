@@ -14,6 +14,7 @@ import msgspec
 
 from engine.model.actions import ResetChips
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, InPlaceReset, Orders, ResetOrder
+from engine.model.labels import FORMAT_ANNOTATION, MANAGED_BY
 from engine.model.seals import Warrant
 from engine.wire import formats
 from engine.wire.errors import WireError
@@ -318,7 +319,7 @@ def build_report(report: AgentReport, prefix: str, driver: Mapping[str, Any]) ->
     )
     config_map = _config_map(NODES, REPORT_PREFIX + report.node, REPORT_KEY, body)
     # always named: a write of the agent leaves annotations of others, and a newer agent's would stay after a downgrade
-    config_map["metadata"]["annotations"] = {formats.ANNOTATION: str(formats.NEWEST[REPORT_PREFIX])}
+    config_map["metadata"]["annotations"] = {FORMAT_ANNOTATION: str(formats.NEWEST[REPORT_PREFIX])}
     return config_map
 
 
@@ -354,6 +355,6 @@ def _config_map(namespace: str, name: str, key: str, body: msgspec.Struct) -> di
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "belay"}},
+        "metadata": {"name": name, "namespace": namespace, "labels": {MANAGED_BY: "belay"}},
         "data": {key: msgspec.json.encode(body, order="deterministic").decode()},
     }

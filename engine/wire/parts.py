@@ -11,13 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from engine.wire.podannotations import ASCEND_REAL
+from engine.model.labels import ASCEND_REAL, SHARE_CORES, SHARE_ID, SHARE_MEMORY, SHARE_POLICY
 
-NPU_CORE: Final = "huawei.com/npu-core"
-SHARE_CORES: Final = "huawei.com/scheduler.softShareDev.aicoreQuota"
-SHARE_MEMORY: Final = "huawei.com/scheduler.softShareDev.hbmQuota"
-SHARE_POLICY: Final = "huawei.com/scheduler.softShareDev.policy"
-SHARE_ID: Final = "huawei.com/scheduler.softShareDev.vnpuId"
 #: Numbers that the runtime's own configuration uses for the policies of soft sharing.
 POLICY_NUMBERS: Final = {"fixed-share": "1", "elastic": "2", "best-effort": "3"}
 _POLICY_NAMES: Final = {number: name for name, number in POLICY_NUMBERS.items()}

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.model.freshness import LastPass
+from engine.model.labels import ABOUT_LABEL
 from engine.model.times import parse_rfc3339, rfc3339
-from engine.wire.names import ABOUT_LABEL, MAIN_SHARD, PASS, SYSTEM, bounded
+from engine.wire.names import MAIN_SHARD, PASS, SYSTEM, bounded
 
 ABOUT: Final = "pass"
 _LONGEST: Final = 512

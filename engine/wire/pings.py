@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import ABOUT_LABEL
 from engine.model.pings import NodePings, PathWindow
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
-from engine.wire.names import ABOUT_LABEL, NODES, PINGS_PREFIX, bounded
+from engine.wire.names import NODES, PINGS_PREFIX, bounded
 
 KEY: Final = "pings.json"
 ABOUT: Final = "pings"

@@ -14,21 +14,25 @@ import msgspec
 
 from engine.model.cluster import Node, Pod
 from engine.model.generations import LOGICAL_PREFIXES
-
-RESOURCE_GROUP: Final = "huawei.com/"
-NPU_RESOURCE: Final = "huawei.com/npu"
-ASCEND_REAL: Final = "huawei.com/AscendReal"
-BASE_DEVICES: Final = "baseDeviceInfos"
-KUBELET_DEVICES: Final = "huawei.com/kltDev"
-PREDICATE_TIME: Final = "predicate-time"
-DISTRIBUTED_JOB: Final = "distributed-job"
-RANK_INDEX: Final = "hccl/rankIndex"
-CONFIGURATION_910: Final = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
-CONFIGURATION_NPU: Final = "ascend.kubectl.kubernetes.io/ascend-npu-configuration"
-HARDWARE_TYPE: Final = "mind-cluster/hardware-type"
-SUPER_POD_ID: Final = "super-pod-id"
-SUPER_POD_RANK: Final = "super-pod-rank"
-OPERATOR_NAME: Final = "training.kubeflow.org/operator-name"
+from engine.model.labels import (
+    ACCELERATOR_TYPE,
+    ASCEND_REAL,
+    BASE_DEVICES,
+    CHIP_MEMORY,
+    CONFIGURATION_910,
+    CONFIGURATION_NPU,
+    DISTRIBUTED_JOB,
+    HARDWARE_TYPE,
+    HUAWEI_PREFIX,
+    KUBELET_DEVICES,
+    NODE_RACK,
+    NODE_SERVER_INDEX,
+    NODE_SUPER_POD,
+    NPU,
+    PREDICATE_TIME,
+    RANK_INDEX,
+    SERVER_USAGE,
+)
 
 #: ``predicate-time`` of a pod that a device plugin has already served (the largest uint64).
 PREDICATE_TIME_USED: Final = "18446744073709551615"
@@ -74,8 +78,8 @@ class Configuration(msgspec.Struct, frozen=True):
 
 
 #: Annotations and labels of a node that ``chip_facts`` reads besides its address and ``baseDeviceInfos``.
-CHIP_ANNOTATIONS: Final = (BASE_DEVICES, "superPodID", "rackID", "serverIndex")
-CHIP_LABELS: Final = ("accelerator-type", "mind-cluster/npu-chip-memory", "server-usage")
+CHIP_ANNOTATIONS: Final = (BASE_DEVICES, NODE_SUPER_POD, NODE_RACK, NODE_SERVER_INDEX)
+CHIP_LABELS: Final = (ACCELERATOR_TYPE, CHIP_MEMORY, SERVER_USAGE)
 
 
 class ChipFacts(NamedTuple):
@@ -127,9 +131,9 @@ def chip_facts(
         where = (
             node.internal_ip,
             node.internal_ip,
-            _number(node.annotations.get("superPodID", ""), at.super_pod_id),
-            _number(node.annotations.get("rackID", ""), at.rack_id),
-            node.annotations.get("serverIndex") or (str(at.server_index) if at.server_index >= 0 else ""),
+            _number(node.annotations.get(NODE_SUPER_POD, ""), at.super_pod_id),
+            _number(node.annotations.get(NODE_RACK, ""), at.rack_id),
+            node.annotations.get(NODE_SERVER_INDEX) or (str(at.server_index) if at.server_index >= 0 else ""),
             msgspec.Raw(msgspec.json.encode([known[name] for name in names])),
         )
     return ChipFacts(",".join(offered), hardware_type(node.labels), where)
@@ -181,19 +185,19 @@ def chosen_devices(annotations: Mapping[str, str]) -> dict[str, str]:
     Source: component/ascend-device-plugin/pkg/kubeclient/kube_cache.go, pkg/server/manager.go (updatePodAnnotation).
     """
     rewritten = {ASCEND_REAL, KUBELET_DEVICES}
-    return {key: text for key, text in annotations.items() if key.startswith(RESOURCE_GROUP) and key not in rewritten}
+    return {key: text for key, text in annotations.items() if key.startswith(HUAWEI_PREFIX) and key not in rewritten}
 
 
 def configuration_key(resource: str) -> str:
     """Annotation that holds the configuration of pods that request ``resource``."""
-    return CONFIGURATION_NPU if resource == NPU_RESOURCE else CONFIGURATION_910
+    return CONFIGURATION_NPU if resource == NPU else CONFIGURATION_910
 
 
 def hardware_type(labels: Mapping[str, str]) -> str:
     """``mind-cluster/hardware-type`` of an inference server, e.g. ``800I-A2-32G``; empty for other servers."""
-    server = _HARDWARE.get(labels.get("accelerator-type", ""), "")
-    memory = labels.get("mind-cluster/npu-chip-memory", "")
-    return f"{server}-{memory}" if server and memory and labels.get("server-usage") == "infer" else ""
+    server = _HARDWARE.get(labels.get(ACCELERATOR_TYPE, ""), "")
+    memory = labels.get(CHIP_MEMORY, "")
+    return f"{server}-{memory}" if server and memory and labels.get(SERVER_USAGE) == "infer" else ""
 
 
 def chip_names(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from engine.model.faults import CodeRules
+from engine.model.labels import ABOUT_LABEL, MANAGED_BY, POLICY_DIGEST
 from engine.model.seals import Entitlements
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
-from engine.wire.names import ABOUT_LABEL, POLICY_PREFIX, SYSTEM
+from engine.wire.names import POLICY_PREFIX, SYSTEM
 
 POLICY_KEY = "policy.json"
 ENTITLEMENTS_KEY = "entitlements.json"
@@ -92,8 +93,8 @@ def build_policy(policy: NodePolicy) -> dict[str, Any]:
         "metadata": {
             "name": POLICY_PREFIX + policy.pool,
             "namespace": SYSTEM,
-            "labels": {ABOUT_LABEL: POLICY_ABOUT, "app.kubernetes.io/managed-by": "belay"},
-            "annotations": {"belay.dev/policy-digest": policy.digest},
+            "labels": {ABOUT_LABEL: POLICY_ABOUT, MANAGED_BY: "belay"},
+            "annotations": {POLICY_DIGEST: policy.digest},
         },
         "data": {POLICY_KEY: policy.text},
     }

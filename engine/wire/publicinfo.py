@@ -17,11 +17,11 @@ import msgspec
 from engine.model.cluster import ChipFault, DeviceReport, PublicReport
 from engine.model.faults import PUBLIC
 from engine.model.history import PublicFaultMemory
+from engine.model.labels import PUBLIC_FAULT_CONSUMER
 from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem, read
 from engine.wire.errors import WireError
 from engine.wire.gojson import go_json, read_object
 
-LABEL: Final = "mc-consumer-publicfault"
 KEY: Final = "PublicFault"
 MESSAGES_NAMESPACE: Final = "belay-system"
 MESSAGES: Final = "belay-public-faults"
@@ -44,7 +44,7 @@ class PublicFaultRow(msgspec.Struct, frozen=True):
 def has_public_faults(config_map: Mapping[str, Any]) -> bool:
     """Whether a ConfigMap carries public faults."""
     labels = (config_map.get("metadata") or {}).get("labels")
-    return isinstance(labels, dict) and labels.get(LABEL) == "true"
+    return isinstance(labels, dict) and labels.get(PUBLIC_FAULT_CONSUMER) == "true"
 
 
 def parse(config_map: Mapping[str, Any]) -> PublicReport:
@@ -159,5 +159,5 @@ def _row(where: str, node: str, row: object) -> PublicFaultRow:
 
 
 def _config_map(namespace: str, name: str, data: dict[str, str]) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": namespace, "labels": {LABEL: "true"}}
+    metadata = {"name": name, "namespace": namespace, "labels": {PUBLIC_FAULT_CONSUMER: "true"}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.actions import WriteRankTable
+from engine.model.labels import DEPLOY_NAME, JOB_NAME_LABEL, MANAGED_BY, VOLCANO_JOB_NAME
 from engine.wire.errors import WireError
 from engine.wire.names import SYSTEM, bounded
 
@@ -33,7 +34,7 @@ UID_KEY: Final = "uid"
 PLAIN_BYTES: Final = 512 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
 #: Labels that name a pod's job, in order of preference.
-JOB_LABELS: Final = ("volcano.sh/job-name", "job-name", "deploy-name")
+JOB_LABELS: Final = (VOLCANO_JOB_NAME, JOB_NAME_LABEL, DEPLOY_NAME)
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
@@ -72,7 +73,7 @@ def build(file: RankFile) -> dict[str, Any]:
         "metadata": {
             "namespace": SYSTEM,
             "name": name_of(file.namespace, file.job),
-            "labels": {"app.kubernetes.io/managed-by": "belay"},
+            "labels": {MANAGED_BY: "belay"},
         },
         "data": data,
     }

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from engine.model.labels import ACCELERATOR_TYPE, NPU, SCHEDULE_POLICY, SP_BLOCK
 from engine.wire.podannotations import Configuration, Device
 
 Version = Literal["1.0", "1.2", "2.0"]
@@ -49,14 +50,14 @@ def version_of(
     *, resources: Sequence[str], annotations: Mapping[str, str], node_selectors: Sequence[Mapping[str, str]]
 ) -> Version:
     """The rank table version for a job's requested resources, annotations and node selectors."""
-    if "huawei.com/npu" in resources:
+    if NPU in resources:
         return "2.0"
-    policy = annotations.get("huawei.com/schedule_policy")
+    policy = annotations.get(SCHEDULE_POLICY)
     if policy is not None:
         return "1.2" if policy in _V12_POLICIES else "1.0"
-    if "sp-block" in annotations:
+    if SP_BLOCK in annotations:
         return "1.2"
-    if any(selector.get("accelerator-type") in _V12_ACCELERATORS for selector in node_selectors):
+    if any(selector.get(ACCELERATOR_TYPE) in _V12_ACCELERATORS for selector in node_selectors):
         return "1.2"
     return "1.0"
 

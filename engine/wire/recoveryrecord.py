@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import ABOUT_LABEL
 from engine.model.recovery.conversation import Conversation, Effect
 from engine.wire import names
 from engine.wire.errors import WireError
@@ -22,7 +23,7 @@ PREFIX: Final = "belay-recovery-"
 KEY: Final = "conversation.json"
 PACKED: Final = "conversation.zlib"
 ABOUT: Final = "recovery"
-SELECTOR: Final = f"{names.ABOUT_LABEL}={ABOUT}"
+SELECTOR: Final = f"{ABOUT_LABEL}={ABOUT}"
 #: Longer texts (bytes) are compressed; the second is the limit after decompression.
 _PLAIN: Final = 128 * 1024
 _LIMIT: Final = 16 * 1024 * 1024
@@ -55,7 +56,7 @@ def build(record: Record, over: Mapping[str, Any] | None = None, namespace: str 
     metadata: dict[str, Any] = {
         "name": name_of(record.conversation.job),
         "namespace": namespace,
-        "labels": {names.ABOUT_LABEL: ABOUT},
+        "labels": {ABOUT_LABEL: ABOUT},
     }
     if over is not None:
         metadata["resourceVersion"] = (over.get("metadata") or {}).get("resourceVersion")

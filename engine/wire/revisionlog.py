@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import ABOUT_LABEL, MANAGED_BY
 from engine.wire import formats, names
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
@@ -160,7 +161,7 @@ def build(log: RevisionLog, shard: str, version: str = "") -> dict[str, Any]:
     metadata = {
         "name": names.revisions_config_map(shard),
         "namespace": names.SYSTEM,
-        "labels": {names.ABOUT_LABEL: "revisions", "app.kubernetes.io/managed-by": "belay"},
+        "labels": {ABOUT_LABEL: "revisions", MANAGED_BY: "belay"},
     }
     if version:
         metadata["resourceVersion"] = version

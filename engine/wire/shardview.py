@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.cluster import SwitchReport
+from engine.model.labels import ABOUT_LABEL
 from engine.model.plan import ChipState, NodeState, Pending, Plan, PlaneLevels
 from engine.wire import names
 from engine.wire.errors import WireError
@@ -59,7 +60,7 @@ def build(shard: str, plan: Plan) -> list[dict[str, Any]]:
         if number == 0:
             packed[PENDING] = _packed(plan.pending)
         metadata = {
-            "name": name_of(shard, number), "namespace": names.SYSTEM, "labels": {names.ABOUT_LABEL: "view"},
+            "name": name_of(shard, number), "namespace": names.SYSTEM, "labels": {ABOUT_LABEL: "view"},
         }  # fmt: skip
         bodies.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": packed})
     return bodies

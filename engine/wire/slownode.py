@@ -14,11 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import ABOUT_LABEL
 from engine.model.public_faults import MAX_DESCRIPTION, MAX_DEVICES, MAX_INFLUENCES
 from engine.model.step_times import RESOURCE, SlowFinding, Slowness, SlownessSettings, explained
 from engine.wire.errors import WireError
 from engine.wire.gojson import go_json, read_object
-from engine.wire.names import ABOUT_LABEL, DEVICE_NAMESPACE, NODE_NAMESPACE, SLOW_NODES, SYSTEM
+from engine.wire.names import DEVICE_NAMESPACE, NODE_NAMESPACE, SLOW_NODES, SYSTEM
 
 LABEL: Final = "fd-ol-slow-node"
 PREFIX: Final = "ras-feature-slownode"

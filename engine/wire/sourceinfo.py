@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from engine.model.labels import ABOUT_LABEL
 from engine.wire import names
 
 
@@ -38,7 +39,7 @@ def build(following: FollowedRepository, shard: str) -> dict[str, Any]:
     metadata = {
         "name": names.source_config_map(shard),
         "namespace": names.SYSTEM,
-        "labels": {names.ABOUT_LABEL: "source"},
+        "labels": {ABOUT_LABEL: "source"},
     }
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 

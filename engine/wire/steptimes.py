@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import ABOUT_LABEL
 from engine.model.step_times import GroupTime, NodeSteps, StepWindow
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
-from engine.wire.names import ABOUT_LABEL, NODES, STEPS_PREFIX, bounded
+from engine.wire.names import NODES, STEPS_PREFIX, bounded
 
 KEY: Final = "steps.json"
 ABOUT: Final = "steps"

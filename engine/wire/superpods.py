@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from engine.model.labels import APP_LABEL
 from engine.wire.gojson import go_json
 
 NAMESPACE: Final = "cluster-system"
@@ -17,7 +18,7 @@ PREFIX: Final = "super-pod-"
 KEY: Final = "superPodDevice"
 LIST_KEY: Final = "pingList"
 CONFIG: Final = "pingmesh-config"
-LABELS: Final = {"app": "pingmesh"}
+LABELS: Final = {APP_LABEL: "pingmesh"}
 
 
 class SuperPodServer(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from engine.model.labels import IS_HEALTHY_TOR, IS_SHARED_TOR
 from engine.model.switches import Switch, Switches, SwitchServer
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
@@ -57,10 +58,10 @@ def state(annotations: Iterable[Mapping[str, str]]) -> tuple[int, bool]:
     """
     kind, unhealthy = 0, False
     for own in annotations:
-        text = own.get("isSharedTor", "")
+        text = own.get(IS_SHARED_TOR, "")
         if kind == 0 and text in ("1", "2"):
             kind = int(text)
-        unhealthy = unhealthy or own.get("isHealthy") == "1"
+        unhealthy = unhealthy or own.get(IS_HEALTHY_TOR) == "1"
     return kind, unhealthy
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-LABEL: Final = "app.kubernetes.io/part-of"
+from engine.model.labels import PART_OF
+
 MADE_BY: Final = "belay"
 
 
 def is_unwritten(config_map: Mapping[str, Any]) -> bool:
     """Whether it was made for its writer and holds nothing: as if it were not there."""
     labels = (config_map.get("metadata") or {}).get("labels") or {}
-    return labels.get(LABEL) == MADE_BY and not config_map.get("data") and not config_map.get("binaryData")
+    return labels.get(PART_OF) == MADE_BY and not config_map.get("data") and not config_map.get("binaryData")
 
 
 __all__ = ["is_unwritten"]

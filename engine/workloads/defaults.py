@@ -10,6 +10,8 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
+from engine.model.labels import BATCH_CONTROLLER_UID, NODE_NOT_READY, NODE_UNREACHABLE
+
 JSON = dict[str, Any]
 
 Default = Callable[[JSON], None]
@@ -108,7 +110,7 @@ def _pod(pod: JSON) -> None:
     tolerations = spec.setdefault("tolerations", [])
     known = {t.get("key") for t in tolerations if t.get("effect") in (None, "", "NoExecute")}
     if not any(t.get("operator") == "Exists" and not t.get("key") for t in tolerations):
-        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        for key in (NODE_NOT_READY, NODE_UNREACHABLE):
             if key not in known:
                 tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
 
@@ -176,7 +178,7 @@ def _job(obj: JSON) -> None:
     _job_spec(spec)
     uid = obj["metadata"].get("uid")
     if uid and not spec.get("manualSelector") and "selector" not in spec:
-        spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+        spec["selector"] = {"matchLabels": {BATCH_CONTROLLER_UID: uid}}
         labels = spec["template"]["metadata"].setdefault("labels", {})
         for prefix in ("", "batch.kubernetes.io/"):
             labels[f"{prefix}controller-uid"] = uid

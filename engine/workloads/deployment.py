@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 
+from engine.model.labels import (
+    DEPLOYMENT_DESIRED,
+    DEPLOYMENT_MAXIMUM,
+    DEPLOYMENT_REVISION,
+    LAST_APPLIED,
+    POD_TEMPLATE_HASH,
+)
 from engine.workloads import objects as o
 from engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status, status
 
-HASH_LABEL = "pod-template-hash"
-REVISION = "deployment.kubernetes.io/revision"
-DESIRED = "deployment.kubernetes.io/desired-replicas"
-MAXIMUM = "deployment.kubernetes.io/max-replicas"
 _PRIVATE = frozenset(
     {
-        "kubectl.kubernetes.io/last-applied-configuration",
-        REVISION,
-        DESIRED,
-        MAXIMUM,
+        LAST_APPLIED,
+        DEPLOYMENT_REVISION,
+        DEPLOYMENT_DESIRED,
+        DEPLOYMENT_MAXIMUM,
         "deprecated.deployment.rollback.to",
     }
 )
@@ -71,7 +74,7 @@ def _template(thing: Json) -> Json:
     template: Json = deepcopy(thing["spec"].get("template") or {})
     labels = (template.get("metadata") or {}).get("labels")
     if labels:
-        labels.pop(HASH_LABEL, None)
+        labels.pop(POD_TEMPLATE_HASH, None)
     return template
 
 
@@ -94,9 +97,9 @@ def _first_step(deployment: Json, old: Sequence[Json]) -> Reconciled:
     status_now = deployment.get("status") or {}
     digest = o.template_hash(_template(deployment), int(status_now.get("collisionCount") or 0))
     template = _template(deployment)
-    template.setdefault("metadata", {}).setdefault("labels", {})[HASH_LABEL] = digest
+    template.setdefault("metadata", {}).setdefault("labels", {})[POD_TEMPLATE_HASH] = digest
     selector = deepcopy(deployment["spec"].get("selector") or {})
-    selector.setdefault("matchLabels", {})[HASH_LABEL] = digest
+    selector.setdefault("matchLabels", {})[POD_TEMPLATE_HASH] = digest
     surge, _ = limits(deployment)
     held = sum(o.replicas_of(rs) for rs in old)
     room = max(0, o.replicas_of(deployment) + (surge if held else 0) - held)
@@ -109,7 +112,9 @@ def _first_step(deployment: Json, old: Sequence[Json]) -> Reconciled:
             "name": f"{meta['name']}-{digest}",
             "namespace": meta["namespace"],
             "labels": dict(template["metadata"]["labels"]),
-            "annotations": _inherited(deployment) | _bounds(deployment) | {REVISION: str(_next_revision(old))},
+            "annotations": _inherited(deployment)
+            | _bounds(deployment)
+            | {DEPLOYMENT_REVISION: str(_next_revision(old))},
             "ownerReferences": [o.owner_reference(deployment, "apps/v1", "Deployment")],
         },
         "spec": {
@@ -134,11 +139,11 @@ def _inherited(deployment: Json) -> dict[str, str]:
 
 def _bounds(deployment: Json) -> dict[str, str]:
     total = o.replicas_of(deployment)
-    return {DESIRED: str(total), MAXIMUM: str(total + limits(deployment)[0])}
+    return {DEPLOYMENT_DESIRED: str(total), DEPLOYMENT_MAXIMUM: str(total + limits(deployment)[0])}
 
 
 def _revision_of(thing: Json) -> int:
-    text = str((thing["metadata"].get("annotations") or {}).get(REVISION, "0"))
+    text = str((thing["metadata"].get("annotations") or {}).get(DEPLOYMENT_REVISION, "0"))
     return int(text) if text.isdecimal() else 0
 
 
@@ -150,12 +155,14 @@ def _revision(deployment: Json, newest: Json, old: Sequence[Json]) -> list[Write
     """The newest ReplicaSet carries the highest revision (also after a rollback), and the deployment repeats it."""
     writes = []
     number = max(_revision_of(newest), _next_revision(old))
-    wanted = _inherited(deployment) | _bounds(deployment) | {REVISION: str(number)}
+    wanted = _inherited(deployment) | _bounds(deployment) | {DEPLOYMENT_REVISION: str(number)}
     present = newest["metadata"].get("annotations") or {}
     if changed := {k: v for k, v in wanted.items() if present.get(k) != v}:
         writes.append(patch(newest, "ReplicaSet", {"metadata": {"annotations": changed}}))
     if _revision_of(deployment) != number:
-        writes.append(patch(deployment, "Deployment", {"metadata": {"annotations": {REVISION: str(number)}}}))
+        writes.append(
+            patch(deployment, "Deployment", {"metadata": {"annotations": {DEPLOYMENT_REVISION: str(number)}}})
+        )
     return writes
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.model.labels import JOB_COMPLETION_INDEX
 from engine.workloads import objects as o
 from engine.workloads.writes import Json, Reconciled, Write, create, delete, status
 
-INDEX = "batch.kubernetes.io/job-completion-index"
 FIRST_BACKOFF_S = 10.0
 MAX_BACKOFF_S = 360.0
 BURST = 500
@@ -96,7 +96,7 @@ def _deadline(job: Json, now: float, scale: float) -> float | None:
 
 
 def _index(pod: Json) -> int:
-    text = str((pod["metadata"].get("annotations") or {}).get(INDEX, ""))
+    text = str((pod["metadata"].get("annotations") or {}).get(JOB_COMPLETION_INDEX, ""))
     return int(text) if text.isdecimal() else -1
 
 
@@ -164,7 +164,7 @@ def _pod(job: Json, index: int | None) -> Json:
     meta["generateName"] = f"{name}-"
     if index is not None:
         meta["generateName"] = f"{name}-{index}-"
-        meta["annotations"][INDEX] = str(index)
+        meta["annotations"][JOB_COMPLETION_INDEX] = str(index)
         pod["spec"]["hostname"] = f"{name}-{index}"
         for container in pod["spec"].get("containers") or ():
             container["env"] = [*(container.get("env") or ()), {"name": "JOB_COMPLETION_INDEX", "value": str(index)}]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from engine.model.labels import POD_DELETION_COST
 from engine.model.times import parse_rfc3339, rfc3339
 
 Json = dict[str, Any]
@@ -176,7 +177,7 @@ def deletion_order(pods: Sequence[Json]) -> list[Json]:
 
     def rank(pod: Json) -> tuple[Any, ...]:
         meta = pod["metadata"]
-        cost = str((meta.get("annotations") or {}).get("controller.kubernetes.io/pod-deletion-cost", "0"))
+        cost = str((meta.get("annotations") or {}).get(POD_DELETION_COST, "0"))
         return (
             bool((pod.get("spec") or {}).get("nodeName")),
             {"Pending": 0, "Unknown": 1}.get(phase(pod), 2),

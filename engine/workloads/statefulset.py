@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 
+from engine.model.labels import CONTROLLER_REVISION_HASH, STATEFUL_SET_POD_INDEX, STATEFUL_SET_POD_NAME
 from engine.workloads import objects as o
 from engine.workloads.writes import Json, Reconciled, Write, create, delete, status
-
-REVISION_LABEL = "controller-revision-hash"
-POD_NAME = "statefulset.kubernetes.io/pod-name"
-POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 def reconcile(
@@ -91,7 +88,7 @@ def _partition(stateful_set: Json) -> int:
 
 
 def _pod_revision(pod: Json) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))
+    return str((pod["metadata"].get("labels") or {}).get(CONTROLLER_REVISION_HASH, ""))
 
 
 def _healthy(stateful_set: Json, pod: Json, now: float) -> bool:
@@ -142,7 +139,11 @@ def _pod(stateful_set: Json, number: int, revisions: Sequence[Json], revision: s
     pod = o.pod_from_template(stateful_set, "StatefulSet", "apps/v1", _template(stateful_set, revisions, revision))
     name = f"{stateful_set['metadata']['name']}-{number}"
     pod["metadata"]["name"] = name
-    pod["metadata"]["labels"] |= {REVISION_LABEL: revision, POD_NAME: name, POD_INDEX: str(number)}
+    pod["metadata"]["labels"] |= {
+        CONTROLLER_REVISION_HASH: revision,
+        STATEFUL_SET_POD_NAME: name,
+        STATEFUL_SET_POD_INDEX: str(number),
+    }
     pod["spec"]["hostname"] = name
     if service := stateful_set["spec"].get("serviceName"):
         pod["spec"]["subdomain"] = service

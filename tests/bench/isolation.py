@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.kube import CONFIGMAP, Conflict, Kube
+from engine.model.labels import ABOUT_LABEL
 from engine.sandbox.inject import FAULTS_KEY
 from engine.sandbox.up import Sandbox, SandboxOptions
 from engine.wire import names
@@ -145,7 +146,7 @@ class _Watch:
     """A kubectl that watches the pools; knows when each chip was first shown isolated."""
 
     def __init__(self, program: str, kubeconfig: Path) -> None:
-        selector = f"{names.ABOUT_LABEL}=pool"
+        selector = f"{ABOUT_LABEL}=pool"
         command = [program, "get", "configmap", "-n", names.SYSTEM, "-l", selector, "-w", "-o", TEMPLATE]
         self._command, self._environment = command, environment(kubeconfig)
         self._isolated: dict[tuple[str, str], float] = {}

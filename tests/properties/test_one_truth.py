@@ -22,6 +22,7 @@ from engine import cli
 from engine.load import LoadCache, load
 from engine.load.cluster import belay_objects, foreign_documents
 from engine.metrics import BelayCollector, PassSummary
+from engine.model.labels import ABOUT_LABEL
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.observe.observed import observe
@@ -33,7 +34,6 @@ from engine.serve.page import render
 from engine.source.tree import is_document_path, may_declare
 from engine.status import StatusCondition, SyncState, memory_bodies, status_bodies, sync_body
 from engine.status.status_reader import PublishedStatus, read_status
-from engine.wire import names
 from tests.simworld import A2, INFER, Node, World
 from tests.soak.histories import _event, _repository
 
@@ -150,7 +150,7 @@ def told_of(result: Plan, world: Truth) -> PublishedStatus:
     observed = world.observer.observed()
     state = SyncState(applied=world.revision, roles={"schedule": "on", "aggregate": "on"})
     bodies = [*status_bodies(result, observed, state, None, world.desired), *memory_bodies(result, observed)]
-    return read_status(b for b in bodies if names.ABOUT_LABEL in (b["metadata"].get("labels") or {}))
+    return read_status(b for b in bodies if ABOUT_LABEL in (b["metadata"].get("labels") or {}))
 
 
 def plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from engine.kube import CONFIGMAP, EVENT
 from engine.load import load
 from engine.model.history import JobMemory
 from engine.model.history import Recovery as Entered
+from engine.model.labels import PROCESS_RECOVERIES
 from engine.model.public_faults import Influence
 from engine.model.recovery import summary
 from engine.serve.grpc.recovery.wrong_results import CODE, SENDER
@@ -60,7 +61,7 @@ def test_a_reported_recovery_becomes_a_summary_an_event_and_metrics_once(tmp_pat
             assert (await ask(server.port, told(uid))).info == "taken"
             assert (await ask(server.port, told(uid, age_us=2_100_000))).info == "known"
             assert (await ask(server.port, told(uid, generation=3))).info == "taken"
-            first, second = summary.read((await world.marks("pretrain"))[summary.KEY])
+            first, second = summary.read((await world.marks("pretrain"))[PROCESS_RECOVERIES])
             assert (first.level, first.good, first.pods) == ("process", True, (1,))
             assert [(note.event, note.at - first.begun) for note in first.steps] == [
                 ("fault", 0), ("freed", 9), ("stepped", 61),
@@ -116,7 +117,7 @@ def test_wrong_reports_are_refused_by_field_and_change_nothing(tmp_path: Path) -
                 answer = await ask(server.port, told(str(change.pop("job", uid)), **change))
                 assert answer.code == 400 and word in answer.info, (word, answer)
             assert (await ask(server.port, told("no-such-job"))).code == 404
-            assert summary.KEY not in await world.marks("pretrain")
+            assert PROCESS_RECOVERIES not in await world.marks("pretrain")
 
     play(tmp_path, tale)
 
@@ -134,7 +135,7 @@ def test_a_report_waits_for_a_server_that_is_away(tmp_path: Path) -> None:
         async with world.server(port=port):
 
             async def kept() -> bool:
-                return summary.KEY in await world.marks("pretrain")
+                return PROCESS_RECOVERIES in await world.marks("pretrain")
 
             await until(kept, "the account is kept", 60)
         await asyncio.to_thread(sender.close, 60.0)

@@ -18,6 +18,7 @@ from agents.drivers.dcmi.library import find
 from agents.drivers.dcmi.supervisor import Supervisor
 from agents.drivers.dcmi.switch import NAME as SWITCH_LIBRARY
 from agents.drivers.surroundings import SwitchFault
+from engine.model.labels import ACCELERATOR_TYPE, INFER_CARD_TYPE
 
 CALL_SECONDS: Final = 5.0
 NETWORK_SECONDS: Final = 1.0
@@ -90,9 +91,9 @@ class DcmiDriver:
         pod = await self._super_pod(first)
         labels = {}
         if self._board in families.INFER_CARD_BOARDS:
-            labels["accelerator-type"] = "card-910b-infer"
+            labels[ACCELERATOR_TYPE] = "card-910b-infer"
         if self._product == families.DUO:
-            labels["infer-card-type"] = "card-300i-duo"
+            labels[INFER_CARD_TYPE] = "card-300i-duo"
         kind = "npu" if self._family == families.A5 else self._family
         self._machine = Machine(
             resource=f"huawei.com/{mode}",

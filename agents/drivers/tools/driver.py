@@ -18,6 +18,7 @@ from agents.drivers.base import BOOTED, VNPU, Chip, Code, DriverError, Event, Ma
 from agents.drivers.dcmi import family as families
 from agents.drivers.tools.hccn import Tool
 from agents.drivers.tools.npu_smi import NpuSmi, NpuSmiChip
+from engine.model.labels import ACCELERATOR_TYPE, INFER_CARD_TYPE
 
 _MEGABYTES_PER_GB: Final = 1024
 _OK: Final = frozenset({"OK", "HEALTHY", "NORMAL"})
@@ -65,9 +66,9 @@ class SmiDriver:
         memory = usages.number("HBM Capacity", "DDR Capacity")
         labels = {}
         if number in families.INFER_CARD_BOARDS:
-            labels["accelerator-type"] = "card-910b-infer"
+            labels[ACCELERATOR_TYPE] = "card-910b-infer"
         if product == families.DUO:
-            labels["infer-card-type"] = "card-300i-duo"
+            labels[INFER_CARD_TYPE] = "card-300i-duo"
         kind = "npu" if family == families.A5 else family
         cards = {place.phy: place.card for place in self._places.values()}
         # only the library has the paired module of an A3 module: without it, only the module itself is known

@@ -23,6 +23,7 @@ from agents.node.diagnosis.rules import shipped_rules
 from agents.node.publisher import Publisher
 from agents.node.state import NodeState
 from engine.model.cluster import Pod
+from engine.model.labels import GROUP_NAME, POD_TEMPLATE_HASH, RANK_INDEX, VOLCANO_GROUP_NAME
 from engine.model.log_evidence import MAX_PODS, LogRule, PodEvidence
 from engine.model.unstructured import nested_map
 from engine.wire import evidence as wire
@@ -195,20 +196,20 @@ def describe(
     body: Mapping[str, Any], pod: Pod, node: str, why: str, now_ms: int, findings: Findings, files: int, is_cut: bool
 ) -> PodEvidence:
     """The evidence of one pod, with what its job can be found by."""
-    text = pod.annotations.get("hccl/rankIndex", "")
+    text = pod.annotations.get(RANK_INDEX, "")
     rank = int(text) if text.isascii() and text.isdecimal() and len(text) <= 7 else pod.task_index
     numbers = (chip.rpartition("-")[2] for chip in pod.chips)
     chips = tuple(int(number) for number in numbers if number.isascii() and number.isdecimal() and len(number) <= 4)
     group = next((pod.annotations[key] for key in _GROUP_KEYS if pod.annotations.get(key)), "")
     return PodEvidence(
         namespace=pod.namespace, pod=pod.name, uid=pod.uid, node=node, api_version=pod.owner_api, kind=pod.owner_kind,
-        owner=pod.owner_name, group=group, template_hash=pod.labels.get("pod-template-hash", "")[:63],
+        owner=pod.owner_name, group=group, template_hash=pod.labels.get(POD_TEMPLATE_HASH, "")[:63],
         host_ip=pod.host_ip, pod_rank=-1 if rank is None else rank, chips=chips, ranks=findings.ranks,
         world=findings.world, collected_ms=now_ms, why=why, files=files, cut=is_cut, events=findings.events(),
     )  # fmt: skip
 
 
-_GROUP_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+_GROUP_KEYS: Final = (GROUP_NAME, VOLCANO_GROUP_NAME)
 
 
 __all__ = ["DiagnosisPart", "DiagnosisSettings", "describe", "failures"]

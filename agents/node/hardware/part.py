@@ -20,9 +20,9 @@ from agents.node.hardware.storage import Clients
 from agents.node.settings import Settings
 from agents.node.state import NodeState
 from agents.node.surroundings_monitor import SurroundingsMonitor, Tables, default_tables
+from engine.model.labels import PRODUCT_SERIAL
 from engine.wire.policy import NodePolicy
 
-SERIAL: Final = "product-serial-number"
 SERIAL_DELAY: Final = 19.0
 SERIAL_TRIES: Final = 3
 RESTART_CEILING: Final = 60.0
@@ -180,8 +180,8 @@ class Hardware:
                 annotations = ((node or {}).get("metadata") or {}).get("annotations") or {}
                 if node is None:
                     raise ApiError(404, "the node is not registered yet")
-                if serial and annotations.get(SERIAL) != serial:
-                    await self._cluster.patch_node(self._node, {}, {SERIAL: serial})
+                if serial and annotations.get(PRODUCT_SERIAL) != serial:
+                    await self._cluster.patch_node(self._node, {}, {PRODUCT_SERIAL: serial})
                 return
             except (DriverError, ApiError) as error:
                 _log.warning("the serial number cannot be read", node=self._node, attempt=attempt, error=error)

@@ -14,10 +14,11 @@ from agents.common.clock import Clock
 from agents.common.log import Log
 from agents.node.hardware.pinglist import Config, PingError, Tasks
 from agents.node.hardware.pingresults import PingFiles, Results
+from engine.model.labels import APP_LABEL
 
 NAMESPACE: Final = "cluster-system"
 CONFIG_MAP: Final = "pingmesh-config"
-LABEL: Final = ("app", "pingmesh")
+LABEL: Final = (APP_LABEL, "pingmesh")
 #: Results are written after so many rounds.
 COLLECT_FACTOR: Final = 10
 #: Bytes of a ping list.

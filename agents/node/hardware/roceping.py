@@ -34,6 +34,7 @@ from agents.node.hardware.pings import (
     read_list,
     settings,
 )
+from engine.model.labels import ACCELERATOR_TYPE
 
 FOLDER: Final = "super-pod-roce"
 RANGE: Final = "ping_list_range.json"
@@ -86,7 +87,7 @@ class RocePings:
     async def run(self) -> None:
         """Run until cancelled; ends at once on servers that have no such pings. Raises ApiError."""
         labels = (((await self._cluster.get_node(self._node)) or {}).get("metadata") or {}).get("labels") or {}
-        if SERVERS not in str(labels.get("accelerator-type", "")):
+        if SERVERS not in str(labels.get(ACCELERATOR_TYPE, "")):
             return
         try:
             async with asyncio.TaskGroup() as group:

@@ -15,10 +15,8 @@ from agents.common.client import ApiError
 from agents.common.clock import Clock
 from agents.common.log import Log
 from agents.common.processes import kill_session
+from engine.model.labels import INFERENCE_MANAGED, SNAPSHOT_FINISHED, SNAPSHOT_MODE
 
-LABEL: Final = "infer.huawei.com/ascend-infer-operator"
-MODE: Final = "snapshot_mode"
-FINISHED: Final = "host_snapshot_finish_flag"
 VARIABLE: Final = "host_snapshot_path"
 RUNTIME: Final = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
 AT_ONCE: Final = 8
@@ -58,7 +56,11 @@ def wanted(pod: Mapping[str, Any]) -> Wanted | None:
     """What a pod asks for; None when it asks for nothing, has got it, or is not ready."""
     metadata, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    if labels.get(LABEL) != "true" or annotations.get(MODE) != "save" or FINISHED in annotations:
+    if (
+        labels.get(INFERENCE_MANAGED) != "true"
+        or annotations.get(SNAPSHOT_MODE) != "save"
+        or SNAPSHOT_FINISHED in annotations
+    ):
         return None
     ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or [])
     containers, running = spec.get("containers") or [], status.get("containerStatuses") or []
@@ -132,7 +134,7 @@ class Snapshots:
                 result = "false"
             self._done[one.uid] = result
         try:
-            await self._cluster.patch_pod(one.namespace, one.name, one.uid, {FINISHED: result})
+            await self._cluster.patch_pod(one.namespace, one.name, one.uid, {SNAPSHOT_FINISHED: result})
         except ApiError as error:
             _log.warning("a snapshot's end cannot be reported", pod=f"{one.namespace}/{one.name}", error=error)
 
@@ -147,7 +149,7 @@ class Snapshots:
             state = f"has no {DIGEST}" if any(folder.iterdir()) else "is empty"
             raise SnapshotError(
                 f"{one.folder} exists and {state}: an earlier attempt did not end; remove the folder and the pod's "
-                f"annotation {FINISHED} to try again"
+                f"annotation {SNAPSHOT_FINISHED} to try again"
             )
         process = await asyncio.create_subprocess_exec(
             self._runtime, "checkpoint", "--image-path", one.folder, one.container,
@@ -178,4 +180,4 @@ async def _tail(stream: asyncio.StreamReader) -> str:
     return " ".join(last.decode("utf-8", "replace").split())[-200:]
 
 
-__all__ = ["FINISHED", "Snapshots", "Wanted", "wanted"]
+__all__ = ["Snapshots", "Wanted", "wanted"]

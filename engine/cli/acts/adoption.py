@@ -14,6 +14,14 @@ from typing import Any, Final
 from engine.cli.acts import splices
 from engine.cli.acts.edits import JOB_KINDS, PlacedDocument, RepositoryEdit, documents, text_of
 from engine.errors import InputError
+from engine.model.labels import (
+    BATCH_CONTROLLER_UID,
+    BATCH_JOB_NAME,
+    BELAY_PREFIX,
+    JOB_NAME_LABEL,
+    LAST_APPLIED,
+    MANAGED_BY,
+)
 from engine.model.unstructured import nested_list, nested_map
 from engine.wire.reserved import SYSTEM_NAMESPACES
 from engine.workloads.defaults import set_defaults
@@ -21,15 +29,14 @@ from engine.workloads.defaults import set_defaults
 Json = dict[str, Any]
 _METADATA: Final = ("name", "namespace", "labels", "annotations")
 _ADDED_ANNOTATIONS: Final = (
-    "belay.dev/", "control-plane.alpha.kubernetes.io/", "deployment.kubernetes.io/",
-    "kubectl.kubernetes.io/last-applied-configuration", "pv.kubernetes.io/", "volume.kubernetes.io/",
+    BELAY_PREFIX, "control-plane.alpha.kubernetes.io/", "deployment.kubernetes.io/",
+    LAST_APPLIED, "pv.kubernetes.io/", "volume.kubernetes.io/",
 )  # fmt: skip
-_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _ADDED_LABELS: Final = (
-    "batch.kubernetes.io/controller-uid",
-    "batch.kubernetes.io/job-name",
+    BATCH_CONTROLLER_UID,
+    BATCH_JOB_NAME,
     "controller-uid",
-    "job-name",
+    JOB_NAME_LABEL,
 )
 _ALLOCATED: Final[Mapping[str, Sequence[str]]] = {
     "Service": ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "healthCheckNodePort"),
@@ -168,7 +175,7 @@ def _metadata(live: Mapping[str, Any]) -> Json:
         found["annotations"] = kept
     labels = {
         key: text for key, text in nested_map(found, "labels").items()
-        if key not in _ADDED_LABELS and (key, text) != (_MANAGED_BY, "belay")
+        if key not in _ADDED_LABELS and (key, text) != (MANAGED_BY, "belay")
     }  # fmt: skip
     found["labels"] = labels
     return {key: value for key, value in found.items() if value}

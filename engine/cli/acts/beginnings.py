@@ -13,6 +13,7 @@ import click
 
 from engine.cli.invocation import fails_clearly
 from engine.errors import BelayError, InputError
+from engine.model.labels import HUAWEI_PREFIX
 from engine.model.wording import counted
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _fits(labels: Mapping[str, str], product: Product) -> bool:
 
 def _has_npus(node: Mapping[str, Any]) -> bool:
     offered = (node.get("status") or {}).get("allocatable") or {}
-    return any(str(name).startswith("huawei.com/") for name in offered)
+    return any(str(name).startswith(HUAWEI_PREFIX) for name in offered)
 
 
 def _commit(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from engine.errors import BelayError, InputError
+from engine.model.labels import ABOUT_LABEL
 from engine.model.wording import counted
 from engine.wire import names
 
@@ -128,6 +129,6 @@ def _live(kubeconfig: str | None) -> Sequence[Mapping[str, Any]]:
     from engine.observe.live import with_kube
 
     async def read(kube: Kube) -> Sequence[Mapping[str, Any]]:
-        return (await kube.list(CONFIGMAP, names.SYSTEM, f"{names.ABOUT_LABEL}=sync")).items
+        return (await kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL}=sync")).items
 
     return with_kube(kubeconfig, read)

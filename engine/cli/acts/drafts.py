@@ -15,6 +15,16 @@ from engine.cli.acts.adoption import as_text
 from engine.cli.acts.edits import RepositoryEdit, documents
 from engine.documents.scalars import NAME_PATTERN
 from engine.errors import InputError
+from engine.model.labels import (
+    APP_LABEL,
+    ASCEND_310,
+    ASCEND_310P,
+    ASCEND_910,
+    FAULT_SCHEDULING,
+    FRAMEWORK_LABEL,
+    GROUP_QUEUE_NAME,
+    RING_CONTROLLER,
+)
 from engine.model.wording import counted
 
 if TYPE_CHECKING:
@@ -24,9 +34,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 KINDS: Final = ("AscendJob", "Deployment", "Job")
 _OLD_TRAINING: Final = ("atlas-800-9000", "atlas-300t")
-_RING: Final = "ring-controller.atlas"
 #: Without it a job's pods stay on faulty hardware, and on nodes that are drained.
-_MOVED: Final = {"fault-scheduling": "grace"}
+_MOVED: Final = {FAULT_SCHEDULING: "grace"}
 _IMAGE: Final = "registry.example.org/train:1"
 
 
@@ -174,7 +183,7 @@ def _ascend_job(
     name: str, namespace: str, template: Json, pods: int, queue: str | None, priority: str | None
 ) -> list[Json]:
     labels = dict(template["metadata"]["labels"])
-    labels.pop("app")
+    labels.pop(APP_LABEL)
     template = {**template, "metadata": {"labels": labels}} if labels else {"spec": template["spec"]}
     rings = {
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -191,7 +200,7 @@ def _ascend_job(
     roles = {"Master": replica(1), **({"Worker": replica(pods - 1)} if pods > 1 else {})}
     spec = {"schedulerName": "volcano", "runPolicy": {"schedulingPolicy": scheduling}, "successPolicy": "AllWorkers",
             "replicaSpecs": roles}  # fmt: skip
-    about = {"framework": "pytorch", **labels, **_MOVED}
+    about = {FRAMEWORK_LABEL: "pytorch", **labels, **_MOVED}
     metadata = {"name": name, "namespace": namespace, "labels": about}
     return [rings, {"apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "metadata": metadata, "spec": spec}]
 
@@ -199,7 +208,7 @@ def _ascend_job(
 def _deployment(
     name: str, namespace: str, template: Json, pods: int, queue: str | None, priority: str | None
 ) -> list[Json]:
-    spec = {"replicas": pods, "selector": {"matchLabels": {"app": name}}, "template": _queued(template, queue)}
+    spec = {"replicas": pods, "selector": {"matchLabels": {APP_LABEL: name}}, "template": _queued(template, queue)}
     metadata = {"name": name, "namespace": namespace, "labels": template["metadata"]["labels"]}
     return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}]
 
@@ -217,7 +226,7 @@ def _plain_job(
 def _queued(template: Json, queue: str | None) -> Json:
     if queue is None:
         return template
-    metadata = {**template["metadata"], "annotations": {"scheduling.volcano.sh/queue-name": queue}}
+    metadata = {**template["metadata"], "annotations": {GROUP_QUEUE_NAME: queue}}
     return {**template, "metadata": metadata}
 
 
@@ -230,16 +239,16 @@ def _template(name: str, product: Product, resources: Mapping[str, int], image: 
     }
     spec: Json = {"schedulerName": "volcano", **({"nodeSelector": dict(labels[0])} if labels else {}),
                   "containers": [container]}  # fmt: skip
-    return {"metadata": {"labels": {"app": name, **_ring(product)}}, "spec": spec}
+    return {"metadata": {"labels": {APP_LABEL: name, **_ring(product)}}, "spec": spec}
 
 
 def _ring(product: Product) -> dict[str, str]:
     """The label by which the job controllers of MindCluster know the kind of chips."""
     old = product.name.startswith(_OLD_TRAINING)
-    kinds = {"huawei.com/Ascend910": "ascend-910" if old else "ascend-910b", "huawei.com/Ascend310P": "ascend-310P",
-             "huawei.com/Ascend310": "ascend-310"}  # fmt: skip
+    kinds = {ASCEND_910: "ascend-910" if old else "ascend-910b", ASCEND_310P: "ascend-310P",
+             ASCEND_310: "ascend-310"}  # fmt: skip
     found = kinds.get(product.spec.resource)
-    return {_RING: found} if found else {}
+    return {RING_CONTROLLER: found} if found else {}
 
 
 def _belay(kind: str, name: str, spec: Json) -> Json:

@@ -17,6 +17,7 @@ from engine.documents.scalars import parse_chips
 from engine.errors import InputError
 from engine.load import yaml12
 from engine.load.files import is_document
+from engine.model.labels import BELAY_PREFIX
 from engine.model.times import parse_rfc3339, rfc3339
 
 JOB_KINDS: Final[Mapping[str, Sequence[str]]] = {
@@ -65,7 +66,7 @@ class PlacedDocument:
         """``NAMESPACE/NAME`` of a job, the name alone of a document of Belay's."""
         metadata = self.body.get("metadata") or {}
         name = str(metadata.get("name"))
-        return name if str(self.body.get("apiVersion")).startswith("belay.dev/") else f"{_namespace(metadata)}/{name}"
+        return name if str(self.body.get("apiVersion")).startswith(BELAY_PREFIX) else f"{_namespace(metadata)}/{name}"
 
     @property
     def is_volcano(self) -> bool:

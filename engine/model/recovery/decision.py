@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine.model.recovery import protocol, steps
+from engine.model.labels import FAULT_TYPE, PROCESS_RECOVER_STATUS, STEP_RETRIED
+from engine.model.recovery import protocol
 from engine.model.recovery.choice import choose, may_shrink, waits_for_resources
 from engine.model.recovery.conversation import Annotate, MarkPods, Reset, Signal
 from engine.model.recovery.fallback import dump_exit
@@ -15,7 +16,6 @@ from engine.model.recovery.protocol import (
 )
 from engine.model.recovery.turn import Turn
 
-STATUS_ANNOTATION = "ProcessRecoverStatus"
 _CHANGED = {
     RecoveryStrategy.RETRY: (ChangeStrategy.RETRY, RecoveryEvent.RETRY_SENT),
     RecoveryStrategy.RECOVER: (ChangeStrategy.RECOVER, RecoveryEvent.RECOVER_SENT),
@@ -187,7 +187,7 @@ def check(turn: Turn) -> RecoveryEvent | None:
     if strategy == ChangeStrategy.RETRY:
         _annotate_status(turn, "retry-success" if ok else "retry-failed")
         if ok:
-            turn.effects.append(Annotate(steps.DONE_KEY, str(turn.now)))
+            turn.effects.append(Annotate(STEP_RETRIED, str(turn.now)))
             return RecoveryEvent.RECOVERED
         if code == Code.RECOVERABLE_RETRY:
             return RecoveryEvent.RETRY_AGAIN
@@ -221,14 +221,14 @@ def kill_pods(turn: Turn) -> RecoveryEvent | None:
         turn.widen()
         ranks = turn.pod_ranks(turn.conversation.ranks)
         turn.remember(left=turn.node_ranks(turn.conversation.ranks))
-        turn.effects.append(MarkPods(ranks, labels={"fault-type": "retry-fault"}))
+        turn.effects.append(MarkPods(ranks, labels={FAULT_TYPE: "retry-fault"}))
         turn.write(Reset("faults", ranks))
         return None
     return None if turn.wrote() is None else RecoveryEvent.PODS_KILLED
 
 
 def _annotate_status(turn: Turn, status: str) -> None:
-    turn.effects.append(Annotate(STATUS_ANNOTATION, status))
+    turn.effects.append(Annotate(PROCESS_RECOVER_STATUS, status))
 
 
 __all__ = ["check", "decided", "kill_pods", "wait_recover", "wait_status"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.model.labels import PROCESS_RECOVER_ENABLE
 from engine.model.recovery import protocol
 from engine.model.recovery.conversation import Label, Reset, Signal
 from engine.model.recovery.protocol import (
@@ -11,8 +12,6 @@ from engine.model.recovery.protocol import (
     RecoveryPhase,
 )
 from engine.model.recovery.turn import Turn
-
-ENABLE_LABEL = "process-recover-enable"
 
 
 def listen_schedule(turn: Turn) -> RecoveryEvent | None:
@@ -64,7 +63,7 @@ def fault_retry(turn: Turn) -> RecoveryEvent | None:
     if turn.entering:
         turn.phase(RecoveryPhase.PAUSE)
         turn.remember(paused=turn.now)
-        turn.write(Label(ENABLE_LABEL, "pause"))
+        turn.write(Label(PROCESS_RECOVER_ENABLE, "pause"))
         return None
     phase = turn.conversation.phase
     if phase == RecoveryPhase.PAUSE:
@@ -81,7 +80,7 @@ def fault_retry(turn: Turn) -> RecoveryEvent | None:
     if phase == RecoveryPhase.RUNNING:
         if turn.now - turn.conversation.since >= protocol.RUNNING_POLL * 1000 and turn.facts.running:
             turn.phase(RecoveryPhase.ENABLE)
-            turn.write(Label(ENABLE_LABEL, "on"))
+            turn.write(Label(PROCESS_RECOVER_ENABLE, "on"))
             return None
         if turn.expired:
             turn.fail(Code.SCHEDULE_TIMEOUT)
@@ -108,7 +107,7 @@ def take_back(turn: Turn) -> None:
     if not turn.facts.paused:
         turn.remember(paused=None)
     elif turn.facts.running:
-        turn.effects.append(Label(ENABLE_LABEL, "on"))
+        turn.effects.append(Label(PROCESS_RECOVER_ENABLE, "on"))
         turn.remember(paused=turn.now)
 
 

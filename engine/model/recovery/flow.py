@@ -6,6 +6,7 @@ state, or None while it lasts. `decision.py` goes on, `fallback.py` ends it wher
 
 from __future__ import annotations
 
+from engine.model.labels import PROCESS_CONFIRM_FAULT
 from engine.model.recovery import protocol
 from engine.model.recovery.choice import all_normal, dump_only, usable_retry
 from engine.model.recovery.conversation import Annotate, Faults, FaultyRank, Release, Reset, Signal, merged
@@ -18,8 +19,6 @@ from engine.model.recovery.protocol import (
     RecoveryStrategy,
 )
 from engine.model.recovery.turn import Turn
-
-CONFIRM_ANNOTATION = "ProcessConfirmFault"
 
 
 def idle(turn: Turn) -> RecoveryEvent | None:
@@ -179,7 +178,7 @@ def _agree(turn: Turn) -> RecoveryEvent | None:
         return RecoveryEvent.CONFIRM_TIMEOUT
     text = ",".join(f"{rank.rank}:{rank.kind}" for rank in turn.conversation.ranks)
     turn.phase(RecoveryPhase.CONFIRM)
-    turn.write(Annotate(CONFIRM_ANNOTATION, text, answer=True))
+    turn.write(Annotate(PROCESS_CONFIRM_FAULT, text, answer=True))
     return None
 
 

@@ -5,13 +5,13 @@ Annotations are those of MindCluster (ClusterD hot switch, ascend-operator, Volc
 
 from __future__ import annotations
 
+from engine.model.labels import FAULT_TYPE, IN_HOT_SWITCH_FLOW, NEED_OPERATOR, NEED_VOLCANO
 from engine.model.recovery import protocol
 from engine.model.recovery.conversation import Degrade, MarkPods, Signal
 from engine.model.recovery.protocol import ChangeStrategy, Code, RecoveryEvent
 from engine.model.recovery.turn import Turn
 
-IN_FLOW, OPERATOR, SCHEDULER = "inHotSwitchFlow", "needOperatorOpe", "needVolcanoOpe"
-SUB_HEALTH_FAULT = {"fault-type": "SubHealth"}
+SUB_HEALTH_FAULT = {FAULT_TYPE: "SubHealth"}
 
 
 def prepare(turn: Turn) -> RecoveryEvent | None:
@@ -28,7 +28,9 @@ def wait_pod(turn: Turn) -> RecoveryEvent | None:
     """Wait until the backup runs."""
     if turn.entering:
         turn.limit(protocol.HOT_POD_LIMIT)
-        turn.effects.append(MarkPods(pod=turn.conversation.hot_pod, annotations={IN_FLOW: "true", OPERATOR: "create"}))
+        turn.effects.append(
+            MarkPods(pod=turn.conversation.hot_pod, annotations={IN_HOT_SWITCH_FLOW: "true", NEED_OPERATOR: "create"})
+        )
     if turn.facts.backup_running:
         return RecoveryEvent.POD_RUNNING
     return RecoveryEvent.POD_TIMEOUT if turn.expired else None
@@ -60,7 +62,7 @@ def wait_pause(turn: Turn) -> RecoveryEvent | None:
     if ChangeStrategy.MIGRATION not in report.strategies:
         return RecoveryEvent.HOT_EXIT
     turn.effects.append(
-        MarkPods(pod=turn.conversation.hot_pod, labels=SUB_HEALTH_FAULT, annotations={SCHEDULER: "delete"})
+        MarkPods(pod=turn.conversation.hot_pod, labels=SUB_HEALTH_FAULT, annotations={NEED_VOLCANO: "delete"})
     )
     return RecoveryEvent.MIGRATE
 
@@ -97,7 +99,9 @@ def wait_restart(turn: Turn) -> RecoveryEvent | None:
         return turn.report_timeout()
     if report.code == Code.OK:
         ranks = tuple(rank.rank for rank in turn.conversation.ranks)
-        turn.effects.append(MarkPods(ranks, annotations={IN_FLOW: ""}))  # the backup is the pod of these ranks now
+        turn.effects.append(
+            MarkPods(ranks, annotations={IN_HOT_SWITCH_FLOW: ""})
+        )  # the backup is the pod of these ranks now
         return RecoveryEvent.RESTART_OK
     turn.remember(code=report.code)
     return RecoveryEvent.RESTART_FAILED
@@ -106,7 +110,7 @@ def wait_restart(turn: Turn) -> RecoveryEvent | None:
 def stop_job(turn: Turn) -> RecoveryEvent | None:
     """Reschedule the whole job, since the switch failed half-way."""
     if turn.entering:
-        turn.effects.append(MarkPods(("0",), labels=SUB_HEALTH_FAULT, annotations={SCHEDULER: "delete"}))
+        turn.effects.append(MarkPods(("0",), labels=SUB_HEALTH_FAULT, annotations={NEED_VOLCANO: "delete"}))
         turn.send(Signal(protocol.HOT_SWITCH, ("stop switch",), turn.conversation.ranks), RecoveryEvent.SENT)
         return None
     return _given_up(turn, turn.sent())

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from engine.model.labels import STEP_RETRY
 from engine.model.recovery import decision, elastic, fallback, flow, hotswitch, maintenance, protocol, steps, summary
 from engine.model.recovery.choice import usable_retry
 from engine.model.recovery.conversation import (
@@ -127,7 +128,7 @@ def step(conversation: Conversation, received: Input, facts: JobFacts, now: int,
         turn.remember(**_cleared(turn.conversation, now), code=int(Code.INNER))
     if turn.conversation.retried not in ((), conversation.retried):
         # signals first: nothing waits for the planner's annotation
-        turn.effects.append(Annotate(steps.REPORTED_KEY, steps.text(turn.conversation.retried)))
+        turn.effects.append(Annotate(STEP_RETRY, steps.text(turn.conversation.retried)))
     if conversation.released and not turn.conversation.released:
         turn.effects.append(Release(clear=True, answer=False))
     turn.remember(codes=summary.codes_of(turn.conversation, facts))

@@ -12,12 +12,9 @@ from typing import Final
 
 import msgspec
 
+from engine.model.labels import STEP_RETRIED, STEP_RETRY
 from engine.model.recovery.conversation import FaultyRank
 
-#: Annotation: the ranks that are retried, each with the time of its report (ms).
-REPORTED_KEY: Final = "belay.dev/step-retry"
-#: Annotation: when the newest retry succeeded (ms).
-DONE_KEY: Final = "belay.dev/step-retried"
 #: Maximum time from the raising of the fault to the report (ms) …
 REPORT_MS: Final = 10_000
 #: … and from the report to the success of the retry.
@@ -82,12 +79,12 @@ def text(reports: Reports) -> str:
 
 def read(annotations: Mapping[str, str]) -> StepRetries | None:
     """The retries in a job's annotations; None when there are none, or they cannot be read."""
-    given = annotations.get(REPORTED_KEY, "")
+    given = annotations.get(STEP_RETRY, "")
     if not given or len(given) > _MAX_TEXT:
         return None
     pairs = [item.partition(":") for item in given.split(";")[:_MAX_REPORTS]]
     runs = _runs(tuple((_moment(at), ranks) for at, _, ranks in pairs))
-    return StepRetries(runs, _moment(annotations.get(DONE_KEY, ""))) if runs else None
+    return StepRetries(runs, _moment(annotations.get(STEP_RETRIED, ""))) if runs else None
 
 
 def _runs(reports: Reports) -> tuple[tuple[int, int, int], ...]:
@@ -110,4 +107,4 @@ def _moment(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 14 else 0
 
 
-__all__ = ["COMPLETE_MS", "DONE_KEY", "REPORTED_KEY", "REPORT_MS", "Reports", "StepRetries", "more", "read", "text"]
+__all__ = ["COMPLETE_MS", "REPORT_MS", "Reports", "StepRetries", "more", "read", "text"]

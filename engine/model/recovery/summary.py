@@ -11,11 +11,10 @@ from typing import Final
 
 import msgspec
 
+from engine.model.labels import PROCESS_RECOVERIES
 from engine.model.recovery.conversation import Annotate, Conversation, JobFacts, StepRecord
 from engine.model.recovery.protocol import HCCL, UCE, RecoveryEvent, State
 
-#: Annotation of a PodGroup (or the pod of rank 0): the newest summaries of its job, oldest first, as JSON.
-KEY: Final = "belay.dev/process-recoveries"
 #: Codes of the faults that processes report without a code: on-chip memory and network.
 CODE_OF: Final[Mapping[str, str]] = {UCE: "80E01801", HCCL: "8C1F860B"}
 MAX_CODES: Final = 8
@@ -95,7 +94,7 @@ def summary_write(before: Conversation, after: Conversation, facts: JobFacts) ->
         steps=shown,
     )
     kept = (*(other for other in read(facts.accounts) if other.begun < one.begun), one)[-_MAX_ACCOUNTS:]
-    return Annotate(KEY, msgspec.json.encode(kept).decode())
+    return Annotate(PROCESS_RECOVERIES, msgspec.json.encode(kept).decode())
 
 
 def read(text: str) -> tuple[RecoverySummary, ...]:
@@ -124,4 +123,4 @@ def _level(before: Conversation, steps: tuple[StepRecord, ...]) -> str:
     return IN_PLACE if level == PROCESS and before.in_place else level
 
 
-__all__ = ["CODE_OF", "KEY", "MAX_CODES", "RecoverySummary", "newest_conversation", "codes_of", "read", "summary_write"]
+__all__ = ["CODE_OF", "MAX_CODES", "RecoverySummary", "newest_conversation", "codes_of", "read", "summary_write"]

@@ -20,12 +20,12 @@ import msgspec
 from engine.model.actions import CreateObject, Evidence, PatchObject, PatchType, Preconditions
 from engine.model.cluster import ExtendedRequest, Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import DEVICE_CLASS_PREFIX, EXTENDED_CLAIM, HUAWEI_PREFIX
 from engine.model.reasons import ActionReason
 from engine.model.times import parse_rfc3339
 from engine.model.unstructured import nested_list, nested_map
 from engine.plan.claims.devices import newest
-from engine.wire.dra import CLASS_RESOURCES, EXTENDED_CLAIM, EXTENDED_CLAIM_NAME
-from engine.wire.podannotations import RESOURCE_GROUP
+from engine.wire.dra import EXTENDED_CLAIM_NAME
 
 RULE: Final = "claims/extended"
 #: Most characters of an object's name (Kubernetes, "Object Names and IDs").
@@ -71,7 +71,7 @@ def awaiting(pod: Pod, wanted: WantedClaim) -> Pod:
     """The pod as one that waits for its claim: what the claim is for is not asked of nodes any more."""
     of_claim = {resource for _, resource, _ in wanted.mappings}
     requests = {name: amount for name, amount in pod.requests.items() if name not in of_claim}
-    chips = [name for name, amount in requests.items() if name.startswith(RESOURCE_GROUP) and amount]
+    chips = [name for name, amount in requests.items() if name.startswith(HUAWEI_PREFIX) and amount]
     resource = min(chips, default="")
     return msgspec.structs.replace(
         pod,
@@ -122,7 +122,7 @@ def claim_actions(pod: Pod, wanted: WantedClaim, now: float) -> Iterator[CreateO
 
 def _offered(classes: Mapping[ObjectKey, Mapping[str, Any]]) -> dict[str, ObjectKey]:
     """DeviceClasses by the resources that they offer; of several with one name the youngest, as Kubernetes has it."""
-    named = {f"{CLASS_RESOURCES}{key.name}": key for key in classes}
+    named = {f"{DEVICE_CLASS_PREFIX}{key.name}": key for key in classes}
     by_age = sorted(classes, key=lambda key: (str(nested_map(classes[key], "metadata").get("creationTimestamp")), key))
     for key in by_age:
         name = nested_map(classes[key], "spec").get("extendedResourceName")

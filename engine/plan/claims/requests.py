@@ -12,12 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import ADMIN_ACCESS
 from engine.model.unstructured import nested_list, nested_map
 from engine.plan.claims.cel import CelError, Expression, holds, parse
 from engine.plan.claims.devices import ClaimDevice
 
-#: Label of namespaces in which claims may ask for admin access (kubernetes.io/docs, DRA, "Admin access").
-ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 ALL: Final = -1
 MAX_DEVICES: Final = 32
 """Most devices of one claim (resource.k8s.io/v1, AllocationResultsMaxSize)."""
@@ -126,8 +125,8 @@ def _request(
         raise RequestError(f"request {name}: a selector cannot be read: {error}") from error
     admin = raw.get("adminAccess") is True
     labels = nested_map(namespace or {}, "metadata", "labels")
-    if admin and labels.get(ADMIN_LABEL) != "true":
-        raise RequestError(f"request {name} asks for admin access, its namespace lacks the label {ADMIN_LABEL}=true")
+    if admin and labels.get(ADMIN_ACCESS) != "true":
+        raise RequestError(f"request {name} asks for admin access, its namespace lacks the label {ADMIN_ACCESS}=true")
     mode, count = raw.get("allocationMode") or "ExactCount", raw.get("count")
     if mode not in ("ExactCount", "All"):
         raise RequestError(f"request {name} has allocationMode {str(mode)[:40]!r}, known are ExactCount and All")
@@ -167,4 +166,4 @@ def namespace_of(objects: Mapping[ObjectKey, Mapping[str, Any]], name: str) -> M
     return objects.get(ObjectKey("v1", "Namespace", "", name))
 
 
-__all__ = ["ADMIN_LABEL", "ALL", "ClaimRequests", "Constraint", "Request", "RequestError", "namespace_of", "read"]
+__all__ = ["ALL", "ClaimRequests", "Constraint", "Request", "RequestError", "namespace_of", "read"]

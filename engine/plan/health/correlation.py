@@ -31,6 +31,7 @@ from engine.model.history import (
     RelationFault,
 )
 from engine.model.jobs import Gang
+from engine.model.labels import FAULT_TYPE
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, NOT_HANDLE, SUB_HEALTH
 from engine.model.reasons import ActionReason
 from engine.model.rules import RuleKind
@@ -44,7 +45,6 @@ from engine.plan.views import chip_ids
 _NO_MEMORY: Final = NodeMemory()
 _EMPTY_CHIP: Final = ChipMemory()
 _MILD: Final = frozenset({NORMAL, NOT_HANDLE, SUB_HEALTH})
-FAULT_LABEL: Final = "fault-type"
 Assessments = Mapping[str, Mapping[int, ChipAssessment]]
 
 
@@ -190,7 +190,7 @@ def _label_pods(scope: Scope, gang: Gang, pods: list[Pod], related: tuple[Relati
     codes = tuple(sorted({code_key(row.code) for row in related if row.executed}))
     for pod in pods:
         wanted = scope.blamed.get(pod.key)
-        if wanted is None or pod.labels.get(FAULT_LABEL) in (wanted, relations.SEPARATE):
+        if wanted is None or pod.labels.get(FAULT_TYPE) in (wanted, relations.SEPARATE):
             continue
         scope.actions.append(
             PatchObject(
@@ -198,7 +198,7 @@ def _label_pods(scope: Scope, gang: Gang, pods: list[Pod], related: tuple[Relati
                 object_kind="Pod",
                 namespace=pod.namespace,
                 name=pod.name,
-                patch={"metadata": {"labels": {FAULT_LABEL: wanted}}},
+                patch={"metadata": {"labels": {FAULT_TYPE: wanted}}},
                 reason=ActionReason.RELATION_FAULT,
                 message=f"pod {pod.key} of {gang.key} is on hardware that relation faults blame ({', '.join(codes)})",
                 evidence=Evidence(rule="relation-faults", codes=codes),

@@ -19,6 +19,7 @@ from engine.gangs import live_pods
 from engine.model.cluster import NodeReport, SwitchReport
 from engine.model.diagnostics import Diagnostic
 from engine.model.faults import HEARTBEAT, code_key
+from engine.model.labels import NODE_HEALTHY_STATUS, NPU_CORE
 from engine.model.levels import (
     NODE_LEVELS,
     NORMAL,
@@ -42,8 +43,6 @@ from engine.plan.rules.fault_rules import FaultRules
 from engine.plan.scope import Scope
 
 MASS_WINDOW: Final = 60.0
-CORES: Final = "huawei.com/npu-core"
-STRESS_KEY: Final = "NodeHealthyStatus"
 
 # read often: members of an enumeration are slow to look up
 _PRE_SEPARATE: Final = NodeStatus.PRE_SEPARATE
@@ -97,7 +96,7 @@ def assessed(
     switch_codes = view.report.switch.codes if view.report and view.report.switch else ()
     not_ready = not view.node.ready
     expired = not_ready and past_debounce(scope, view)
-    stressed = view.node.annotations.get(STRESS_KEY) == _UNHEALTHY
+    stressed = view.node.annotations.get(NODE_HEALTHY_STATUS) == _UNHEALTHY
     pre = node_rank(level) == 1 or status == _PRE_SEPARATE
     separate = node_rank(level) == 2 or status == _UNHEALTHY or stressed
     weak = status == _SUB_HEALTHY
@@ -179,7 +178,7 @@ def stability(view: NodeView) -> tuple[str, str] | None:
     if not resource or view.closed is not None:
         return view.closed
     head = f"{resource}-"
-    if any(key.startswith(head) for key in allocatable) or CORES in allocatable:
+    if any(key.startswith(head) for key in allocatable) or NPU_CORE in allocatable:
         return None  # a node with vNPUs offers other resources; its chips are not counted in pieces
     if resource not in allocatable or resource not in capacity:
         return "NodeUnstable", f"not has(or not same) {resource}"

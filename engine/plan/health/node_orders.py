@@ -7,6 +7,7 @@ from typing import Final
 from engine.documents import CLUSTER
 from engine.model.actions import Evidence, IsolateNode, Preconditions, ReleaseNode
 from engine.model.history import NodeMemory
+from engine.model.labels import CORDONED_ANNOTATION
 from engine.model.reasons import ActionReason
 from engine.model.rules import RuleKind
 from engine.model.states import ISOLATED, NodeHealth
@@ -16,7 +17,6 @@ from engine.plan.health.manual_isolation import NodeHold
 from engine.plan.node_view import MAINTENANCE, NodeView
 from engine.plan.rules.fault_rules import FaultRules
 from engine.plan.scope import Scope
-from engine.wire.names import CORDONED
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY: Final = NodeHealth.HEALTHY
@@ -29,7 +29,7 @@ def order_node(scope: Scope, view: NodeView, held: NodeHold | None) -> None:
     before = scope.memory.nodes.get(name, _NO_MEMORY).isolated
     # a node that others cordoned stays theirs: it gets no annotation, so it is not uncordoned either
     cordon = held is not None and held.cordon and not view.node.unschedulable
-    uncordon = CORDONED in view.node.annotations
+    uncordon = CORDONED_ANNOTATION in view.node.annotations
     condition = node_conditions.deciding(scope.fault_rules, view, scope.now) if scope.fault_rules is not None else None
     if view.state in ISOLATED:
         if before != view.level or cordon:

@@ -16,13 +16,13 @@ from engine.documents.scheduling import ANY_NAMESPACE, SchedulingSettingsSpec
 from engine.model import public_faults
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import NodeMemory, PublicFaultMemory
+from engine.model.labels import MANAGED_BY, PRODUCT_SERIAL, PUBLIC_FAULT_CONSUMER
 from engine.model.public_faults import MAX_PER_NODE, MAX_STORED, PublicFaultClaim
 from engine.model.wording import counted
 from engine.plan.scope import Scope
 from engine.wire import publicinfo
 from engine.wire.errors import WireError
 
-SERIAL_KEY: Final = "product-serial-number"
 _STATISTICS: Final = ObjectKey("v1", "ConfigMap", publicinfo.STATISTICS_NAMESPACE, publicinfo.STATISTICS)
 _NOTHING: Final = NodeMemory()
 _INBOX: Final = f"{publicinfo.MESSAGES_NAMESPACE}/{publicinfo.MESSAGES}"
@@ -89,7 +89,7 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
     codes = frozenset(table.code_levels) if table else frozenset()
     serials: dict[str, str] = {}
     for name in sorted(scope.observed.nodes, reverse=True):
-        serial = scope.observed.nodes[name].annotations.get(SERIAL_KEY)
+        serial = scope.observed.nodes[name].annotations.get(PRODUCT_SERIAL)
         if serial:
             serials[serial] = name
     claims: dict[str, list[PublicFaultClaim]] = {}
@@ -142,11 +142,11 @@ def _report_refused(scope: Scope, refused: Mapping[str, int]) -> None:
     """One finding per namespace whose ConfigMaps do not count, the first ones by name."""
     for namespace in sorted(refused)[:_MAX_REFUSED]:
         text = (
-            f"{refused[namespace]} ConfigMaps with label {publicinfo.LABEL}=true do not count: public faults of "
+            f"{refused[namespace]} ConfigMaps with label {PUBLIC_FAULT_CONSUMER}=true do not count: public faults of "
             f"namespace {namespace} are not allowed; write them to an allowed namespace, or add it to {_SETTING}"
         )
         where = f"Namespace/{namespace}"
-        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, f"metadata.labels.{publicinfo.LABEL}", text))
+        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, f"metadata.labels.{PUBLIC_FAULT_CONSUMER}", text))
     if len(refused) > _MAX_REFUSED:
         text = f"public faults of {len(refused) - _MAX_REFUSED} more namespaces are not allowed ({_SETTING})"
         scope.diagnostics.append(Diagnostic("error", "PublicFault", "", 0, 0, "", text))
@@ -158,7 +158,7 @@ def _clusterd_faults(scope: Scope) -> dict[str, tuple[publicinfo.PublicFaultRow,
     if raw is None:
         return {}
     labels = (raw.get("metadata") or {}).get("labels") or {}
-    if labels.get("app.kubernetes.io/managed-by") == "belay":
+    if labels.get(MANAGED_BY) == "belay":
         return {}
     try:
         held = publicinfo.statistics(raw)

@@ -32,6 +32,7 @@ from engine.model.history import (
     HoldKind,
     NodeMemory,
 )
+from engine.model.labels import REBOOT_REQUESTED
 from engine.model.plan import CONTRADICTED, Deferred
 from engine.model.reasons import ActionReason
 from engine.model.resets import said_by_driver
@@ -49,8 +50,6 @@ from engine.plan.views import device_id
 MAX_RESETS: Final = 20
 #: Budget name of a reset whose group has used up its attempts.
 ATTEMPTS: Final = "attempts:reset"
-#: Annotation of a Node whose chips no reset healed: since when, and their levels.
-REBOOT: Final = "belay.dev/reboot-requested"
 _EMPTY_CHIP: Final = ChipMemory()
 
 
@@ -225,7 +224,7 @@ def _annotate(view: NodeView, value: str | None, reason: str, text: str, evidenc
         object_kind="Node",
         namespace="",
         name=view.node.name,
-        patch={"metadata": {"annotations": {REBOOT: value}}},
+        patch={"metadata": {"annotations": {REBOOT_REQUESTED: value}}},
         reason=reason,
         message=text,
         evidence=evidence,

@@ -19,9 +19,8 @@ import msgspec
 
 from engine.gangs.forming import declared_rank
 from engine.model.cluster import ChipFault, Pod, SwitchFault, SwitchReport
-from engine.model.costs import CHOICE_KEY, narrowed
+from engine.model.costs import narrowed
 from engine.model.diagnostics import Diagnostic
-from engine.model.fault_subscriptions import SERVICE_LABEL
 from engine.model.faults import (
     NETWORK,
     TOLERANCE_MS,
@@ -33,6 +32,15 @@ from engine.model.faults import (
     parse_filters,
 )
 from engine.model.jobs import Gang
+from engine.model.labels import (
+    APP_LABEL,
+    FILTER_FAULT_CODE,
+    FILTER_FAULT_LEVEL,
+    PROCESS_RECOVER_ENABLE,
+    RECOVER_STRATEGY,
+    RECOVERY_LEVEL,
+    SERVICE_JOB_ID,
+)
 from engine.model.levels import (
     NOT_HANDLE,
     RESTART_BUSINESS,
@@ -54,10 +62,6 @@ from engine.plan.scope import Scope
 from engine.plan.views import chip_ids
 from engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
 
-FILTER_CODE_KEY: Final = "huawei.com/schedule.filter.faultCode"
-FILTER_LEVEL_KEY: Final = "huawei.com/schedule.filter.faultLevel"
-STRATEGY_KEY: Final = "recover-strategy"
-ENABLE_KEY: Final = "process-recover-enable"
 #: MindIE servers whose controller is subscribed to faults tolerate a RestartRequest for 60 s (component/clusterd,
 #: custom_filter_fault_processor.go).
 MINDIE_SERVER: Final = "mindie-ms-server"
@@ -141,7 +145,7 @@ class Tolerance:
         """The filters that a job asks for, and those of a MindIE server that hears of faults, whatever its recovery
         strategy.
         """
-        parsed = parse_filters(annotations.get(FILTER_CODE_KEY, ""), annotations.get(FILTER_LEVEL_KEY, ""))
+        parsed = parse_filters(annotations.get(FILTER_FAULT_CODE, ""), annotations.get(FILTER_FAULT_LEVEL, ""))
         service = _mindie_service(pod)
         if not service or not self._scope.observed.fault_subscriptions.covers(service, self._scope.now_ms):
             return parsed
@@ -189,7 +193,7 @@ def in_place_restart(scope: Scope, gang: Gang, pod: Pod) -> RecoveryProgress | N
     Valid only while its record is current: the server that runs it moves it on at its time limit.
     """
     found = scope.observed.recoveries.get(gang.uid)
-    if found is None or not found.in_place_open(scope.now_ms) or gang.labels.get(ENABLE_KEY) == "pause":
+    if found is None or not found.in_place_open(scope.now_ms) or gang.labels.get(PROCESS_RECOVER_ENABLE) == "pause":
         return None
     rank, each = _rank(gang, pod), max(1, len(chip_ids(pod)))
     hit = rank is not None and any(r.rank.isdecimal() and int(r.rank) // each == rank for r in found.ranks)
@@ -235,7 +239,7 @@ def _diagnose_subscriptions(scope: Scope) -> None:
 
 def _mindie_service(pod: Pod) -> str:
     """The inference service of a MindIE server; empty for other pods."""
-    return pod.labels.get(SERVICE_LABEL, "") if pod.labels.get("app") == MINDIE_SERVER else ""
+    return pod.labels.get(SERVICE_JOB_ID, "") if pod.labels.get(APP_LABEL) == MINDIE_SERVER else ""
 
 
 def _withheld(view: NodeView, chip: int) -> bool:
@@ -244,8 +248,8 @@ def _withheld(view: NodeView, chip: int) -> bool:
 
 def _strategies(annotations: Mapping[str, str]) -> set[str]:
     """The job's strategies for process recovery, without those that the choice by cost ruled out."""
-    given = [word.strip() for word in annotations.get(STRATEGY_KEY, "").split(",")]
-    return set(narrowed(given, annotations.get(CHOICE_KEY, "")))
+    given = [word.strip() for word in annotations.get(RECOVER_STRATEGY, "").split(",")]
+    return set(narrowed(given, annotations.get(RECOVERY_LEVEL, "")))
 
 
 def _first(scope: Scope, gang: Gang) -> Pod | None:

@@ -17,6 +17,23 @@ from engine.gangs.job_status import CREATED, RESTARTING, RUNNING, SUCCEEDED, Job
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
+from engine.model.labels import (
+    BACKUP_SOURCE_POD,
+    FAULT_RETRY_TIMES,
+    FAULT_SCHEDULING,
+    GROUP_NAME,
+    JOB_NAME_LABEL,
+    KUBEFLOW_JOB_NAME,
+    KUBEFLOW_JOB_ROLE,
+    KUBEFLOW_OPERATOR_NAME,
+    KUBEFLOW_REPLICA_INDEX,
+    KUBEFLOW_REPLICA_TYPE,
+    POD_TYPE,
+    RANK_INDEX,
+    REPLICA_INDEX,
+    REPLICA_TYPE,
+    VOLCANO_TASK_SPEC,
+)
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_list, nested_map
@@ -39,13 +56,10 @@ from engine.plan.jobs.environment import CLUSTERD_DOMAIN, ServiceAddresses, inje
 from engine.plan.jobs.lifecycle import VERSION_LABEL, ExpansionContext, JobObject, next_round
 from engine.plan.jobs.pod_template import (
     ASCEND,
-    GROUP_NAME,
-    TASK_SPEC,
     container,
     pod,
     pod_spec,
 )
-from engine.wire.podannotations import OPERATOR_NAME, RANK_INDEX
 
 API: Final = "mindxdl.gitee.com/v1"
 KIND: Final = "AscendJob"
@@ -76,7 +90,7 @@ class _Expansion:
     def of_replica(self, replica: ReplicaSpec) -> list[Pod]:
         """Pods of one type, without backup pods of a hot switch."""
         label = replica.lower
-        return [p for name, p in self.pods.items() if p.labels.get("replica-type") == label and not _is_backup(p, name)]
+        return [p for name, p in self.pods.items() if p.labels.get(REPLICA_TYPE) == label and not _is_backup(p, name)]
 
 
 def spec_of(context: ExpansionContext, job: JobObject) -> AscendSpec:
@@ -165,7 +179,7 @@ def _effective_pods(pods: dict[str, Pod]) -> dict[str, Pod]:
     """The pods by the names they stand for: a backup takes over the name of its source once that is gone."""
     found = {}
     for name, one in pods.items():
-        source = one.annotations.get("backupSourcePodName", "")
+        source = one.annotations.get(BACKUP_SOURCE_POD, "")
         took_over = _is_backup(one, name) and bool(source) and source not in pods and one.phase != "Failed"
         found[source if took_over else name] = one
     return found
@@ -173,7 +187,7 @@ def _effective_pods(pods: dict[str, Pod]) -> dict[str, Pod]:
 
 def _is_backup(one: Pod, stands_for: str) -> bool:
     """Whether a pod is a backup whose source still exists."""
-    return one.annotations.get("podType") == "backup" and one.name == stands_for
+    return one.annotations.get(POD_TYPE) == "backup" and one.name == stands_for
 
 
 def backoff_limit(spec: AscendSpec) -> int:
@@ -181,7 +195,7 @@ def backoff_limit(spec: AscendSpec) -> int:
     limit = spec.policy.get("backoffLimit")
     if isinstance(limit, int) and not isinstance(limit, bool):
         return limit
-    text = spec.labels.get("fault-retry-times", "")
+    text = spec.labels.get(FAULT_RETRY_TIMES, "")
     return int(text[:9]) if text.isascii() and text.isdecimal() else -1
 
 
@@ -234,7 +248,7 @@ def _remove_surplus(expansion: _Expansion) -> None:
     """Remove pods beyond the replicas that the job now asks for."""
     wanted = {name for name, _, _ in expansion.spec.expected}
     for name, one in expansion.pods.items():
-        if name not in wanted and not _is_backup(one, name) and "replica-index" in one.labels:
+        if name not in wanted and not _is_backup(one, name) and REPLICA_INDEX in one.labels:
             expansion.context.remove_pod(
                 expansion.job, one, ActionReason.SCALED_DOWN, f"{expansion.job.key} no longer asks for pod {name}"
             )
@@ -276,7 +290,7 @@ def _restart_whole(expansion: _Expansion, counts: Mapping[str, ReplicaCounts], c
     Jobs with label ``fault-scheduling`` are restarted by ``recover``, which also counts their retries.
     """
     memory = expansion.memory
-    mine = expansion.spec.labels.get("fault-scheduling", "off") == "off"
+    mine = expansion.spec.labels.get(FAULT_SCHEDULING, "off") == "off"
     failed = mine and any(c.failed for c in counts.values())
     left = retries_left(expansion.context, expansion.job, expansion.spec, memory) if failed else -1
     if left > 0 and condition is not None and condition.type == RESTARTING:
@@ -385,13 +399,13 @@ def _service(expansion: _Expansion, leader: ReplicaSpec, name: str) -> dict[str,
 def _labels(job: JobObject, replica: ReplicaSpec, index: int) -> dict[str, str]:
     return {
         "group-name": _GROUP,
-        "job-name": job.key.name,
-        "replica-index": str(index),
-        "replica-type": replica.lower,
-        "training.kubeflow.org/job-name": job.key.name,
-        OPERATOR_NAME: _OPERATOR,
-        "training.kubeflow.org/replica-index": str(index),
-        "training.kubeflow.org/replica-type": replica.lower,
+        JOB_NAME_LABEL: job.key.name,
+        REPLICA_INDEX: str(index),
+        REPLICA_TYPE: replica.lower,
+        KUBEFLOW_JOB_NAME: job.key.name,
+        KUBEFLOW_OPERATOR_NAME: _OPERATOR,
+        KUBEFLOW_REPLICA_INDEX: str(index),
+        KUBEFLOW_REPLICA_TYPE: replica.lower,
     }
 
 
@@ -401,8 +415,8 @@ def _pod(
     job, spec = expansion.job, expansion.spec
     labels = {**_labels(job, replica, index), VERSION_LABEL: str(expansion.memory.version)}
     if replica.type != WORKER:
-        labels["training.kubeflow.org/job-role"] = "master"
-    annotations = {TASK_SPEC: replica.lower, RANK_INDEX: str(spec.rank(replica, index))}
+        labels[KUBEFLOW_JOB_ROLE] = "master"
+    annotations = {VOLCANO_TASK_SPEC: replica.lower, RANK_INDEX: str(spec.rank(replica, index))}
     if podgroup.starts_together(expansion.context, expansion.schedulers):
         annotations[GROUP_NAME] = podgroup.name_of(job)
     body = pod(job, replica.template, name, labels=labels, annotations=annotations)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from engine.model.labels import APP_LABEL, FRAMEWORK_LABEL, SCALEOUT_TYPE, SCALING_GROUP, SCALING_RULE, SERVICE_JOB_ID
 from engine.model.unstructured import nested_map
 from engine.plan.jobs.lifecycle import JobObject
 from engine.plan.jobs.pod_template import ASCEND, container, containers, min_resources, misshapen, npu_request, pod_spec
@@ -19,7 +20,6 @@ MAX_REPLICAS: Final = 20000
 PORT_NAME: Final = "ascendjob-port"
 DEFAULT_PORT: Final = 2222
 INVALID_QUEUE: Final = "InvalidQueue"
-DYNAMIC_VNPU: Final = "huawei.com/npu-core"
 _CHECKED_BEFORE_QUEUE: Final = frozenset(
     {"InvalidScalingConfig", "InvalidScaleOutConfig", "InvalidSpecs", "InvalidSuccessPolicy"}
 )
@@ -107,7 +107,7 @@ class AscendSpec(NamedTuple):
     @property
     def inference(self) -> bool:
         """Whether the job is an inference instance (labels ``jobID`` and ``app``)."""
-        return bool(self.labels.get("jobID") and self.labels.get("app"))
+        return bool(self.labels.get(SERVICE_JOB_ID) and self.labels.get(APP_LABEL))
 
     def scheduler_of(self, replica: ReplicaSpec, default: str) -> str:
         """The scheduler of a replica's pods: its template's, the job's, else ``default``."""
@@ -130,7 +130,7 @@ def read(job: JobObject) -> AscendSpec:
     labels = job.labels
     problem = _scaling(job.key.name, labels) or _scaleout(labels) or _basics(spec) or _framework(labels)
     replicas = _replicas(spec)
-    framework = labels.get("framework", "")
+    framework = labels.get(FRAMEWORK_LABEL, "")
     problem = problem or _types(framework, nested_map(spec, "replicaSpecs"), replicas)
     ordered = tuple(sorted(replicas.values(), key=lambda r: (r.type == WORKER, r.type))) if problem is None else ()
     expected = tuple(
@@ -202,19 +202,19 @@ def ports(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _scaling(name: str, labels: Mapping[str, str]) -> SpecProblem | None:
-    if "mind-cluster/scaling-rule" not in labels:
+    if SCALING_RULE not in labels:
         return None
-    if not labels.get("mind-cluster/group-name"):
+    if not labels.get(SCALING_GROUP):
         hint = "please set label of mind-cluster/group-name=<the group of job>"
         return SpecProblem("InvalidScalingConfig", f"job {name} has no group name, {hint}")
-    if not labels.get("jobID"):
+    if not labels.get(SERVICE_JOB_ID):
         hint = "please set label of jobID=<the jobID of job>"
         return SpecProblem("InvalidScalingConfig", f"job {name} has no jobID, {hint}")
     return None
 
 
 def _scaleout(labels: Mapping[str, str]) -> SpecProblem | None:
-    if labels.get("scaleout-type", "").strip().upper() in ("", "ROCE", "UBOE"):
+    if labels.get(SCALEOUT_TYPE, "").strip().upper() in ("", "ROCE", "UBOE"):
         return None
     message = "the value of label scaleout-type is invalid, which should be ROCE or UBOE"
     return SpecProblem("InvalidScaleOutConfig", message)
@@ -230,7 +230,7 @@ def _basics(spec: Mapping[str, Any]) -> SpecProblem | None:
 
 
 def _framework(labels: Mapping[str, str]) -> SpecProblem | None:
-    framework = labels.get("framework")
+    framework = labels.get(FRAMEWORK_LABEL)
     if not framework:
         hint = "please set label framework as one of <pytorch,mindspore,tensorflow>"
         return SpecProblem("InvalidFramework", f"framework label is not set, {hint}")

@@ -22,6 +22,7 @@ from engine.gangs.job_status import (
     with_condition,
 )
 from engine.model.history import JobMemory
+from engine.model.labels import FAULT_RETRY_TIMES
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
 from engine.model.unstructured import nested_map
@@ -73,7 +74,7 @@ def retries_left(context: ExpansionContext, job: JobObject, spec: AscendSpec, me
     """Unconditional retries left: the lesser of Volcano's record and the memory; -1 when the job asks for none or its
     pods restart by another policy.
     """
-    text = spec.labels.get("fault-retry-times", "")
+    text = spec.labels.get(FAULT_RETRY_TIMES, "")
     allowed = int(text[:9]) if text.isascii() and text.isdecimal() else 0
     if allowed <= 0 or any(replica.restart_policy != "Never" for replica in spec.replicas):
         return -1

@@ -8,16 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.plan.jobs.ascendjob_spec import DYNAMIC_VNPU, WORKER, AscendSpec, ReplicaSpec
+from engine.model.labels import (
+    AFFINITY_CONFIG,
+    APP_LABEL,
+    ASCEND_310,
+    ASCEND_310P,
+    ASCEND_910,
+    NPU,
+    NPU_CORE,
+    POD_RESCHEDULING,
+    RECOVER_STRATEGY,
+    SERVICE_JOB_ID,
+    SP_BLOCK,
+    SUB_HEALTHY_STRATEGY,
+    SUPER_POD_AFFINITY,
+    SUPER_POD_RANK,
+)
+from engine.plan.jobs.ascendjob_spec import WORKER, AscendSpec, ReplicaSpec
 from engine.plan.jobs.pod_template import ASCEND, container, field_ref, plain, pod_spec, set_env
-from engine.wire.podannotations import SUPER_POD_RANK
 from engine.wire.ranktable import logical_super_pod
 
 CLUSTERD_DOMAIN: Final = "clusterd-grpc-svc.mindx-dl.svc.cluster.local"
-RECOVER_STRATEGY: Final = "recover-strategy"
-WHOLE_CHIPS: Final = frozenset(
-    {"huawei.com/npu", "huawei.com/Ascend310", "huawei.com/Ascend310P", "huawei.com/Ascend910"}
-)
+WHOLE_CHIPS: Final = frozenset({NPU, ASCEND_310, ASCEND_310P, ASCEND_910})
 
 #: strategy → (word of HIGH_AVAILABILITY, words of MS_ENABLE_TFT)
 _STRATEGIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -63,8 +75,8 @@ def variables(
     """
     if spec.inference:
         return [
-            plain("MINDX_TASK_ID", spec.labels["jobID"]),
-            plain("APP_TYPE", spec.labels["app"]),
+            plain("MINDX_TASK_ID", spec.labels[SERVICE_JOB_ID]),
+            plain("APP_TYPE", spec.labels[APP_LABEL]),
             plain("MINDX_SERVER_IP", addresses.clusterd),
             plain("MINDX_SERVER_DOMAIN", CLUSTERD_DOMAIN),
         ]
@@ -79,12 +91,12 @@ def variables(
 
 def sp_block(spec: AscendSpec) -> int:
     """Chips per logical super pod: annotation ``sp-block``, else level 1 of a multilevel job's tree; 0 for none."""
-    text = spec.annotations.get("sp-block", "")
+    text = spec.annotations.get(SP_BLOCK, "")
     if text.isascii() and text.isdecimal() and int(text[:9]):
         return int(text[:9])
-    for piece in spec.annotations.get("huawei.com/affinity-config", "").split(","):
+    for piece in spec.annotations.get(AFFINITY_CONFIG, "").split(","):
         level, _, nodes = piece.strip().partition("=")
-        if level == "level1" and nodes.isascii() and nodes.isdecimal() and spec.npu[0] == "huawei.com/Ascend910":
+        if level == "level1" and nodes.isascii() and nodes.isdecimal() and spec.npu[0] == ASCEND_910:
             return int(nodes[:9]) * spec.npu[1]
     return 0
 
@@ -101,7 +113,7 @@ def _common(spec: AscendSpec, replica: ReplicaSpec, index: int, addresses: Servi
         plain("REPLICA_TYPE", replica.type),
     ]
     if replica.chips:
-        if spec.labels.get("super-pod-affinity") == "soft" and replica.resource == "huawei.com/Ascend910":
+        if spec.labels.get(SUPER_POD_AFFINITY) == "soft" and replica.resource == ASCEND_910:
             out.append(field_ref("HCCL_LOGIC_SUPERPOD_ID", f"metadata.annotations['{SUPER_POD_RANK}']"))
         else:
             group = logical_super_pod(spec.rank(replica, index), sp_block(spec), replica.chips)
@@ -112,7 +124,7 @@ def _common(spec: AscendSpec, replica: ReplicaSpec, index: int, addresses: Servi
 def _sizes(spec: AscendSpec) -> tuple[int, int] | None:
     """Local and world size; None for dynamic vNPUs, whose sizes the device plugin writes."""
     resource, chips = spec.npu
-    if resource == DYNAMIC_VNPU:
+    if resource == NPU_CORE:
         return None
     local = 1 if spec.soft_share else chips
     return local, local * spec.npu_pods
@@ -173,12 +185,12 @@ def _recovery(spec: AscendSpec, written: Mapping[str, str]) -> _Variables:
     """Variables for the annotation ``recover-strategy`` and the labels about recovery."""
     chosen = [word.strip() for word in spec.annotations.get(RECOVER_STRATEGY, "").split(",")]
     chosen = [word for word in chosen if word in _STRATEGIES]
-    hot_switch = spec.labels.get("subHealthyStrategy") == "hotSwitch"
+    hot_switch = spec.labels.get(SUB_HEALTHY_STRATEGY) == "hotSwitch"
     active = [*chosen, "recover"] if hot_switch else chosen
     if spec.framework == "pytorch":
         out = _pytorch_recovery(chosen, active, written)
     elif spec.framework == "mindspore":
-        out = _mindspore_recovery(chosen, active, spec.labels.get("pod-rescheduling") == "on", written)
+        out = _mindspore_recovery(chosen, active, spec.labels.get(POD_RESCHEDULING) == "on", written)
     else:
         return []
     # elastic training is PyTorch's alone

@@ -7,20 +7,15 @@ Source: component/ascend-operator/pkg/controllers/v1/pod.go (handleHotSwitch, cr
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from typing import Any
 
 from engine.gangs.job_status import finished
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import BACKUP_NEW_POD, BACKUP_SOURCE_POD, IN_HOT_SWITCH_FLOW, NEED_OPERATOR, POD_TYPE
 from engine.model.reasons import ActionReason
 from engine.plan.jobs import ascendjob
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
-
-ASKED: Final = "needOperatorOpe"
-POD_TYPE: Final = "podType"
-SOURCE: Final = "backupSourcePodName"
-BACKUP: Final = "backupNewPodName"
-IN_FLOW: Final = "inHotSwitchFlow"
 
 
 def expand(context: ExpansionContext, job: JobObject) -> None:
@@ -28,7 +23,7 @@ def expand(context: ExpansionContext, job: JobObject) -> None:
     if finished(job.conditions):
         return
     for pod in context.pods_of(job):
-        asked = pod.annotations.get(ASKED)
+        asked = pod.annotations.get(NEED_OPERATOR)
         if asked == "create":
             _create_backup(context, job, pod)
         elif asked == "delete":
@@ -42,11 +37,11 @@ def _create_backup(context: ExpansionContext, job: JobObject, pod: Pod) -> None:
         if body is None:
             return
         annotations: dict[str, Any] = body["metadata"]["annotations"]
-        annotations |= {IN_FLOW: "true", POD_TYPE: "backup", SOURCE: pod.name}
+        annotations |= {IN_HOT_SWITCH_FLOW: "true", POD_TYPE: "backup", BACKUP_SOURCE_POD: pod.name}
         context.create_pod(
             job, body, ActionReason.HOT_SWITCH, f"{job.key}: pod {pod.name} gets a backup before it is deleted"
         )
-    patch = {"metadata": {"annotations": {ASKED: None, BACKUP: name}}}
+    patch = {"metadata": {"annotations": {NEED_OPERATOR: None, BACKUP_NEW_POD: name}}}
     key = ObjectKey("v1", "Pod", pod.namespace, pod.name)
     context.patch(
         job, key, patch, ActionReason.HOT_SWITCH, f"{job.key}: {name} is the backup of pod {pod.name}", uid=pod.uid

@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from engine.model import quantities
+from engine.model.labels import HUAWEI_PREFIX
 from engine.model.unstructured import nested_map, string_map
 from engine.plan.jobs.lifecycle import JobObject
-from engine.wire.podannotations import RESOURCE_GROUP
 
 ASCEND: Final = "ascend"
 RANK_TABLE_VOLUME: Final = "ranktable"
-GROUP_NAME: Final = "scheduling.k8s.io/group-name"
-TASK_SPEC: Final = "volcano.sh/task-spec"
 
 
 def pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +40,7 @@ def requests(row: Mapping[str, Any]) -> dict[str, Any]:
 def npu_request(row: Mapping[str, Any] | None) -> tuple[str, int]:
     """The NPU resource that a container requests and its amount; ``("", 0)`` for none."""
     for name, value in sorted(requests(row or {}).items()):
-        if name.startswith(RESOURCE_GROUP):
+        if name.startswith(HUAWEI_PREFIX):
             return name, quantities.whole(value)
     return "", 0
 

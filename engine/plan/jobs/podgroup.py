@@ -10,21 +10,31 @@ from typing import Any, Final
 
 from engine.model import quantities
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import (
+    APPLIED_DIGEST,
+    FAULT_RETRY_TIMES,
+    FAULT_SCHEDULING,
+    LAST_APPLIED,
+    MANAGED_BY,
+    POD_RESCHEDULING,
+    PROCESS_RECOVER_ENABLE,
+    RECOVER_STRATEGY,
+    SUB_HEALTHY_STRATEGY,
+    WAIT_RESCHEDULE_TIMEOUT,
+)
 from engine.model.phases import PodGroupPhase
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map
 from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
-RECOVER_STRATEGY: Final = "recover-strategy"
-PROCESS_RECOVER: Final = "process-recover-enable"
 VOLCANO: Final = "volcano"
 #: Annotations about how the job itself was applied; its PodGroup does not copy them.
-_OWN_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration", "belay.dev/applied-digest")
+_OWN_ANNOTATIONS: Final = (LAST_APPLIED, APPLIED_DIGEST)
 
 #: Switches of a job that its owner may change while it runs. The PodGroup's values win over the job's, so they follow;
 #: other keys may be written by others (Volcano, the recovery of processes) and stay as they are.
-_FOLLOWED_LABELS: Final = ("fault-scheduling", "fault-retry-times", "pod-rescheduling", "subHealthyStrategy")
-_FOLLOWED_ANNOTATIONS: Final = (RECOVER_STRATEGY, "wait-reschedule-timeout")
+_FOLLOWED_LABELS: Final = (FAULT_SCHEDULING, FAULT_RETRY_TIMES, POD_RESCHEDULING, SUB_HEALTHY_STRATEGY)
+_FOLLOWED_ANNOTATIONS: Final = (RECOVER_STRATEGY, WAIT_RESCHEDULE_TIMEOUT)
 
 
 def name_of(job: JobObject) -> str:
@@ -44,9 +54,9 @@ def ensure(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> N
     labels, annotations = job.labels, job.annotations
     for key in _OWN_ANNOTATIONS:
         annotations.pop(key, None)
-    labels.pop("app.kubernetes.io/managed-by", None)
+    labels.pop(MANAGED_BY, None)
     if annotations.get(RECOVER_STRATEGY):
-        labels[PROCESS_RECOVER] = "on"
+        labels[PROCESS_RECOVER_ENABLE] = "on"
     metadata: dict[str, Any] = {"name": name_of(job), "namespace": job.key.namespace}
     if labels:
         metadata["labels"] = dict(sorted(labels.items()))

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.gangs.forming import SHARD_LABEL
 from engine.gangs.job_status import finished
 from engine.model.actions import (
     Preconditions,
@@ -21,6 +20,22 @@ from engine.model.actions import (
 )
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import (
+    APP_LABEL,
+    CONFIGURATION_910,
+    CONFIGURATION_NPU,
+    DEPLOY_NAME,
+    HARDWARE_TYPE,
+    RANK_INDEX,
+    RING_CONTROLLER,
+    SCALEOUT_TYPE,
+    SERVICE_JOB_ID,
+    SHARD_LABEL,
+    SP_BLOCK,
+    SUPER_POD_AFFINITY,
+    SUPER_POD_ID,
+    SUPER_POD_RANK,
+)
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.quantities import whole
 from engine.model.reasons import ActionReason
@@ -38,7 +53,6 @@ from engine.wire.names import MAIN_SHARD, SYSTEM
 PREFIX: Final = "rings-config-"
 FILE: Final = "hccl.json"
 VERSION_KEY: Final = "version"
-_ATLAS: Final = "ring-controller.atlas"
 _APPS: Final = "apps/v1"
 #: Kinds of volumes that an agent cannot write a file into.
 _OTHER_VOLUMES: Final = frozenset({"configMap", "secret", "emptyDir", "projected", "downwardAPI"})
@@ -109,7 +123,7 @@ def _file_volume(template: Mapping[str, Any]) -> bool:
 def _by_deploy_name(context: ExpansionContext) -> dict[tuple[str, str], list[Pod]]:
     found: dict[tuple[str, str], list[Pod]] = {}
     for pod in context.scope.observed.pods.values():
-        name = pod.labels.get("deploy-name")
+        name = pod.labels.get(DEPLOY_NAME)
         if name:
             found.setdefault((pod.namespace, name), []).append(pod)
     return found
@@ -174,8 +188,8 @@ def _complete(context: ExpansionContext, job: JobObject, spec: TableSpec, pods: 
     for pod in sorted(pods, key=lambda pod: pod.name):
         try:
             configuration = _configuration(
-                pod.annotations.get(podannotations.CONFIGURATION_910),
-                pod.annotations.get(podannotations.CONFIGURATION_NPU),
+                pod.annotations.get(CONFIGURATION_910),
+                pod.annotations.get(CONFIGURATION_NPU),
             )
         except ValueError as error:
             context.warn(job, f"pod {pod.key}", f"the rank table waits: {error}")
@@ -200,7 +214,7 @@ def _warn_of_equal_ranks(context: ExpansionContext, job: JobObject, members: Seq
     for member in members:
         other = pods.setdefault(member.rank, member.pod)
         if other != member.pod:
-            key = podannotations.RANK_INDEX
+            key = RANK_INDEX
             text = f"pods {other} and {member.pod} both have {key} {member.rank}: each pod needs a rank of its own"
             context.warn(job, "rank table", text)
             return
@@ -215,15 +229,15 @@ def _member(
         pod_ip=pod.pod_ip,
         rank=rank,
         configuration=configuration,
-        super_pod_rank=pod.annotations.get(podannotations.SUPER_POD_RANK, ""),
-        super_pod_id=pod.annotations.get(podannotations.SUPER_POD_ID, ""),
-        hardware_type=pod.annotations.get(podannotations.HARDWARE_TYPE, "") if inference else "",
+        super_pod_rank=pod.annotations.get(SUPER_POD_RANK, ""),
+        super_pod_id=pod.annotations.get(SUPER_POD_ID, ""),
+        hardware_type=pod.annotations.get(HARDWARE_TYPE, "") if inference else "",
     )
 
 
 @lru_cache(maxsize=32768)
 def _configuration(first: str | None, second: str | None) -> podannotations.Configuration | None:
-    written = {podannotations.CONFIGURATION_910: first, podannotations.CONFIGURATION_NPU: second}
+    written = {CONFIGURATION_910: first, CONFIGURATION_NPU: second}
     return podannotations.configuration({key: text for key, text in written.items() if text is not None})
 
 
@@ -256,7 +270,7 @@ def _ranks(context: ExpansionContext, job: JobObject, pods: Sequence[Pod]) -> di
 
 def _write_rank(context: ExpansionContext, job: JobObject, pod: Pod, rank: int) -> None:
     key = ObjectKey("v1", "Pod", pod.namespace, pod.name)
-    patch = {"metadata": {"annotations": {podannotations.RANK_INDEX: str(rank)}}}
+    patch = {"metadata": {"annotations": {RANK_INDEX: str(rank)}}}
     context.patch(
         job, key, patch, ActionReason.RANK_ASSIGNED, f"pod {pod.key} gets rank {rank} of {job.key}", uid=pod.uid
     )
@@ -309,7 +323,7 @@ def _table_spec(context: ExpansionContext, job: JobObject) -> TableSpec | None:
     """How an owner's table is built; None for owners without one."""
     templates = _templates(context, job)
     labels = job.labels
-    asked = job.key.kind == ascendjob.KIND or _ATLAS in labels
+    asked = job.key.kind == ascendjob.KIND or RING_CONTROLLER in labels
     if not asked and not any(has_volume(template, RANK_TABLE_VOLUME) for template, _ in templates):
         return None
     resources = [npu_of(template) for template, _ in templates]
@@ -326,9 +340,9 @@ def _table_spec(context: ExpansionContext, job: JobObject) -> TableSpec | None:
         replicas=sum(count for _, count in templates),
         version=version,
         sp_block=_block(context, job, annotations),
-        scaleout=labels.get("scaleout-type", "").strip().upper(),
-        soft=labels.get("super-pod-affinity") == "soft",
-        inference=bool(labels.get("jobID") and labels.get("app")),
+        scaleout=labels.get(SCALEOUT_TYPE, "").strip().upper(),
+        soft=labels.get(SUPER_POD_AFFINITY) == "soft",
+        inference=bool(labels.get(SERVICE_JOB_ID) and labels.get(APP_LABEL)),
         file=any(_file_volume(template) for template, _ in templates),
     )
 
@@ -349,7 +363,7 @@ def selectors(context: ExpansionContext, job: JobObject) -> list[dict[str, str]]
 def _block(context: ExpansionContext, job: JobObject, annotations: Mapping[str, str]) -> int:
     if job.key.kind == ascendjob.KIND:
         return sp_block(ascendjob.spec_of(context, job))
-    return whole(annotations.get("sp-block", ""))
+    return whole(annotations.get(SP_BLOCK, ""))
 
 
 def _templates(context: ExpansionContext, job: JobObject) -> list[tuple[Mapping[str, Any], int]]:

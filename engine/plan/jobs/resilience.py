@@ -23,6 +23,7 @@ import msgspec
 from engine.documents.scalars import parse_duration
 from engine.model.cluster import Pod
 from engine.model.history import TIMELINE, JobMemory
+from engine.model.labels import ELASTIC_SCHEDULING, FAULT_SCHEDULING, GROW_AFTER, MIN_REPLICAS
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map
 from engine.model.wording import counted
@@ -30,9 +31,6 @@ from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 from engine.plan.jobs.pod_template import containers, npu_of, pod_spec
 from engine.plan.jobs.volcanojob_spec import VolcanoSpec
 
-ELASTIC: Final = "elastic-scheduling"
-MIN_REPLICAS: Final = "minReplicas"
-GROW_AFTER: Final = "belay.dev/grow-after"
 #: Seconds that pods wait at one size before the next smaller one is tried.
 RETRY_SECONDS: Final = 30.0
 #: Seconds for which there has to be room before a job grows back for the first time, and the most doublings of it.
@@ -56,7 +54,7 @@ class ElasticRule(NamedTuple):
 
 def rule_of(job: JobObject, spec: VolcanoSpec) -> ElasticRule | None:
     """The job's rule, None for a job that did not opt in, or not in full (``obstacle``)."""
-    if spec.labels.get(ELASTIC) != "on" or obstacle(job, spec):
+    if spec.labels.get(ELASTIC_SCHEDULING) != "on" or obstacle(job, spec):
         return None
     resource, chips = npu_of(spec.tasks[0].template)
     full = spec.tasks[0].replicas
@@ -67,7 +65,7 @@ def obstacle(job: JobObject, spec: VolcanoSpec) -> tuple[str, str] | None:
     """What keeps a job with label ``elastic-scheduling=on`` from being elastic: a field, and what it must be."""
     if spec.problem:
         return "spec", spec.problem
-    if spec.labels.get("fault-scheduling") != "grace":
+    if spec.labels.get(FAULT_SCHEDULING) != "grace":
         return "metadata.labels[fault-scheduling]", "must be grace"
     if _least(spec) < 1:
         return f"metadata.annotations[{MIN_REPLICAS}]", "must be a number of pods, 1 or more"
@@ -102,8 +100,10 @@ def resize(
     may still hold the chips that they need.
     """
     rule = rule_of(job, spec)
-    if rule is None and spec.labels.get(ELASTIC) == "on" and (found := obstacle(job, spec)) is not None:
-        context.warn(job, found[0], f"{found[1]}: the job has label {ELASTIC}=on, and does not become smaller without")
+    if rule is None and spec.labels.get(ELASTIC_SCHEDULING) == "on" and (found := obstacle(job, spec)) is not None:
+        context.warn(
+            job, found[0], f"{found[1]}: the job has label {ELASTIC_SCHEDULING}=on, and does not become smaller without"
+        )
     if rule is None:
         return memory if not memory.size else msgspec.structs.replace(memory, size=0)
     alive = [pod for pod in pods if not pod.finished and pod.deleting is None]

@@ -12,14 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import SCALING_GROUP, SCALING_RULE, SERVICE_JOB_ID
 from engine.model.unstructured import nested_map, string_map
 from engine.plan.jobs import podgroup
 from engine.plan.jobs.ascendjob_spec import read
 from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
 _ASCEND_JOB: Final = ("mindxdl.gitee.com/v1", "AscendJob")
-RULE: Final = "mind-cluster/scaling-rule"
-GROUP: Final = "mind-cluster/group-name"
 _KEY: Final = "elastic_scaling.json"
 
 
@@ -28,15 +27,15 @@ def may_create(context: ExpansionContext, job: JobObject) -> bool:
     configuration that is being filled.
     """
     labels = job.labels
-    if RULE not in labels:
+    if SCALING_RULE not in labels:
         return True
-    raw = context.object("v1", "ConfigMap", job.key.namespace, labels[RULE])
+    raw = context.object("v1", "ConfigMap", job.key.namespace, labels[SCALING_RULE])
     steps = _steps(nested_map(raw or {}, "data").get(_KEY))
     if steps is None:
-        context.warn(job, f"metadata.labels[{RULE}]", _refused(job, labels[RULE]))
+        context.warn(job, f"metadata.labels[{SCALING_RULE}]", _refused(job, labels[SCALING_RULE]))
         return False
-    running = _running(context, job.key.namespace, labels[RULE], labels.get("jobID", ""))
-    group = labels.get(GROUP, "")
+    running = _running(context, job.key.namespace, labels[SCALING_RULE], labels.get(SERVICE_JOB_ID, ""))
+    group = labels.get(SCALING_GROUP, "")
     for step in reversed(steps):
         if any(running.get(name, 0) < number for name, number in step.items()):
             return running.get(group, 0) < step.get(group, 0)
@@ -71,14 +70,20 @@ def _running(context: ExpansionContext, namespace: str, rule: str, job_id: str) 
     for key in context.kinds.get((POD_GROUP_API, "PodGroup"), ()):
         raw = context.scope.observed.objects[key]
         labels = string_map(nested_map(raw, "metadata").get("labels"))
-        mine = key.namespace == namespace and labels.get(RULE) == rule and labels.get("jobID", "") == job_id
+        mine = (
+            key.namespace == namespace and labels.get(SCALING_RULE) == rule and labels.get(SERVICE_JOB_ID, "") == job_id
+        )
         if mine and nested_map(raw, "status").get("phase") == "Running":
-            members[key.name] = labels.get(GROUP, "")
+            members[key.name] = labels.get(SCALING_GROUP, "")
     for job in context.jobs(*_ASCEND_JOB):
         labels = job.labels
-        mine = job.key.namespace == namespace and labels.get(RULE) == rule and labels.get("jobID", "") == job_id
+        mine = (
+            job.key.namespace == namespace
+            and labels.get(SCALING_RULE) == rule
+            and labels.get(SERVICE_JOB_ID, "") == job_id
+        )
         if mine and _has_started(context, job):
-            members[podgroup.name_of(job)] = labels.get(GROUP, "")
+            members[podgroup.name_of(job)] = labels.get(SCALING_GROUP, "")
     return Counter(members.values())
 
 

@@ -13,6 +13,21 @@ import msgspec
 
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
+from engine.model.labels import (
+    GROUP_NAME,
+    RANK_INDEX,
+    VOLCANO_COOLDOWN_TIME,
+    VOLCANO_JOB_NAME,
+    VOLCANO_JOB_NAMESPACE,
+    VOLCANO_JOB_RETRY_COUNT,
+    VOLCANO_JOB_VERSION,
+    VOLCANO_PREEMPTABLE,
+    VOLCANO_QUEUE_NAME,
+    VOLCANO_REVOCABLE_ZONE,
+    VOLCANO_TASK_INDEX,
+    VOLCANO_TASK_SPEC,
+    VOLCANO_TEMPLATE_UID,
+)
 from engine.model.phases import VolcanoJobPhase
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.reasons import ActionReason
@@ -20,20 +35,13 @@ from engine.model.times import parse_rfc3339
 from engine.model.unstructured import nested_map
 from engine.plan.jobs import podgroup, resilience, volcanojob_plugins
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
-from engine.plan.jobs.pod_template import GROUP_NAME, TASK_SPEC, min_resources, pod
+from engine.plan.jobs.pod_template import min_resources, pod
 from engine.plan.jobs.volcanojob_commands import RESUME, next_command
-from engine.plan.jobs.volcanojob_plugins import JOB_NAME, JOB_NAMESPACE
 from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec, read
 from engine.plan.jobs.volcanojob_status import TaskCounts, write
-from engine.wire.podannotations import RANK_INDEX
 
 API: Final = "batch.volcano.sh/v1alpha1"
 KIND: Final = "Job"
-TASK_INDEX: Final = "volcano.sh/task-index"
-QUEUE_NAME: Final = "volcano.sh/queue-name"
-JOB_VERSION: Final = "volcano.sh/job-version"
-TEMPLATE_UID: Final = "volcano.sh/template-uid"
-RETRY_COUNT: Final = "volcano.sh/job-retry-count"
 TERMINAL_PHASES: Final[frozenset[str]] = frozenset(
     (VolcanoJobPhase.COMPLETED, VolcanoJobPhase.FAILED, VolcanoJobPhase.TERMINATED, VolcanoJobPhase.ABORTED)
 )
@@ -50,7 +58,7 @@ _BY_ACTION: Final = {
 _ACTIVE: Final = ("", VolcanoJobPhase.PENDING, VolcanoJobPhase.INQUEUE, VolcanoJobPhase.RUNNING)
 _PHASES: Final = {phase.value: phase for phase in VolcanoJobPhase}
 #: Job annotations that Volcano copies to the pods.
-_COPIED: Final = ("volcano.sh/preemptable", "volcano.sh/cooldown-time", "volcano.sh/revocable-zone")
+_COPIED: Final = (VOLCANO_PREEMPTABLE, VOLCANO_COOLDOWN_TIME, VOLCANO_REVOCABLE_ZONE)
 _SPECS: Final = CacheKey("Volcano Job specs", Memo[VolcanoSpec], limit=8192)
 
 
@@ -179,7 +187,7 @@ def phase_of(job: JobObject) -> str:
 
 def _version(one: Pod) -> int:
     """The round a pod was created in; a pod without the annotation belongs to the first."""
-    text = one.annotations.get(JOB_VERSION, "")
+    text = one.annotations.get(VOLCANO_JOB_VERSION, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
@@ -219,7 +227,9 @@ def _apply_policy(expansion: _Expansion) -> None:
     expansion.reason, expansion.message = event.name, f"{event.name} ({what}): policy says {event.action}"
     _take(expansion, event.action)
     if event.action == "RestartTask":
-        _restart(expansion, [p for p in expansion.pods.values() if p.annotations.get(TASK_SPEC) == event.task.name])
+        _restart(
+            expansion, [p for p in expansion.pods.values() if p.annotations.get(VOLCANO_TASK_SPEC) == event.task.name]
+        )
     elif event.action == "RestartPod" and event.pod is not None:
         _restart(expansion, [event.pod])
 
@@ -301,7 +311,7 @@ def _count(expansion: _Expansion) -> list[TaskCounts]:
     phases: dict[str, dict[str, int]] = {task.name: {} for task in expansion.spec.tasks}
     terminating: dict[str, int] = dict.fromkeys(phases, 0)
     for one in expansion.pods.values():
-        task = one.annotations.get(TASK_SPEC, "")
+        task = one.annotations.get(VOLCANO_TASK_SPEC, "")
         if task not in phases:
             continue
         if one.deleting is not None or expansion.stale(one):
@@ -379,20 +389,20 @@ def _ready(counts: TaskCounts, task: TaskSpec) -> bool:
 def _pod(expansion: _Expansion, task: TaskSpec, index: int, name: str, rank: int) -> dict[str, Any]:
     job, spec = expansion.job, expansion.spec
     labels = {
-        TASK_INDEX: str(index),
-        JOB_NAME: job.key.name,
-        TASK_SPEC: task.name,
-        JOB_NAMESPACE: job.key.namespace,
-        QUEUE_NAME: spec.queue,
+        VOLCANO_TASK_INDEX: str(index),
+        VOLCANO_JOB_NAME: job.key.name,
+        VOLCANO_TASK_SPEC: task.name,
+        VOLCANO_JOB_NAMESPACE: job.key.namespace,
+        VOLCANO_QUEUE_NAME: spec.queue,
     }
     annotations = {
-        TASK_INDEX: str(index),
-        TASK_SPEC: task.name,
-        JOB_NAME: job.key.name,
-        QUEUE_NAME: spec.queue,
-        JOB_VERSION: str(expansion.memory.version),
-        TEMPLATE_UID: f"{job.key.name}-{task.name}",
-        RETRY_COUNT: str(expansion.retries),
+        VOLCANO_TASK_INDEX: str(index),
+        VOLCANO_TASK_SPEC: task.name,
+        VOLCANO_JOB_NAME: job.key.name,
+        VOLCANO_QUEUE_NAME: spec.queue,
+        VOLCANO_JOB_VERSION: str(expansion.memory.version),
+        VOLCANO_TEMPLATE_UID: f"{job.key.name}-{task.name}",
+        VOLCANO_JOB_RETRY_COUNT: str(expansion.retries),
     }
     annotations |= {key: spec.annotations[key] for key in _COPIED if key in spec.annotations}
     if spec.wants_npu:

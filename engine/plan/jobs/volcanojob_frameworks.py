@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import RANK_INDEX
 from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.pod_template import containers, plain, set_env
 from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
 
-RANK_INDEX: Final = "hccl/rankIndex"
 _WAITING: Final = "wait-for-master"
 
 _PYTORCH: Final[Mapping[str, str]] = {

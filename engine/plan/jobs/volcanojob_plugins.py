@@ -16,17 +16,14 @@ from engine.model.actions import (
     OwnerReference,
 )
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import SSH_KEYS, VOLCANO_JOB_NAME, VOLCANO_JOB_NAMESPACE, VOLCANO_TASK_SPEC
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map
 from engine.plan.jobs import volcanojob_frameworks as frameworks
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 from engine.plan.jobs.pod_template import containers, plain, set_env
 from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
-from engine.wire.names import SSH_KEYS
 
-JOB_NAME: Final = "volcano.sh/job-name"
-JOB_NAMESPACE: Final = "volcano.sh/job-namespace"
-_TASK_SPEC: Final = "volcano.sh/task-spec"
 _HOSTS_PATH: Final = "/etc/volcano"
 _KEY_PATH: Final = "/root/.ssh"
 _KEY_FILES: Final = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
@@ -157,7 +154,7 @@ def _service(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) -> No
         return
     inner: dict[str, Any] = {
         "clusterIP": "None",
-        "selector": {JOB_NAME: job.key.name, JOB_NAMESPACE: job.key.namespace},
+        "selector": {VOLCANO_JOB_NAME: job.key.name, VOLCANO_JOB_NAMESPACE: job.key.namespace},
     }
     if any(argument.lstrip("-") in _PUBLISH for argument in spec.plugins["svc"]):
         inner["publishNotReadyAddresses"] = True
@@ -176,7 +173,7 @@ def _head_service(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) 
         {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
         for name, port in frameworks.head_ports(spec)
     ]
-    selector = {JOB_NAME: job.key.name, JOB_NAMESPACE: job.key.namespace, _TASK_SPEC: head}
+    selector = {VOLCANO_JOB_NAME: job.key.name, VOLCANO_JOB_NAMESPACE: job.key.namespace, VOLCANO_TASK_SPEC: head}
     inner = {"selector": selector, "ports": ports}
     body = {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(job, key.name), "spec": inner}
     context.create_object(job, body, ActionReason.SERVICE_MISSING, f"{job.key}: creating the Service of its Ray head")

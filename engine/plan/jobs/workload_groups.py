@@ -21,6 +21,7 @@ from engine.gangs.owners import (
 )
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import GROUP_MIN_MEMBER, GROUP_QUEUE_NAME, VOLCANO_PREFIX
 from engine.model.quantities import text_of
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map, string_map
@@ -28,10 +29,6 @@ from engine.plan import roles
 from engine.plan.grouping import shard_of
 from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
-QUEUE_NAME_KEY: Final = "scheduling.volcano.sh/queue-name"
-MIN_MEMBER_KEY: Final = "scheduling.volcano.sh/group-min-member"
-#: Prefix of the annotations and labels of pods and controllers that a group takes over.
-_INHERITED: Final = "volcano.sh/"
 _KNOWN: Final = frozenset({"ReplicaSet", "StatefulSet", "Job"})
 #: Controllers whose pods never start together, or whose groups are made elsewhere.
 _OTHERS: Final = frozenset({"AscendJob", "DaemonSet", "Node"})
@@ -66,7 +63,7 @@ def _create(context: ExpansionContext, pod: Pod, group: ObjectKey) -> None:
     if not uid:
         api, kind, name, uid = "v1", "Pod", pod.name, pod.uid
     owner = _controller(context, api, kind, pod.namespace, name)
-    stated = owner.annotations.get(MIN_MEMBER_KEY, "")
+    stated = owner.annotations.get(GROUP_MIN_MEMBER, "")
     least = int(stated) if stated.isascii() and stated.isdecimal() and 0 < len(stated) <= 6 else 1
     spec: dict[str, Any] = {
         "minMember": least,
@@ -74,7 +71,7 @@ def _create(context: ExpansionContext, pod: Pod, group: ObjectKey) -> None:
     }
     if pod.priority_class:
         spec["priorityClassName"] = pod.priority_class
-    if queue := pod.annotations.get(QUEUE_NAME_KEY):
+    if queue := pod.annotations.get(GROUP_QUEUE_NAME):
         spec["queue"] = queue
     metadata: dict[str, Any] = {"name": group.name, "namespace": group.namespace}
     annotations = {**_inherited(owner.annotations), **_inherited(pod.annotations)}
@@ -113,4 +110,4 @@ def _controller(context: ExpansionContext, api: str, kind: str, namespace: str, 
 
 def _inherited(notes: dict[str, str]) -> dict[str, str]:
     """Annotations or labels for the group: Volcano's own, and those of NPU jobs."""
-    return {key: value for key, value in string_map(notes).items() if key.startswith(_INHERITED)}
+    return {key: value for key, value in string_map(notes).items() if key.startswith(VOLCANO_PREFIX)}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.model.actions import CreateObject, DeleteObject, EvictPod, Evidence, PatchObject
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic, ObjectKey, Severity
+from engine.model.labels import KV_CLUSTER
 from engine.model.links import (
-    CLUSTER_NOTE,
     MAX_LINKS,
     EndOrders,
     LinkOrder,
@@ -147,7 +147,7 @@ class _Resolution:
             number = _number(pod)
             if number is None:
                 text = (
-                    f"annotation {CLUSTER_NOTE} of pod {pod.key} is not a whole number from 0 to 2^64-1: it is left out"
+                    f"annotation {KV_CLUSTER} of pod {pod.key} is not a whole number from 0 to 2^64-1: it is left out"
                 )
                 self._report(declared, "warning", f"spec.{name}", text)
                 continue
@@ -199,7 +199,7 @@ class _Resolution:
 
 
 def _number(pod: Pod) -> int | None:
-    note = pod.annotations.get(CLUSTER_NOTE)
+    note = pod.annotations.get(KV_CLUSTER)
     if note is None:
         return cluster_number(pod.namespace, pod.name)
     if not note.isascii() or not note.isdigit() or len(note) > 20 or int(note) > _UINT64:

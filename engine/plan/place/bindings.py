@@ -17,6 +17,14 @@ from engine.model.actions import (
 from engine.model.cluster import Pod, ids_of
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
+from engine.model.labels import (
+    BASE_DEVICES,
+    KUBEFLOW_OPERATOR_NAME,
+    RANK_INDEX,
+    RESCHEDULE_IN_PLACE,
+    SUPER_POD_ID,
+    SUPER_POD_RANK,
+)
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.reasons import ActionReason
 from engine.plan.node_view import NodeView
@@ -27,13 +35,8 @@ from engine.plan.place.part_requests import DynamicVNPU
 from engine.plan.place.state import Assignment, PlacementState
 from engine.plan.scope import Scope
 from engine.wire.podannotations import (
-    BASE_DEVICES,
     CHIP_ANNOTATIONS,
     CHIP_LABELS,
-    OPERATOR_NAME,
-    RANK_INDEX,
-    SUPER_POD_ID,
-    SUPER_POD_RANK,
     ChipFacts,
     Device,
     SuperPodPosition,
@@ -49,7 +52,6 @@ _DEVICES: Final = CacheKey("devices of nodes", Memo[dict[str, Device]], limit=16
 #: Facts of chips by node and mask, while node and report are unchanged.
 _CHIP_FACTS: Final = CacheKey("chip facts of pods", Memo[ChipFacts], limit=16384)
 PLACED: Final = ActionReason.PLACED
-IN_PLACE: Final = "reschedule-in-place"
 #: Owners that give a replaced pod the name of the old one.
 NAMED_KINDS: Final = frozenset({"AscendJob", "Job", "StatefulSet", "PodGroup"})
 
@@ -77,7 +79,7 @@ class Bindings:
             # a device plugin orders the pods of its node by this time, so no two of a pass may be equal
             action = self._action(item, moment + self.state.binding_number(item.node))
             if partial and memory is not None and self._returns_in_place(item, memory):
-                action = msgspec.structs.replace(action, annotations=action.annotations | {IN_PLACE: "true"})
+                action = msgspec.structs.replace(action, annotations=action.annotations | {RESCHEDULE_IN_PLACE: "true"})
             self.scope.actions.append(action)
 
     def _returns_in_place(self, item: Assignment, memory: JobMemory) -> bool:
@@ -97,7 +99,7 @@ class Bindings:
                 resource=item.pod.resource,
                 now_ns=now_ns,
                 distributed=job.distributed,
-                is_operator_pod=OPERATOR_NAME in item.pod.labels,
+                is_operator_pod=KUBEFLOW_OPERATOR_NAME in item.pod.labels,
                 whole_node=item.chips == view.base and job.shared is None,
                 rank=self._rank(item.pod),
             )

@@ -16,6 +16,19 @@ from engine.gangs.forming import pod_group_of, task_of
 from engine.gangs.owners import GENERATED_GROUP, controller_of, spec_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
+from engine.model.labels import (
+    ACCELERATOR_TYPE,
+    ASCEND_310,
+    ASCEND_310P,
+    ASCEND_910,
+    HUAWEI_PREFIX,
+    NPU,
+    NPU_CORE,
+    POD_TYPE,
+    SCHEDULE_POLICY,
+    TOR_AFFINITY,
+    VOLCANO_SCHEDULE_PLUGIN,
+)
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from engine.model.plan_cache import PlanCache
 from engine.model.unstructured import nested_map
@@ -27,18 +40,13 @@ from engine.plan.place.families.rack950 import RackBlocks
 from engine.plan.place.families.superpod import Blocks, blocks
 from engine.plan.place.handler import Family, JobRequest, Refusal, TaskRequest
 from engine.plan.place.part_requests import Sharing
-from engine.wire.parts import NPU_CORE
 from engine.wire.reserved import SYSTEM_NAMESPACES
 
 if TYPE_CHECKING:
     from engine.documents import Desired, InitParams
 
-GROUP: Final = "huawei.com/"
-NPU: Final = "huawei.com/npu"
-WHOLE_CHIP: Final = frozenset({"huawei.com/Ascend910", "huawei.com/Ascend310", "huawei.com/Ascend310P", NPU})
+WHOLE_CHIP: Final = frozenset({ASCEND_910, ASCEND_310, ASCEND_310P, NPU})
 STATIC_VNPU: Final = re.compile(r"^huawei\.com/(Ascend910-([2-6]|8|10|12|16)c|Ascend310P-(1|2|4)c)")
-PLUGIN_KEY: Final = "volcano.sh/schedule.plugin"
-POLICY_KEY: Final = "huawei.com/schedule_policy"
 #: MindCluster's word for a request that no node can ever meet.
 ILLEGAL_SIZE: Final = "InvalidResourceRequest"
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
@@ -117,14 +125,14 @@ def of(
             )
     if static:
         return _counted(gang, resource, npu_pods, request)
-    policy = gang.annotations.get(POLICY_KEY, "")
+    policy = gang.annotations.get(SCHEDULE_POLICY, "")
     shared = part_requests.of(gang, resource, npu_pods, request.pods, desired, params, policy=policy)
     if isinstance(shared, Refusal):
         return shared
     if shared is not None:
         return SchedulerJob(gang, resource, npu_pods, request, None, shared=shared)
     rule = registry.choose(
-        resource, gang.annotations, gang.labels, _selector(pods, "accelerator-type"), desired, policy_key=POLICY_KEY
+        resource, gang.annotations, gang.labels, _selector(pods, ACCELERATOR_TYPE), desired, policy_key=SCHEDULE_POLICY
     )
     if isinstance(rule, Refusal):
         return rule
@@ -146,9 +154,7 @@ def of(
     strict = rule.family.network_aware and request.pods > 1
     if switch_config.requested(gang.labels):
         if rule.topology:
-            return Refusal(
-                NOT_SUPPORTED, f"{NO_HANDLER}: label {switch_config.LABEL} does not go with {rule.topology} rules"
-            )
+            return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: label {TOR_AFFINITY} does not go with {rule.topology} rules")
         return SchedulerJob(gang, resource, npu_pods, request, rule.family, switch_config.RULE, strict=strict)
     if isinstance(cut, Blocks):
         strict = request.pods // cut.size > 1
@@ -227,7 +233,7 @@ def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
     if not group:
         return {}
     least = nested_map(spec_of(group), "minResources")
-    wanted = sorted(key for key in map(str, least) if key.startswith(GROUP) and key in least)
+    wanted = sorted(key for key in map(str, least) if key.startswith(HUAWEI_PREFIX) and key in least)
     return {key: int(str(least[key])) if str(least[key]).isdecimal() else 0 for key in wanted}
 
 
@@ -235,9 +241,9 @@ def _resource(gang: Gang, npu_pods: tuple[Pod, ...], least: Mapping[str, int]) -
     """The PodGroup's first NPU resource, else the kind that an annotation names, else what the pods ask for."""
     if least:
         return next(iter(least))
-    kind = gang.annotations.get(PLUGIN_KEY, "")
+    kind = gang.annotations.get(VOLCANO_SCHEDULE_PLUGIN, "")
     if kind:
-        return GROUP + kind
+        return HUAWEI_PREFIX + kind
     return npu_pods[0].resource if npu_pods else ""
 
 
@@ -247,7 +253,7 @@ def _request(gang: Gang, pods: tuple[Pod, ...], npu_pods: tuple[Pod, ...], least
         name = task_of(pod) or pod.name
         rows.setdefault((name if task_of(pod) else "", pod.count), TaskRequest(name, pod.count))
     # while pods are replaced, old and new ones together exceed what the job runs; backups do, too
-    npu_pods = tuple(pod for pod in npu_pods if pod.annotations.get("podType") != "backup") or npu_pods
+    npu_pods = tuple(pod for pod in npu_pods if pod.annotations.get(POD_TYPE) != "backup") or npu_pods
     staying = tuple(pod for pod in npu_pods if pod.deleting is None)
     if gang.kind in ("Pod", "PodGroup"):
         count = max(len(staying), min(len(npu_pods), gang.min_available))
@@ -271,7 +277,7 @@ def _selector(pods: tuple[Pod, ...], key: str) -> str:
 
 
 def _resources_of(pod: Pod) -> list[str]:
-    return sorted(key for key, count in pod.requests.items() if count and key.startswith(GROUP))
+    return sorted(key for key, count in pod.requests.items() if count and key.startswith(HUAWEI_PREFIX))
 
 
 def _counted(gang: Gang, resource: str, npu_pods: tuple[Pod, ...], request: JobRequest) -> SchedulerJob | Refusal:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Final
 
+from engine.model.labels import AFFINITY_CONFIG, RA_BLOCK, SCHEDULE_UB_MEMORY, SP_BLOCK
 from engine.plan.place.causes import OtherBlocks
-from engine.plan.place.families.multilevel import AFFINITY_KEY
-from engine.plan.place.families.rack950 import MEMORY_KEY, RACK_BLOCK_KEY, RACK_CHIPS
-from engine.plan.place.families.superpod import BLOCK_KEY
+from engine.plan.place.families.rack950 import RACK_CHIPS
 from engine.plan.place.handler import JobRequest, Refusal, TaskRequest
 
 #: Whether a job's request is refused.
@@ -39,22 +38,22 @@ def with_way_out(refusal: Refusal, job: JobRequest, node_chips: int, rule: Rule)
 def _changes(job: JobRequest, node_chips: int) -> Iterator[OtherBlocks]:
     """Other annotations first, the nearest sizes first; then other numbers of chips in a pod."""
     whole = max((task.chips for task in job.tasks), default=0)
-    wanted = _number(job.annotations.get(BLOCK_KEY)) or job.total
+    wanted = _number(job.annotations.get(SP_BLOCK)) or job.total
     blocks = nearest({job.total, *range(node_chips, job.total + 1, node_chips)}, wanted)
-    racks = nearest(set(_RACK_BLOCKS), _number(job.annotations.get(RACK_BLOCK_KEY)) or node_chips)
+    racks = nearest(set(_RACK_BLOCKS), _number(job.annotations.get(RA_BLOCK)) or node_chips)
 
-    yield from (OtherBlocks({BLOCK_KEY: str(size)}) for size in blocks)
-    if RACK_BLOCK_KEY in job.annotations:
-        yield from (OtherBlocks({RACK_BLOCK_KEY: str(size)}) for size in racks)
+    yield from (OtherBlocks({SP_BLOCK: str(size)}) for size in blocks)
+    if RA_BLOCK in job.annotations:
+        yield from (OtherBlocks({RA_BLOCK: str(size)}) for size in racks)
         for block, rack in product(blocks[:8], racks):
-            yield OtherBlocks({BLOCK_KEY: str(block), RACK_BLOCK_KEY: str(rack)})
-    if MEMORY_KEY in job.annotations:
-        yield OtherBlocks({}, (MEMORY_KEY,))
+            yield OtherBlocks({SP_BLOCK: str(block), RA_BLOCK: str(rack)})
+    if SCHEDULE_UB_MEMORY in job.annotations:
+        yield OtherBlocks({}, (SCHEDULE_UB_MEMORY,))
 
     for chips in nearest(set(range(1, node_chips + 1)), whole):
         yield OtherBlocks({}, (), chips)
         for size in {chips * job.pods, node_chips}:
-            yield OtherBlocks({BLOCK_KEY: str(size)}, (), chips)
+            yield OtherBlocks({SP_BLOCK: str(size)}, (), chips)
 
 
 def _changed(job: JobRequest, change: OtherBlocks) -> JobRequest:
@@ -71,13 +70,13 @@ def of_groups(refusal: Refusal, job: JobRequest) -> Refusal:
     the one below.
     """
     found: list[int] = []
-    for part in job.annotations.get(AFFINITY_KEY, "").split(","):
+    for part in job.annotations.get(AFFINITY_CONFIG, "").split(","):
         wanted, below = _number(part.partition("=")[2]) or 1, found[-1] if found else 1
         legal = {size for size in range(below, job.pods + 1, below) if not job.pods % size}
         found.append(nearest(legal or {below}, wanted)[0])
 
     text = ",".join(f"level{number}={size}" for number, size in enumerate(found, 1))
-    return refusal._replace(cause=OtherBlocks({AFFINITY_KEY: text}))
+    return refusal._replace(cause=OtherBlocks({AFFINITY_CONFIG: text}))
 
 
 def nearest(sizes: set[int], wanted: int) -> list[int]:

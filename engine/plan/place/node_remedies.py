@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from engine.model.cluster import Pod
+from engine.model.labels import CHIP_MEMORY, INFER_CARD_TYPE, SOFT_SHARING_ENABLED
 from engine.model.pending_reasons import (
     IN_FLIGHT,
     LEAVING,
@@ -20,7 +21,7 @@ from engine.plan.place.families import duo
 from engine.plan.place.families.base import NODE_INVALID
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes import attach_limits, claim_choices, resource_claims, volumes
-from engine.plan.place.nodes.table import CARD_LABEL, MEMORY_LABEL, SHARE_LABEL, SHARES_ONLY
+from engine.plan.place.nodes.table import SHARES_ONLY
 
 #: Reasons that one step on the node removes, with nothing to choose.
 _ON_NODE: Final[Mapping[str, Step]] = {
@@ -95,11 +96,11 @@ def remedy_of_node(refusal: Refusal, pod: Pod, view: NodeView) -> Remedy | None:
 def _of_label(reason: str, node: str) -> Remedy | None:
     """The label that is wrong or missing on the node."""
     if reason == SHARES_ONLY:
-        return Remedy(Step.LABEL_NODE, node, remove=(SHARE_LABEL,))
+        return Remedy(Step.LABEL_NODE, node, remove=(SOFT_SHARING_ENABLED,))
     if reason == SHARES_OFF:
-        return Remedy(Step.LABEL_NODE, node, values={SHARE_LABEL: "true"})
+        return Remedy(Step.LABEL_NODE, node, values={SOFT_SHARING_ENABLED: "true"})
     if reason == NO_CHIP_MEMORY:
-        return Remedy(Step.LABEL_NODE, node, values={MEMORY_LABEL: ""})
+        return Remedy(Step.LABEL_NODE, node, values={CHIP_MEMORY: ""})
     if reason == "NodeLabelMismatch":
-        return Remedy(Step.LABEL_NODE, node, values={CARD_LABEL: duo.NODE_LABEL})
+        return Remedy(Step.LABEL_NODE, node, values={INFER_CARD_TYPE: duo.NODE_LABEL})
     return None

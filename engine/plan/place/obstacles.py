@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from engine.model import taints
 from engine.model.cluster import Node, Pod, Taint
+from engine.model.labels import HUAWEI_PREFIX
 from engine.model.remedies import Remedy, Step
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
-from engine.plan.place.job import GROUP
 from engine.plan.place.nodes import fit
 from engine.plan.place.nodes.selectors import unmet
 from engine.plan.place.nodes.table import MISSING
@@ -111,7 +111,7 @@ def _of_resource(pod: Pod, view: NodeView, templates: Mapping[str, str]) -> Iter
     node, wanted = view.node, pod.resource
     if not pod.count or (node.allocatable.get(wanted) and node.capacity.get(wanted)):
         return
-    offered = sorted(name for name, count in node.allocatable.items() if name.startswith(GROUP) and count)
+    offered = sorted(name for name, count in node.allocatable.items() if name.startswith(HUAWEI_PREFIX) and count)
     instead = f"it offers {', '.join(offered[:_SHOWN])}" if offered else "it offers no NPU resource"
     suffix = wanted.partition("-")[2]
     same_chips = bool(view.resource) and (wanted == view.resource or wanted.startswith(f"{view.resource}-"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.model.cluster import ids_of
+from engine.model.labels import ASCEND_REAL, DISTRIBUTED_JOB, NPU_CORE, PREDICATE_TIME, RANK_INDEX, SHARE_ID
 from engine.plan.node_view import NodeView
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.part_requests import DynamicVNPU, SoftShare
 from engine.plan.place.parts.shares import ChipParts
 from engine.plan.place.state import Assignment
-from engine.wire.parts import NPU_CORE, SHARE_ID, cores_text, share_annotations
-from engine.wire.podannotations import ASCEND_REAL, DISTRIBUTED_JOB, PREDICATE_TIME, RANK_INDEX
+from engine.wire.parts import cores_text, share_annotations
 
 _KEPT = (DISTRIBUTED_JOB, PREDICATE_TIME, RANK_INDEX)
 

@@ -12,32 +12,39 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.labels import (
+    ASCEND_910,
+    NPU,
+    NPU_CORE,
+    RING_CONTROLLER,
+    SHARE_CORES,
+    SHARE_MEMORY,
+    SHARE_POLICY,
+    VNPU_DVPP,
+    VNPU_LEVEL,
+)
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from engine.plan.place.causes import CutByLayoutsOnly, IllegalCores, NotForCores, NumberWanted, UnknownLabel
 from engine.plan.place.handler import Refusal
-from engine.wire.parts import NPU_CORE, SHARE_CORES, SHARE_MEMORY, SHARE_POLICY
 
 if TYPE_CHECKING:
     from engine.documents import Desired, InitParams, VNPUTemplates
 
-KIND_LABEL: Final = "ring-controller.atlas"
 #: Kind of chip that a request of AI cores means, by label.
 KINDS: Final = {
     "ascend-910": "Ascend910",
     "ascend-910b": "Ascend910",
-    "huawei.com/npu": "Ascend910",
+    NPU: "Ascend910",
     "ascend-310P": "Ascend310P",
 }
 SMALL_KIND: Final = "Ascend310P"
-LEVEL_LABEL: Final = "vnpu-level"
-DVPP_LABEL: Final = "vnpu-dvpp"
 LOW, HIGH = "low", "high"
 DVPP_NULL: Final = "null"
 DVPP_VALUES: Final = (DVPP_NULL, "yes", "no")
 SOFT_HANDLER: Final = "softshare"
 SHARE_POLICIES: Final = ("fixed-share", "elastic", "best-effort")
 #: Resources whose jobs are placed by ``huawei.com/schedule_policy``; 300I and 310P jobs ignore it.
-BY_POLICY: Final = frozenset({"huawei.com/Ascend910", "huawei.com/npu"})
+BY_POLICY: Final = frozenset({ASCEND_910, NPU})
 #: Devices that Kubernetes counts per softly shared chip.
 FULL: Final = 100
 #: MiB of memory that a share without any is advised to ask for; people know better.
@@ -93,12 +100,12 @@ def of(
 
 def level_of(pod: Pod) -> str:
     """Label ``vnpu-level``; any value but high means low."""
-    return HIGH if pod.labels.get(LEVEL_LABEL) == HIGH else LOW
+    return HIGH if pod.labels.get(VNPU_LEVEL) == HIGH else LOW
 
 
 def dvpp_of(pod: Pod) -> str:
     """Label ``vnpu-dvpp``, null by default; an illegal value is returned unchanged."""
-    return pod.labels.get(DVPP_LABEL, DVPP_NULL)
+    return pod.labels.get(VNPU_DVPP, DVPP_NULL)
 
 
 def illegal(kind: str, templates: VNPUTemplates, chip_cores: int, pod: Pod) -> Refusal | None:
@@ -116,7 +123,7 @@ def _unfit(
     kind: str, templates: VNPUTemplates, chip_cores: int, pod: Pod
 ) -> tuple[str, IllegalCores | NotForCores] | None:
     cores, level, dvpp = pod.count, level_of(pod), dvpp_of(pod)
-    without_dvpp = NotForCores(DVPP_LABEL, dvpp, cores, DVPP_NULL)
+    without_dvpp = NotForCores(VNPU_DVPP, dvpp, cores, DVPP_NULL)
     whole = cores % chip_cores == 0
     rows = [row for row in templates.spec.rules.choices if row.aicore == cores]
     flexible = any(row.dvpp is not None for row in rows) and not whole
@@ -133,7 +140,7 @@ def _unfit(
         return f"{pod.name} req err {cores}", illegal_cores(templates, chip_cores, pod)
     if not flexible and level != LOW:
         text = f"{pod.name} req {cores} ai-core and npu is {family}, but cpu level is:{level}"
-        return text, NotForCores(LEVEL_LABEL, level, cores, LOW)
+        return text, NotForCores(VNPU_LEVEL, level, cores, LOW)
     if not flexible and dvpp != DVPP_NULL:
         return f"{pod.name} req {cores} ai-core and npu is {family}, but dvpp label is:{dvpp}", without_dvpp
     return None
@@ -145,11 +152,11 @@ def kind_of(templates: VNPUTemplates) -> str:
 
 
 def _dynamic(gang: Gang, pods: list[Pod], desired: Desired, params: InitParams) -> Sharing | Refusal:
-    kind = KINDS.get(gang.labels.get(KIND_LABEL, ""))
+    kind = KINDS.get(gang.labels.get(RING_CONTROLLER, ""))
     if kind is None:
-        label = gang.labels.get(KIND_LABEL)
-        text = f"label {KIND_LABEL}={label} names none" if label else f"label {KIND_LABEL} is missing"
-        unknown = UnknownLabel(KIND_LABEL, label or "", tuple(sorted(KINDS)))
+        label = gang.labels.get(RING_CONTROLLER)
+        text = f"label {RING_CONTROLLER}={label} names none" if label else f"label {RING_CONTROLLER} is missing"
+        unknown = UnknownLabel(RING_CONTROLLER, label or "", tuple(sorted(KINDS)))
         return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {NPU_CORE} needs to know the kind of chips, {text}", unknown)
     if params.preset_virtual_device:
         text = "volcano configuration presetVirtualDevice true, only support static vnpu"
@@ -158,7 +165,7 @@ def _dynamic(gang: Gang, pods: list[Pod], desired: Desired, params: InitParams) 
     for pod in pods:
         if dvpp_of(pod) not in DVPP_VALUES:
             given = dvpp_of(pod)
-            unusable = UnknownLabel(DVPP_LABEL, given, DVPP_VALUES)
+            unusable = UnknownLabel(VNPU_DVPP, given, DVPP_VALUES)
             return Refusal(INVALID_REQUEST, f"{ILLEGAL}: err dvpp value:{given}", unusable)
         why = [illegal(kind, t, row.aicore, pod) for t in families for row in t.spec.chips]
         if why and why[0] is not None and None not in why:

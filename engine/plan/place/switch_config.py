@@ -10,6 +10,7 @@ from typing import Final
 
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.labels import TOR_AFFINITY
 from engine.model.pending_reasons import INVALID_REQUEST
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.switches import Switches
@@ -18,7 +19,6 @@ from engine.plan.place.handler import Refusal
 from engine.wire import switches as wire
 from engine.wire.errors import WireError
 
-LABEL: Final = "tor-affinity"
 #: Values of the label: jobs that fill whole switches where they can, and all others.
 LARGE: Final = "large-model-schema"
 NORMAL: Final = "normal-schema"
@@ -66,16 +66,16 @@ def _parse(raw: Mapping[str, object]) -> Switches | Refusal:
 
 def check(labels: Mapping[str, str], observed: Observed, cache: PlanCache) -> Refusal | None:
     """Why a job with these labels cannot have switch affinity; None when it can, or asks for none."""
-    schema = labels.get(LABEL, "null")
+    schema = labels.get(TOR_AFFINITY, "null")
     if schema == "null":
         return None
     if schema not in SCHEMAS:
         text = f"job tor affinity label check failed,tor-affinity label value is {schema}"
-        return Refusal(INVALID_REQUEST, text, UnknownLabel(LABEL, schema, SCHEMAS))
+        return Refusal(INVALID_REQUEST, text, UnknownLabel(TOR_AFFINITY, schema, SCHEMAS))
     found = read(observed, cache)
     return found if isinstance(found, Refusal) else None
 
 
 def requested(labels: Mapping[str, str]) -> bool:
     """Whether a job's labels ask for switch affinity."""
-    return labels.get(LABEL) in SCHEMAS
+    return labels.get(TOR_AFFINITY) in SCHEMAS

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod, ids_of
+from engine.model.labels import TOR_AFFINITY
 from engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     FRAGMENTED,
@@ -62,8 +63,8 @@ def of_refused_gang(reason: str, free: int | None) -> WayOut | None:
         text = "wait until so many chips are free, or state fewer in spec.minResources of its PodGroup"
         return WayOut(text, remedy=Remedy(Step.STATE_LESS, count=free or 0))
     if reason == switch_config.UNKNOWN:
-        text = f"import the switches as {switch_config.CONFIG}, or remove label {switch_config.LABEL}"
-        return WayOut(text, remedy=Remedy(Step.SET_LABEL, remove=(switch_config.LABEL,)))
+        text = f"import the switches as {switch_config.CONFIG}, or remove label {TOR_AFFINITY}"
+        return WayOut(text, remedy=Remedy(Step.SET_LABEL, remove=(TOR_AFFINITY,)))
     return None
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from engine.model.actions import Evidence
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.labels import VOLCANO_PREEMPTABLE
 from engine.model.pending_reasons import FRAGMENTED, SHORTAGE, TOPOLOGY
 from engine.plan import causes
 from engine.plan.node_view import NodeView
@@ -27,7 +28,6 @@ from engine.plan.preempt.reservation import RESERVED
 from engine.plan.preempt.rules import critical
 from engine.plan.preempt.search import Exhausted
 from engine.plan.preempt.what_if import preempts
-from engine.plan.queue.queues import PREEMPTABLE_KEY
 from engine.plan.restart_scope import memory_of
 from engine.plan.scope import Scope
 
@@ -137,7 +137,7 @@ class Consolidation:
         owner = moves.owner_of(self._scope, pod, gang)
         if owner is None or owner.queue not in self._movable_queues:
             return False
-        return pod.annotations.get(PREEMPTABLE_KEY, owner.annotations.get(PREEMPTABLE_KEY)) != "false"
+        return pod.annotations.get(VOLCANO_PREEMPTABLE, owner.annotations.get(VOLCANO_PREEMPTABLE)) != "false"
 
     def _evict(self, gang: Gang, pod: Pod) -> None:
         owner = self._scope.gangs[self._scope.gang_of[pod.key]]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.model.jobs import INDEPENDENT_KINDS
+from engine.model.labels import PROCESS_RECOVER_ENABLE
 from engine.model.reasons import ActionReason
 from engine.plan.preempt import messages
 from engine.plan.preempt.evictions import evict
@@ -26,7 +27,7 @@ from engine.plan.preempt.outcome import GangOutcome, curable
 from engine.plan.preempt.search import Exhausted
 from engine.plan.preempt.victim_sets import victim_set
 from engine.plan.queue.waiting_pods import WaitingPods
-from engine.plan.restart_scope import PROCESS_RECOVERY, memory_of, narrow_only
+from engine.plan.restart_scope import memory_of, narrow_only
 from engine.plan.scope import Scope
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class IncompleteGangs:
 
     def _rescheduled_whole(self, outcome: GangOutcome) -> bool:
         gang = outcome.gang
-        whole = gang.labels.get(PROCESS_RECOVERY, "off") == "off" and not narrow_only(gang)
+        whole = gang.labels.get(PROCESS_RECOVER_ENABLE, "off") == "off" and not narrow_only(gang)
         return whole and gang.fault_scheduling in ("grace", "force")
 
     def _who_starts(self, taken: Sequence[GangOutcome]) -> GangOutcome | None:

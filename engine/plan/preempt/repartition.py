@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.model.cluster import Pod, ids_of
 from engine.model.jobs import Gang
+from engine.model.labels import ASCEND_REAL, NPU_CORE
 from engine.model.levels import IN_SERVICE, NORMAL
 from engine.model.pending_reasons import FRAGMENTED, SHORTAGE
 from engine.model.reasons import ActionReason
@@ -33,8 +34,7 @@ from engine.plan.preempt.search import Exhausted
 from engine.plan.scope import Scope
 from engine.plan.vnpu import layout
 from engine.plan.vnpu.templates import chip_totals, layouts_of, templates_of
-from engine.wire.parts import NPU_CORE, parse_cores
-from engine.wire.podannotations import ASCEND_REAL
+from engine.wire.parts import parse_cores
 
 if TYPE_CHECKING:
     from engine.documents import VNPUTemplates

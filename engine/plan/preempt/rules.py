@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 from engine.gangs.owners import annotations_of, labels_of
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.labels import VOLCANO_PREEMPTABLE, VOLCANO_RECLAIMABLE
 from engine.plan.preempt.victim_sets import VictimSet
-from engine.plan.queue.queues import PREEMPTABLE_KEY, QueueState
+from engine.plan.queue.queues import QueueState
 from engine.plan.scope import Scope
 from engine.wire import schedulerconf
 
-RECLAIMABLE_KEY: Final = "volcano.sh/reclaimable"
 PREEMPT: Final = "preempt"
 RECLAIM: Final = "reclaim"
 NEVER: Final = "Never"
@@ -63,7 +63,9 @@ class PreemptionRules:
             return True
         if any(row.preemptable or row.policy == NEVER for row in self._classes.values()):
             return True
-        return any(PREEMPTABLE_KEY in g.annotations or PREEMPTABLE_KEY in g.labels for g in self._scope.gangs.values())
+        return any(
+            VOLCANO_PREEMPTABLE in g.annotations or VOLCANO_PREEMPTABLE in g.labels for g in self._scope.gangs.values()
+        )
 
     def may_preempt(self, gang: Gang) -> bool:
         """Whether the job's class lets it evict others at all."""
@@ -74,12 +76,12 @@ class PreemptionRules:
         victim = victims.gang
         if victim.queue != gang.queue or victim.priority >= gang.priority or not self.may_preempt(gang):
             return None
-        own = _stated(victims, PREEMPTABLE_KEY)
+        own = _stated(victims, VOLCANO_PREEMPTABLE)
         if own is False:
             return None
         queue, theirs = self._queues.get(victim.queue), self._class_of(victim)
         if own:
-            return f"{PREEMPTABLE_KEY}=true"
+            return f"{VOLCANO_PREEMPTABLE}=true"
         if queue is not None and queue.preemptable:
             return f"queue {queue.name} preemptable"
         if theirs.preemptable:
@@ -96,7 +98,7 @@ class PreemptionRules:
         victim, queue = victims.gang, self._queues.get(victims.gang.queue)
         if queue is None or victim.queue == gang.queue or not queue.reclaimable:
             return None
-        if _stated(victims, PREEMPTABLE_KEY) is False or _stated(victims, RECLAIMABLE_KEY) is False:
+        if _stated(victims, VOLCANO_PREEMPTABLE) is False or _stated(victims, VOLCANO_RECLAIMABLE) is False:
             return None
         if not queue.declared and (
             self._conf.excludes(RECLAIM) or (self._conf.runs(RECLAIM) and victims.ends_job and self._protected)
@@ -113,7 +115,7 @@ class PreemptionRules:
 
 
 def _class(raw: Mapping[str, Any]) -> PriorityClass:
-    stated = annotations_of(raw).get(PREEMPTABLE_KEY) or labels_of(raw).get(PREEMPTABLE_KEY)
+    stated = annotations_of(raw).get(VOLCANO_PREEMPTABLE) or labels_of(raw).get(VOLCANO_PREEMPTABLE)
     return PriorityClass(str(raw.get("preemptionPolicy") or ""), {"true": True, "false": False}.get(str(stated)))
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from engine.model.cluster import Pod, mask_of
 from engine.model.jobs import Gang
+from engine.model.labels import SCHEDULE_POLICY, TOR_AFFINITY
 from engine.model.pending_reasons import INSUFFICIENT, TOO_MANY_PODS
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import SHORTAGE_PREFIX, UNSCHEDULABLE_TOPOLOGY, Refusal
@@ -302,9 +303,9 @@ def preempts(job: SchedulerJob) -> bool:
     """
     if not job.resource:
         return True
-    policy = job.request.annotations.get("huawei.com/schedule_policy", "")
+    policy = job.request.annotations.get(SCHEDULE_POLICY, "")
     plain = not job.topology and job.family is not None and policy != "chip1-softShareDev"
-    return plain and job.resource in WHOLE_CHIP and job.request.labels.get("tor-affinity", "null") == "null"
+    return plain and job.resource in WHOLE_CHIP and job.request.labels.get(TOR_AFFINITY, "null") == "null"
 
 
 def _may_ever_fit(table: NodeTable, _pod: Pod, view: NodeView) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from engine.model.jobs import Gang
+from engine.model.labels import DEQUEUE_FREQUENCY, ENABLE_DEQUEUE, ENQUEUE_TIME
 from engine.model.pending_reasons import (
     GANG_INCOMPLETE,
     GATED,
@@ -22,11 +23,8 @@ from engine.model.pending_reasons import (
     QUEUE_MISSING,
 )
 from engine.model.phases import PodGroupPhase
-from engine.plan.queue.order import DEQUEUES_KEY
 from engine.plan.scope import Scope
 
-ENABLE_KEY: Final = "huawei.com/schedule_enable_dequeue"
-SINCE_KEY: Final = "huawei.com/schedule_enqueue_time"
 ON: Final = "on"
 INQUEUE: Final = PodGroupPhase.INQUEUE
 PENDING: Final = PodGroupPhase.PENDING
@@ -50,7 +48,7 @@ def waiting_gangs(scope: Scope) -> dict[str, set[str]]:
 
 def allowed(notes: Mapping[str, str]) -> bool:
     """Whether a PodGroup with these annotations may give up its turn."""
-    return notes.get(ENABLE_KEY) == ON
+    return notes.get(ENABLE_DEQUEUE) == ON
 
 
 def turn(
@@ -65,16 +63,16 @@ def turn(
         waiting: see ``waiting_gangs``.
     """
     if phase not in (INQUEUE, PENDING):
-        return phase, {key: None for key in (SINCE_KEY, DEQUEUES_KEY) if key in notes}
+        return phase, {key: None for key in (ENQUEUE_TIME, DEQUEUE_FREQUENCY) if key in notes}
     if phase == PENDING or gang is None:
         return phase, {}
-    since = _number(notes.get(SINCE_KEY, ""))
+    since = _number(notes.get(ENQUEUE_TIME, ""))
     if since is None or since > now_ms:
-        return phase, {SINCE_KEY: str(now_ms)}
+        return phase, {ENQUEUE_TIME: str(now_ms)}
     mine = waiting.get(gang.queue, set())
     if now_ms - since <= PATIENCE or gang.key not in mine or len(mine) < 2:
         return phase, {}
-    return PENDING, {SINCE_KEY: None, DEQUEUES_KEY: str((_number(notes.get(DEQUEUES_KEY, "")) or 0) + 1)}
+    return PENDING, {ENQUEUE_TIME: None, DEQUEUE_FREQUENCY: str((_number(notes.get(DEQUEUE_FREQUENCY, "")) or 0) + 1)}
 
 
 def _number(text: str) -> int | None:

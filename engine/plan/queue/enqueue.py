@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from engine.gangs.forming import MIN_AVAILABLE_KEY, parse_min_available
-from engine.gangs.kueue import KUEUE, QUEUE_LABEL
+from engine.gangs.forming import parse_min_available
+from engine.gangs.kueue import QUEUE_LABEL
 from engine.gangs.owners import GROUP_NAME_KEYS, find_pod_group, stated_group
 from engine.gangs.together import SETTLE_SECONDS
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.labels import KUEUE_PREFIX, SCHEDULE_MIN_AVAILABLE
 from engine.model.native_groups import find_native_group
 from engine.model.pending_reasons import GATED, POD_GROUP_MISSING
 from engine.model.plan import Pending
@@ -107,7 +108,7 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
     closed = queues.refusal(gang.queue)
     if closed is not None:
         return refused_by_queue(gang, waiting, closed)
-    stated = gang.annotations.get(MIN_AVAILABLE_KEY)
+    stated = gang.annotations.get(SCHEDULE_MIN_AVAILABLE)
     if stated is not None and parse_min_available(gang.annotations) is None:
         return pending_entry(
             gang,
@@ -115,8 +116,8 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
             "InvalidRequest",
             f"InvalidArgument: job {gang.name} task minAvailable {stated} is invalid",
             nodes={},
-            unblock=f"write a whole number into annotation {MIN_AVAILABLE_KEY}",
-            remedy=Remedy(Step.SET_POLICY, values={MIN_AVAILABLE_KEY: str(len(waiting) + len(started))}),
+            unblock=f"write a whole number into annotation {SCHEDULE_MIN_AVAILABLE}",
+            remedy=Remedy(Step.SET_POLICY, values={SCHEDULE_MIN_AVAILABLE: str(len(waiting) + len(started))}),
         )
     return None
 
@@ -127,7 +128,7 @@ def _gated(gang: Gang, gated: Sequence[Pod]) -> Pending:
     text = f"{counted(len(gated), 'pod')} {'is' if len(gated) == 1 else 'are'} held by scheduling gates: {names}"
     queue = next(filter(None, (pod.labels.get(QUEUE_LABEL) for pod in gated)), "")
     unblock = "nothing to do in Belay: it places the pods once their gates are removed"
-    if queue and any(name.startswith(KUEUE) for pod in gated for name in pod.gates):
+    if queue and any(name.startswith(KUEUE_PREFIX) for pod in gated for name in pod.gates):
         unblock = (
             f"Kueue admits it in its LocalQueue {queue}: `kubectl get workloads.kueue.x-k8s.io -n {gang.namespace}`"
         )

@@ -10,6 +10,7 @@ from engine.gangs.declared import label_or_annotation
 from engine.gangs.forming import declared_rank, task_of
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.labels import JOB_COMPLETION_INDEX
 from engine.model.pending_reasons import GANG_INCOMPLETE
 from engine.model.plan import Pending
 from engine.model.remedies import Remedy, Step
@@ -21,7 +22,7 @@ from engine.plan.queue.waiting_pods import pending_entry
 #: Controllers make their pods within seconds: a gang of which none came for so long will hardly be complete.
 FORMING_SECONDS: Final = 600.0
 #: Labels and annotations with a pod's number, whatever the kind of its workload.
-_NUMBERS: Final = ("batch.kubernetes.io/job-completion-index",)
+_NUMBERS: Final = (JOB_COMPLETION_INDEX,)
 _SHOWN: Final = 8
 
 

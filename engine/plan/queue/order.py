@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cmp_to_key
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from engine.gangs.forming import counts_as_started, pod_group_of
 from engine.gangs.owners import annotations_of
 from engine.model.jobs import Gang
+from engine.model.labels import DEQUEUE_FREQUENCY
 from engine.plan.queue.queues import Queues, QueueState, sums_of
 from engine.plan.queue.share import share
 from engine.plan.scope import Scope
-
-DEQUEUES_KEY: Final = "huawei.com/schedule_dequeue_frequency"
 
 
 class JobRank(NamedTuple):
@@ -39,7 +38,7 @@ def rank(scope: Scope, gang: Gang, queues: Queues) -> JobRank:
     """The place of a waiting job."""
     pods = [scope.observed.pods[key] for key in gang.pods]
     ready = sum(map(counts_as_started, pods))
-    text = annotations_of(pod_group_of(scope.observed, gang)).get(DEQUEUES_KEY, "0")
+    text = annotations_of(pod_group_of(scope.observed, gang)).get(DEQUEUE_FREQUENCY, "0")
     dequeues = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
     own = 0.0
     if any(pod.node for pod in pods):

@@ -13,6 +13,7 @@ from engine.gangs.kueue import is_kueues
 from engine.gangs.owners import annotations_of, labels_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
+from engine.model.labels import VOLCANO_PREEMPTABLE
 from engine.model.pending_reasons import QUEUE_CLOSED, QUEUE_EXHAUSTED, QUEUE_MISSING
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.quantities import amount
@@ -28,7 +29,6 @@ QUEUE_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.
 DEFAULT_QUEUE: Final = "default"
 ROOT_QUEUE: Final = "root"
 OPEN: Final = "Open"
-PREEMPTABLE_KEY: Final = "volcano.sh/preemptable"
 MAX_WEIGHT: Final = 1_000_000
 
 Amounts = dict[str, int]
@@ -312,7 +312,7 @@ def read_queue(name: str, raw: Mapping[str, Any]) -> QueueState:
     queue_state.weight = min(weight, MAX_WEIGHT) if isinstance(weight, int) and weight > 0 else 1
     # Volcano itself takes an absent field for true; Belay evicts only where a queue states that it may
     queue_state.reclaimable = spec.get("reclaimable") is True
-    stated = annotations_of(raw).get(PREEMPTABLE_KEY) or labels_of(raw).get(PREEMPTABLE_KEY)
+    stated = annotations_of(raw).get(VOLCANO_PREEMPTABLE) or labels_of(raw).get(VOLCANO_PREEMPTABLE)
     queue_state.preemptable = spec.get("preemptable") is True or stated == "true"
     if queue_state.parent == ROOT_QUEUE:
         queue_state.parent = ""

@@ -22,7 +22,6 @@ from engine.model.actions import (
 )
 from engine.model.cluster import Pod, mask_of
 from engine.model.costs import (
-    CHOICE_KEY,
     ESCALATION,
     REPAIR_WAIT,
     RESET_WAIT,
@@ -37,11 +36,12 @@ from engine.model.costs import (
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import INDEPENDENT_KINDS, Gang
+from engine.model.labels import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY, RECOVERY_LEVEL
 from engine.model.pending_reasons import RECOVERY_RESERVED
 from engine.model.reasons import ActionReason
 from engine.model.wording import counted
 from engine.plan import restart_scope
-from engine.plan.health.tolerance import IN_PLACE_MS, STRATEGY_KEY
+from engine.plan.health.tolerance import IN_PLACE_MS
 from engine.plan.recover.decisions import PROCESS, SUB, PodFault
 from engine.plan.restart_scope import Victims
 from engine.plan.scope import RecoveryChoice, Scope
@@ -96,7 +96,7 @@ def choose_levels(
     for name, gang in scope.gangs.items():
         if name in scope.choices:
             _annotate_choice(scope, gang, scope.choices[name].chosen.level)
-        elif CHOICE_KEY in gang.annotations and not _is_open(scope.memory.jobs.get(name)):
+        elif RECOVERY_LEVEL in gang.annotations and not _is_open(scope.memory.jobs.get(name)):
             _annotate_choice(scope, gang, None)
 
 
@@ -109,8 +109,8 @@ def allowed_levels(
     scope: Scope, gang: Gang, pods: Sequence[Pod], faults: Mapping[str, str], gone: Sequence[Pod]
 ) -> tuple[RecoveryLevel, ...]:
     """The levels that a job's labels and annotations allow for these faults, in the order of escalation."""
-    strategies = {word.strip() for word in gang.annotations.get(STRATEGY_KEY, "").split(",")}
-    process = gang.labels.get("process-recover-enable") == "on"
+    strategies = {word.strip() for word in gang.annotations.get(RECOVER_STRATEGY, "").split(",")}
+    process = gang.labels.get(PROCESS_RECOVER_ENABLE) == "on"
     first = any(declared_rank(pod) == 0 for pod in gone)
     found = {RecoveryLevel.JOB, RecoveryLevel.WAIT}
     if restart_scope.pod_level(gang) and not any(restart_scope.is_master(pod) for pod in gone):
@@ -239,13 +239,13 @@ def _is_open(memory: JobMemory | None) -> bool:
 
 def _annotate_choice(scope: Scope, gang: Gang, level: RecoveryLevel | None) -> None:
     """Annotate the PodGroup with the chosen level, for process recovery; None removes the annotation."""
-    if gang.labels.get("process-recover-enable") != "on" or not gang.pod_group:
+    if gang.labels.get(PROCESS_RECOVER_ENABLE) != "on" or not gang.pod_group:
         return
     key = next(
         (k for api in POD_GROUP_APIS if (k := ObjectKey(api, "PodGroup", gang.namespace, gang.pod_group))
          in scope.observed.objects), None,
     )  # fmt: skip
-    if key is None or gang.annotations.get(CHOICE_KEY) == level:
+    if key is None or gang.annotations.get(RECOVERY_LEVEL) == level:
         return
     uid = str((scope.observed.objects[key].get("metadata") or {}).get("uid") or "")
     scope.actions.append(
@@ -259,7 +259,7 @@ def _annotate_choice(scope: Scope, gang: Gang, level: RecoveryLevel | None) -> N
             object_kind=key.kind,
             namespace=key.namespace,
             name=key.name,
-            patch={"metadata": {"annotations": {CHOICE_KEY: level.value if level else None}}},
+            patch={"metadata": {"annotations": {RECOVERY_LEVEL: level.value if level else None}}},
         )
     )
 

@@ -20,12 +20,11 @@ from engine.model.costs import RecoveryLevel
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import TIMELINE, JobMemory
 from engine.model.jobs import Gang
+from engine.model.labels import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY, WAIT_RESCHEDULE_TIMEOUT
 from engine.plan import restart_scope
-from engine.plan.health.tolerance import STRATEGY_KEY
 from engine.plan.scope import Scope
 
 ELASTIC: Final = "elastic-training"
-WAIT_KEY: Final = "wait-reschedule-timeout"
 #: Seconds that a job waits for its replaced pods: minimum and maximum; the maximum is the default.
 WAIT_RANGE: Final = (30, 270)
 _RANKS: Final = 16
@@ -50,17 +49,17 @@ def run(scope: Scope) -> None:
 
 def configured(gang: Gang) -> bool:
     """Whether a job may train with fewer pods than it asks for."""
-    chosen = {word.strip() for word in gang.annotations.get(STRATEGY_KEY, "").split(",")}
-    enabled = gang.labels.get("process-recover-enable") == "on" and gang.fault_scheduling != "off"
+    chosen = {word.strip() for word in gang.annotations.get(RECOVER_STRATEGY, "").split(",")}
+    enabled = gang.labels.get(PROCESS_RECOVER_ENABLE) == "on" and gang.fault_scheduling != "off"
     return gang.kind == "AscendJob" and enabled and ELASTIC in chosen
 
 
 def wait_seconds(gang: Gang) -> int:
     """Seconds that the job waits for replaced pods before it trains without them."""
-    chosen = {word.strip() for word in gang.annotations.get(STRATEGY_KEY, "").split(",")}
+    chosen = {word.strip() for word in gang.annotations.get(RECOVER_STRATEGY, "").split(",")}
     if not chosen & {"recover", "recover-in-place"}:
         return 0
-    text = gang.annotations.get(WAIT_KEY, "").strip()
+    text = gang.annotations.get(WAIT_RESCHEDULE_TIMEOUT, "").strip()
     seconds = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else WAIT_RANGE[1]
     return seconds if WAIT_RANGE[0] <= seconds <= WAIT_RANGE[1] else WAIT_RANGE[1]
 

@@ -28,6 +28,7 @@ from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import INDEPENDENT_KINDS, Gang
+from engine.model.labels import POD_STATUS_LABEL, PROCESS_RECOVER_ENABLE, PROCESS_RECOVER_STRATEGY
 from engine.model.plan import Deferred
 from engine.model.reasons import ActionReason
 from engine.model.rules import RuleKind
@@ -44,7 +45,6 @@ from engine.plan.rules.fault_rules import use_of
 from engine.plan.scope import Reschedule, Scope
 from engine.plan.views import init_params
 
-STATUS_KEY: Final = "huawei.com/pod-status"
 ATTEMPTS: Final = "attempts:reschedule"
 
 
@@ -68,7 +68,7 @@ def run(scope: Scope) -> None:
         gang = scope.gangs.get(name)
         if gang is None or gang.fault_scheduling == "off":
             continue
-        if not gang.annotations.get("ProcessRecoverStrategy"):
+        if not gang.annotations.get(PROCESS_RECOVER_STRATEGY):
             if name not in by_gang:
                 _clear_exit(scope, gang, members.get(name, []))
             _forget_finished(scope, gang, members.get(name, []))
@@ -269,7 +269,7 @@ def _overdue(scope: Scope, pod: Pod, memory: JobMemory, grace_over_time: float) 
 def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) -> None:
     """Annotate the pod for the external controller that deletes it."""
     value = f"Unhealthy-{hit.kind}"
-    if pod.annotations.get(STATUS_KEY) == value:
+    if pod.annotations.get(POD_STATUS_LABEL) == value:
         return
     scope.actions.append(
         PatchObject(
@@ -277,7 +277,7 @@ def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) 
             object_kind="Pod",
             namespace=pod.namespace,
             name=pod.name,
-            patch={"metadata": {"annotations": {STATUS_KEY: value}}},
+            patch={"metadata": {"annotations": {POD_STATUS_LABEL: value}}},
             reason=REASONS[hit.kind],
             message=f"{hit.text}; fault-scheduling={gang.fault_scheduling} leaves the deletion to another controller",
             evidence=causes.caused(
@@ -291,7 +291,7 @@ def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) 
 
 def _exit_gracefully(scope: Scope, gang: Gang, unit: str) -> None:
     """Ask the job's agents to end its processes, where it has a reset ConfigMap and no process recovery."""
-    if gang.labels.get("process-recover-enable") == "on":
+    if gang.labels.get(PROCESS_RECOVER_ENABLE) == "on":
         return
     if _exit_requested(scope, gang) is False:
         text = f"{gang.key}: its processes end before its pods go (subHealthyStrategy=graceExit)"
@@ -300,7 +300,7 @@ def _exit_gracefully(scope: Scope, gang: Gang, unit: str) -> None:
 
 def _restart_processes(scope: Scope, gang: Gang, unit: str) -> None:
     """Ask the pods that stay to restart their processes with the new ones; process recovery does that otherwise."""
-    if gang.labels.get("process-recover-enable") != "on" and _exit_requested(scope, gang) is not None:
+    if gang.labels.get(PROCESS_RECOVER_ENABLE) != "on" and _exit_requested(scope, gang) is not None:
         text = f"{gang.key}: pods are rescheduled one by one, so the processes of the others start again"
         _signal(scope, gang, "podReschedule", text, unit, rule="pod-rescheduling=on")
 

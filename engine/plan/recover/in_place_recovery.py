@@ -33,6 +33,7 @@ from engine.model.cluster import (
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import Healing, NodeMemory
 from engine.model.jobs import Gang
+from engine.model.labels import PROCESS_RECOVER_ENABLE
 from engine.model.levels import NORMAL
 from engine.model.reasons import ActionReason
 from engine.model.wording import counted
@@ -169,7 +170,7 @@ def _obstacle(scope: Scope, gang: Gang, view: NodeView, pods: Sequence[Pod]) -> 
         return f"node {view.node.name} reports {view.contradiction}, which its product does not have"
     if _config(scope, gang) is None:
         return f"there is no ConfigMap {gang.namespace}/{resetinfo.PREFIX}{gang.name} with label reset=true"
-    if gang.labels.get("process-recover-enable") in ("on", "pause"):
+    if gang.labels.get(PROCESS_RECOVER_ENABLE) in ("on", "pause"):
         return "process recovery and resets under a job do not go together"
     if any(pod.deleting is not None or pod.phase != "Running" for pod in pods):
         return "not all of its pods run"

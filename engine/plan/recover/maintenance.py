@@ -12,10 +12,10 @@ from typing import Final
 from engine.model import taints
 from engine.model.cluster import Node, Pod
 from engine.model.jobs import INDEPENDENT_KINDS, Gang
+from engine.model.labels import CORDONED_ANNOTATION
 from engine.plan import restart_scope
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
-from engine.wire.names import CORDONED
 
 #: Reason of a pod that kubelet refuses because its node shuts down.
 REFUSED_AT_SHUTDOWN: Final = "NodeShutdown"
@@ -61,7 +61,7 @@ def lacked(scope: Scope, gang: Gang, lost: Pod) -> bool:
 
 
 def _emptied_by_others(pod: Pod, node: Node) -> bool:
-    cordoned = node.unschedulable and CORDONED not in node.annotations
+    cordoned = node.unschedulable and CORDONED_ANNOTATION not in node.annotations
     return cordoned or taints.closed_by_others(pod, node)
 
 

@@ -18,10 +18,10 @@ from engine.model.cluster import Pod
 from engine.model.costs import MeasuredTimes, RecoveryLevel, ranked
 from engine.model.history import JobMemory, Recovery
 from engine.model.jobs import Gang
+from engine.model.labels import PROCESS_RECOVERIES, RECOVER_STRATEGY
 from engine.model.plan_cache import CacheKey, Memo
 from engine.model.recovery import summary
 from engine.model.recovery.summary import RecoverySummary
-from engine.plan.health.tolerance import STRATEGY_KEY
 from engine.plan.recover import costing
 from engine.plan.recover.decisions import PROCESS
 from engine.plan.scope import Scope
@@ -45,7 +45,7 @@ def with_summaries(
     scope: Scope, gang: Gang, memory: JobMemory, charge: Callable[[JobMemory, Recovery], JobMemory]
 ) -> JobMemory:
     """The memory with every summary that it lacks; ``charge`` adds the cost of a recovery to the sums."""
-    text = gang.annotations.get(summary.KEY, "")
+    text = gang.annotations.get(PROCESS_RECOVERIES, "")
     if not text:
         return memory
     for one in scope.cache[_READ].of(gang.key, text, lambda: summary.read(text)):
@@ -136,7 +136,7 @@ def _estimates(
     if known is None or not hit:
         return ()
     known = msgspec.structs.replace(known, retry=_retry(memory, known))
-    strategies = {word.strip() for word in gang.annotations.get(STRATEGY_KEY, "").split(",")}
+    strategies = {word.strip() for word in gang.annotations.get(RECOVER_STRATEGY, "").split(",")}
     levels = set(costing.allowed_levels(scope, gang, pods, {pod.key: PROCESS for pod in hit}, hit))
     levels |= {RecoveryLevel(one.level)} if one.level in set(RecoveryLevel) else set()
     levels |= {RecoveryLevel.RETRY} if "retry" in strategies and one.level == RecoveryLevel.RETRY else set()

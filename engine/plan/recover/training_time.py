@@ -13,10 +13,10 @@ import msgspec
 
 from engine.model.actions import EvictPod
 from engine.model.cluster import Pod
-from engine.model.costs import TRAINING_KEY, RecoveryLevel, cost
+from engine.model.costs import RecoveryLevel, cost
 from engine.model.history import JobMemory, Recovery
 from engine.model.jobs import Gang
-from engine.model.recovery import summary
+from engine.model.labels import PROCESS_RECOVER_ENABLE, PROCESS_RECOVERIES, TRAINING_TIME
 from engine.plan import restart_scope
 from engine.plan.recover import recovery_costs
 from engine.plan.recover.decisions import PROCESS, REASONS
@@ -31,7 +31,7 @@ _FROM_CHECKPOINT: Final = frozenset({RecoveryLevel.POD, RecoveryLevel.JOB, Recov
 
 def run(scope: Scope) -> None:
     """Open the recoveries that this pass decided, and close those that ended."""
-    reported = (key for key, gang in scope.gangs.items() if summary.KEY in gang.annotations)
+    reported = (key for key, gang in scope.gangs.items() if PROCESS_RECOVERIES in gang.annotations)
     known = (key for key, memory in scope.memory.jobs.items() if memory.records or memory.recoveries)
     for key in sorted({*known, *scope.choices, *reported}):
         memory, gang = scope.memory.jobs.get(key, JobMemory()), scope.gangs.get(key)
@@ -123,7 +123,7 @@ def _level(gang: Gang, whole: bool) -> RecoveryLevel:
     """The level of a job without a choice by cost, by its evicted pods."""
     if whole:
         return RecoveryLevel.JOB
-    return RecoveryLevel.PROCESS if gang.labels.get("process-recover-enable") == "on" else RecoveryLevel.POD
+    return RecoveryLevel.PROCESS if gang.labels.get(PROCESS_RECOVER_ENABLE) == "on" else RecoveryLevel.POD
 
 
 def _closed(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
@@ -170,7 +170,7 @@ def _training_resumed(pods: list[Pod], since: int, now: int) -> int | None:
 
     None while processes that report have not yet.
     """
-    reported = [_unix_ms(pod.annotations.get(TRAINING_KEY, "")) for pod in pods if TRAINING_KEY in pod.annotations]
+    reported = [_unix_ms(pod.annotations.get(TRAINING_TIME, "")) for pod in pods if TRAINING_TIME in pod.annotations]
     if not reported:
         return now
     newest = max(reported)

@@ -19,6 +19,7 @@ from engine.model.actions import Evidence
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Origin
 from engine.model.faults import CodeRules, Duration, Frequency, Unlisted, code_key
+from engine.model.labels import APP_LABEL
 from engine.model.levels import TO_CHIP, FaultAction, FaultLevel
 from engine.model.repeat_offenders import RepeatOffenderRules
 from engine.model.rules import RuleKind, document_and_part, rule_kind
@@ -234,7 +235,7 @@ def use_of(pod: Pod | None) -> str:
     """How the pod on a chip uses it: ``training``, ``inference``, or ``idle`` without a pod."""
     if pod is None:
         return IDLE
-    serving = pod.owner_kind in SERVING or pod.labels.get("app", "").startswith("mindie-ms")
+    serving = pod.owner_kind in SERVING or pod.labels.get(APP_LABEL, "").startswith("mindie-ms")
     return INFERENCE if serving else TRAINING
 
 

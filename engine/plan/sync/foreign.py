@@ -12,13 +12,13 @@ from typing import Any, Final
 from engine.documents import CLUSTER_KINDS, SHIPPED, Declared, Desired
 from engine.documents.kinds import API_VERSION
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.labels import APPLIED_DIGEST
 from engine.model.plan import IgnoredObject
 from engine.model.unstructured import nested_map
 from engine.plan.scope import Scope
 from engine.wire.names import MAIN_SHARD
 
 SETTING: Final = "SchedulingSettings.spec.clusterDocuments"
-_DIGEST: Final = "belay.dev/applied-digest"
 
 
 def run(scope: Scope) -> None:
@@ -54,7 +54,7 @@ def declared_documents(desired: Desired) -> Iterator[Declared[Any]]:
 def _why(scope: Scope, key: ObjectKey, metadata: Mapping[str, Any]) -> tuple[str, str]:
     """Reason and message of an object that does not count."""
     inventory = scope.observed.inventory
-    applied = key in inventory if inventory is not None else _DIGEST in nested_map(metadata, "annotations")
+    applied = key in inventory if inventory is not None else APPLIED_DIGEST in nested_map(metadata, "annotations")
     if applied:
         return "NotDeclared", "it was applied from Git, and Git no longer declares it: delete it, or declare it again"
     if key.kind in scope.desired.settings.cluster_documents:

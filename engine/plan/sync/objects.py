@@ -21,6 +21,7 @@ from engine.model.actions import (
 )
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.labels import APPLIED_DIGEST, MANAGED_BY, PRUNE_ANNOTATION
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.reasons import ActionReason
 from engine.model.rules import RuleKind
@@ -29,15 +30,13 @@ from engine.model.wording import counted
 from engine.plan.scope import Scope
 from engine.plan.sync import template_changes
 from engine.plan.sync.drift import first_difference
-from engine.plan.sync.pruning import PRUNE, PRUNED, member_of
+from engine.plan.sync.pruning import PRUNED, member_of
 from engine.plan.sync.served import normalized, without_unknown_fields
 from engine.wire.names import MAIN_SHARD
 
 RULE: Final = RuleKind.SYNC.value
 MANIFEST_CHANGED: Final = "ManifestChanged"
-MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "belay"
-DIGEST: Final = "belay.dev/applied-digest"
 _BELAY_GROUP: Final = "belay.dev"
 _MAX_AWAITED: Final = 20
 """Most new objects of its kind that a deletion waits for, and among which a renamed one is looked for."""
@@ -163,7 +162,7 @@ def applied_body(manifest: Manifest, live: Mapping[str, Any]) -> dict[str, Any]:
     if manifest.key.namespace:
         metadata["namespace"] = manifest.key.namespace
     metadata["labels"] = {**nested_map(metadata, "labels"), MANAGED_BY: MANAGER}
-    metadata["annotations"] = {**nested_map(metadata, "annotations"), DIGEST: manifest.digest}
+    metadata["annotations"] = {**nested_map(metadata, "annotations"), APPLIED_DIGEST: manifest.digest}
     body["metadata"] = metadata
     filled = _machine_keys(manifest.key)
     if filled and live:
@@ -177,7 +176,7 @@ def _compared(manifest: Manifest, live: Mapping[str, Any], schema: Mapping[str, 
     kept = without_unknown_fields(body, schema) if schema else body
     dropped = first_difference(body, kept) if schema else ""
 
-    digest = nested_map(live, "metadata", "annotations").get(DIGEST)
+    digest = nested_map(live, "metadata", "annotations").get(APPLIED_DIGEST)
     if digest != manifest.digest:
         detail = "it was not applied yet" if digest is None else "its manifest has changed"
         return _Comparison(MANIFEST_CHANGED, detail, dropped)
@@ -223,7 +222,7 @@ def _maintain_waiting(scope: Scope, schemas: _Schemas) -> None:
         live = scope.observed.objects.get(manifest.key) if manifest.key in scope.undeclared else None
         if live is None or member_of(manifest.key, live) not in waiting:
             continue
-        if nested_map(live, "metadata", "annotations").get(DIGEST) == manifest.digest:
+        if nested_map(live, "metadata", "annotations").get(APPLIED_DIGEST) == manifest.digest:
             _apply(scope, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
 
 
@@ -240,7 +239,7 @@ def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequen
     metadata = nested_map(live, "metadata")
     if metadata.get("deletionTimestamp"):
         return
-    if nested_map(metadata, "annotations").get(PRUNE) == "disabled":
+    if nested_map(metadata, "annotations").get(PRUNE_ANNOTATION) == "disabled":
         return
     if nested_map(metadata, "labels").get(MANAGED_BY) != MANAGER:
         _report_kept(scope, key, f"label {MANAGED_BY} says that Belay no longer manages it")
@@ -277,7 +276,7 @@ def _is_renamed(new: CreateObject, live: Mapping[str, Any]) -> bool:
     """Whether a new object is declared as the live one is, but for its name."""
     declared = dict(new.object)
     metadata = dict(nested_map(declared, "metadata"))
-    annotations = {key: text for key, text in nested_map(metadata, "annotations").items() if key != DIGEST}
+    annotations = {key: text for key, text in nested_map(metadata, "annotations").items() if key != APPLIED_DIGEST}
     declared["metadata"] = {**metadata, "annotations": annotations}
     return first_difference(declared, live) == ""
 

@@ -26,6 +26,7 @@ from engine.model.actions import DeleteObject
 from engine.model.cluster import Pod, mask_of
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import HeldPrune
+from engine.model.labels import BELAY_PREFIX, POD_TEMPLATE_HASH, PRUNE_ANNOTATION
 from engine.model.plan import CONFIRM, PrunedObject, PruneHold
 from engine.model.reasons import ActionReason
 from engine.model.times import rfc3339
@@ -37,10 +38,7 @@ from engine.plan.views import chip_ids
 KIND: Final = "DeleteObject"
 #: Reason of deletions of objects that Git no longer declares.
 PRUNED: Final = ActionReason.PRUNED
-#: Annotation of a document: ``disabled`` keeps its object, ``confirmed`` allows its deletion without confirmation.
-PRUNE: Final = "belay.dev/prune"
 CONFIRMED: Final = "confirmed"
-_BELAY: Final = "belay.dev/"
 #: In place of a budget's name: ``desired/`` declares nothing any more.
 EMPTIED: Final = "emptied-layer"
 #: Beginnings of paths that do not belong to ``desired/``.
@@ -118,10 +116,10 @@ class Pruning:
         return desired.has_git and not desired.incomplete and self._scope.observed.inventory is not None
 
     def _free(self, action: DeleteObject) -> bool:
-        if action.api_version.startswith(_BELAY):
+        if action.api_version.startswith(BELAY_PREFIX):
             return True
         live = self._scope.observed.objects.get(_key(action))
-        return live is not None and annotations_of(live).get(PRUNE) == CONFIRMED
+        return live is not None and annotations_of(live).get(PRUNE_ANNOTATION) == CONFIRMED
 
     def _settle(self) -> None:
         """Determine what is released, what waits, and what to remember of it."""
@@ -221,7 +219,7 @@ def emptied_layer(desired: Desired, inventory: Iterable[ObjectKey]) -> str:
     """
     if any(not origin.file.startswith(_OTHER_LAYERS) for origin in desired.origins):
         return ""
-    objects = sum(not key.api_version.startswith(_BELAY) for key in inventory)
+    objects = sum(not key.api_version.startswith(BELAY_PREFIX) for key in inventory)
     return f"layer desired/ declared {counted(objects, 'object')} and declares none now" if objects else ""
 
 
@@ -353,7 +351,7 @@ class _OwnerChain:
     def _controller(self, key: ObjectKey, pod: Pod) -> ObjectKey | None:
         raw = self._objects.get(key)
         if raw is None:  # lists often lack ReplicaSets; their names contain the Deployment's
-            suffix = "-" + pod.labels.get("pod-template-hash", "")
+            suffix = "-" + pod.labels.get(POD_TEMPLATE_HASH, "")
             if key.kind == "ReplicaSet" and len(suffix) > 1 and key.name.endswith(suffix):
                 return ObjectKey("apps/v1", "Deployment", key.namespace, key.name.removesuffix(suffix))
             return None

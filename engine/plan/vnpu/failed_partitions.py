@@ -17,13 +17,13 @@ from engine.model.actions import (
 )
 from engine.model.cluster import Pod
 from engine.model.history import TIMELINE
+from engine.model.labels import NPU_CORE
 from engine.model.reasons import ActionReason
 from engine.model.rules import RuleKind
 from engine.plan import roles
 from engine.plan.restart_scope import memory_of
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
 from engine.plan.scope import Scope
-from engine.wire.parts import NPU_CORE
 
 REFUSED: Final = "UnexpectedAdmissionError"
 REASON: Final = ActionReason.SEGMENT_FAILED

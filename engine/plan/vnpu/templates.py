@@ -7,13 +7,11 @@ Sources: component/ascend-for-volcano/plugin/vnode.go (labels, chip totals), doc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
-from engine.documents import CHIP_NAME_LABEL, Declared, Desired, VNPULayout, VNPUTemplates
+from engine.documents import Declared, Desired, VNPULayout, VNPUTemplates
+from engine.model.labels import CHIP_NAME, SERVER_TYPE
 from engine.model.vnpu import ChipCapacity
 from engine.plan.node_view import NodeView
-
-SERVER_TYPE_LABEL: Final = "servertype"
 
 
 def templates_of(desired: Desired, view: NodeView) -> VNPUTemplates | None:
@@ -37,7 +35,7 @@ def cut_by_layout(view: NodeView) -> bool:
 def chip_totals(view: NodeView, family: VNPUTemplates) -> ChipCapacity:
     """Totals (AI cores, AI CPUs, memory) of one of the node's chips."""
     labels = view.node.labels
-    return family.totals(labels.get(CHIP_NAME_LABEL, ""), labels.get(SERVER_TYPE_LABEL, "")).totals
+    return family.totals(labels.get(CHIP_NAME, ""), labels.get(SERVER_TYPE, "")).totals
 
 
 def layouts_of(desired: Desired, view: NodeView) -> Iterator[Declared[VNPULayout]]:

@@ -12,9 +12,6 @@ from engine.sandbox.api.objects import ObjectWriter, WriteOptions
 from engine.sandbox.api.selectors import structured_selector
 from engine.sandbox.api.store import ObjectVersion
 
-LOG_ANNOTATION = "sandbox.belay.dev/log"
-"""Annotation whose text `kubectl logs` prints: simulated pods have no containers."""
-
 
 class Subresources:
     """The subresources `pods/binding`, `pods/eviction` and `*/scale`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from engine.model.labels import SANDBOX_LOG
 from engine.model.patches import merge_patch
 from engine.sandbox.api import lists, patches, reviews, versions
 from engine.sandbox.api.deletion import Deletion, delete_options, deleted_status
@@ -18,7 +19,7 @@ from engine.sandbox.api.requests import Accept, Target, parsed, require_manager
 from engine.sandbox.api.schema import ANY
 from engine.sandbox.api.selectors import selection
 from engine.sandbox.api.store import ObjectVersion
-from engine.sandbox.api.subresources import LOG_ANNOTATION, Subresources
+from engine.sandbox.api.subresources import Subresources
 from engine.sandbox.api.tables import TableBuilder, partial
 
 Query = Mapping[str, str]
@@ -226,7 +227,7 @@ class Verbs:
         return VerbResult(orjson.dumps(success(code=201)), 201)
 
     def _log(self, pod: JSON, query: Query) -> bytes:
-        text: str = (pod["metadata"].get("annotations") or {}).get(LOG_ANNOTATION, "")
+        text: str = (pod["metadata"].get("annotations") or {}).get(SANDBOX_LOG, "")
         tail = query.get("tailLines", "")
         if tail.isdigit():
             lines = text.splitlines(keepends=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from engine.model.labels import NODE_NOT_READY, NODE_UNREACHABLE
 from engine.workloads import objects as o
 from engine.workloads.writes import Json, Reconciled, Write, delete, patch, status
 
-UNREACHABLE: Final = "node.kubernetes.io/unreachable"
-NOT_READY: Final = "node.kubernetes.io/not-ready"
 DEFAULT_TOLERATION_S: Final = 300.0
 """How long a pod without tolerations of its own stays on a node that is not ready (admission plugin
 DefaultTolerationSeconds)."""
@@ -76,9 +75,9 @@ def _as_node_condition(condition: Json) -> Json:
 
 def _taint(node: Json, state: str, now: float) -> list[Write]:
     """Set the taints that match the Ready condition and remove others."""
-    key = {"True": "", "False": NOT_READY}.get(state, UNREACHABLE)
+    key = {"True": "", "False": NODE_NOT_READY}.get(state, NODE_UNREACHABLE)
     old: list[Json] = list((node.get("spec") or {}).get("taints") or ())
-    ours = [t for t in old if t.get("key") in (UNREACHABLE, NOT_READY)]
+    ours = [t for t in old if t.get("key") in (NODE_UNREACHABLE, NODE_NOT_READY)]
     if {(t.get("key"), t.get("effect")) for t in ours} == ({(key, "NoSchedule"), (key, "NoExecute")} if key else set()):
         return []
     taints = [t for t in old if t not in ours]
@@ -106,7 +105,7 @@ def _evict(
     node: Json, state: str, ready: Json, pods: Sequence[Json], now: float, scale: float
 ) -> tuple[list[Write], float | None]:
     """Delete pods whose toleration of the NoExecute taint has run out."""
-    key = NOT_READY if state == "False" else UNREACHABLE
+    key = NODE_NOT_READY if state == "False" else NODE_UNREACHABLE
     taints = (node.get("spec") or {}).get("taints") or ()
     added = next((t.get("timeAdded") for t in taints if t.get("key") == key and t.get("effect") == "NoExecute"), None)
     since = o.time_of(added or ready.get("lastTransitionTime")) or now

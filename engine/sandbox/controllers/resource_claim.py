@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.wire.dra import FINALIZER
+from engine.model.labels import DELETE_PROTECTION, POD_CLAIM_NAME
 from engine.workloads import objects as o
 from engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status
 
 KIND: Final = "ResourceClaim"
-#: The annotation of a claim that says which of its pod's claims it is.
-POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 
 
 def of_pod(pod: Json, templates: Mapping[str, Json], claims: Sequence[Json]) -> Reconciled:
@@ -26,7 +24,7 @@ def of_pod(pod: Json, templates: Mapping[str, Json], claims: Sequence[Json]) -> 
     if not rows or not o.active(pod):
         return Reconciled()
     own = {
-        (one["metadata"].get("annotations") or {}).get(POD_CLAIM): one["metadata"]["name"]
+        (one["metadata"].get("annotations") or {}).get(POD_CLAIM_NAME): one["metadata"]["name"]
         for one in claims
         if o.controller_uid(one) == pod["metadata"]["uid"] and not o.deleting(one)
     }
@@ -53,11 +51,15 @@ def of_claim(claim: Json, pods: Mapping[str, Json]) -> Reconciled:
         gone: Json = {"allocation": None, "reservedFor": None} if not kept else {"reservedFor": kept}
         writes.append(_guarded(patch_status(claim, KIND, gone), claim))
     finalizers = meta.get("finalizers") or []
-    if not kept and FINALIZER in finalizers and (writes or (o.deleting(claim) and not status.get("allocation"))):
-        rest = [one for one in finalizers if one != FINALIZER]
+    if (
+        not kept
+        and DELETE_PROTECTION in finalizers
+        and (writes or (o.deleting(claim) and not status.get("allocation")))
+    ):
+        rest = [one for one in finalizers if one != DELETE_PROTECTION]
         writes.append(patch(claim, KIND, {"metadata": {"finalizers": rest or None}}))
     owner = o.controller_uid(claim)
-    made_for_pod = POD_CLAIM in (meta.get("annotations") or {})
+    made_for_pod = POD_CLAIM_NAME in (meta.get("annotations") or {})
     if made_for_pod and owner and not _lives(pods.get(owner)) and not o.deleting(claim):
         writes.append(delete(claim, KIND))
     return Reconciled(tuple(writes))
@@ -93,7 +95,7 @@ def _claim(pod: Json, name: str, template: Json) -> Json:
             "generateName": f"{meta['name']}-{name}-",
             "namespace": meta["namespace"],
             "labels": head.get("labels") or {},
-            "annotations": {**(head.get("annotations") or {}), POD_CLAIM: name},
+            "annotations": {**(head.get("annotations") or {}), POD_CLAIM_NAME: name},
             "ownerReferences": [owner],
         },
         "spec": spec.get("spec") or {},

@@ -8,22 +8,17 @@ waits for the first consumer, that is when a scheduler has chosen the volume or 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Final
 
 from engine.model import quantities
+from engine.model.labels import BETA_STORAGE_CLASS, BIND_COMPLETED, NO_PROVISIONER, SELECTED_NODE
 from engine.workloads import objects as o
 from engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status
-
-SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
-_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
-_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
-_BY_HAND: Final = "kubernetes.io/no-provisioner"
 
 
 def reconcile(claim: Json, storage: Json | None, volumes: Sequence[Json]) -> Reconciled:
     """One step of a claim, ``storage`` being the object of its class."""
     spec, notes = claim.get("spec") or {}, claim["metadata"].get("annotations") or {}
-    if o.deleting(claim) or notes.get(_COMPLETED) == "yes":
+    if o.deleting(claim) or notes.get(BIND_COMPLETED) == "yes":
         return Reconciled()
     volume = next((one for one in volumes if _names(one, claim)), None)
     if volume is None and spec.get("volumeName"):
@@ -34,10 +29,10 @@ def reconcile(claim: Json, storage: Json | None, volumes: Sequence[Json]) -> Rec
     if volume is None and not waits and (suits := _suitable(claim, volumes)) is not None:
         return Reconciled((_reserved(suits, claim),))
     if volume is None:
-        made = kind.get("provisioner") != _BY_HAND and not (waits and not notes.get(SELECTED_NODE))
+        made = kind.get("provisioner") != NO_PROVISIONER and not (waits and not notes.get(SELECTED_NODE))
         return Reconciled((create(_volume(claim)),) if made else ())
     name = volume["metadata"]["name"]
-    bound = {"metadata": {"annotations": {_COMPLETED: "yes"}}, "spec": {"volumeName": name}}
+    bound = {"metadata": {"annotations": {BIND_COMPLETED: "yes"}}, "spec": {"volumeName": name}}
     status = {"phase": "Bound", "capacity": (volume.get("spec") or {}).get("capacity") or {}}
     return Reconciled((
         patch_status(volume, "PersistentVolume", {"phase": "Bound"}),
@@ -68,7 +63,7 @@ def offer(volume: Json, claims: Container[tuple[str, str]]) -> Reconciled:
 def class_of(claim: Json) -> str:
     """The storage class of a claim, empty when it has none."""
     notes = claim["metadata"].get("annotations") or {}
-    return str(notes.get(_CLASS) or (claim.get("spec") or {}).get("storageClassName") or "")
+    return str(notes.get(BETA_STORAGE_CLASS) or (claim.get("spec") or {}).get("storageClassName") or "")
 
 
 def _reference(claim: Json) -> Json:

@@ -13,6 +13,24 @@ from typing import Any, Final
 import msgspec
 
 from engine.errors import bounded
+from engine.model.labels import (
+    ACCELERATOR_LABEL,
+    ACCELERATOR_TYPE,
+    BASE_DEVICES,
+    HOST_ARCH,
+    HUAWEI_PREFIX,
+    INFER_CARD_TYPE,
+    NODE_CARD_TYPE,
+    NODE_HEALTHY_STATUS,
+    NODE_RACK,
+    NODE_SERVER_INDEX,
+    NODE_SERVER_TYPE,
+    NODE_SUPER_POD,
+    PRODUCT_SERIAL,
+    RESET_INFO,
+    SERVER_TYPE,
+    SERVER_USAGE,
+)
 from engine.model.unstructured import nested_map
 from engine.wire import (
     evidence,
@@ -71,16 +89,16 @@ LEASES: Final = {SERVER: (leases.RECOVERY,), ENGINE: (leases.SHARD_PREFIX, lease
 ENGINE_RECORDS: Final = ("configmaps", "leases", "events")
 SSH_SUFFIX: Final = "-ssh"
 NODE_LABELS: Final = frozenset(
-    {"accelerator", "accelerator-type", "servertype", "server-usage", "host-arch", "infer-card-type"}
+    {ACCELERATOR_LABEL, ACCELERATOR_TYPE, SERVER_TYPE, SERVER_USAGE, HOST_ARCH, INFER_CARD_TYPE}
 )
-NODE_LABEL_PREFIXES: Final = ("huawei.com/", "mind-cluster/", "node.kubernetes.io/npu.")
+NODE_LABEL_PREFIXES: Final = (HUAWEI_PREFIX, "mind-cluster/", "node.kubernetes.io/npu.")
 NODE_ANNOTATIONS: Final = frozenset(
     {
-        "baseDeviceInfos", "ResetInfo", "superPodID", "serverIndex", "rackID", "serverType", "cardType",
-        "product-serial-number",
+        BASE_DEVICES, RESET_INFO, NODE_SUPER_POD, NODE_SERVER_INDEX, NODE_RACK, NODE_SERVER_TYPE, NODE_CARD_TYPE,
+        PRODUCT_SERIAL,
     }
 )  # fmt: skip
-SERVER_NODE_ANNOTATIONS: Final = frozenset({"NodeHealthyStatus"})
+SERVER_NODE_ANNOTATIONS: Final = frozenset({NODE_HEALTHY_STATUS})
 _MAX_NAME: Final = 120
 _MAX_REFUSAL: Final = 1000
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.model.labels import ABOUT_LABEL
 from engine.model.states import NodeHealth
 from engine.model.times import rfc3339
 from engine.serve.console import jobs as job_rows
@@ -25,7 +26,7 @@ from engine.wire.clustermap import HOLDS, STATES
 
 VERSION: Final = 1
 #: Selects the ConfigMaps of ``belay-system`` that a document is made of.
-SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pool,job,map,chips,queues,link,revisions)"
+SELECTOR: Final = f"{ABOUT_LABEL} in (sync,pool,job,map,chips,queues,link,revisions)"
 MOST_JOBS: Final = 20_000
 """Jobs of a document: twice the nodes of the largest cluster. More are counted."""
 COLUMNAR: Final = ("nodes", "chips")

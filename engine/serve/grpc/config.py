@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.log import get
 from engine.model.cluster import Pod
+from engine.model.labels import APP_LABEL, DEPLOY_NAME, JOB_NAME_LABEL, SERVICE_JOB_ID
 from engine.model.recovery import Code
 from engine.serve.grpc.observed_cluster import ObservedCluster
 from engine.serve.grpc.publishers import Publishers
@@ -19,8 +20,6 @@ from engine.wire.clusterd import config_pb2 as pb
 from engine.wire.globaltable import Group, GroupError, Manager
 
 _log = get("grpc.config")
-JOB_LABEL = "jobID"
-APP_LABEL = "app"
 _MAX_READ = 4096
 #: A service has one registration for all roles.
 _ANY_ROLE = ""
@@ -71,7 +70,7 @@ class ConfigService:
         pods = [
             pod
             for pod in self._cluster.observed.pods.values()
-            if pod.namespace in namespaces and pod.labels.get(JOB_LABEL) == service and not pod.finished
+            if pod.namespace in namespaces and pod.labels.get(SERVICE_JOB_ID) == service and not pod.finished
         ]
         groups = []
         for raw in maps:
@@ -114,7 +113,7 @@ def _labels(raw: Mapping[str, Any], job: str, pods: list[Pod]) -> dict[str, str]
     """Labels of the job's pods, overridden by those of the ConfigMap."""
     own = {str(k): str(v) for k, v in ((raw.get("metadata") or {}).get("labels") or {}).items()}
     for pod in pods:
-        if job in (pod.owner_name, pod.labels.get("job-name"), pod.labels.get("deploy-name")):
+        if job in (pod.owner_name, pod.labels.get(JOB_NAME_LABEL), pod.labels.get(DEPLOY_NAME)):
             return {**pod.labels, **own}
     return own
 

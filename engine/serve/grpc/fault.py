@@ -13,7 +13,7 @@ from typing import Final
 
 import grpc
 
-from engine.model.fault_subscriptions import SERVICE_LABEL
+from engine.model.labels import SERVICE_JOB_ID
 from engine.model.recovery import Code
 from engine.serve.grpc import fault_view
 from engine.serve.grpc.fault_view import CLUSTER
@@ -153,7 +153,7 @@ class FaultService:
             services = {}
             for one in self._cluster.jobs.values():
                 labels = (one.labels, *(pod.labels for pod in one.pods[:1]))
-                service = next((found[SERVICE_LABEL] for found in labels if found.get(SERVICE_LABEL)), "")
+                service = next((found[SERVICE_JOB_ID] for found in labels if found.get(SERVICE_JOB_ID)), "")
                 if service:
                     services.setdefault(service, []).append(one)
             self._services = (self._cluster.version, services)

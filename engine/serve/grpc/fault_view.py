@@ -12,6 +12,7 @@ from typing import Any, Final, assert_never
 
 from engine.model.attribution import HEALTHY, SUB_HEALTHY, UNHEALTHY
 from engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Observed, SwitchReport
+from engine.model.labels import PRODUCT_SERIAL
 from engine.model.levels import (
     FREE_RESTART,
     MANUALLY_SEPARATE,
@@ -57,7 +58,6 @@ _SOFT: Final[frozenset[str]] = (
 _UNHEALTHY: Final[frozenset[str]] = frozenset(
     {NodeLevel.SEPARATE, SwitchLevel.SEPARATE, "Reset", SwitchTableLevel.RESET}
 ).union(one for one in FaultLevel if _state(one) == UNHEALTHY)
-_SERIAL: Final = "product-serial-number"
 
 
 def state_in_job(level: str) -> str:
@@ -135,7 +135,7 @@ def _node(observed: Observed, name: str, chips: set[int] | None) -> pb.NodeFault
 
 
 def _serial(node: Node | None) -> str:
-    return node.annotations.get(_SERIAL, "") if node is not None else ""
+    return node.annotations.get(PRODUCT_SERIAL, "") if node is not None else ""
 
 
 def _chips(report: DeviceReport, chips: set[int] | None) -> list[pb.DeviceFaultInfo]:

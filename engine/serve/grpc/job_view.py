@@ -15,12 +15,12 @@ from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ran
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
+from engine.model.labels import BACKUP_SOURCE_POD, FAULT_TYPE, POD_TYPE
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.wire.podannotations import chip_ids
 
 JobFaults = tuple[str, tuple[FaultRank, ...]]
 BACKUP: Final = "backup"
-SOURCE: Final = "backupSourcePodName"
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -106,10 +106,8 @@ def impact(view: JobView, observed: Observed, cache: PlanCache) -> JobFaults:
     small one.
     """
     loud = {node for node in {pod.node for pod in view.pods if pod.node} if not quiet(node, observed)}
-    pods = tuple(
-        (rank, pod) for rank, pod in view.by_rank().items() if pod.node in loud or pod.labels.get("fault-type")
-    )
-    if not pods and not any(pod.labels.get("fault-type") for pod in view.pods):
+    pods = tuple((rank, pod) for rank, pod in view.by_rank().items() if pod.node in loud or pod.labels.get(FAULT_TYPE))
+    if not pods and not any(pod.labels.get(FAULT_TYPE) for pod in view.pods):
         return HEALTHY, ()
     nodes = sorted({pod.node for _, pod in pods})
     inputs = [(observed.nodes.get(n), observed.reports.get(n), observed.node_reports.get(n)) for n in nodes]
@@ -159,7 +157,9 @@ def _of_gang(gang: Gang, pods: tuple[Pod, ...]) -> JobView:
     names = {pod.name for pod in pods}
     # a backup pod whose source is gone has replaced it
     spare = {
-        pod.uid for pod in pods if pod.annotations.get("podType") == BACKUP and pod.annotations.get(SOURCE) in names
+        pod.uid
+        for pod in pods
+        if pod.annotations.get(POD_TYPE) == BACKUP and pod.annotations.get(BACKUP_SOURCE_POD) in names
     }
     own = tuple(pod for pod in pods if pod.uid not in spare)
     return JobView(

@@ -14,6 +14,7 @@ import msgspec
 
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError
 from engine.log import get
+from engine.model.labels import ABOUT_LABEL, MANAGED_BY
 from engine.wire import names
 
 _log = get("grpc.listening")
@@ -53,7 +54,7 @@ async def _write(kube: Kube, identity: str, problem: str, now: float) -> dict[st
         metadata = dict((live or {}).get("metadata") or {"name": names.SERVER, "namespace": names.SYSTEM})
         metadata.pop("managedFields", None)
         metadata["labels"] = {
-            **(metadata.get("labels") or {}), names.ABOUT_LABEL: "server", "app.kubernetes.io/managed-by": "belay",
+            **(metadata.get("labels") or {}), ABOUT_LABEL: "server", MANAGED_BY: "belay",
         }  # fmt: skip
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": known}
         if live is not None and live.get("data", {}) == known:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from engine import freed_memory
 from engine.kube import CONFIGMAP, NODE, POD, Kube, Object, Reflector, WatchChange, cancel_all, resource_for
 from engine.model.cluster import Observed, Pod
+from engine.model.labels import SERVICE_JOB_ID
 from engine.model.plan_cache import PlanCache
 from engine.observe.observed import Observer, key_of
 from engine.observe.resources import Watched
@@ -177,7 +178,7 @@ class ObservedCluster:
         return [
             raw
             for _, raw in sorted(self._tables.items())
-            if ((raw.get("metadata") or {}).get("labels") or {}).get("jobID") == service
+            if ((raw.get("metadata") or {}).get("labels") or {}).get(SERVICE_JOB_ID) == service
         ]
 
     def put(self, obj: Object) -> None:

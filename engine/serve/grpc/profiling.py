@@ -16,6 +16,7 @@ from engine.gangs.owners import POD_GROUP_APIS
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object, Unavailable
 from engine.log import get
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import SERVICE_JOB_ID
 from engine.serve.grpc.job_view import JobView
 from engine.serve.grpc.observed_cluster import ObservedCluster
 from engine.serve.grpc.publishers import Publishers
@@ -122,7 +123,7 @@ class TrainingDataTraceService:
 
     def _serves(self, job: str) -> bool:
         """Whether it is an inference service of several jobs, which its pods name by their label."""
-        return bool(job) and any(pod.labels.get("jobID") == job for pod in self._cluster.observed.pods.values())
+        return bool(job) and any(pod.labels.get(SERVICE_JOB_ID) == job for pod in self._cluster.observed.pods.values())
 
     def _forget(self) -> None:
         """Drop what is known of jobs that are gone."""

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object
 from engine.log import get
 from engine.model import public_faults
+from engine.model.labels import PUBLIC_FAULT_CONSUMER
 from engine.model.public_faults import BAD_PARAMETER, BURST, OK, RATE_LIMITED
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
 from engine.serve.grpc.streams import Context
@@ -163,7 +164,7 @@ class PubFaultService:
             return
         metadata = dict(live["metadata"])
         metadata.pop("managedFields", None)
-        metadata["labels"] = {**(metadata.get("labels") or {}), publicinfo.LABEL: "true"}
+        metadata["labels"] = {**(metadata.get("labels") or {}), PUBLIC_FAULT_CONSUMER: "true"}
         await self._kube.replace(CONFIGMAP, {**live, "metadata": metadata, "data": data})
 
     def _remembered(self, text: str) -> bool:

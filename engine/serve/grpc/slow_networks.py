@@ -13,6 +13,7 @@ from typing import Any, Final
 from engine.kube import CONFIGMAP, Kube, KubeError, Reflector, WatchChange, cancel_all
 from engine.log import get
 from engine.model.cluster import Observed
+from engine.model.labels import ABOUT_LABEL, NODE_RACK
 from engine.model.pings import NodePings, PathEnd
 from engine.plan import NetworkDetector, PingSample
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
@@ -20,7 +21,7 @@ from engine.serve.grpc.ongoing_faults import OngoingFaults
 from engine.serve.grpc.public_faults import PubFaultService
 from engine.wire import pings, slownetwork
 from engine.wire.errors import WireError
-from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NETWORKS
+from engine.wire.names import NODES, SLOW_NETWORKS
 from engine.wire.superpods import addresses
 from engine.wire.unwritten import is_unwritten
 
@@ -142,7 +143,7 @@ def ends_by_address(observed: Observed) -> dict[tuple[int, str], PathEnd]:
     for name, node in sorted(observed.nodes.items()):
         report = observed.reports.get(name)
         super_pod = report.super_pod_id if report is not None else -1
-        rack = node.annotations.get("rackID", "")
+        rack = node.annotations.get(NODE_RACK, "")
         rack_id = int(rack) if rack.isascii() and rack.isdecimal() and len(rack) < 7 else -1
         for full, device in sorted(node.base_devices.items()):
             chip = full.rpartition("-")[2]

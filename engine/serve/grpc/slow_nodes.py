@@ -17,6 +17,7 @@ import msgspec
 
 from engine.kube import CONFIGMAP, Kube, KubeError, Object, Reflector, WatchChange, cancel_all
 from engine.log import get
+from engine.model.labels import ABOUT_LABEL
 from engine.model.step_times import NodeSteps, SlowFinding, StepWindow
 from engine.plan import SlownessDetector, culprits
 from engine.serve.grpc.job_view import JobView, places, ranks_of
@@ -26,7 +27,7 @@ from engine.serve.grpc.profiling import SWITCHES, TrainingDataTraceService
 from engine.serve.grpc.public_faults import PubFaultService
 from engine.wire import slownode, steptimes
 from engine.wire.errors import WireError
-from engine.wire.names import ABOUT_LABEL, NODES, SLOW_NODES
+from engine.wire.names import NODES, SLOW_NODES
 from engine.wire.unwritten import is_unwritten
 
 _log = get("grpc.slownodes")

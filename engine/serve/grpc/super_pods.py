@@ -20,6 +20,7 @@ import msgspec
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError
 from engine.log import get
 from engine.model.cluster import Observed
+from engine.model.labels import ACCELERATOR_TYPE, NODE_RACK, NODE_SERVER_TYPE, NPU
 from engine.model.pings import PathEnd
 from engine.serve.grpc.observed_cluster import ObservedCluster
 from engine.serve.grpc.ping_lists import PLANES, ping_lists
@@ -36,7 +37,6 @@ MAX_WRITES: Final = 64
 """ConfigMaps that one look writes; the next one goes on."""
 MAX_SERVERS: Final = 384
 MAX_SERVERS_950: Final = 1024
-_UNIFIED_BUS: Final = "huawei.com/npu"
 KINDS: Final = ("950-SuperPod-Atlas-8", "850-SuperPod-Atlas-8")
 """Labels ``accelerator-type`` of the servers of Ascend950 that form super pods."""
 
@@ -136,7 +136,7 @@ def super_pod_maps(observed: Observed) -> list[dict[str, Any]]:
         node = observed.nodes.get(name)
         if node is None or report.super_pod_id < 0:
             continue
-        bus, kind = report.resource == _UNIFIED_BUS, node.labels.get("accelerator-type", "")
+        bus, kind = report.resource == NPU, node.labels.get(ACCELERATOR_TYPE, "")
         if bus and kind not in KINDS:
             continue
         devices = {
@@ -147,11 +147,11 @@ def super_pod_maps(observed: Observed) -> list[dict[str, Any]]:
         servers = pods.setdefault(report.super_pod_id, {})
         most = MAX_SERVERS_950 if bus else MAX_SERVERS
         if len(servers) < most and devices and all(number.isdecimal() for number in devices.values()):
-            rack = node.annotations.get("rackID", "") if bus else ""
+            rack = node.annotations.get(NODE_RACK, "") if bus else ""
             known = rack.isascii() and rack.isdecimal() and len(rack) < 7
             place = max(0, report.server_index)
             servers[name] = SuperPodServer(place, devices, int(rack) if known else -1, kind if bus else "")
-            versions.setdefault(report.super_pod_id, node.annotations.get("serverType", "").strip())
+            versions.setdefault(report.super_pod_id, node.annotations.get(NODE_SERVER_TYPE, "").strip())
     return [
         superpods.super_pod_map(number, versions.get(number, ""), servers)
         for number, servers in sorted(pods.items())

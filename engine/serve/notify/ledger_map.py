@@ -8,6 +8,7 @@ import msgspec
 
 from engine.kube import CONFIGMAP, Conflict, Kube, NotFound
 from engine.log import get
+from engine.model.labels import ABOUT_LABEL, MANAGED_BY
 from engine.serve.notify.ledger import Ledger, LedgerState, problems
 from engine.wire import names
 
@@ -61,7 +62,7 @@ def config_map(ledger: Ledger) -> dict[str, Any]:
         "kind": "ConfigMap",
         "metadata": {
             "name": names.NOTIFY, "namespace": names.SYSTEM,
-            "labels": {names.ABOUT_LABEL: "notify", "app.kubernetes.io/managed-by": "belay"},
+            "labels": {ABOUT_LABEL: "notify", MANAGED_BY: "belay"},
         },
         "data": {
             LEDGER_KEY: msgspec.json.encode(ledger.state()).decode(),

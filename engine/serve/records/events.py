@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.causes import Cause
+from engine.model.labels import EVENT_CAUSE
 from engine.serve.console.texts import decoded, line, mapping, name
 from engine.serve.records.reading import moment
-from engine.status.events import CAUSE, COMPONENT, SCHEDULED
+from engine.status.events import COMPONENT, SCHEDULED
 from engine.status.waiting_pods import FAILED_SCHEDULING, SCHEDULING
 from engine.wire.objects import UNSCHEDULABLE
 
@@ -57,7 +58,7 @@ def read_event(raw: Mapping[str, Any]) -> SeenEvent | None:
         namespace=name(subject.get("namespace")),
         name=name(subject.get("name")),
         text=line(raw.get("message"), 1000),
-        cause=_cause(mapping(metadata.get("annotations")).get(CAUSE)),
+        cause=_cause(mapping(metadata.get("annotations")).get(EVENT_CAUSE)),
     )
 
 

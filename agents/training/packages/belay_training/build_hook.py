@@ -25,6 +25,7 @@ PARTS = (
     "agents/training",
     "engine/__init__.py",
     "engine/model/__init__.py",
+    "engine/model/labels.py",
     "engine/model/links.py",
     "engine/versions.py",
     "engine/wire/__init__.py",

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from engine.model.labels import (
+    INFERENCE_GANG,
+    INFERENCE_INSTANCE_INDEX,
+    INFERENCE_ROLE,
+    INFERENCE_SERVICE,
+    INSTANCE_TEMPLATE,
+    ROLLOUT_ANNOTATION,
+)
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import labels as names
@@ -34,7 +42,7 @@ def invalid(serving: ServingContext, one: JobObject) -> tuple[str, str] | None:
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= names.MAX_REPLICAS:
         return "spec.replicas", f"must be a number from 0 to {names.MAX_REPLICAS}"
     service, role = identity(one)
-    for label, value in ((names.SERVICE_NAME, service), (names.ROLE, role)):
+    for label, value in ((INFERENCE_SERVICE, service), (INFERENCE_ROLE, role)):
         if not value:
             return f"metadata.labels[{label}]", "is missing: an InstanceSet needs the names of its service and its role"
     longest = f"{service}-{role}-{max(0, count - 1)}"
@@ -46,7 +54,7 @@ def invalid(serving: ServingContext, one: JobObject) -> tuple[str, str] | None:
         return "spec.spec.template", wrong
     if is_gang(one):
         if not serving.context.pod_groups:
-            return f"metadata.labels[{names.GANG}]", "the cluster has no PodGroups, so no gang can start"
+            return f"metadata.labels[{INFERENCE_GANG}]", "the cluster has no PodGroups, so no gang can start"
         if kind.get("kind") == "StatefulSet" and body.get("podManagementPolicy") != "Parallel" and size(body) > 1:
             return "spec.spec.podManagementPolicy", f"must be Parallel: the {size(body)} pods of a gang start together"
     for index, row in enumerate(nested_list(spec, "services")):
@@ -73,7 +81,7 @@ def keep(serving: ServingContext, role: ServingRole, turn: int | None) -> None:
     _remove_surplus(serving, role, surge)
     snapshots.keep(serving, role)
     scaler = scaling.keep(serving, role)
-    selector = f"{names.SERVICE_NAME}={role.service},{names.ROLE}={role.name}"
+    selector = f"{INFERENCE_SERVICE}={role.service},{INFERENCE_ROLE}={role.name}"
     status.report(
         serving.context,
         role.job,
@@ -93,7 +101,7 @@ def _note(role: ServingRole, turn: int | None) -> str:
     old = len(role.outdated) + sum(one.going for one in role.declared)
     if not role.outdated:
         return ""
-    how = f"paused by annotation {names.ROLLOUT}" if role.paused else "the others follow as these become ready"
+    how = f"paused by annotation {ROLLOUT_ANNOTATION}" if role.paused else "the others follow as these become ready"
     return f"{role.count - old} of {role.count} have the changed template, {how}"
 
 
@@ -135,7 +143,7 @@ def _keep_workload(serving: ServingContext, role: ServingRole, one: ServingInsta
     carried = template_of(one.live)
     if carried == role.template or not one.current:
         return
-    patch: dict[str, Any] = {"metadata": {"annotations": {names.TEMPLATE: role.template}}}
+    patch: dict[str, Any] = {"metadata": {"annotations": {INSTANCE_TEMPLATE: role.template}}}
     what = f"{role.kind} {one.key.name}"
     text = f"{role.job.key}: {what} goes on as it runs"
     if carried:
@@ -153,7 +161,7 @@ def _keep_service(serving: ServingContext, role: ServingRole, body: dict[str, An
     carried = template_of(live) if live is not None else ""
     if live is None or carried == template_of(body) or not serving.owns(role.job, live):
         return
-    patch: dict[str, Any] = {"metadata": {"annotations": {names.TEMPLATE: template_of(body)}}}
+    patch: dict[str, Any] = {"metadata": {"annotations": {INSTANCE_TEMPLATE: template_of(body)}}}
     if carried:
         patch["spec"] = body["spec"]
     key = serving.key_of(body)
@@ -184,7 +192,7 @@ def _remove_surplus(serving: ServingContext, role: ServingRole, surge: int) -> N
     workloads_of = ((names.APPS, kind) for kind in sorted(names.WORKLOADS))
     for api, kind in (*workloads_of, (POD_GROUP_API, "PodGroup"), ("v1", "Service")):
         for key, raw in serving.children(role.job, api, kind):
-            index = string_map(nested_map(raw, "metadata").get("labels")).get(names.INSTANCE_INDEX, "")
+            index = string_map(nested_map(raw, "metadata").get("labels")).get(INFERENCE_INSTANCE_INDEX, "")
             if index.isdecimal() and int(index) not in kept:
                 text = f"{role.job.key} no longer asks for {kind} {key.name}"
                 serving.context.delete(role.job, key, ActionReason.SCALED_DOWN, text)

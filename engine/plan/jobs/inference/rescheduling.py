@@ -13,6 +13,7 @@ import msgspec
 
 from engine.model.actions import EvictPod, Evidence, Owner, Preconditions
 from engine.model.cluster import Pod
+from engine.model.labels import FAULT_RETRY_TIMES, FAULT_SCHEDULING, POD_STATUS_LABEL
 from engine.model.reasons import ActionReason
 from engine.model.rules import RuleKind
 from engine.plan import roles as component_roles
@@ -39,7 +40,7 @@ def restart_hit(serving: ServingContext, role: ServingRole) -> None:
             continue
         sick = _unhealthy(serving, role, one)
         if sick is not None:
-            mode = sick.labels[names.FAULT_SCHEDULING]
+            mode = sick.labels[FAULT_SCHEDULING]
             text = f"{role.job.key}: instance {one.key.name} starts again, {sick.key} is {_status(sick)}"
             _restart(serving, role, one, ActionReason.INSTANCE_UNHEALTHY, text, force=mode == names.EXTERNAL_FORCE)
         elif role.gang and (lost := _lost(serving, one)):
@@ -92,7 +93,7 @@ def release_pods(serving: ServingContext) -> None:
                 _force(serving, pod, ActionReason.NODE_UNHEALTHY, why, NODE_RULE)
             elif pod.node in missing and not mass:
                 _force(serving, pod, ActionReason.NODE_UNHEALTHY, f"node {pod.node} does not exist any more", NODE_RULE)
-            elif pod.deleting is not None and pod.labels.get(names.FAULT_SCHEDULING) in names.EXTERNAL:
+            elif pod.deleting is not None and pod.labels.get(FAULT_SCHEDULING) in names.EXTERNAL:
                 over = scope.now - pod.deleting
                 if over > SLACK:
                     text = f"its grace time is over for {over:.0f} s"
@@ -118,9 +119,7 @@ def _restart(
         one.going = True
         for pod in pods:
             if pod.deleting is None and pod.key not in serving.context.scope.evicting:
-                _evict(
-                    serving, pod, reason, text, f"{RULE}={pod.labels.get(names.FAULT_SCHEDULING, '')}", one.unit, force
-                )
+                _evict(serving, pod, reason, text, f"{RULE}={pod.labels.get(FAULT_SCHEDULING, '')}", one.unit, force)
         return
     serving.remove(role, one, reason, text, rule=RULE)
     for pod in pods if force else ():
@@ -131,12 +130,12 @@ def _unhealthy(serving: ServingContext, role: ServingRole, one: ServingInstance)
     """A pod for whose fault the instance starts again; a failed pod costs one retry of the instance."""
     memory = serving.context.memory(role.job)
     for pod in one.pods:
-        if pod.deleting is not None or pod.labels.get(names.FAULT_SCHEDULING) not in names.EXTERNAL:
+        if pod.deleting is not None or pod.labels.get(FAULT_SCHEDULING) not in names.EXTERNAL:
             continue
         if not _status(pod).startswith(_UNHEALTHY):
             continue
         if _status(pod).endswith(_FAILED):
-            text = pod.labels.get("fault-retry-times", "")
+            text = pod.labels.get(FAULT_RETRY_TIMES, "")
             if not (text.isascii() and text.isdecimal() and len(text) <= 9):
                 continue
             if pod.uid and pod.uid in memory.removed:
@@ -182,11 +181,11 @@ def _needs_room(role: ServingRole) -> bool:
 
 
 def _forced(pod: Pod) -> bool:
-    return pod.labels.get(names.FAULT_SCHEDULING) == names.EXTERNAL_FORCE and _status(pod).startswith(_UNHEALTHY)
+    return pod.labels.get(FAULT_SCHEDULING) == names.EXTERNAL_FORCE and _status(pod).startswith(_UNHEALTHY)
 
 
 def _status(pod: Pod) -> str:
-    return pod.annotations.get(names.POD_STATUS, "")
+    return pod.annotations.get(POD_STATUS_LABEL, "")
 
 
 def _force(serving: ServingContext, pod: Pod, reason: str, why: str, rule: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from engine.model.labels import MAX_SURGE, MAX_UNAVAILABLE, ROLLOUT_ANNOTATION, SURGE_INSTANCE
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map, string_map
 from engine.plan.jobs.inference import labels as names
@@ -78,14 +79,14 @@ def surge_of(role: ServingRole) -> int:
 
 def is_surge(one: ServingInstance) -> bool:
     """Whether the instance only stands in for others."""
-    return one.live is not None and names.SURGE in string_map(nested_map(one.live, "metadata").get("annotations"))
+    return one.live is not None and SURGE_INSTANCE in string_map(nested_map(one.live, "metadata").get("annotations"))
 
 
 def limits(role: ServingRole) -> tuple[int, int]:
     """How many instances may be missing, and how many may exist beyond the declared number, during a change."""
     found = annotations_of(role.job)
-    surge = amount(found.get(names.MAX_SURGE), role.count, up=True) or 0
-    missing = amount(found.get(names.MAX_UNAVAILABLE), role.count, up=False)
+    surge = amount(found.get(MAX_SURGE), role.count, up=True) or 0
+    missing = amount(found.get(MAX_UNAVAILABLE), role.count, up=False)
     return (missing if missing is not None else 1) or (0 if surge else 1), surge
 
 
@@ -104,11 +105,12 @@ def amount(text: str | None, total: int, *, up: bool) -> int | None:
 def malformed(one: JobObject) -> Iterable[str]:
     """Annotations of a role, service or set that are not what they must be: a sentence for each."""
     found = annotations_of(one)
-    for key in (names.MAX_UNAVAILABLE, names.MAX_SURGE):
+    for key in (MAX_UNAVAILABLE, MAX_SURGE):
         if key in found and amount(found[key], 1, up=True) is None:
             yield f"annotation {key} is {found[key]!r:.40}: write a number or a percentage, such as 1 or 25%"
-    if found.get(names.ROLLOUT, names.PAUSED) not in (names.PAUSED, names.RUNNING):
-        yield f"annotation {names.ROLLOUT} is {found[names.ROLLOUT]!r:.40}: write {names.PAUSED} or {names.RUNNING}"
+    rollout = found.get(ROLLOUT_ANNOTATION, names.PAUSED)
+    if rollout not in (names.PAUSED, names.RUNNING):
+        yield f"annotation {ROLLOUT_ANNOTATION} is {rollout!r:.40}: write {names.PAUSED} or {names.RUNNING}"
 
 
 def _advance_service(serving: ServingContext, service: ServiceRollout) -> None:

@@ -8,6 +8,14 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
+from engine.model.labels import (
+    INFERENCE_MANAGED,
+    INFERENCE_METRIC_ROLE,
+    INFERENCE_SCALES,
+    INFERENCE_SERVICE,
+    INFERENCE_SET,
+    INSTANCE_TEMPLATE,
+)
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import labels as names
@@ -46,7 +54,7 @@ def keep(serving: ServingContext, role: ServingRole) -> dict[str, Any] | None:
         serving.context.create_object(role.job, body, f"{names.SCALER}Missing", text)
         return {"type": HPA, "name": name, "ready": False, "message": "HPA is not created yet"}
     if template_of(live) != template_of(body) and not nested_map(live, "metadata").get("deletionTimestamp"):
-        notes = {names.TEMPLATE: template_of(body)}
+        notes = {INSTANCE_TEMPLATE: template_of(body)}
         adopted = not template_of(live) and _same(body["spec"], nested_map(live, "spec"))
         patch = {"metadata": {"annotations": notes}} | ({} if adopted else {"spec": body["spec"]})
         api = next(iter(found))
@@ -61,18 +69,18 @@ def _autoscaler(role: ServingRole, name: str, policy: dict[str, Any]) -> dict[st
     """The autoscaler of a role; external metrics are those of its own service and role."""
     spec = copy.deepcopy(policy)
     spec["scaleTargetRef"] = {"apiVersion": names.API, "kind": names.INSTANCES, "name": role.job.key.name}
-    own = {names.SERVICE_NAME: role.service, names.METRIC_ROLE: role.name}
+    own = {INFERENCE_SERVICE: role.service, INFERENCE_METRIC_ROLE: role.name}
     head, dash, _ = role.service.rpartition("-")
     if dash:
-        own[names.SET_NAME] = head
+        own[INFERENCE_SET] = head
     for metric in nested_list(spec, "metrics"):
         external = metric.get("external")
         if metric.get("type") == _EXTERNAL and isinstance(external, dict):
             inner = external["metric"] = nested_map(external, "metric")
             selector = inner["selector"] = nested_map(inner, "selector")
             selector["matchLabels"] = {**own, **string_map(selector.get("matchLabels"))}
-    labels = {**role.job.labels, names.SCALES: role.job.key.name, names.MANAGED: ""}
-    notes = {**role.job.annotations, names.TEMPLATE: digest_of(spec)}
+    labels = {**role.job.labels, INFERENCE_SCALES: role.job.key.name, INFERENCE_MANAGED: ""}
+    notes = {**role.job.annotations, INSTANCE_TEMPLATE: digest_of(spec)}
     return child(role.job, names.SCALER_APIS[0], names.SCALER, name, labels, spec, notes)
 
 
@@ -94,7 +102,7 @@ def _clean_up(serving: ServingContext, role: ServingRole) -> None:
     for api in names.SCALER_APIS:
         gone = False
         for key, raw in serving.children(role.job, api, names.SCALER):
-            if string_map(nested_map(raw, "metadata").get("labels")).get(names.SCALES) == role.job.key.name:
+            if string_map(nested_map(raw, "metadata").get("labels")).get(INFERENCE_SCALES) == role.job.key.name:
                 text = f"{role.job.key} has no scalingPolicy any more"
                 serving.context.delete(role.job, key, ActionReason.SCALING_REMOVED, text)
                 gone = True

@@ -10,8 +10,19 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from engine.gangs.forming import SHARD_LABEL
 from engine.gangs.job_status import merge_patch
+from engine.model.labels import (
+    INFERENCE_ROLE,
+    INFERENCE_SERVICE,
+    INFERENCE_SERVICE_ID,
+    INFERENCE_SERVICE_INDEX,
+    INFERENCE_SET,
+    INFERENCE_STRATEGY,
+    MAX_UNAVAILABLE,
+    ROLLOUT_ANNOTATION,
+    SCHEDULE_POLICY,
+    SHARD_LABEL,
+)
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import instances, rescheduling, rollout, scaling, snapshots, status
@@ -40,7 +51,7 @@ def expand(context: ExpansionContext) -> None:
         if _in_shard(context, one):
             _set(serving, one)
     for (namespace, name), one in services.items():
-        if _in_shard(context, one, sets.get((namespace, one.labels.get(names.SET_NAME, "")))):
+        if _in_shard(context, one, sets.get((namespace, one.labels.get(INFERENCE_SET, "")))):
             serving.services.add((namespace, name))
             _service(serving, one)
     rollouts = _roles(serving, levels[names.INSTANCES], sets, services)
@@ -87,13 +98,13 @@ def _set(serving: ServingContext, one: JobObject) -> None:
     template = nested_map(spec, "template")
     body = nested_map(template, "spec") if "roles" not in template else template
     for index in range(count):
-        labels = {names.SET_NAME: one.key.name, names.SERVICE_INDEX: str(index)}
-        if names.SERVICE_ID in one.labels:
-            labels[names.SERVICE_ID] = one.labels[names.SERVICE_ID]
+        labels = {INFERENCE_SET: one.key.name, INFERENCE_SERVICE_INDEX: str(index)}
+        if INFERENCE_SERVICE_ID in one.labels:
+            labels[INFERENCE_SERVICE_ID] = one.labels[INFERENCE_SERVICE_ID]
         _keep(serving, one, child(one, names.API, names.SERVICE, f"{one.key.name}-{index}", labels, body))
     ready = 0
     for key, raw in serving.children(one, names.API, names.SERVICE):
-        index_text = string_map(nested_map(raw, "metadata").get("labels")).get(names.SERVICE_INDEX, "")
+        index_text = string_map(nested_map(raw, "metadata").get("labels")).get(INFERENCE_SERVICE_INDEX, "")
         if index_text.isdecimal() and int(index_text) >= count:
             text = f"{one.key} no longer asks for {names.SERVICE} {key.name}"
             context.delete(one, key, ActionReason.SCALED_DOWN, text)
@@ -138,18 +149,16 @@ def _instance_set(one: JobObject, role: dict[str, Any], strategy: str) -> dict[s
     head = nested_map(role, "metadata")
     labels, notes = string_map(head.get("labels")), string_map(head.get("annotations"))
     template = nested_map(role, "spec", "template", "metadata")
-    policy = notes.setdefault(
-        names.SCHEDULE_POLICY, string_map(template.get("annotations")).get(names.SCHEDULE_POLICY, "")
-    )
+    policy = notes.setdefault(SCHEDULE_POLICY, string_map(template.get("annotations")).get(SCHEDULE_POLICY, ""))
     if not policy:
-        del notes[names.SCHEDULE_POLICY]
-    given = names.SERVICE_ID in string_map(template.get("labels"))
-    if names.SERVICE_ID in one.labels:
-        labels.setdefault(names.SERVICE_ID, one.labels[names.SERVICE_ID])
+        del notes[SCHEDULE_POLICY]
+    given = INFERENCE_SERVICE_ID in string_map(template.get("labels"))
+    if INFERENCE_SERVICE_ID in one.labels:
+        labels.setdefault(INFERENCE_SERVICE_ID, one.labels[INFERENCE_SERVICE_ID])
     elif len(policy) > len(_SUPER_POD) and policy.endswith(_SUPER_POD) and not given and one.uid:
-        labels.setdefault(names.SERVICE_ID, one.uid)
-    labels |= {names.SERVICE_NAME: one.key.name, names.ROLE: str(role["name"])}
-    labels[names.STRATEGY] = strategy or names.PARALLEL
+        labels.setdefault(INFERENCE_SERVICE_ID, one.uid)
+    labels |= {INFERENCE_SERVICE: one.key.name, INFERENCE_ROLE: str(role["name"])}
+    labels[INFERENCE_STRATEGY] = strategy or names.PARALLEL
     return child(one, names.API, names.INSTANCES, f"{one.key.name}-{role['name']}", labels, role, notes)
 
 
@@ -189,7 +198,7 @@ def _roles(
     for one in found:
         namespace, (service, _) = one.key.namespace, identity(one)
         above = services.get((namespace, service))
-        parent = sets.get((namespace, above.labels.get(names.SET_NAME, ""))) if above is not None else None
+        parent = sets.get((namespace, above.labels.get(INFERENCE_SET, ""))) if above is not None else None
         if not _in_shard(context, one, above, parent):
             continue
         serving.services.add((namespace, service))
@@ -200,9 +209,9 @@ def _roles(
         for text in rollout.malformed(one):
             context.warn(one, "metadata.annotations", text)
         line = [other for other in (above, parent) if other is not None]
-        paused = any(annotations_of(other).get(names.ROLLOUT) == names.PAUSED for other in line)
+        paused = any(annotations_of(other).get(ROLLOUT_ANNOTATION) == names.PAUSED for other in line)
         strategy = nested_map(above.raw, "spec", "schedulingStrategy").get("type") if above is not None else None
-        ordered = (strategy or one.labels.get(names.STRATEGY)) == names.PRIORITY
+        ordered = (strategy or one.labels.get(INFERENCE_STRATEGY)) == names.PRIORITY
         role = read(serving, one, ordered=ordered, paused=paused)
         role.snapshot_base = snapshots.base_of(serving, namespace, role.instance_name(0))
         group = groups.get((namespace, service))
@@ -216,9 +225,9 @@ def _rollout(namespace: str, service: str, above: JobObject | None, parent: JobO
     if above is None or parent is None:
         return ServiceRollout(f"{namespace}/{names.SERVICE}/{service}", 0, 1, [])
     count = nested_map(parent.raw, "spec").get("replicas", 1)
-    given = annotations_of(parent).get(names.MAX_UNAVAILABLE)
+    given = annotations_of(parent).get(MAX_UNAVAILABLE)
     limit = rollout.amount(given, count if isinstance(count, int) else 1, up=False)
-    index = above.labels.get(names.SERVICE_INDEX, "0")
+    index = above.labels.get(INFERENCE_SERVICE_INDEX, "0")
     name = f"{namespace}/{names.SET}/{parent.key.name}"
     return ServiceRollout(name, int(index) if index.isdecimal() else 0, max(1, limit or 1), [])
 
@@ -256,7 +265,7 @@ def _metadata_patch(wanted: dict[str, Any], live: dict[str, Any]) -> dict[str, A
         change = {
             name: value
             for name, value in (wanted.get(field) or {}).items()
-            if have.get(name) != value and not (name == names.SERVICE_ID and name in have)
+            if have.get(name) != value and not (name == INFERENCE_SERVICE_ID and name in have)
         }
         if change:
             found[field] = change

@@ -16,6 +16,16 @@ from engine.gangs.forming import gang_key
 from engine.model.actions import DeleteObject, Preconditions
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import (
+    INFERENCE_GANG,
+    INFERENCE_INSTANCE_INDEX,
+    INFERENCE_MANAGED,
+    INFERENCE_METRIC_ROLE,
+    INFERENCE_ROLE,
+    INFERENCE_SERVICE,
+    INSTANCE_TEMPLATE,
+    ROLLOUT_ANNOTATION,
+)
 from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
@@ -51,9 +61,9 @@ class ServingContext:
         """Index the snapshot once for all services."""
         pods: dict[tuple[str, str, str, str], list[Pod]] = {}
         for pod in context.scope.observed.pods.values():
-            if pod.labels.get(names.MANAGED) == "true":
+            if pod.labels.get(INFERENCE_MANAGED) == "true":
                 service, role, index = (
-                    pod.labels.get(key, "") for key in (names.SERVICE_NAME, names.ROLE, names.INSTANCE_INDEX)
+                    pod.labels.get(key, "") for key in (INFERENCE_SERVICE, INFERENCE_ROLE, INFERENCE_INSTANCE_INDEX)
                 )
                 pods.setdefault((pod.namespace, service, role, index), []).append(pod)
         owned: dict[str, list[ObjectKey]] = {}
@@ -83,7 +93,7 @@ class ServingContext:
 
     def decides(self, pod: Pod) -> bool:
         """Whether this shard decides about a pod of a service."""
-        return self.context.one_shard or (pod.namespace, pod.labels.get(names.SERVICE_NAME, "")) in self.services
+        return self.context.one_shard or (pod.namespace, pod.labels.get(INFERENCE_SERVICE, "")) in self.services
 
     def owns(self, one: JobObject, raw: Mapping[str, Any]) -> bool:
         """Whether an object belongs to ``one``."""
@@ -220,7 +230,7 @@ def identity(one: JobObject) -> tuple[str, str]:
     Earlier versions of Belay labelled it with its role under another key.
     """
     found = one.labels
-    return found.get(names.SERVICE_NAME, ""), found.get(names.ROLE) or found.get(names.METRIC_ROLE, "")
+    return found.get(INFERENCE_SERVICE, ""), found.get(INFERENCE_ROLE) or found.get(INFERENCE_METRIC_ROLE, "")
 
 
 def read(serving: ServingContext, one: JobObject, *, ordered: bool, paused: bool) -> ServingRole:
@@ -237,11 +247,11 @@ def read(serving: ServingContext, one: JobObject, *, ordered: bool, paused: bool
         pods_digest=_digest([{key: body[key] for key in _OF_PODS if key in body}, gang, size(body) if gang else 0]),
         other_digest=_digest({key: value for key, value in body.items()
                               if key not in _FIXED and not (gang and key == "replicas")}),
-        paused=paused or annotations_of(one).get(names.ROLLOUT) == names.PAUSED,
+        paused=paused or annotations_of(one).get(ROLLOUT_ANNOTATION) == names.PAUSED,
     )  # fmt: skip
     for other in sorted(names.WORKLOADS, key=lambda known: known == kind):  # one of another kind is outdated
         for key, raw in serving.children(one, names.APPS, other):
-            number = string_map(nested_map(raw, "metadata").get("labels")).get(names.INSTANCE_INDEX, "")
+            number = string_map(nested_map(raw, "metadata").get("labels")).get(INFERENCE_INSTANCE_INDEX, "")
             if number.isdecimal() and len(number) < 6:
                 role.instances[int(number)] = _instance(serving, role, key, int(number), raw, ours=True)
     for index in range(role.count):
@@ -255,7 +265,7 @@ def read(serving: ServingContext, one: JobObject, *, ordered: bool, paused: bool
 def is_gang(one: JobObject) -> bool:
     """Whether the pods of an instance start together."""
     declared = string_map(nested_map(one.raw, "spec", "metadata").get("labels"))
-    return (declared.get(names.GANG) or one.labels.get(names.GANG)) == "true"
+    return (declared.get(INFERENCE_GANG) or one.labels.get(INFERENCE_GANG)) == "true"
 
 
 def annotations_of(one: JobObject) -> dict[str, str]:
@@ -276,7 +286,7 @@ def size_of(raw: Mapping[str, Any]) -> int:
 
 def template_of(raw: Mapping[str, Any]) -> str:
     """The digest that a workload or Service carries; empty on one that Belay has not made or adopted."""
-    return string_map(nested_map(raw, "metadata").get("annotations")).get(names.TEMPLATE, "")
+    return string_map(nested_map(raw, "metadata").get("annotations")).get(INSTANCE_TEMPLATE, "")
 
 
 def digest_of(value: object) -> str:

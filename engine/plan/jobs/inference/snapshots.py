@@ -13,18 +13,22 @@ from typing import Any, Final
 
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import (
+    CONTAINER_SNAPSHOT,
+    INFERENCE_MANAGED,
+    INSTANCE_TEMPLATE,
+    SNAPSHOT_ACTIVE,
+    SNAPSHOT_FINISHED,
+    SNAPSHOT_MODE,
+    SNAPSHOT_TEMPLATE,
+)
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map, string_map
-from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, size
 from engine.plan.jobs.pod_template import containers, field_ref, plain, set_env
 
-LABEL: Final = "infer.huawei.com/container-snapshot"
-ACTIVE: Final = "infer.huawei.com/active"
-MODE: Final = "snapshot_mode"
 SAVE: Final = "save"
 LOAD: Final = "load"
-FINISHED: Final = "host_snapshot_finish_flag"
 FOLDER: Final = "host_snapshot_dir_path"
 PATH: Final = "host_snapshot_path"
 POD_NAME: Final = "pod_name"
@@ -37,19 +41,17 @@ MOUNT: Final = "/snapshot/configmap"
 DONE: Final = "done"
 #: Seconds that the first instance may take to save (the infer operator's ``-snapshotTimeout``, 60 min).
 TIMEOUT: Final = 3600.0
-#: Digest of the template whose snapshot is in the folder that the infer operator names.
-BASE: Final = "belay.dev/snapshot-template"
 
 
 def is_on(role: ServingRole) -> bool:
     """Whether the role asks for snapshots; only StatefulSets have them."""
     own = {**role.job.labels, **string_map(nested_map(role.spec, "metadata").get("labels"))}
-    return own.get(LABEL) == "true" and role.kind == "StatefulSet"
+    return own.get(CONTAINER_SNAPSHOT) == "true" and role.kind == "StatefulSet"
 
 
 def active(role: ServingRole) -> dict[str, str]:
     """What Services select besides: an instance that saves does not serve until it has saved."""
-    return {ACTIVE: "true"} if is_on(role) and _folder(nested_map(role.spec, "spec", "template")) else {}
+    return {SNAPSHOT_ACTIVE: "true"} if is_on(role) and _folder(nested_map(role.spec, "spec", "template")) else {}
 
 
 def prepare(role: ServingRole, index: int, template: dict[str, Any]) -> None:
@@ -66,7 +68,7 @@ def prepare(role: ServingRole, index: int, template: dict[str, Any]) -> None:
     rows = containers(nested_map(template, "spec"))
     for row in rows:
         set_env(row, [reference, plain(PATH, path), field_ref(POD_NAME, "metadata.name")])
-    template["metadata"]["labels"][LABEL] = "true"
+    template["metadata"]["labels"][CONTAINER_SNAPSHOT] = "true"
     inner = template["spec"]
     volume = {"name": config_map, "items": [{"key": METADATA, "path": METADATA}]}
     inner["volumes"] = [*(inner.get("volumes") or []), {"name": VOLUME, "configMap": volume}]
@@ -77,7 +79,7 @@ def prepare(role: ServingRole, index: int, template: dict[str, Any]) -> None:
 def base_of(serving: ServingContext, namespace: str, first: str) -> str:
     """The template whose snapshot is in the folder that the infer operator names; empty while nothing is recorded."""
     raw = serving.context.scope.observed.objects.get(ObjectKey("v1", "ConfigMap", namespace, f"{PREFIX}{first}"))
-    return string_map(nested_map(raw, "metadata").get("annotations")).get(BASE, "") if raw else ""
+    return string_map(nested_map(raw, "metadata").get("annotations")).get(SNAPSHOT_TEMPLATE, "") if raw else ""
 
 
 def keep(serving: ServingContext, role: ServingRole) -> None:
@@ -105,18 +107,18 @@ def keep(serving: ServingContext, role: ServingRole) -> None:
 def _watch_first(serving: ServingContext, role: ServingRole, first: ServingInstance) -> bool:
     """Let the first instance save; says whether it has saved. One that cannot save serves without a snapshot."""
     pods, wanted = [pod for pod in first.pods if pod.deleting is None], size(nested_map(first.live or {}, "spec"))
-    done = len(pods) >= wanted > 0 and all(pod.annotations.get(FINISHED) == "true" for pod in pods)
+    done = len(pods) >= wanted > 0 and all(pod.annotations.get(SNAPSHOT_FINISHED) == "true" for pod in pods)
     if done:
         for pod in pods:
             _mark(serving, role, pod, SAVE, serves=True)
         _record(serving, role)
         return True
     late = [pod for pod in pods if pod.started is not None and serving.context.scope.now - pod.started > TIMEOUT]
-    failed = [pod for pod in pods if pod.annotations.get(FINISHED) == "false"]
+    failed = [pod for pod in pods if pod.annotations.get(SNAPSHOT_FINISHED) == "false"]
     if late or failed:
         why = f"pod {failed[0].name} could not save" if failed else f"it has not saved within {TIMEOUT / 60:.0f} min"
         text = f"instance {first.key.name} serves without a snapshot: {why}; see the node agent's log"
-        serving.context.warn(role.job, f"metadata.labels[{LABEL}]", text)
+        serving.context.warn(role.job, f"metadata.labels[{CONTAINER_SNAPSHOT}]", text)
     for pod in pods:
         _mark(serving, role, pod, SAVE, serves=bool(late or failed))
     return False
@@ -125,10 +127,10 @@ def _watch_first(serving: ServingContext, role: ServingRole, first: ServingInsta
 def _mark(serving: ServingContext, role: ServingRole, pod: Pod, mode: str, *, serves: bool) -> None:
     """Set a pod's mode once, and the label by which Services find it."""
     metadata: dict[str, Any] = {}
-    if mode and MODE not in pod.annotations:
-        metadata["annotations"] = {MODE: mode}
-    if serves and pod.labels.get(ACTIVE) != "true":
-        metadata["labels"] = {ACTIVE: "true"}
+    if mode and SNAPSHOT_MODE not in pod.annotations:
+        metadata["annotations"] = {SNAPSHOT_MODE: mode}
+    if serves and pod.labels.get(SNAPSHOT_ACTIVE) != "true":
+        metadata["labels"] = {SNAPSHOT_ACTIVE: "true"}
     if metadata:
         key = ObjectKey("v1", "Pod", pod.namespace, pod.name)
         what = " and ".join([*([f"mode {mode}"] if "annotations" in metadata else []),
@@ -143,13 +145,13 @@ def _keep_config_map(serving: ServingContext, role: ServingRole, one: ServingIns
     name = f"{PREFIX}{one.key.name}"
     live = context.object("v1", "ConfigMap", namespace, name)
     data = {METADATA: _metadata(role, one.key.name, ""), RESTORED_KEY: "false"}
-    notes = {names.TEMPLATE: role.pods_digest, BASE: role.snapshot_base or role.pods_digest}
+    notes = {INSTANCE_TEMPLATE: role.pods_digest, SNAPSHOT_TEMPLATE: role.snapshot_base or role.pods_digest}
     if live is None:
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
-                "name": name, "namespace": namespace, "labels": {names.MANAGED: "true"}, "annotations": notes,
+                "name": name, "namespace": namespace, "labels": {INFERENCE_MANAGED: "true"}, "annotations": notes,
                 **({"ownerReferences": owners} if (owners := role.job.owner_references()) else {}),
             },
             "data": data,
@@ -157,10 +159,10 @@ def _keep_config_map(serving: ServingContext, role: ServingRole, one: ServingIns
         context.create_object(role.job, body, "ConfigMapMissing", f"{role.job.key} wants ConfigMap {name}: creating it")
         return
     carried = string_map(nested_map(live, "metadata").get("annotations"))
-    if carried.get(names.TEMPLATE) == role.pods_digest or (one.live is not None and not one.current):
+    if carried.get(INSTANCE_TEMPLATE) == role.pods_digest or (one.live is not None and not one.current):
         return
     patch: dict[str, Any] = {"metadata": {"annotations": notes}}
-    if carried.get(names.TEMPLATE):
+    if carried.get(INSTANCE_TEMPLATE):
         patch["data"] = data  # of another template; one without a mark is the infer operator's, and still holds
     key = ObjectKey("v1", "ConfigMap", namespace, name)
     text = f"{role.job.key}: {name} is about the template in force now"
@@ -188,7 +190,7 @@ def _is_saved(serving: ServingContext, role: ServingRole) -> bool:
     if live is None:
         return False
     if (
-        string_map(nested_map(live, "metadata").get("annotations")).get(names.TEMPLATE, role.pods_digest)
+        string_map(nested_map(live, "metadata").get("annotations")).get(INSTANCE_TEMPLATE, role.pods_digest)
         != role.pods_digest
     ):
         return False

@@ -10,12 +10,23 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+from engine.model.labels import (
+    FAULT_SCHEDULING,
+    GROUP_NAME,
+    INFERENCE_INSTANCE_INDEX,
+    INFERENCE_MANAGED,
+    INFERENCE_ROLE,
+    INFERENCE_SERVICE,
+    INFERENCE_SERVICE_ID,
+    INSTANCE_TEMPLATE,
+    SURGE_INSTANCE,
+)
 from engine.model.unstructured import nested_list, nested_map, string_map
 from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.inference import snapshots
 from engine.plan.jobs.inference.serving import ServingRole, annotations_of, digest_of, size
 from engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject
-from engine.plan.jobs.pod_template import GROUP_NAME, containers, min_resources, plain, set_env
+from engine.plan.jobs.pod_template import containers, min_resources, plain, set_env
 
 _PROTOCOL: Final = "TCP"
 
@@ -27,8 +38,8 @@ def workload(role: ServingRole, index: int, *, surge: bool = False) -> dict[str,
     template = body["template"] = nested_map(body, "template")
     metadata = template["metadata"] = nested_map(template, "metadata")
     given = string_map(metadata.get("labels"))
-    service_id = role.job.labels.get(names.SERVICE_ID)
-    metadata["labels"] = {**({names.SERVICE_ID: service_id} if service_id else {}), **given, **marks}
+    service_id = role.job.labels.get(INFERENCE_SERVICE_ID)
+    metadata["labels"] = {**({INFERENCE_SERVICE_ID: service_id} if service_id else {}), **given, **marks}
     if role.gang:
         metadata["annotations"] = {**string_map(metadata.get("annotations")), GROUP_NAME: f"pg-{name}"}
     # the user's selector alone would be that of every instance of the role
@@ -43,19 +54,19 @@ def workload(role: ServingRole, index: int, *, surge: bool = False) -> dict[str,
         set_env(row, _variables(role, index))
     snapshots.prepare(role, index, template)
     pinned = {**role.job.labels, **string_map(nested_map(role.spec, "metadata").get("labels")), **marks}
-    if names.FAULT_SCHEDULING in given:
-        pinned[names.FAULT_SCHEDULING] = given[names.FAULT_SCHEDULING]
-    notes = {**annotations_of(role.job), names.TEMPLATE: role.template}
+    if FAULT_SCHEDULING in given:
+        pinned[FAULT_SCHEDULING] = given[FAULT_SCHEDULING]
+    notes = {**annotations_of(role.job), INSTANCE_TEMPLATE: role.template}
     if surge:
-        notes[names.SURGE] = "true"
+        notes[SURGE_INSTANCE] = "true"
     return child(role.job, names.APPS, role.kind, name, pinned, _strict(body), notes)
 
 
 def marks_of(role: ServingRole, index: int) -> dict[str, str]:
     """The labels by which an instance's objects and pods are found."""
     return {
-        names.SERVICE_NAME: role.service, names.ROLE: role.name, names.INSTANCE_INDEX: str(index),
-        names.MANAGED: "true",
+        INFERENCE_SERVICE: role.service, INFERENCE_ROLE: role.name, INFERENCE_INSTANCE_INDEX: str(index),
+        INFERENCE_MANAGED: "true",
     }  # fmt: skip
 
 
@@ -69,7 +80,7 @@ def pod_group(role: ServingRole, index: int) -> dict[str, Any]:
     body = nested_map(role.spec, "spec")
     members = size(body)
     needs = min_resources([(_with_requests(nested_map(body, "template")), members)], members)
-    labels = {k: v for k, v in role.job.labels.items() if k != names.SERVICE_ID} | marks_of(role, index)
+    labels = {k: v for k, v in role.job.labels.items() if k != INFERENCE_SERVICE_ID} | marks_of(role, index)
     spec = {"minMember": members} | ({"minResources": needs} if needs else {})
     name = f"pg-{role.instance_name(index)}"
     return child(role.job, POD_GROUP_API, "PodGroup", name, labels, spec, role.job.annotations)
@@ -91,8 +102,8 @@ def instance_services(role: ServingRole, index: int) -> Iterator[dict[str, Any]]
         given = service_name(role, index)
         if given != name and not any(row.get("name") == given for row in nested_list(role.spec, "services")):
             shared = string_map(nested_map(role.spec, "spec", "selector").get("matchLabels"))
-            shared = shared or {names.MANAGED: "true", names.ROLE: role.name}
-            labels = {k: v for k, v in marks.items() if k != names.INSTANCE_INDEX}
+            shared = shared or {INFERENCE_MANAGED: "true", INFERENCE_ROLE: role.name}
+            labels = {k: v for k, v in marks.items() if k != INFERENCE_INSTANCE_INDEX}
             yield child(role.job, "v1", "Service", given, labels, {**spec, "selector": shared})
     elif not nested_list(role.spec, "services"):
         ports = [{"name": "infer", "port": port, "targetPort": port, "protocol": _PROTOCOL}]
@@ -104,18 +115,18 @@ def role_services(role: ServingRole) -> Iterator[dict[str, Any]]:
 
     A selector is kept to the pods of its own inference service.
     """
-    labels = {**role.job.labels, names.SERVICE_NAME: role.service, names.ROLE: role.name, names.MANAGED: "true"}
+    labels = {**role.job.labels, INFERENCE_SERVICE: role.service, INFERENCE_ROLE: role.name, INFERENCE_MANAGED: "true"}
     offset = _number_at_end(role.service)
     for row in nested_list(role.spec, "services"):
         body = copy.deepcopy(nested_map(row, "spec"))
         if body.get("type") != "ExternalName":
-            selector = string_map(body.get("selector")) or {names.ROLE: role.name}
-            body["selector"] = {**selector, **snapshots.active(role), names.SERVICE_NAME: role.service}
+            selector = string_map(body.get("selector")) or {INFERENCE_ROLE: role.name}
+            body["selector"] = {**selector, **snapshots.active(role), INFERENCE_SERVICE: role.service}
         for port in nested_list(body, "ports"):
             if body.get("type") == "NodePort" and isinstance(port.get("nodePort"), int):
                 port["nodePort"] += offset
         own = nested_map(row, "metadata")
-        notes = {**role.job.annotations, **string_map(own.get("annotations")), names.TEMPLATE: digest_of(body)}
+        notes = {**role.job.annotations, **string_map(own.get("annotations")), INSTANCE_TEMPLATE: digest_of(body)}
         name = f"{row.get('name')}-{role.service}-{role.name}"
         marked = {**string_map(own.get("labels")), **labels}
         yield child(role.job, "v1", "Service", name, marked, _strict(body), notes)

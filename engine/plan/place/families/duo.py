@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.model.labels import DISTRIBUTED_LABEL
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
 from engine.plan.place.causes import OnePodOnly
 from engine.plan.place.families.base import NODE_INVALID, enough, sizes
@@ -119,7 +120,7 @@ def _cards(free: int, most: int) -> tuple[list[int], list[int]]:
 
 
 def _one_pod(job: JobRequest, words: str) -> Refusal | None:
-    if job.labels.get("distributed") != "true" or job.pods <= 1:
+    if job.labels.get(DISTRIBUTED_LABEL) != "true" or job.pods <= 1:
         return None
     return Refusal(
         INVALID_REQUEST,

@@ -14,12 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.cluster import Node
+from engine.model.labels import AFFINITY_CONFIG, TOPOLOGY_TREE
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
 from engine.plan.place.causes import ParameterMissing, UnequalPods, UnlabelledInTree
 from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed
 
-TREE_LABEL: Final = "huawei.com/topotree"
-AFFINITY_KEY: Final = "huawei.com/affinity-config"
 DEFAULT_TREE: Final = "default"
 _UNSET: Final = ParameterMissing("resource-level-config")
 MAX_LEVELS: Final = 10
@@ -88,20 +87,20 @@ def read_trees(text: str | None) -> dict[str, tuple[Level, ...]] | Refusal:
 
 def read_group_sizes(job: JobRequest) -> tuple[int, ...] | Refusal:
     """``huawei.com/affinity-config``: pods per group from level1 up, or why the numbers are illegal."""
-    text = job.annotations.get(AFFINITY_KEY, "")
+    text = job.annotations.get(AFFINITY_CONFIG, "")
     group_sizes: list[int] = []
     for number, part in enumerate(text.split(","), 1):
         key, _, value = part.strip().partition("=")
         known = value.isascii() and value.isdecimal() and len(value) <= 9
         if key != f"level{number}" or not known or int(value) < 1 or number > MAX_LEVELS:
-            return _invalid(f"annotation {AFFINITY_KEY}={text!r} must read level1=x,level2=y with positive numbers")
+            return _invalid(f"annotation {AFFINITY_CONFIG}={text!r} must read level1=x,level2=y with positive numbers")
         group_sizes.append(int(value))
     for below, above in pairwise(group_sizes):
         if above % below:
-            return _invalid(f"annotation {AFFINITY_KEY}={text!r}: {above} is not a multiple of {below}")
+            return _invalid(f"annotation {AFFINITY_CONFIG}={text!r}: {above} is not a multiple of {below}")
     wrong = next((size for size in group_sizes if job.pods % size), None)
     if wrong is not None:
-        return _invalid(f"annotation {AFFINITY_KEY}={text!r}: {job.pods} pods are not a multiple of {wrong}")
+        return _invalid(f"annotation {AFFINITY_CONFIG}={text!r}: {job.pods} pods are not a multiple of {wrong}")
     return tuple(group_sizes)
 
 
@@ -127,7 +126,7 @@ def select(
     """Nodes for ranks 0, 1, 2 …, or why no tree holds the job; of several trees the least fragmented one is taken."""
     by_tree: dict[str, list[Node]] = {}
     for node in nodes:
-        by_tree.setdefault(node.labels.get(TREE_LABEL, DEFAULT_TREE), []).append(node)
+        by_tree.setdefault(node.labels.get(TOPOLOGY_TREE, DEFAULT_TREE), []).append(node)
     best: tuple[int, str, tuple[str, ...]] | None = None
     for tree in sorted(by_tree):
         levels = trees.get(tree, ())
@@ -149,10 +148,10 @@ def select(
 
 def missing_label(node: Node, trees: Mapping[str, tuple[Level, ...]]) -> Refusal | None:
     """Why a node belongs to no configured tree; None when it has all labels."""
-    tree = node.labels.get(TREE_LABEL, DEFAULT_TREE)
+    tree = node.labels.get(TOPOLOGY_TREE, DEFAULT_TREE)
     levels = trees.get(tree)
     if levels is None:
-        lacking: tuple[str, ...] = (TREE_LABEL,)
+        lacking: tuple[str, ...] = (TOPOLOGY_TREE,)
     else:
         lacking = tuple(level.label for level in levels if not node.labels.get(level.label))
     if not lacking:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from engine.model.labels import RA_BLOCK, SCHEDULE_UB_MEMORY, SP_BLOCK, SUPER_POD_AFFINITY
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
 from engine.plan.place.causes import ParameterMissing
 from engine.plan.place.families.base import enough
-from engine.plan.place.families.superpod import AFFINITY_LABEL, BLOCK_KEY, Block
+from engine.plan.place.families.superpod import Block
 from engine.plan.place.handler import (
     UNSCHEDULABLE_TOPOLOGY,
     JobRequest,
@@ -29,8 +30,6 @@ RACK_CHIPS: Final = 64
 DOMAIN_RACKS: Final = 16
 MAX_SUPER_POD: Final = 1024
 MAX_MEMORY_CHIPS: Final = 1024
-RACK_BLOCK_KEY: Final = "ra-block"
-MEMORY_KEY: Final = "huawei.com/schedule_ubmemory"
 SIZE_REASON: Final = "Parameter super-pod-size is invalid."
 BLOCK_REASON: Final = "Parameter sp-block is invalid."
 RACK_REASON: Final = "Parameter ra-block is invalid."
@@ -76,8 +75,8 @@ class RackBlocks(NamedTuple):
 
 def blocks(job: JobRequest, super_pod_nodes: int | None) -> RackBlocks | Refusal:
     """The job's blocks by ``sp-block`` and ``ra-block`` (chips), or why they are illegal, in MindCluster's words."""
-    chips = _number(job.annotations.get(BLOCK_KEY), job.total)
-    part_chips = _number(job.annotations.get(RACK_BLOCK_KEY), CHIPS)
+    chips = _number(job.annotations.get(SP_BLOCK), job.total)
+    part_chips = _number(job.annotations.get(RA_BLOCK), CHIPS)
     size, part = max(1, chips // CHIPS), -(-part_chips // CHIPS)
 
     # the first rule that refuses is the sentence that people read and search for: in the order of MindCluster's checks
@@ -90,11 +89,11 @@ def blocks(job: JobRequest, super_pod_nodes: int | None) -> RackBlocks | Refusal
     if refusal is not None:
         return refusal
 
-    memory = job.annotations.get(MEMORY_KEY) == "true"
+    memory = job.annotations.get(SCHEDULE_UB_MEMORY) == "true"
     if memory and job.total > MAX_MEMORY_CHIPS:
         text = f"in ubmem scene, task require npu nums should smaller than {MAX_MEMORY_CHIPS}, but recevice"
         return _invalid(COUNT_REASON, f"{text} {job.total}")
-    return RackBlocks(size, max(1, job.pods // size), job.labels.get(AFFINITY_LABEL) == "soft", part, memory)
+    return RackBlocks(size, max(1, job.pods // size), job.labels.get(SUPER_POD_AFFINITY) == "soft", part, memory)
 
 
 def _sp_block(job: JobRequest, chips: int, size: int) -> Refusal | None:

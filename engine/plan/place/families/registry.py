@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from engine.model.labels import ACCELERATOR_TYPE, ASCEND_310, ASCEND_310P, NPU, NPU_310_STRATEGY, SP_BLOCK
 from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from engine.plan.place.causes import IllegalSize, PolicyNeeded, UnknownAccelerator, UnknownLabel
 from engine.plan.place.families.a3 import A3
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
 DEFAULT_ACCELERATOR: Final = "module"
 SMALL_SUPER_POD: Final = "module-a3-8-super-pod"
-STRATEGY_LABEL: Final = "npu-310-strategy"
-ACCELERATOR_KEY: Final = "accelerator-type"
 HALF_ILLEGAL: Final = frozenset({3})
 
 
@@ -54,12 +53,12 @@ def choose(
     policy_key: str,
 ) -> FamilyRule | Refusal:
     """The rule of a whole-chip job, or why there is none."""
-    if resource == "huawei.com/Ascend310":
-        return _of_strategy(labels.get(STRATEGY_LABEL, "chip"))
-    if resource == "huawei.com/Ascend310P":
+    if resource == ASCEND_310:
+        return _of_strategy(labels.get(NPU_310_STRATEGY, "chip"))
+    if resource == ASCEND_310P:
         if labels.get("duo") != "true":
             return FamilyRule(Base(64))
-        match labels.get(STRATEGY_LABEL, "chip"):
+        match labels.get(NPU_310_STRATEGY, "chip"):
             case "card":
                 return FamilyRule(DuoCard())
             case "chip":
@@ -70,14 +69,14 @@ def choose(
     product = desired.product_for_policy(policy, resource) if policy else None
     if product is not None:
         return _of_product(product, resource)
-    if resource == "huawei.com/npu":
+    if resource == NPU:
         known = desired.policies_for(resource)
         return Refusal(
             NOT_SUPPORTED,
             f"{NO_HANDLER}: {resource} needs annotation {policy_key} with a known policy",
             PolicyNeeded(resource, policy_key, policy, known),
         )
-    if "sp-block" in annotations:
+    if SP_BLOCK in annotations:
         chips = 8 if accelerator_type == SMALL_SUPER_POD else 16
         return FamilyRule(SuperPodA3(chips), "superpod", chips)
     wanted = accelerator_type or DEFAULT_ACCELERATOR
@@ -90,7 +89,7 @@ def choose(
         return Refusal(
             NOT_SUPPORTED,
             f"{NO_HANDLER}: accelerator-type {wanted} is not known",
-            UnknownAccelerator(ACCELERATOR_KEY, wanted, desired.known_accelerator_types),
+            UnknownAccelerator(ACCELERATOR_TYPE, wanted, desired.known_accelerator_types),
         )
     return _of_product(product, resource)
 
@@ -100,8 +99,8 @@ def _of_strategy(strategy: str) -> FamilyRule | Refusal:
     if strategy not in ("card", "chip"):
         return Refusal(
             NOT_SUPPORTED,
-            f"{NO_HANDLER}: label {STRATEGY_LABEL}={strategy} is neither card nor chip",
-            UnknownLabel(STRATEGY_LABEL, strategy, ("chip", "card")),
+            f"{NO_HANDLER}: label {NPU_310_STRATEGY}={strategy} is neither card nor chip",
+            UnknownLabel(NPU_310_STRATEGY, strategy, ("chip", "card")),
         )
     return FamilyRule(Card310() if strategy == "card" else Chip310())
 

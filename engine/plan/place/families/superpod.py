@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from engine.model.labels import SP_BLOCK, SUPER_POD_AFFINITY
 from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
 from engine.plan.place.causes import IllegalSize
 from engine.plan.place.families.a3 import A3
 from engine.plan.place.families.base import enough
 from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, lowest
 
-BLOCK_KEY: Final = "sp-block"
-AFFINITY_LABEL: Final = "super-pod-affinity"
 CHOSEN_SCORE: Final = 100_000_000
 _SINGLE_BLOCK: Final = "sp-block is invalid: single super-pod job sp-block annotation should equal require npu num"
 #: Most super pods that a message names.
@@ -105,9 +104,9 @@ class Blocks(NamedTuple):
 
 def blocks(job: JobRequest, node_chips: int, super_pod_nodes: int) -> Blocks | Refusal:
     """The job's blocks by annotation ``sp-block`` (chips, default the whole job), or why they are illegal."""
-    text = job.annotations.get(BLOCK_KEY, "").strip()
+    text = job.annotations.get(SP_BLOCK, "").strip()
     chips = job.total if not text else int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
-    soft = job.labels.get(AFFINITY_LABEL) == "soft"
+    soft = job.labels.get(SUPER_POD_AFFINITY) == "soft"
     if chips == 0:
         return _invalid(f"sp-block is invalid: {text or chips} is not a number of chips")
     if job.pods <= 1 and chips < node_chips and chips != job.total:

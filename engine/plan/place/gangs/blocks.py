@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 from engine.gangs.forming import task_of
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
+from engine.model.labels import PODGROUP_SCHED_ENABLE, SP_FIT, SUPER_POD_RANK
 from engine.model.pending_reasons import TOPOLOGY
 from engine.plan.place.causes import ParameterMissing
 from engine.plan.place.families import rack950, superpod
@@ -24,8 +24,6 @@ from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.nodes.superpod_index import SuperPodIndex
 from engine.plan.place.state import Assignment, PlacementState
-
-RANK_KEY: Final = "super-pod-rank"
 
 JobBlocks = superpod.Blocks | RackBlocks
 
@@ -143,7 +141,7 @@ def _scores(
     job: SchedulerJob, waiting: Sequence[Pod], ranks: Mapping[str, int], slots: Mapping[str, RankSlot]
 ) -> dict[str, dict[str, int]]:
     """The raw score of each pod's node: 100 000 000; with batch scoring, the nodes of its task, less their rank."""
-    if job.request.labels.get("podgroup-sched-enable") != "true":
+    if job.request.labels.get(PODGROUP_SCHED_ENABLE) != "true":
         return {pod.key: {slots[pod.key].node: CHOSEN_SCORE} for pod in waiting}
     rows: dict[str, dict[str, int]] = {}
     for pod in waiting:
@@ -231,7 +229,7 @@ class _SuperPodPlan:
             return services.service_blocks(self._free, ids, cut.size, domains)
         if services.is_instance(job) and not isinstance(job.family, superpod.SuperPodNode):
             liked = services.affine_nodes(state, self._waiting[0], self._free)
-            idlest = job.request.annotations.get(services.FIT_KEY) == services.IDLEST
+            idlest = job.request.annotations.get(SP_FIT) == services.IDLEST
             return services.instance_blocks(self._free, ids, cut.size, state.params.reserved_nodes, liked, idlest)
         wanted = superpod.Blocks(cut.size, len(ids), cut.soft)
         reserve = self._state.params.reserved_nodes
@@ -241,7 +239,7 @@ class _SuperPodPlan:
         """The physical super pod of every logical one that has running pods."""
         domains: dict[int, int] = {}
         for pod in self._running:
-            text = pod.annotations.get(RANK_KEY, "")
+            text = pod.annotations.get(SUPER_POD_RANK, "")
             view = self._state.views.get(pod.node)
             if view is None or view.report is None or pod.key not in self._ranks:
                 continue

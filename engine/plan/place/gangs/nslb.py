@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from engine.model.labels import IS_HEALTHY_TOR, IS_SHARED_TOR, SHARED_TOR_IP
 from engine.model.pending_reasons import TOPOLOGY
 from engine.plan.place.handler import Refusal
 from engine.plan.place.switch_config import LARGE, NORMAL
@@ -292,8 +293,8 @@ def _normal(leaves: Sequence[LeafSwitch], count: int) -> list[NodeGroup] | Refus
 def pod_annotations(part: NodeGroup, alone: bool) -> dict[str, str]:
     """The annotations of a group's pods under version 2.0; ``alone``: the whole job is under one switch."""
     kind, unhealthy = (FREE, False) if alone else (part.kind, part.unhealthy)
-    found = {"isSharedTor": str(kind), "isHealthy": str(int(unhealthy))}
-    return found | ({"sharedTorIp": part.leaf.address} if part.leaf and kind == SHARED else {})
+    found = {IS_SHARED_TOR: str(kind), IS_HEALTHY_TOR: str(int(unhealthy))}
+    return found | ({SHARED_TOR_IP: part.leaf.address} if part.leaf and kind == SHARED else {})
 
 
 def _short(what: str, request: SwitchRequest, leaves: Iterable[LeafSwitch]) -> Refusal:

@@ -15,6 +15,7 @@ import msgspec
 from engine.gangs.forming import declared_rank
 from engine.model.cluster import Node, Pod
 from engine.model.history import JobMemory
+from engine.model.labels import BACKUP_SOURCE_POD, POD_TYPE
 from engine.plan.place.families import multilevel
 from engine.plan.place.families.multilevel import Level
 from engine.plan.place.handler import Refusal
@@ -28,8 +29,6 @@ RELEASE_WAIT: Final = 10.0
 #: How long a job's former nodes are kept after the last of its pods left, in ms: the lifetime of MindCluster's
 #: cache (component/ascend-for-volcano/common/cache/previous_node.go).
 REMEMBERED: Final = 72 * 3_600_000
-BACKUP_TYPE: Final = "podType"
-BACKUP_SOURCE: Final = "backupSourcePodName"
 
 
 def not_released(
@@ -69,7 +68,7 @@ def record_absence(scope: Scope, key: str) -> None:
 
 def backup_source(pod: Pod) -> str:
     """The key of the pod that this backup stands by for; empty when it is no backup."""
-    source = pod.annotations.get(BACKUP_SOURCE, "") if pod.annotations.get(BACKUP_TYPE) == "backup" else ""
+    source = pod.annotations.get(BACKUP_SOURCE_POD, "") if pod.annotations.get(POD_TYPE) == "backup" else ""
     return f"{pod.namespace}/{source}" if source else ""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from engine.model.cluster import Pod
+from engine.model.labels import APP_LABEL, INFERENCE_SERVICE_ID, SERVICE_JOB_ID
 from engine.model.pending_reasons import TOPOLOGY
 from engine.plan.place.families.rack950 import RACK_NODES, CandidateNode, by_rack
 from engine.plan.place.families.superpod import Block
@@ -18,8 +19,6 @@ from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.state import PlacementState
 
-SERVICE_LABEL: Final = "inferserviceid"
-FIT_KEY: Final = "sp-fit"
 IDLEST: Final = "idlest"
 
 Pools = Mapping[int, Sequence[str]]
@@ -27,23 +26,23 @@ Pools = Mapping[int, Sequence[str]]
 
 def is_service(job: SchedulerJob) -> bool:
     """Whether the job is a part of an inference service."""
-    return bool(job.request.labels.get(SERVICE_LABEL))
+    return bool(job.request.labels.get(INFERENCE_SERVICE_ID))
 
 
 def is_instance(job: SchedulerJob) -> bool:
     """Whether the job is a MindIE instance: labels ``app`` and ``jobID``."""
-    return "app" in job.request.labels and "jobID" in job.request.labels
+    return APP_LABEL in job.request.labels and SERVICE_JOB_ID in job.request.labels
 
 
 def service_domains(state: PlacementState, job: SchedulerJob, rack: bool) -> set[tuple[int, int]]:
     """(super pod, rack) of the nodes where other jobs of the same service run; rack is -1 unless ``rack`` is set."""
-    wanted = job.request.labels[SERVICE_LABEL]
+    wanted = job.request.labels[INFERENCE_SERVICE_ID]
     domains: set[tuple[int, int]] = set()
     for view in state.views.values():
         if view.report is None or view.report.super_pod_id < 0:
             continue
         gangs = {state.scope.gang_of.get(pod.key, "") for pod in view.pods} - {"", job.gang.key}
-        if any(state.scope.gangs[key].labels.get(SERVICE_LABEL) == wanted for key in gangs):
+        if any(state.scope.gangs[key].labels.get(INFERENCE_SERVICE_ID) == wanted for key in gangs):
             domains.add((view.report.super_pod_id, view.report.rack_id if rack else -1))
     return domains
 

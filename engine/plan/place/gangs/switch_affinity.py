@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
+from engine.model.labels import IS_SHARED_TOR, TOR_AFFINITY
 from engine.model.pending_reasons import TOPOLOGY
 from engine.model.switches import Switches
 from engine.plan.place import switch_config
@@ -20,7 +21,7 @@ from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.nodes.switch_occupancy import SwitchOccupancy
 from engine.plan.place.state import Assignment, PlacementState
-from engine.plan.place.switch_config import LABEL, LARGE, NORMAL
+from engine.plan.place.switch_config import LARGE, NORMAL
 
 VERSION_2: Final = "2.0"
 
@@ -113,7 +114,7 @@ class _SwitchPlanner:
         self._version_2 = state.params.nslb_version == VERSION_2 and not switches.single_layer
         keys = {pod.key for pod in waiting}
         self._running = [pod for pod in job.pods if pod.key not in keys and pod.node and pod.deleting is None]
-        self._request = SwitchRequest(len(waiting), job.request.labels[LABEL], job.request.pods)
+        self._request = SwitchRequest(len(waiting), job.request.labels[TOR_AFFINITY], job.request.pods)
         if state.switch_occupancy is None:
             state.switch_occupancy = SwitchOccupancy(
                 state.views, switches, state.scope.gang_of, state.pod_annotations, state.changed_nodes,
@@ -160,7 +161,7 @@ class _SwitchPlanner:
                 leaves[switch].nodes[position] = name
         crossing: dict[int, set[str]] = {}
         for gang, at in self._gangs.items():
-            schema = self._state.scope.gangs[gang].labels.get(LABEL, "")
+            schema = self._state.scope.gangs[gang].labels.get(TOR_AFFINITY, "")
             for switch in at if len(at) > 1 else ():
                 crossing.setdefault(switch, set()).add(schema)
         chosen_before = self._memory is not None and self._memory.switches
@@ -179,7 +180,7 @@ class _SwitchPlanner:
         """Version 2.0: the switches of the job first; some others are closed to it."""
         mine = [leaf for leaf in self._leaves if leaf.id in used]
         shared = sum(1 for leaf in mine if leaf.kind == nslb.SHARED)
-        alone = any(pod.annotations.get("isSharedTor") == "0" for pod in self._running) or len(used) == 1
+        alone = any(pod.annotations.get(IS_SHARED_TOR) == "0" for pod in self._running) or len(used) == 1
         others = [
             leaf
             for leaf in self._leaves

@@ -10,6 +10,7 @@ from typing import Final
 
 from engine.model.cluster import Node, Pod
 from engine.model.history import JobMemory
+from engine.model.labels import TOPOLOGY_TREE
 from engine.model.pending_reasons import TOPOLOGY
 from engine.plan.place.families import multilevel
 from engine.plan.place.gangs import returning
@@ -173,6 +174,6 @@ def unit(state: PlacementState, name: str, depth: int) -> tuple[str, ...] | None
     if view is None:
         return None
     labels = view.node.labels
-    tree = labels.get(multilevel.TREE_LABEL, multilevel.DEFAULT_TREE)
+    tree = labels.get(TOPOLOGY_TREE, multilevel.DEFAULT_TREE)
     levels = state.trees.get(tree, ())
     return (tree, *(labels.get(level.label, "") for level in levels[depth - 1 :]))

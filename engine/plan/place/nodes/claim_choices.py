@@ -16,6 +16,7 @@ from typing import Any, Final
 from engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
 from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import DELETE_PROTECTION
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_list, nested_map
 from engine.plan.claims.devices import Counter
@@ -24,7 +25,7 @@ from engine.plan.claims.matching import Given
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes.claim_table import never_suited
-from engine.wire.dra import DRIVER, FINALIZER
+from engine.wire.dra import DRIVER
 
 WAITING: Final = "ResourceClaimsNotAllocated"
 RULE: Final = "place/claims"
@@ -158,8 +159,8 @@ def _allocate(claim: OpenClaim, node: str, given: Sequence[Given], users: Sequen
     names = ", ".join(one.device.name for one in given)
     what = f"resourceclaim {claim.key.namespace}/{claim.key.name}"
     text = f"{what}: it gets {names} of {node}, where pod {users[0].name} goes"
-    if FINALIZER not in finalizers:
-        patch: dict[str, Any] = {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
+    if DELETE_PROTECTION not in finalizers:
+        patch: dict[str, Any] = {"metadata": {"finalizers": [*finalizers, DELETE_PROTECTION]}}
         return _patch(claim.key, claim.raw, patch, ActionReason.CLAIM_ALLOCATED, text, revision)
     results = []
     for one in given:

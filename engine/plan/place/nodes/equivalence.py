@@ -17,6 +17,7 @@ from engine.gangs.forming import pod_group_of
 from engine.gangs.owners import generated_group, spec_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
+from engine.model.labels import DISTRIBUTED_LABEL
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob, equivalent_job
 from engine.plan.place.nodes.volumes import ClusterVolumes
@@ -122,7 +123,7 @@ def _rules(scope: Scope, job: SchedulerJob) -> tuple[object, ...]:
     """What a job's rules add to the requests of its pods."""
     gang = job.gang.key
     own = (scope.penalty.get(gang) or {}, scope.refused.get(gang) or {})
-    labels = job.request.labels.get("distributed", "")
+    labels = job.request.labels.get(DISTRIBUTED_LABEL, "")
     shared = (repr(job.shared), job.gang.key if isinstance(job.shared, SoftShare) else "")
     return (_words(job.family), job.topology, job.strict, job.distributed, labels, own, shared)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from engine.model import taints
 from engine.model.cluster import Node, Pod
+from engine.model.labels import NODE_NOT_READY
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes.selectors import NodeRule, matches
@@ -73,7 +74,7 @@ def static(pod: Pod, node: Node) -> Refusal | None:
     refusal = unselected(pod, node) or untolerated(pod, node)
     if refusal is not None:
         return refusal
-    if not node.ready and not any(taint.key.startswith("node.kubernetes.io/not-ready") for taint in node.taints):
+    if not node.ready and not any(taint.key.startswith(NODE_NOT_READY) for taint in node.taints):
         return Refusal("NodeNotReady", "node(s) were not ready")
     return None
 

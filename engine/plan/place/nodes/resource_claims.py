@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import HUAWEI_PREFIX
 from engine.model.unstructured import nested_map
 from engine.plan.claims.holding import DeviceClaims
 from engine.plan.place.handler import Refusal
@@ -51,7 +52,7 @@ def _rule(
         return _never(claim, f'resourceclaim "{claim}" not found')
     status = nested_map(objects[key], "status")
     allocation = nested_map(status, "allocation")
-    if key in claims.open and any(name.startswith("huawei.com/") and most for name, most in pod.requests.items()):
+    if key in claims.open and any(name.startswith(HUAWEI_PREFIX) and most for name, most in pod.requests.items()):
         return _never("", f"pod {pod.name} asks for chips both by resource and by claim: leave one of them out")
     if key in claims.open:
         return None

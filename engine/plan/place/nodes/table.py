@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from engine.model.cluster import Pod
+from engine.model.labels import DISTRIBUTED_LABEL, INFER_CARD_TYPE, SOFT_SHARING_ENABLED
 from engine.model.pending_reasons import NODE_UNSTABLE, SHORTAGE
 from engine.plan.node_view import NodeView
 from engine.plan.place.families.base import NODE_INVALID, Base
@@ -22,11 +23,6 @@ from engine.plan.place.nodes.superpod_index import SuperPodIndex
 
 MISSING: Final = "NPUResourceMissing"
 SHARES_ONLY: Final = "SoftShareOnly"
-#: Label of nodes whose chips are shared softly; each chip is then offered as a hundred devices.
-SHARE_LABEL: Final = "huawei.com/scheduler.chip1softsharedev.enable"
-#: Label with the memory of one chip, which shares are measured by.
-MEMORY_LABEL: Final = "mind-cluster/npu-chip-memory"
-CARD_LABEL: Final = "infer-card-type"
 
 _ChipsKey = tuple[int, int, int, str, int]
 """The fields of a NodeChips, as a key: thousands are looked up for one that is scored."""
@@ -61,7 +57,7 @@ class NodeTable:
         self.revision = 0
         self._job, self._sample, self._views, self._trees = job, sample, views, trees
         self._penalty, self._refused = penalty, refused
-        self._request = PodRequest(sample.count, job.distributed, job.request.labels.get("distributed") == "true")
+        self._request = PodRequest(sample.count, job.distributed, job.request.labels.get(DISTRIBUTED_LABEL) == "true")
         self._strict = job.strict
         self._seen = 0
         self._known_scores: dict[_ChipsKey, ScoreOrRefusal] = {}
@@ -276,13 +272,13 @@ class NodeTable:
         network = view.network or 0
         # as the report lists: a chip that only Belay keeps out does not lower the score of the node
         unhealthy = (view.report.unhealthy & view.base).bit_count() if view.report else 0
-        card = view.node.labels.get(CARD_LABEL, "")
+        card = view.node.labels.get(INFER_CARD_TYPE, "")
         return (free & ~network if self._strict else free, unhealthy, counted, card, network)
 
 
 def _offers_shares(view: NodeView) -> bool:
     more = view.node.allocatable.get(view.resource, 0) > view.base.bit_count()
-    return more and view.node.labels.get(SHARE_LABEL) == "true"
+    return more and view.node.labels.get(SOFT_SHARING_ENABLED) == "true"
 
 
 def room(pod: Pod, view: NodeView) -> Refusal | None:

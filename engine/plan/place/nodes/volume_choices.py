@@ -13,15 +13,15 @@ from typing import Final, NamedTuple
 from engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
 from engine.model.cluster import Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import BOUND_BY_CONTROLLER, SELECTED_NODE
 from engine.model.reasons import ActionReason
 from engine.plan.claims.holding import DeviceClaims
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes.selectors import matches
-from engine.plan.place.nodes.volumes import NO_VOLUME, SELECTED_NODE, ClusterVolumes, Volume, VolumeClaim
+from engine.plan.place.nodes.volumes import NO_VOLUME, ClusterVolumes, Volume, VolumeClaim
 
 WAITING: Final = "VolumesNotBound"
 RULE: Final = "place/volumes"
-_BOUND_BY: Final = "pv.kubernetes.io/bound-by-controller"
 MAX_NAMES: Final = 3
 
 
@@ -84,7 +84,7 @@ class VolumeChoices:
                     "apiVersion": "v1", "kind": claim.key.kind, "namespace": claim.key.namespace,
                     "name": claim.key.name, "uid": own.get("uid"), "resourceVersion": own.get("resourceVersion"),
                 }  # fmt: skip
-                patch = {"metadata": {"annotations": {_BOUND_BY: "yes"}}, "spec": {"claimRef": reference}}
+                patch = {"metadata": {"annotations": {BOUND_BY_CONTROLLER: "yes"}}, "spec": {"claimRef": reference}}
             yield PatchObject(
                 reason=ActionReason.VOLUME_CHOSEN,
                 message=f"{what}, where pod {pod.name} goes",

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from engine.model import quantities
 from engine.model.cluster import Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.model.labels import BETA_STORAGE_CLASS, BIND_COMPLETED, NO_PROVISIONER, SELECTED_NODE
 from engine.model.unstructured import nested_map
 from engine.plan.claims.holding import DeviceClaims
 from engine.plan.place.handler import Refusal
@@ -29,12 +30,8 @@ NO_VOLUME: Final = Refusal("VolumeNotAvailable", "node(s) didn't find available 
 NO_SPACE: Final = Refusal("VolumeSpaceShortage", "node(s) did not have enough free storage")
 NOT_SELECTED: Final = "VolumeNodeSelected"
 CLAIM: Final = "VolumeClaimNotReady"
-SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
-_BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 _STORAGE_API: Final = "storage.k8s.io/v1"
 _CAPACITY_APIS: Final = (_STORAGE_API, "storage.k8s.io/v1beta1")
-_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
-_NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 #: Kinds of which a snapshot of a whole cluster holds some.
 _KNOWN_BY: Final = frozenset({"PersistentVolumeClaim", "PersistentVolume", "StorageClass", "Namespace"})
 
@@ -55,7 +52,7 @@ class VolumeClaim(NamedTuple):
     def provisioner(self) -> str:
         """The provisioner of its class, empty where volumes are made by hand."""
         name = str(self.storage.get("provisioner") or "")
-        return "" if name == _NO_PROVISIONER else name
+        return "" if name == NO_PROVISIONER else name
 
 
 class Volume(NamedTuple):
@@ -285,7 +282,7 @@ def _claim_key(pod: Pod, name: str) -> ObjectKey:
 
 def _is_bound(raw: Mapping[str, Any]) -> bool:
     """Whether a claim has its volume and the volume knows it; a file may leave out annotations and status."""
-    bound = _notes(raw).get(_BIND_COMPLETED) == "yes" or nested_map(raw, "status").get("phase") in (None, "Bound")
+    bound = _notes(raw).get(BIND_COMPLETED) == "yes" or nested_map(raw, "status").get("phase") in (None, "Bound")
     return bool(_spec(raw).get("volumeName")) and bound
 
 
@@ -306,7 +303,7 @@ def _terms(volume: Mapping[str, Any]) -> Terms | None:
 
 def _class_name(raw: Mapping[str, Any]) -> str:
     """The storage class of a claim or volume, empty when it has none."""
-    return str(_notes(raw).get(_CLASS_ANNOTATION) or _spec(raw).get("storageClassName") or "")
+    return str(_notes(raw).get(BETA_STORAGE_CLASS) or _spec(raw).get("storageClassName") or "")
 
 
 def _mode(spec: Mapping[str, Any]) -> str:

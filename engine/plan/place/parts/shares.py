@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.cores import ChipUse
+from engine.model.labels import ASCEND_REAL, NPU_CORE, SERVER_TYPE
 from engine.model.vnpu import ChipCapacity, TemplateSize
 from engine.plan.node_view import NodeView
 from engine.plan.place.causes import CannotBeCut, CoresDisagree
 from engine.plan.place.handler import Refusal
 from engine.plan.place.part_requests import kind_of
-from engine.plan.vnpu.templates import SERVER_TYPE_LABEL, chip_totals, cut_by_layout, cut_on_demand, templates_of
-from engine.wire.parts import NPU_CORE, Share, parse_cores, parse_share, vgroup
-from engine.wire.podannotations import ASCEND_REAL
+from engine.plan.vnpu.templates import chip_totals, cut_by_layout, cut_on_demand, templates_of
+from engine.wire.parts import Share, parse_cores, parse_share, vgroup
 
 if TYPE_CHECKING:
     from engine.documents import Desired, VNPUTemplates
@@ -189,10 +189,10 @@ def _core_node(desired: Desired, view: NodeView) -> CoreNode | Refusal:
 
     totals = chip_totals(view, templates)
     cores = view.node.capacity.get(NPU_CORE, 0)
-    label = view.node.labels.get(SERVER_TYPE_LABEL, "")
+    label = view.node.labels.get(SERVER_TYPE, "")
     if _labelled_cores(label) not in (None, totals.aicore) or not cores or cores % totals.aicore:
-        text = f"{cores} AI cores, label {SERVER_TYPE_LABEL}={label}, but its chips have {totals.aicore} each"
-        cause = CoresDisagree(view.node.name, cores, totals.aicore, SERVER_TYPE_LABEL, label)
+        text = f"{cores} AI cores, label {SERVER_TYPE}={label}, but its chips have {totals.aicore} each"
+        cause = CoresDisagree(view.node.name, cores, totals.aicore, SERVER_TYPE, label)
         return Refusal(INVALID_NODE, f"{INVALID_TEXT}: {text}", cause)
     return CoreNode(templates, kind_of(templates), totals, cores // totals.aicore)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from engine.model.labels import CHIP_MEMORY, SOFT_SHARING_ENABLED
 from engine.model.pending_reasons import FRAGMENTED, NO_CHIP_MEMORY, SHARES_OFF, SHORTAGE
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal, ScoreOrRefusal
 from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes.table import MEMORY_LABEL, MISSING, SHARE_LABEL, NodeTable, room
+from engine.plan.place.nodes.table import MISSING, NodeTable, room
 from engine.plan.place.part_requests import FULL, SoftShare
 from engine.plan.place.parts.shares import ChipParts, usable_shares
 from engine.wire.parts import Share
@@ -46,10 +47,10 @@ class SoftTable(NodeTable):
             return refusal
         if view.resource != self._sample.resource:
             return Refusal(MISSING, f"not has(or not same) {self._sample.resource}")
-        if view.node.labels.get(SHARE_LABEL) != "true":
-            return Refusal(SHARES_OFF, f"node label {SHARE_LABEL} not exist")
+        if view.node.labels.get(SOFT_SHARING_ENABLED) != "true":
+            return Refusal(SHARES_OFF, f"node label {SOFT_SHARING_ENABLED} not exist")
         if chip_memory(view) is None:
-            text = view.node.labels.get(MEMORY_LABEL)
+            text = view.node.labels.get(CHIP_MEMORY)
             why = "missing npu-chip-memory label" if text is None else f"invalid npu-chip-memory value: {text:.40}"
             return Refusal(NO_CHIP_MEMORY, why)
         return None
@@ -93,7 +94,7 @@ class SoftTable(NodeTable):
 
 def chip_memory(view: NodeView) -> int | None:
     """MiB of memory of one of the node's chips, by its label; None when the label is missing or unreadable."""
-    text = view.node.labels.get(MEMORY_LABEL, "").replace("G", "")
+    text = view.node.labels.get(CHIP_MEMORY, "").replace("G", "")
     return int(text) * MIB if text.isascii() and text.isdecimal() and len(text) <= 6 else None
 
 
@@ -132,7 +133,7 @@ def offered(parts: ChipParts, views: Mapping[str, NodeView], resource: str) -> i
     """How many devices of a resource the cluster has for soft shares: a hundred per chip that has any left."""
     total = 0
     for view in views.values():
-        if view.resource != resource or view.closed is not None or view.node.labels.get(SHARE_LABEL) != "true":
+        if view.resource != resource or view.closed is not None or view.node.labels.get(SOFT_SHARING_ENABLED) != "true":
             continue
         shares = parts.shares(view)
         full = sum(1 for rows in shares.values() if usage(rows)[0] >= FULL)

@@ -14,11 +14,19 @@ from typing import Any, Final
 from engine.kube import CONFIGMAP, NODE, POD, Conflict, Kube, KubeError, NotFound, Object, resource_for
 from engine.log import get
 from engine.model.cluster import Pod
+from engine.model.labels import (
+    BACKUP_NEW_POD,
+    FAULT_TYPE,
+    IN_HOT_SWITCH_FLOW,
+    NEED_OPERATOR,
+    NEED_VOLCANO,
+    NODE_HEALTHY_STATUS,
+)
 from engine.model.recovery import FaultyRank
 from engine.model.recovery.conversation import MarkPods, Reset
 from engine.serve.grpc.job_view import JobView
 from engine.serve.grpc.observed_cluster import ObservedCluster
-from engine.serve.grpc.recovery.job_facts import BACKUP_KEY, backup_of
+from engine.serve.grpc.recovery.job_facts import backup_of
 from engine.wire import resetinfo
 from engine.wire.errors import WireError
 
@@ -26,10 +34,10 @@ _log = get("grpc.recover")
 POD_GROUP: Final = resource_for("scheduling.volcano.sh/v1beta1", "PodGroup")
 TRIES: Final = 3
 _SIGNALS: Final = {"flush": "flush", "faults": "fault", "restart": "restart", "clear": "clear"}
-_FLOW: Final = ("inHotSwitchFlow", "needOperatorOpe", "needVolcanoOpe", BACKUP_KEY)
+_FLOW: Final = (IN_HOT_SWITCH_FLOW, NEED_OPERATOR, NEED_VOLCANO, BACKUP_NEW_POD)
 #: Label value of pods whose processes failed without a hardware fault.
 SOFTWARE: Final = "software"
-STRESSED: Final = {"NodeHealthyStatus": "UnHealthy"}
+STRESSED: Final = {NODE_HEALTHY_STATUS: "UnHealthy"}
 
 
 class ClusterWriter:
@@ -109,7 +117,7 @@ class ClusterWriter:
             if pod.name == source:
                 await self._mark(pod, {}, dict.fromkeys(_FLOW, ""))
         if backup is not None:
-            await self._mark(backup, {}, {"needOperatorOpe": "delete"})
+            await self._mark(backup, {}, {NEED_OPERATOR: "delete"})
 
     async def isolate(self, nodes: tuple[str, ...]) -> None:
         """Keep new work off nodes on which a stress test found a fault."""
@@ -157,7 +165,7 @@ def fault_labels(ranks: Iterable[FaultyRank]) -> list[MarkPods]:
     by_kind: dict[str, list[str]] = {}
     for rank in ranks:
         by_kind.setdefault("retry-fault" if rank.retryable else SOFTWARE, []).append(rank.rank)
-    return [MarkPods(tuple(numbers), labels={"fault-type": value}) for value, numbers in sorted(by_kind.items())]
+    return [MarkPods(tuple(numbers), labels={FAULT_TYPE: value}) for value, numbers in sorted(by_kind.items())]
 
 
 __all__ = ["POD_GROUP", "SOFTWARE", "ClusterWriter", "fault_labels"]

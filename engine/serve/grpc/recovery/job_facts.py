@@ -12,7 +12,23 @@ from typing import Any, Final
 from engine.model import stress
 from engine.model.attribution import HARMLESS, SUB_HEALTHY, UNHEALTHY, FaultRank
 from engine.model.cluster import Pod
-from engine.model.costs import CHOICE_KEY, narrowed
+from engine.model.costs import narrowed
+from engine.model.labels import (
+    BACKUP_SOURCE_POD,
+    FAULT_SCHEDULING,
+    FRAMEWORK_LABEL,
+    POD_RESCHEDULING,
+    PROCESS_CONFIRM_FAULT,
+    PROCESS_RECOVER_ENABLE,
+    PROCESS_RECOVER_STRATEGY,
+    PROCESS_RECOVERIES,
+    PROCESS_RESULT_FAULT,
+    RANK_TABLE_READY,
+    RECOVER_STRATEGY,
+    RECOVERY_LEVEL,
+    SUB_HEALTHY_STRATEGY,
+    WAIT_RESCHEDULE_TIMEOUT,
+)
 from engine.model.levels import (
     RESTART_BUSINESS,
     RESTART_REQUEST,
@@ -26,17 +42,6 @@ from engine.serve.grpc.job_view import JobFaults, JobView
 from engine.wire import resetinfo
 from engine.wire.errors import WireError
 from engine.wire.recoveryrecord import Record
-
-STRATEGY_KEY: Final = "recover-strategy"
-WAIT_KEY: Final = "wait-reschedule-timeout"
-PLATFORM_KEY: Final = "ProcessRecoverStrategy"
-CONFIRM_KEY: Final = "ProcessConfirmFault"
-RESULT_KEY: Final = "ProcessResultFault"
-TABLE_KEY: Final = "RankTableReady"
-ENABLE_KEY: Final = "process-recover-enable"
-SUB_HEALTH_KEY: Final = "subHealthyStrategy"
-BACKUP_KEY: Final = "backupNewPodName"
-SOURCE_KEY: Final = "backupSourcePodName"
 
 #: Codes of faults after which a step may be retried, and the kind of fault.
 RETRY_CODES: Final = {"80E01801": UCE, "8C1F860B": HCCL}
@@ -67,21 +72,21 @@ def facts_of(
     faulty = fault_pods(conversation.ranks, per_pod)
     pods = view.by_rank()
     configured = configured_of(notes)
-    eligible, clear = _in_place(faulty, records, per_pod, labels.get(SUB_HEALTH_KEY, "ignore"))
+    eligible, clear = _in_place(faulty, records, per_pod, labels.get(SUB_HEALTHY_STRATEGY, "ignore"))
     return JobFacts(
         configured=configured,
-        sub_health=labels.get(SUB_HEALTH_KEY, "ignore"),
-        pod_rescheduling=labels.get("pod-rescheduling") == "on",
-        job_rescheduling=labels.get("fault-scheduling") in ("grace", "force"),
-        platform=notes.get(PLATFORM_KEY),
-        confirm_fault=notes.get(CONFIRM_KEY, ""),
-        result_fault=notes.get(RESULT_KEY, ""),
-        rank_table_ready=notes.get(TABLE_KEY),
+        sub_health=labels.get(SUB_HEALTHY_STRATEGY, "ignore"),
+        pod_rescheduling=labels.get(POD_RESCHEDULING) == "on",
+        job_rescheduling=labels.get(FAULT_SCHEDULING) in ("grace", "force"),
+        platform=notes.get(PROCESS_RECOVER_STRATEGY),
+        confirm_fault=notes.get(PROCESS_CONFIRM_FAULT, ""),
+        result_fault=notes.get(PROCESS_RESULT_FAULT, ""),
+        rank_table_ready=notes.get(RANK_TABLE_READY),
         running=view.running,
         replaced=all(_replaced(pods.get(rank), record.uids.get(str(rank), "")) for rank in faulty),
         changed=tuple(str(rank) for rank in faulty if _changed(pods.get(rank), record.uids.get(str(rank), ""))),
         health=UNHEALTHY if record.software else health,
-        framework=labels.get("framework", "pytorch"),
+        framework=labels.get(FRAMEWORK_LABEL, "pytorch"),
         devices_per_pod=per_pod,
         wait_reschedule=wait_of(notes),
         mindio_wait=mindio_wait,
@@ -94,9 +99,9 @@ def facts_of(
         backup_running=_backup_runs(view, conversation.hot_pod),
         old_pod_gone=_gone(view, conversation.hot_pod, record.uids.get(conversation.hot_pod, "")),
         nic_switched=conversation.operation is not None and conversation.operation.kind == "nic",
-        paused=labels.get(ENABLE_KEY) == "pause",
+        paused=labels.get(PROCESS_RECOVER_ENABLE) == "pause",
         codes=_codes(conversation, records),
-        accounts=notes.get(summary.KEY, ""),
+        accounts=notes.get(PROCESS_RECOVERIES, ""),
     )
 
 
@@ -136,16 +141,16 @@ def configured_of(notes: Mapping[str, str]) -> tuple[str, ...]:
 
     Where the planner chose a level by cost (``belay.dev/recovery-level``), finer strategies than that are left out.
     """
-    given = {part.strip() for part in notes.get(STRATEGY_KEY, "").split(",")}
+    given = {part.strip() for part in notes.get(RECOVER_STRATEGY, "").split(",")}
     found = tuple(
         strategy.value for strategy in RecoveryStrategy if strategy in given or strategy is RecoveryStrategy.EXIT
     )
-    return narrowed(found, notes.get(CHOICE_KEY, ""))
+    return narrowed(found, notes.get(RECOVERY_LEVEL, ""))
 
 
 def wait_of(notes: Mapping[str, str]) -> int:
     """Annotation ``wait-reschedule-timeout`` in seconds; the default where it is out of range."""
-    text = notes.get(WAIT_KEY, "").strip()
+    text = notes.get(WAIT_RESCHEDULE_TIMEOUT, "").strip()
     low, high = RESCHEDULE_RANGE
     value = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
     return value if low <= value <= high else RESCHEDULE_LIMIT
@@ -238,7 +243,7 @@ def _hot_reset(config: Config | None) -> bool:
 
 def backup_of(view: JobView, source: str) -> Pod | None:
     """The backup pod of a hot switch."""
-    return next((pod for pod in (*view.backups, *view.pods) if pod.annotations.get(SOURCE_KEY) == source), None)
+    return next((pod for pod in (*view.backups, *view.pods) if pod.annotations.get(BACKUP_SOURCE_POD) == source), None)
 
 
 def _backup_runs(view: JobView, source: str) -> bool:
@@ -251,7 +256,7 @@ def _gone(view: JobView, name: str, uid: str) -> bool:
 
 
 __all__ = [
-    "BACKUP_KEY", "CONFIRM_KEY", "ENABLE_KEY", "PLATFORM_KEY", "RETRY_CODES", "SOURCE_KEY", "STRATEGY_KEY",
-    "SUB_HEALTH_KEY", "backup_of", "configured_of", "is_relevant", "facts_of", "fault_pods", "new_faults",
+    "RETRY_CODES",
+    "backup_of", "configured_of", "is_relevant", "facts_of", "fault_pods", "new_faults",
     "uids_after", "wait_of",
 ]  # fmt: skip

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from engine.kube import CONFIGMAP, Kube, KubeError, Object, cancel_all
 from engine.log import get
+from engine.model.labels import PROCESS_RECOVER_ENABLE, PROCESS_RECOVERY
 from engine.model.recovery import Conversation, summary
 from engine.serve.grpc.job_view import JobView
 from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
 from engine.serve.grpc.recovery.cluster_writer import POD_GROUP, ClusterWriter
 from engine.serve.grpc.recovery.context import SessionContext
-from engine.serve.grpc.recovery.job_facts import ENABLE_KEY
 from engine.serve.grpc.recovery.session import Session, TakenOver
 from engine.serve.grpc.recovery.subscribers import RETURN_SECONDS
 from engine.wire import names, recoveryrecord
@@ -26,8 +26,6 @@ from engine.wire.errors import WireError
 
 _log = get("grpc.recover")
 MAX_JOBS: Final = 10_000
-#: Annotation of a PodGroup (or the pod of rank 0): the stage of its job, ``inited`` or ``registered``.
-STAGE_KEY: Final = "belay.dev/process-recovery"
 INITED: Final = "inited"
 REGISTERED: Final = "registered"
 #: Longest time in seconds between refreshes of all sessions.
@@ -81,7 +79,7 @@ class Registry(SessionContext):
     async def init(self, view: JobView) -> None:
         """Record that Init was called."""
         self._inited.add(view.id)
-        if not await self.writer.mark_group(view, notes={STAGE_KEY: INITED}):
+        if not await self.writer.mark_group(view, notes={PROCESS_RECOVERY: INITED}):
             _log.warning("Init not recorded in the cluster, a new server will not know it", job=view.id)
 
     @property
@@ -91,7 +89,9 @@ class Registry(SessionContext):
 
     async def register(self, view: JobView) -> bool:
         """Serve the job from now on; False when its PodGroup cannot be labelled."""
-        if not await self.writer.mark_group(view, labels={ENABLE_KEY: "on"}, notes={STAGE_KEY: REGISTERED}):
+        if not await self.writer.mark_group(
+            view, labels={PROCESS_RECOVER_ENABLE: "on"}, notes={PROCESS_RECOVERY: REGISTERED}
+        ):
             return False
         self._inited.add(view.id)
         self.sessions.setdefault(view.id, Session(self, view.id))
@@ -198,7 +198,7 @@ class Registry(SessionContext):
 
     def _stage(self, job: str) -> str:
         view = self.cluster.jobs.get(job)
-        return view.annotations.get(STAGE_KEY, "") if view is not None else ""
+        return view.annotations.get(PROCESS_RECOVERY, "") if view is not None else ""
 
     def _exists(self, job: str) -> bool:
         view = self.cluster.jobs.get(job)
@@ -243,4 +243,4 @@ class Registry(SessionContext):
                 await session.forget()
 
 
-__all__ = ["INITED", "MAX_JOBS", "REGISTERED", "STAGE_KEY", "Registry"]
+__all__ = ["INITED", "MAX_JOBS", "REGISTERED", "Registry"]

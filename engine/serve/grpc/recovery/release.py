@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, NotFound, Object
 from engine.log import get
 from engine.model.cluster import Node, Observed
+from engine.model.labels import NPU
 from engine.model.recovery.conversation import Release
 from engine.serve.grpc.job_view import JobView
 from engine.serve.grpc.observed_cluster import ObservedCluster
@@ -25,7 +26,7 @@ TRIES = 3
 #: Seconds between purges of entries of deleted jobs.
 PURGE = 3600.0
 #: Ascend950 has no such marks.
-_WITHOUT = "huawei.com/npu"
+_WITHOUT = NPU
 
 
 def in_super_pod(observed: Observed, node: str) -> bool:

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import grpc
 
+from engine.model.labels import PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
 from engine.model.recovery import Code, FaultyRank, Report
 from engine.model.recovery.conversation import Done, Input, Offered, Start, StopComplete, merged
 from engine.model.recovery.protocol import KEEP_ALIVE, KEEP_ALIVE_PERIOD, NORMAL, REPORT_TIMEOUT, RETRY_TYPES
 from engine.serve.grpc.callers import caller
 from engine.serve.grpc.recovery import operations
-from engine.serve.grpc.recovery.job_facts import ENABLE_KEY, SUB_HEALTH_KEY
 from engine.serve.grpc.recovery.registry import Registry
 from engine.serve.grpc.recovery.session import Session, TakenOver
 from engine.serve.grpc.streams import Context, MessageQueue
@@ -50,7 +50,7 @@ class RecoverService:
         view = registry.cluster.jobs.get(job)
         if view is None or not view.name or not view.namespace or (registry.cluster.pod_groups and not view.group):
             return pb.Status(code=int(Code.POD_GROUP), info=f"job(uid={job}) one of jobName, pgName, ns is empty")
-        if view.labels.get(ENABLE_KEY) != "on" and view.labels.get(SUB_HEALTH_KEY) != "hotSwitch":
+        if view.labels.get(PROCESS_RECOVER_ENABLE) != "on" and view.labels.get(SUB_HEALTHY_STRATEGY) != "hotSwitch":
             return pb.Status(code=int(Code.ENABLE_OFF), info=_NOT_OPEN.format(job))
         await registry.init(view)
         return done
@@ -70,7 +70,7 @@ class RecoverService:
             text = f"out of max serve jobs, reuse registry for jobId={job}"
             return pb.Status(code=int(Code.TOO_MANY_JOBS), info=text)
         if not await registry.register(view):
-            text = f"jobId={job} register err:label {ENABLE_KEY} of its PodGroup cannot be written"
+            text = f"jobId={job} register err:label {PROCESS_RECOVER_ENABLE} of its PodGroup cannot be written"
             return pb.Status(code=int(Code.POD_GROUP), info=text)
         return done
 

@@ -17,6 +17,7 @@ import msgspec
 from engine.kube import Object
 from engine.log import get
 from engine.model.attribution import HEALTHY
+from engine.model.labels import FAULT_TYPE
 from engine.model.recovery import Code, Conversation, FaultyRank, JobFacts, State, Transition, machine, resumed, summary
 from engine.model.recovery.conversation import (
     Annotate,
@@ -429,7 +430,7 @@ class Session:
     async def _label_pods(self, ranks: Iterable[FaultyRank]) -> None:
         """Label the pods whose processes failed, unless they may be cured in place."""
         in_place = self._facts().in_place
-        labels = [e for e in fault_labels(ranks) if not (in_place and e.labels["fault-type"] == SOFTWARE)]
+        labels = [e for e in fault_labels(ranks) if not (in_place and e.labels[FAULT_TYPE] == SOFTWARE)]
         if labels:
             self._store.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *labels)[-_MAX_OWED:])
             await self._save(self.conversation, self.conversation)

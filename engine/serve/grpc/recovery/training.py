@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from engine.kube import EVENT, Conflict, KubeError
 from engine.log import get
 from engine.metrics import BY_NAME
+from engine.model.labels import PROCESS_RECOVERIES
 from engine.model.recovery import summary
 from engine.model.recovery.conversation import StepRecord
 from engine.model.recovery.summary import RecoverySummary
@@ -26,6 +27,7 @@ from engine.serve.grpc.public_faults import PubFaultService
 from engine.serve.grpc.recovery.registry import Registry
 from engine.serve.grpc.recovery.wrong_results import wrong_results
 from engine.serve.grpc.streams import Context
+from engine.wire.names import REPORTING_COMPONENT
 from engine.wire.training import training_pb2 as pb
 
 _log = get("grpc.training")
@@ -69,14 +71,14 @@ class TrainingService:
             self._locks = {job: lock for job, lock in self._locks.items() if lock.locked()}
         async with self._locks.setdefault(view.id, asyncio.Lock()):
             fresh = _account(request, self._registry.clock())
-            known = summary.read(self._written.get(view.id) or view.annotations.get(summary.KEY, ""))
+            known = summary.read(self._written.get(view.id) or view.annotations.get(PROCESS_RECOVERIES, ""))
             if any(_reported(one, request) and abs(one.begun - fresh.begun) < MAX_AGE_US / 1000 for one in known):
                 return pb.Answer(code=OK, info="known")
             # the planner goes by when accounts began: two of one millisecond are one after the other
             begun = max([fresh.begun, *(one.begun + 1 for one in known if one.begun >= fresh.begun)])
             fresh = msgspec.structs.replace(fresh, begun=begun, ended=max(fresh.ended, begun))
             text = msgspec.json.encode((*known, fresh)[-_KEPT:]).decode()
-            if not await self._registry.writer.mark_group(view, notes={summary.KEY: text}):
+            if not await self._registry.writer.mark_group(view, notes={PROCESS_RECOVERIES: text}):
                 return pb.Answer(code=AGAIN, info="the account could not be written")
             self._written[view.id] = text
         await self._suspect(request, view)
@@ -114,7 +116,7 @@ class TrainingService:
             "message": text,
             "involvedObject": {key: value for key, value in subject.items() if value},
             "source": {"component": "belay"},
-            "reportingComponent": "belay.dev/engine",
+            "reportingComponent": REPORTING_COMPONENT,
             "reportingInstance": "belay",
             "firstTimestamp": moment,
             "lastTimestamp": moment,
