@@ -66,7 +66,7 @@ def as_before() -> Iterator[None]:
     """Leave PyTorch's loader as it was."""
     original = DataLoader.__iter__
     yield
-    DataLoader.__iter__ = original  # type: ignore[method-assign]
+    DataLoader.__iter__ = original
 
 
 def shuffled() -> DataLoader[torch.Tensor]:

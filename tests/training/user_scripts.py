@@ -14,6 +14,7 @@ import itertools
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,7 +35,7 @@ LONG = 0.05
 KINDS = ("kill", "kill", "kill", "two", "again", "stop", "agent")
 """What happens at a point. ``two``: two ranks at once; ``again``: a second one while the first is repaired."""
 
-STARTS, STEP = 240.0, 0.5
+STARTS, STEP = 240.0, 2.0
 """Seconds that a job may take to begin and, on a busy machine, for each step."""
 
 History = dict[tuple[int, int], tuple[str, str]]
@@ -43,6 +44,15 @@ History = dict[tuple[int, int], tuple[str, str]]
 def steps_of(kills: int) -> int:
     """Steps of a run with so many faults."""
     return SPACE * kills + (LAST if kills else 8)
+
+
+def ended(job: Job, steps: int) -> int:
+    """The exit code of a job of so many steps. One that does not end fails."""
+    seconds = STARTS + STEP * steps
+    try:
+        return job.end(seconds)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"has not ended within {seconds:g} s\n{job.errors()}") from None
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Undisturbed:
         """Of a run."""
         job = script.start(folder, steps, 0.0)
         try:
-            code = job.end(STARTS + STEP * steps)
+            code = ended(job, steps)
             assert code == 0, f"ended with {code} undisturbed\n{job.errors()}"
             lines = job.steps(0)
             return cls(history(job, script.ranks), (lines[-1].at - lines[0].at) / len(lines))
@@ -83,6 +93,19 @@ class Outcome:
         median, worst = statistics.median(self.took), max(self.took)
         figures = f"{len(self.took)} faults, {self.repairs} repairs, median {median:.3f} s, worst {worst:.3f} s"
         return f"{self.wrong or 'right'}, {figures}"
+
+
+def table(rows: dict[str, list[Outcome]]) -> Iterator[str]:
+    """The table of RESULTS.md: what became of the scripts that were hurt, all runs of each together."""
+    yield "| script | faults | repairs | wrong | next step of all, median | worst |"
+    yield "|---|---|---|---|---|---|"
+    for name, runs in rows.items():
+        took = sorted(itertools.chain.from_iterable(run.took for run in runs))
+        if not took:
+            continue
+        repairs, wrong = sum(run.repairs for run in runs), sum(bool(run.wrong) for run in runs)
+        times = f"{statistics.median(took):.2f} s | {took[-1]:.2f} s"
+        yield f"| {name} | {len(took)} | {repairs} | {wrong} | {times} |"
 
 
 class Harm:
@@ -132,7 +155,7 @@ def refusal(script: UserScript, folder: Path) -> str:
     """Run a script that cannot be protected; an empty text when it was refused as it should be."""
     job = script.start(folder, steps_of(1), 0.0)
     try:
-        code = job.end(STARTS)
+        code = ended(job, 0)
         if code != script.code or script.refused not in " ".join(job.everything().split()):
             return f"ended with {code}, not {script.code} and {script.refused!r}\n{job.errors()}"
         return ""
@@ -155,7 +178,7 @@ def hurt(script: UserScript, folder: Path, dice: random.Random, kills: int, undi
                 if job.process.poll() != 0:
                     raise
                 break
-        code = job.end(STARTS + STEP * steps)
+        code = ended(job, steps)
         outcome.wrong = "\n".join(differences(script, job, code, steps, undisturbed.steps))
     except AssertionError as error:
         outcome.wrong = str(error)
@@ -203,7 +226,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
-    wrong = 0
+    rows: dict[str, list[Outcome]] = {}
     rounds = range(options.rounds) if options.rounds else itertools.count()
     for turn, name in itertools.product(rounds, options.names or SCRIPTS):
         if missing := SCRIPTS[name].missing():
@@ -219,8 +242,9 @@ def main() -> int:
                 f"{name} seed {options.seed + turn}: {outcome.line()} ({time.monotonic() - began:.0f} s)\n"
             )
             sys.stdout.flush()
-            wrong += bool(outcome.wrong)
-    sys.stdout.write(f"{wrong} wrong\n")
+            rows.setdefault(name, []).append(outcome)
+    wrong = sum(bool(run.wrong) for runs in rows.values() for run in runs)
+    sys.stdout.write("\n".join(table(rows)) + f"\n{wrong} wrong\n")
     return bool(wrong)
 
 
