@@ -59,7 +59,7 @@ def test_every_parser_has_a_harness() -> None:
     assert not missing, (
         f"write a harness (tests/README.md), or say in harnesses/exempt.py why none is needed: {missing}"
     )
-    assert {"engine/wire/orders.py", "engine/load/parser.py", "agents/training/frames.py"} <= set(found)
+    assert {"engine/wire/orders.py", "engine/load/parser.py", "agents/training/train/frames.py"} <= set(found)
 
 
 def test_nothing_is_exempt_that_is_gone_or_covered() -> None:

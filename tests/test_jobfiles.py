@@ -13,7 +13,7 @@ import pytest
 from agents.node import jobfiles
 from agents.node.jobfiles import Place, Roots
 from agents.node.settings import Settings
-from agents.training.resetfile import read
+from agents.training.compat.resetfile import read
 from tests.agent_world import World, play, pod
 
 CONFIG = "reset-config-pretrain"

@@ -30,7 +30,10 @@ def rows(readme: str) -> list[set[str]]:
     return [{name.removesuffix("/").removesuffix(".py") for name in re.findall(r"`([^`]+)`", cell)} for cell in cells]
 
 
-@pytest.mark.parametrize(("container", "readme"), [("engine", "engine/README.md"), ("agents", "agents/README.md")])
+@pytest.mark.parametrize(
+    ("container", "readme"),
+    [("engine", "engine/README.md"), ("agents", "agents/README.md"), ("agents.training", "agents/training/README.md")],
+)
 def test_the_map_has_the_order_of_the_contract(container: str, readme: str) -> None:
     assert rows(readme) == [layer for layer in layers(container) if layer != {"__main__"}]
 

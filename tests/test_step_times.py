@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from agents.kubelet.slownode import settings_of
 from agents.node.steprecords import RankSteps, kind_of
 from agents.node.steptimes import StepTimes, groups_of
-from agents.training.taskd.profiling import Profiler, collective
-from agents.training.taskd.profiling_files import Records
+from agents.training.compat.taskd.profiling import Profiler, collective
+from agents.training.compat.taskd.profiling_files import Records
 from engine.model import public_faults
 from engine.model.step_times import GroupTime, NodeSteps, SlowFinding, Slowness, StepWindow
 from engine.wire import slownode, steptimes

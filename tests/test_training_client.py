@@ -17,10 +17,10 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.training import resetfile, torchpatch
-from agents.training.manager import recovery_client as managers
-from agents.training.manager.client import ClientInfo, RecoverClient, ranks, server_address
-from agents.training.manager.recovery_client import DLRecoverManager
+from agents.training.clusterd import recovery_client as managers
+from agents.training.clusterd.client import ClientInfo, RecoverClient, ranks, server_address
+from agents.training.clusterd.recovery_client import DLRecoverManager
+from agents.training.compat import resetfile, torchpatch
 from engine.wire.clusterd import recover_pb2 as pb
 from engine.wire.clusterd import recover_pb2_grpc
 
@@ -332,7 +332,7 @@ def test_scripts_import_mindx_elastic() -> None:
 
 def test_the_elastic_agents_documented_names_register_a_job() -> None:
     code = """
-from agents.training.manager.client import RecoverClient
+from agents.training.clusterd.client import RecoverClient
 from mindx_elastic.recover_manager import DLRecoverManager, pb
 info = pb.ClientInfo(ip="10.0.0.1", port="2222", taskId="job-7", role="master")
 print(info.jobId, info.role, pb.ClientInfo(jobId="job-8").jobId)

@@ -23,7 +23,7 @@ def train(arguments: tuple[str, ...]) -> None:
 
     Example: belay train --nproc 8 train.py --steps 1000
     """
-    from agents.training.agent.launcher import main
+    from agents.training.train.agent.launcher import main
 
     sys.exit(main(arguments))
 

@@ -269,7 +269,7 @@ def _held(job: Job) -> list[int]:
 def _forks(pid: int) -> bool:
     """Whether a process is the warm one or was forked from it."""
     with contextlib.suppress(OSError):
-        return b"agents.training.agent.warm" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"agents.training.train.agent.warm" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

@@ -21,11 +21,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.training.agent.coordinator_host import CoordinatorHost, Outgoing
-from agents.training.tolerance import messages as m
-from agents.training.tolerance.controller_commands import ControllerSettings, Order, Report, SendTo
-from agents.training.tolerance.machine import controller
-from agents.training.tolerance.members import Limits
+from agents.training.compat.tft import messages as m
+from agents.training.compat.tft.controller_commands import ControllerSettings, Order, Report, SendTo
+from agents.training.compat.tft.machine import controller
+from agents.training.train.agent.coordinator_host import CoordinatorHost, Outgoing
+from agents.training.train.decide.members import Limits
 from tests.bench.measure import ROOT, RUNS, Result, Skipped
 from tests.training.test_tft import HCCL, STEPS, Story, act, free_port
 

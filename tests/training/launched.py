@@ -204,7 +204,7 @@ def agent_of(job: Job, seconds: float = 60) -> int:
         for pid in descendants(job.process.pid):
             # a process may end while it is looked at
             with contextlib.suppress(OSError):
-                if b"agents.training.agent.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"agents.training.train.agent.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     return pid
         assert time.monotonic() < end, f"no node agent below {job.process.pid}\n{job.errors()}"
         time.sleep(0.01)

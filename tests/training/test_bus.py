@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.training.bus import codes, wire
-from agents.training.bus.member import BUFFERS, Member
-from agents.training.bus.message import Body
-from agents.training.bus.position import AGENT, ALL, MANAGER, PROXY, WORKER, Position
+from agents.training.compat.bus import codes, wire
+from agents.training.compat.bus.member import BUFFERS, Member
+from agents.training.compat.bus.message import Body
+from agents.training.compat.bus.position import AGENT, ALL, MANAGER, PROXY, WORKER, Position
 from engine.wire.clusterd import tasknet_pb2 as pb
 from engine.wire.clusterd import tasknet_pb2_grpc
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.agent.coordinator_host import CoordinatorHost, Outgoing
-from agents.training.agent.orders import ClusterOrders
-from agents.training.tolerance.members import Limits
+from agents.training.train.agent.coordinator_host import CoordinatorHost, Outgoing
+from agents.training.train.agent.orders import ClusterOrders
+from agents.training.train.decide.members import Limits
 from engine.kube import POD
 from tests.grpc_world import NS, Time, World, play, until
 

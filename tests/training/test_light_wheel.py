@@ -80,7 +80,7 @@ def test_a_script_runs_with_the_wheel_alone(wheel: Path, tmp_path: Path) -> None
     env["PYTHONPATH"] = str(borrowed)
     folder = tmp_path / "ranks"
     folder.mkdir()
-    command = [str(bare / "bin/python"), "-c", "from agents.training.agent.launcher import main; exit(main())"]
+    command = [str(bare / "bin/python"), "-c", "from agents.training.train.agent.launcher import main; exit(main())"]
     ended = subprocess.run(
         [*command, "--nproc", "2", str(SCRIPT), str(folder), "4", "0", "16"],
         env=env,

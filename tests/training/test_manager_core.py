@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from agents.training.bus import codes
-from agents.training.bus.message import Body, Received
-from agents.training.bus.position import AGENT, WORKER, Position
-from agents.training.manager import constants
-from agents.training.manager.core import ManagerCore
-from agents.training.manager.operations import profiling_command
-from agents.training.manager.state import (
+from agents.training.clusterd import constants
+from agents.training.clusterd.state import (
     Command,
     JobSettings,
     LogWarning,
@@ -27,6 +22,11 @@ from agents.training.manager.state import (
     ToController,
     ToWorkers,
 )
+from agents.training.compat.bus import codes
+from agents.training.compat.bus.message import Body, Received
+from agents.training.compat.bus.position import AGENT, WORKER, Position
+from agents.training.compat.manager.core import ManagerCore
+from agents.training.compat.manager.operations import profiling_command
 
 
 class Play:

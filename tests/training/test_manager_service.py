@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from agents.training.bus import codes
-from agents.training.bus.member import Member
-from agents.training.bus.message import Body
-from agents.training.bus.position import AGENT, MANAGER, PROXY, WORKER, Position
-from agents.training.manager.service import ManagerService
-from agents.training.manager.state import JobSettings
+from agents.training.clusterd.state import JobSettings
+from agents.training.compat.bus import codes
+from agents.training.compat.bus.member import Member
+from agents.training.compat.bus.message import Body
+from agents.training.compat.bus.position import AGENT, MANAGER, PROXY, WORKER, Position
+from agents.training.compat.manager.service import ManagerService
 from engine.wire.clusterd import profiling_pb2, profiling_pb2_grpc
 from engine.wire.clusterd import recover_pb2 as pb
 from tests.training.taskd_world import JOB, PATIENCE, ClusterD, clusterd, free_port, until

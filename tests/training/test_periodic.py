@@ -23,13 +23,13 @@ except ImportError:
 
 from agents.training.checkpoint import sets
 from agents.training.checkpoint.errors import CheckpointError
-from agents.training.tolerance.donors import shard_text
-from agents.training.worker.buckets import Buckets
-from agents.training.worker.interruption import TrainingError
-from agents.training.worker.periodic import VARIABLE, PeriodicCheckpoints
-from agents.training.worker.protected import Protected
-from agents.training.worker.randomness import Randomness
-from agents.training.worker.run import Run
+from agents.training.train.decide.donors import shard_text
+from agents.training.train.worker.buckets import Buckets
+from agents.training.train.worker.interruption import TrainingError
+from agents.training.train.worker.periodic import VARIABLE, PeriodicCheckpoints
+from agents.training.train.worker.protected import Protected
+from agents.training.train.worker.randomness import Randomness
+from agents.training.train.worker.run import Run
 
 FOUR = ("--nproc", "4")
 STEPS = 30

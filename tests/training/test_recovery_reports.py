@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 from prometheus_client.exposition import generate_latest
 
-from agents.training import reporting
-from agents.training.agent.coordinator_host import CoordinatorHost
-from agents.training.reporting import Reporter, reporter
-from agents.training.tolerance.members import Limits, Recovery
+from agents.training.train import reporting
+from agents.training.train.agent.coordinator_host import CoordinatorHost
+from agents.training.train.decide.members import Limits, Recovery
+from agents.training.train.reporting import Reporter, reporter
 from engine.kube import CONFIGMAP, EVENT
 from engine.load import load
 from engine.model.history import JobMemory

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.training.tolerance.replicas import (
+from agents.training.compat.tft.replicas import (
     Move,
     ReplicaGroup,
     complete,

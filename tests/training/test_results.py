@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.training.tolerance.coordinator import Coordinator
-from agents.training.tolerance.coordinator_commands import (
+from agents.training.train.decide.coordinator import Coordinator
+from agents.training.train.decide.coordinator_commands import (
     AskCheckpoint,
     CoordinatorCommand,
     EndJob,
@@ -19,10 +19,10 @@ from agents.training.tolerance.coordinator_commands import (
     SetPace,
     StartRank,
 )
-from agents.training.tolerance.members import Limits
-from agents.training.tolerance.pace import Costs, Pace, pace
-from agents.training.tolerance.recomputed import Computed, Recomputed
-from agents.training.tolerance.witness import Finding, Held, Verdict, Witness
+from agents.training.train.decide.members import Limits
+from agents.training.train.decide.pace import Costs, Pace, pace
+from agents.training.train.decide.recomputed import Computed, Recomputed
+from agents.training.train.decide.witness import Finding, Held, Verdict, Witness
 from tests import needs
 from tests.training.conftest import Launch
 from tests.training.launched import Job, history

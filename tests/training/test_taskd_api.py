@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from agents.training.bus import codes
-from agents.training.bus.member import Member
-from agents.training.bus.message import Body
-from agents.training.bus.position import MANAGER, PROXY, Position
-from agents.training.manager import api as manager_api
-from agents.training.manager import constants
-from agents.training.manager.bridge import Bridge, pause_seconds
-from agents.training.manager.service import ManagerService, listen_address, loop_seconds, mindio_controller
-from agents.training.manager.session import RecoverSession
-from agents.training.manager.state import JobSettings, ToController
-from agents.training.resetfile import ResetState
-from agents.training.taskd import agent_api, bus_proxy, mindspore, proxy_api
-from agents.training.taskd.processes import ProcessState, ProcessStatus
+from agents.training.clusterd import constants
+from agents.training.clusterd.bridge import Bridge, pause_seconds
+from agents.training.clusterd.state import JobSettings, ToController
+from agents.training.compat.bus import codes
+from agents.training.compat.bus.member import Member
+from agents.training.compat.bus.message import Body
+from agents.training.compat.bus.position import MANAGER, PROXY, Position
+from agents.training.compat.manager import api as manager_api
+from agents.training.compat.manager.service import ManagerService, listen_address, loop_seconds, mindio_controller
+from agents.training.compat.manager.session import RecoverSession
+from agents.training.compat.resetfile import ResetState
+from agents.training.compat.taskd import agent_api, bus_proxy, mindspore, proxy_api
+from agents.training.compat.taskd.processes import ProcessState, ProcessStatus
 from tests.training.taskd_world import PACKAGES, ROOT, free_port, until
 
 pytestmark = pytest.mark.real_time
@@ -320,7 +320,7 @@ def test_msruns_processes_are_restarted_alone_by_the_manager(tmp_path: Path) -> 
     left: list[int] = []
 
     def run() -> None:
-        from agents.training.taskd.bus_agent import BusAgent
+        from agents.training.compat.taskd.bus_agent import BusAgent
 
         try:
             BusAgent(2, f"127.0.0.1:{proxy.port}", mindspore.MindSporeProcesses(msrun.functions())).run()

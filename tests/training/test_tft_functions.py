@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.mindio import controller_api, framework_api, security, update_times
-from agents.training.mindio.controller_server import ControllerServer
-from agents.training.mindio.environment import Environment
-from agents.training.mindio.framework import Framework
-from agents.training.mindio.update_times import can_repair, error_time, set_end, set_start
-from agents.training.tolerance import messages as m
-from agents.training.tolerance.constants import ReportState
-from agents.training.tolerance.controller_commands import ControllerSettings
+from agents.training.compat.mindio import controller_api, framework_api, security, update_times
+from agents.training.compat.mindio.controller_server import ControllerServer
+from agents.training.compat.mindio.environment import Environment
+from agents.training.compat.mindio.framework import Framework
+from agents.training.compat.mindio.update_times import can_repair, error_time, set_end, set_start
+from agents.training.compat.tft import messages as m
+from agents.training.compat.tft.constants import ReportState
+from agents.training.compat.tft.controller_commands import ControllerSettings
 from tests import needs
 from tests.ports import free_port
 
@@ -509,7 +509,7 @@ def test_tls_protects_the_connection_and_the_decrypt_handler_opens_the_key(certi
     )
     try:
         assert "registered" in run(script, INFO=info(certificates)).stdout
-        impatient = f"import agents.training.mindio.framework_api as api\napi.REGISTER_WAIT = 2.0\n{script}"
+        impatient = f"import agents.training.compat.mindio.framework_api as api\napi.REGISTER_WAIT = 2.0\n{script}"
         stranger = run(impatient, INFO=info(certificates, "other"), TTP_RETRY_TIMES="1")
         assert stranger.returncode == 2 and "registered" not in stranger.stdout
         assert "open sesame" not in stranger.stderr + stranger.stdout
@@ -531,7 +531,7 @@ def test_a_failed_report_is_repeated_up_to_three_times(caplog, monkeypatch):
         told.append(time.monotonic())
         return 1 if len(told) < 3 else 0
 
-    monkeypatch.setattr("agents.training.mindio.controller_server.REPORT_WAIT", 0.01)
+    monkeypatch.setattr("agents.training.compat.mindio.controller_server.REPORT_WAIT", 0.01)
     server = ControllerServer(
         ControllerSettings(rank=-1, world=2, clusterd=True), lambda: {"report_fault_ranks": report}
     )

@@ -61,15 +61,15 @@ REASONS: Final = {
     "agents/node/trust.py": "the agent's own pinned state, mode 0600; a damaged one falls back to the mounted keys",
     "agents/rdma/report.py": "the kernel's own answers about interfaces",
     "agents/runtime/install": "root's own container engine files: runtime-engines and toml read the same texts",
-    "agents/training/agent/": _OWN,
-    "agents/training/taskd/warm_": _OWN,
+    "agents/training/train/agent/": _OWN,
+    "agents/training/compat/taskd/warm_": _OWN,
     "agents/training/checkpoint/objects.py": "the mark of an upload; checkpoint-shards reads the same form",
     "agents/training/checkpoint/slots.py": "the header of memory that this process shares; another magic is free",
     "agents/training/checkpoint/writer.py": "credentials of a peer from the kernel (SO_PEERCRED)",
-    "agents/training/manager/core.py": "reports of agents on the bus: bus-body reads the texts inside them",
-    "agents/training/native/lost_waits.py": "words of this process's own memory; any bytes are numbers",
-    "agents/training/page.py": "a page of shared memory with five numbers; any bytes are numbers",
-    "agents/training/worker/": "state that ranks of one job exchange over their own process group",
+    "agents/training/compat/manager/core.py": "reports of agents on the bus: bus-body reads the texts inside them",
+    "agents/training/train/native/lost_waits.py": "words of this process's own memory; any bytes are numbers",
+    "agents/training/train/page.py": "a page of shared memory with five numbers; any bytes are numbers",
+    "agents/training/train/worker/": "state that ranks of one job exchange over their own process group",
 }
 """Module or folder, by the beginning of its path."""
 

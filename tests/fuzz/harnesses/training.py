@@ -11,17 +11,18 @@ from typing import Any, Final
 
 from agents.datadist import config as link_config
 from agents.datadist import frames as link_frames
-from agents.training import frames, resetfile, values
-from agents.training.bus import message as bus_message
-from agents.training.bus import wire as bus_wire
 from agents.training.checkpoint import layout, peers, sets, sums
 from agents.training.checkpoint import settings as checkpoint_settings
 from agents.training.checkpoint import wire as checkpoint_wire
 from agents.training.checkpoint.errors import CheckpointError
-from agents.training.manager import core, operations
-from agents.training.mindio import environment, security
-from agents.training.taskd.bus_worker import stress_request, switch_request
-from agents.training.tolerance import messages
+from agents.training.compat import resetfile
+from agents.training.compat.bus import message as bus_message
+from agents.training.compat.bus import wire as bus_wire
+from agents.training.compat.manager import core, operations
+from agents.training.compat.mindio import environment, security
+from agents.training.compat.taskd.bus_worker import stress_request, switch_request
+from agents.training.compat.tft import messages
+from agents.training.train import frames, values
 from engine.wire.clusterd import tasknet_pb2
 from tests.fuzz.harness import Form, Harness, scratch, text
 
@@ -158,18 +159,23 @@ def _reset(data: bytes) -> None:
     resetfile.read(scratch(data))
 
 
-_DECODED: Final = ("agents/training/frames.py", "agents/training/values.py")
+_DECODED: Final = ("agents/training/train/frames.py", "agents/training/train/values.py")
 HARNESSES: Final = (
     Harness("rank-frames", _frames, _DECODED, (ValueError,), Form.BYTES),
-    Harness("tolerance-messages", _messages, ("agents/training/tolerance/messages.py",)),
-    Harness("tasknet", _bus, ("agents/training/bus/wire.py", "agents/training/bus/message.py"), form=Form.BYTES),
+    Harness("tolerance-messages", _messages, ("agents/training/compat/tft/messages.py",)),
+    Harness(
+        "tasknet",
+        _bus,
+        ("agents/training/compat/bus/wire.py", "agents/training/compat/bus/message.py"),
+        form=Form.BYTES,
+    ),
     Harness(
         "bus-body",
         text(_body),
         (
-            "agents/training/bus/message.py",
-            "agents/training/manager/operations.py",
-            "agents/training/taskd/bus_worker.py",
+            "agents/training/compat/bus/message.py",
+            "agents/training/compat/manager/operations.py",
+            "agents/training/compat/taskd/bus_worker.py",
         ),
     ),
     Harness("datadist-frames", _datadist, ("agents/datadist/frames.py",)),
@@ -178,9 +184,9 @@ HARNESSES: Final = (
         "training-settings",
         text(_settings),
         (
-            "agents/training/mindio/security.py",
+            "agents/training/compat/mindio/security.py",
             "agents/training/checkpoint/settings.py",
-            "agents/training/mindio/environment.py",
+            "agents/training/compat/mindio/environment.py",
         ),
     ),
     Harness("checkpoint-map", _tail, ("agents/training/checkpoint/layout.py",), form=Form.BYTES, steps=2_000_000),
@@ -192,7 +198,7 @@ HARNESSES: Final = (
         ("agents/training/checkpoint/peers.py", "agents/training/checkpoint/wire.py"),
         steps=1_500_000,
     ),
-    Harness("reset-file", _reset, ("agents/training/resetfile.py",), (ValueError,)),
+    Harness("reset-file", _reset, ("agents/training/compat/resetfile.py",), (ValueError,)),
     *(
         (
             Harness(

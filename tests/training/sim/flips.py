@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from agents.training.tolerance.coordinator import Coordinator
-from agents.training.tolerance.coordinator_commands import (
+from agents.training.train.decide.coordinator import Coordinator
+from agents.training.train.decide.coordinator_commands import (
     CoordinatorCommand,
     GenerationPlan,
     JoinGeneration,
     StartRank,
 )
-from agents.training.tolerance.members import Limits
-from agents.training.tolerance.pace import Costs, Pace
-from agents.training.tolerance.witness import Held
-from agents.training.worker.digests import digest
+from agents.training.train.decide.members import Limits
+from agents.training.train.decide.pace import Costs, Pace
+from agents.training.train.decide.witness import Held
+from agents.training.train.worker.digests import digest
 
 COMPARE, KEEP = 10, 50
 SIZE, CALM = 1500, 64

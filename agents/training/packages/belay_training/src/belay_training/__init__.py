@@ -14,10 +14,10 @@ def train(run):
 train()
 """
 
-from agents.training.worker.interruption import Interrupted, TrainingError
-from agents.training.worker.periodic import PeriodicCheckpoints
-from agents.training.worker.protect import protect
-from agents.training.worker.protected import Checkpoint
-from agents.training.worker.run import Run
+from agents.training.train.worker.interruption import Interrupted, TrainingError
+from agents.training.train.worker.periodic import PeriodicCheckpoints
+from agents.training.train.worker.protect import protect
+from agents.training.train.worker.protected import Checkpoint
+from agents.training.train.worker.run import Run
 
 __all__ = ["protect", "Run", "Checkpoint", "PeriodicCheckpoints", "Interrupted", "TrainingError"]

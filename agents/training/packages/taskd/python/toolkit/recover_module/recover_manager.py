@@ -1,13 +1,13 @@
 """DLRecoverManager and its reports (component/taskd/taskd/python/toolkit/recover_module)."""
 
-from agents.training.manager.recovery_client import (
+from agents.training.clusterd.recovery_client import (
     DLRecoverManager,
     report_process_fault,
     report_recover_status,
     report_recover_strategy,
     report_stop_complete,
 )
-from agents.training.manager.recovery_start import init_grpc_client, init_grpc_process
+from agents.training.compat.manager.recovery_start import init_grpc_client, init_grpc_process
 from engine.wire.clusterd import recover_pb2 as pb
 from engine.wire.clusterd.recover_pb2 import ClientInfo, Status
 

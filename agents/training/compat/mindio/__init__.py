@@ -1,0 +1,1 @@
+"""MindIO TFT for scripts: threads, connections, environment and functions around the pure machines of `tft`."""

@@ -1,1 +1,0 @@
-"""MindIO TFT for scripts: threads, connections, environment and functions around the pure machines of `tolerance`."""

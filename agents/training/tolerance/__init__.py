@@ -1,1 +1,0 @@
-"""Fault tolerance of training: pure state machines that decide (`controller`) and carry out (`processor`) a repair."""

@@ -1,0 +1,1 @@
+"""What ranks and node agents of `belay train` run."""
