@@ -21,9 +21,9 @@ if importlib.util.find_spec("torch") is None:
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
-from agents.training.worker.loaders import Loaders, Records
-from agents.training.worker.randomness import Randomness
-from agents.training.worker.sharing import Feed
+from agents.training.train.worker.loaders import Loaders, Records
+from agents.training.train.worker.randomness import Randomness
+from agents.training.train.worker.sharing import Feed
 
 EXAMPLES, BATCH, EACH = 12, 2, 6
 
