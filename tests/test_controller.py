@@ -8,9 +8,12 @@ from typing import Any
 
 import orjson
 
+from engine.controller.snapshot_reader import SnapshotReader
 from engine.kube import CONFIGMAP, NODE, POD, Reflector, WatchChange
 from engine.model.fault_subscriptions import FaultSubscriptions
+from engine.observe.resources import WATCHED
 from engine.observe.watch_events import WatchEvents, essence, own_output, slimmed, wanted
+from engine.store import ObjectWrite
 from engine.wire import faultsubscriptions, names
 
 
@@ -125,6 +128,27 @@ def test_the_inbox_holds_the_newest_state_once_and_its_watermark() -> None:
         assert events.drain() == ([], {})
 
     asyncio.run(case())
+
+
+def test_reports_of_agents_are_followed_apart_and_are_read_late() -> None:
+    """A thousand nodes report seventeen times a second; all else about the cluster is read at once."""
+    late = [one for one in WATCHED if one.late]
+    assert [(one.resource, one.namespace) for one in late] == [(CONFIGMAP, names.NODES)]
+    (others,) = (one for one in WATCHED if one.resource == CONFIGMAP and not one.late)
+    assert others.fields == f"metadata.namespace!={names.NODES}"
+
+    events = WatchEvents()
+    for one, version in ((others, "3"), (late[0], "2")):
+        reflector = Reflector(None, one.resource, one.namespace, on_change=events.receive)  # type: ignore[arg-type]
+        reflector.watermark = version
+        events.progress(reflector)
+    marks = events.drain()[1]
+    assert marks == {"v1|ConfigMap": "3", f"v1|ConfigMap|{names.NODES}": "2"}
+
+    reader = SnapshotReader("main", None)  # type: ignore[arg-type]
+    reader._watermarks = marks
+    seen = {ns: reader._has_seen(ObjectWrite("v1", "ConfigMap", ns, "a", "3")) for ns in (names.SYSTEM, names.NODES)}
+    assert seen == {names.SYSTEM: True, names.NODES: False}
 
 
 def test_heartbeats_are_collected_and_all_else_is_written_at_once() -> None:

@@ -94,6 +94,7 @@ def test_a_controller_that_still_leads_begins_again(
                 return client.hget("belay:{main}:meta", "generation") not in (None, before) and one.ready
 
             await until(again, "the snapshot did not come again")
+            await until(lambda: len(held) == 2, "memory did not go back")  # ready is said while it is still written
             one.stop()
             await asyncio.wait_for(running, 60)
 

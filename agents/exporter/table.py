@@ -5,6 +5,7 @@ Source: component/npu-exporter/collector/metrics, docs/zh/scheduling/06_api/00_n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Final
 
@@ -383,6 +384,7 @@ METRICS: Final = (*_node(), *_npu(), *_memory_and_use(), *_links(), *_optical(),
 BY_NAME: Final[Mapping[str, Metric]] = {metric.name: metric for metric in METRICS}
 
 
+@functools.cache  # asked for each chip each second: looking through all rows was two fifths of an exporter's steps
 def of_group(group: str) -> tuple[Metric, ...]:
     """The metrics of one collection group."""
     return tuple(metric for metric in METRICS if group in metric.group.split("|"))

@@ -13,12 +13,14 @@ import msgspec
 from engine.kube import CONFIGMAP, NODE, POD, Forbidden, Kube, NotFound, Resource, resource_for
 from engine.model.labels import INFERENCE_SCALES
 from engine.model.native_groups import NATIVE_GROUP_APIS
+from engine.wire import names
 from engine.wire.dra import TAINT_RULE_VERSIONS
 
 
 class Watched(msgspec.Struct, frozen=True):
     """One list+watch: a kind and its selectors. The cluster need not serve ``optional`` kinds, nor give the right to
-    read those that ``may_be_closed``: nothing is known of their objects then.
+    read those that ``may_be_closed``: nothing is known of their objects then. Changes may be read ``late`` by so many
+    seconds.
     """
 
     resource: Resource
@@ -27,12 +29,15 @@ class Watched(msgspec.Struct, frozen=True):
     fields: str | None = None
     optional: bool = False
     may_be_closed: bool = False
+    late: float = 0.0
 
 
 WATCHED: Final[tuple[Watched, ...]] = (
     Watched(NODE),
     Watched(POD),
-    Watched(CONFIGMAP),
+    Watched(CONFIGMAP, fields=f"metadata.namespace!={names.NODES}"),
+    # what agents say of themselves each minute: a thousand nodes would wake the controller seventeen times a second
+    Watched(CONFIGMAP, names.NODES, late=0.5),
     Watched(resource_for("v1", "Service")),
     Watched(resource_for("v1", "Namespace")),
     Watched(resource_for("v1", "PersistentVolume"), optional=True),
