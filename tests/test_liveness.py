@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import redis
 
+from engine.controller.queues import waiting
+from engine.controller.triggers import Triggers
 from engine.store import ProcessLiveness, StoreUnavailable, connect, repair
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
@@ -35,7 +38,7 @@ class Site:
         while self.time.now < ends:
             self.time.now += EVERY
             for one in lives:
-                one.update(lambda: watching)
+                one.update(lambda _: watching)
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def test_a_process_that_stops_is_dead_after_its_silence_and_not_before(site: Sit
     site.run(5.0, b)  # no one asks for it any more, and it stays dead
     assert b.is_dead("a")
     site.liveness("a").beat()  # the same identity in a new life
-    b.update(lambda: ())
+    b.update(lambda _: ())
     assert not b.is_dead("a")
 
 
@@ -89,7 +92,7 @@ def test_what_a_paused_process_did_not_see_counts_against_none(site: Site) -> No
     a, b = site.liveness("a"), site.liveness("b")
     site.run(2.0, a, b, watching=("a",))
     site.time.now += 60.0  # both were paused, and b wakes first
-    b.update(lambda: ("a",))
+    b.update(lambda _: ("a",))
     assert not b.is_dead("a")
     site.run(0.8, b, watching=("a",))
     assert not b.is_dead("a"), "a has half of its silence to show that it lives"
@@ -130,8 +133,29 @@ def test_the_silent_are_forgotten(site: Site) -> None:
 def test_a_number_of_a_wrong_type_is_repaired(site: Site) -> None:
     site.client.rpush("belay:life:worker:a", "x")
     b = site.liveness("b")
-    b.update(lambda: ("a",))
+    b.update(lambda _: ("a",))
     assert repair(site.client) == ["belay:life:worker:a"]
+
+
+def test_a_process_shows_that_it_lives_and_asks_who_else_works_in_one_message(site: Site) -> None:
+    """Six times a second each: messages, and the wake-ups of Redis for them, are what an idle cluster costs."""
+    triggers, a = Triggers(site.client), site.liveness("a")
+    triggers.mark("main")
+    assert triggers.claim("main", "a", 10.0)
+
+    asked: list[Any] = []
+    watch = lambda answer: asked.append(triggers.owners_in(answer)) or ()  # noqa: E731
+    assert messages(site.client, lambda: a.update(watch, ask=triggers.ask_owners)) == 1
+    assert asked == [{"a"}]
+    # what the watchdog of a worker asks each second
+    assert messages(site.client, lambda: waiting(site.client, takes_writes=True)) == 1
+
+
+def messages(client: redis.Redis, work: Callable[[], object]) -> int:
+    """How often Redis reads from a connection for this work."""
+    before = int(client.info("stats")["total_reads_processed"])
+    work()
+    return int(client.info("stats")["total_reads_processed"]) - before - 1  # the last question
 
 
 def test_the_thread_lives_until_it_is_stopped(site: Site) -> None:
@@ -139,7 +163,7 @@ def test_the_thread_lives_until_it_is_stopped(site: Site) -> None:
 
     turned = threading.Event()
     liveness = ProcessLiveness(site.client, "worker", "a", 0.06)
-    liveness.start(lambda: (), turned.set)
+    liveness.start(lambda _: (), turned.set)
     assert site.client.get("belay:life:worker:a") is not None, "written before anything else happens"
     assert turned.wait(30.0)
     liveness.stop()
@@ -155,12 +179,12 @@ def test_the_thread_survives_an_absent_redis() -> None:
     asked = threading.Event()
 
     class Away:
-        def set(self, *_: object, **__: object) -> None:
+        def pipeline(self, *_: object, **__: object) -> None:
             asked.set()
             raise redis.ConnectionError("away")
 
     liveness = ProcessLiveness(cast(redis.Redis, Away()), "worker", "a", 0.06)
-    liveness.start(lambda: ())
+    liveness.start(lambda _: ())
     asked.clear()
     assert asked.wait(30.0)
     asked.clear()

@@ -163,7 +163,8 @@ def test_what_a_worker_held_when_it_died_and_stayed_away_is_free_soon(cluster: C
     triggers = Triggers(client)
     triggers.mark("main")
     assert triggers.claim("main", "worker-9", 3000.0)
-    assert triggers.owners() == {"worker-9"}
+    claims = "belay:{triggers}:busy"
+    assert triggers.owners_in(client.hvals(claims)) == {"worker-9"}
     ProcessLiveness(client, "worker", "worker-9", 600.0).beat()  # Redis keeps it for twice that time
     assert cluster.run(shard_lease(cluster.kube, "main", "worker-9", duration=3000.0).acquire()) == 1
     processes.start("controller")
@@ -171,7 +172,7 @@ def test_what_a_worker_held_when_it_died_and_stayed_away_is_free_soon(cluster: C
     cluster.add_node("node-1")
     cluster.add_pod("one", 1)
     until(lambda: cluster.bound() == {"one"}, PATIENCE, "the pod, by a worker that waited for nothing to expire")
-    assert "worker-9" not in triggers.owners()
+    assert "worker-9" not in triggers.owners_in(client.hvals(claims))
 
 
 def test_a_killed_controller_and_a_killed_redis_are_only_an_interruption(

@@ -320,7 +320,7 @@ async def _serve(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, end_soon)
-        controller.liveness.start(controller.watched_holders)
+        controller.liveness.start(lambda _: controller.watched_holders())
         try:
             await controller.run()
         finally:

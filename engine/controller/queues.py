@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 import redis
 
-from engine.store import StoreUnavailable, translated
+from engine.store import StoreUnavailable, require_room, translated
 
 RECONCILE: Final = "belay.reconcile"
 ACT: Final = "belay.act"
@@ -23,10 +23,17 @@ MOST_WAITING: Final = {RECONCILE: 1000, ACT: 200}
 """Most messages that may wait: without workers a queue must not fill Redis (a batch has at most 512 KiB)."""
 
 
-def waiting(client: redis.Redis, queues: Sequence[str] = ("plan", "act")) -> int:
-    """The number of messages that wait in these queues. Raises StoreUnavailable."""
-    with translated():
-        return sum(int(client.llen(queue)) for queue in queues)
+def waiting(client: redis.Redis, queues: Sequence[str] = ("plan", "act"), *, takes_writes: bool = False) -> int:
+    """The number of messages that wait in these queues, asked in one message. Raises StoreUnavailable, with
+    ``takes_writes`` also where Redis takes none.
+    """
+    with translated(), client.pipeline(transaction=False) as pipe:
+        if takes_writes:
+            require_room(pipe)
+        for queue in queues:
+            pipe.llen(queue)
+        answers = pipe.execute()
+    return sum(map(int, answers[-len(queues) :]))
 
 
 def task_message(task: str, argument: str, identity: str, tag: str, *, redelivered: bool = False) -> dict[str, Any]:

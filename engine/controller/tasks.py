@@ -29,7 +29,7 @@ from engine.controller.worker import TASK_SECONDS, Worker
 from engine.errors import BelayError
 from engine.kube.order_keys import OrderKeys
 from engine.settings import Settings, from_environment, warn
-from engine.store import Keyring, StoreUnavailable, connect, eviction_warning, heal, repair, require_room, translated
+from engine.store import Keyring, StoreUnavailable, connect, eviction_warning, heal, repair
 
 _log = log.get("worker")
 
@@ -154,9 +154,7 @@ def run(
         A Redis that takes no writes answers nothing that a worker could make progress with.
         """
         try:
-            with translated():
-                require_room(client)
-            return waiting(client, tuple(queues))
+            return waiting(client, tuple(queues), takes_writes=True)
         except StoreUnavailable:
             heal(client)
             raise

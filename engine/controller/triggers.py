@@ -194,11 +194,14 @@ class Triggers:
         """Drop the claims of ``owner`` (all claims if empty) and mark their shards. Returns how many."""
         return int(cast(int, self._run(self._free, owner)))
 
-    def owners(self) -> set[str]:
-        """Return the identities of the workers that have claims."""
-        with translated():
-            held = cast(list[Any], self._client.hvals(self._keys[1]))
-        parts = [_text(value).split(":", 2) for value in held]
+    def ask_owners(self, pipe: Any) -> None:
+        """Add to a pipeline the question who has claims; ``owners_in`` reads the answer."""
+        pipe.hvals(self._keys[1])
+
+    @staticmethod
+    def owners_in(answer: Any) -> set[str]:
+        """The identities of the workers that have claims."""
+        parts = [_text(value).split(":", 2) for value in answer]
         return {part[2] for part in parts if len(part) == 3}
 
     def _run(self, script: Any, *arguments: object) -> object:

@@ -68,7 +68,7 @@ class Worker:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()
         self._run(self._kube.__aenter__(), 30.0)
-        self.liveness.start(self.triggers.owners, self.free_claims_of_the_dead)
+        self.liveness.start(self.triggers.owners_in, self.free_claims_of_the_dead, self.triggers.ask_owners)
 
     def set_up(self, settings: Settings, send: Callable[[str, str], None], client: redis.Redis, kube: Kube) -> None:
         """Set up everything but the event loop, which simulations replace. ``send`` sends a task with its argument."""

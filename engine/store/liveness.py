@@ -56,12 +56,17 @@ class ProcessLiveness:
         self._read_at = float("-inf")
         self._ending = threading.Event()
 
-    def beat(self) -> None:
-        """Change our number. Raises StoreUnavailable."""
+    def beat(self, ask: Callable[[Any], None] | None = None) -> Any:
+        """Change our number; returns the answer to a question that ``ask`` puts into the same message. Raises
+        StoreUnavailable.
+        """
         self._number += 1
-        with translated():
-            kept = int(max(_KEPT_SECONDS, 2 * self.silence) * 1000)
-            self._client.set(self._start + self.identity, f"{self._life}:{self._number}", px=kept)
+        kept = int(max(_KEPT_SECONDS, 2 * self.silence) * 1000)
+        with translated(), self._client.pipeline(transaction=False) as pipe:
+            pipe.set(self._start + self.identity, f"{self._life}:{self._number}", px=kept)
+            if ask is not None:
+                ask(pipe)
+            return pipe.execute()[-1]
 
     def read(self, names: Iterable[str]) -> None:
         """Read the numbers of these processes, and of those that were read lately. Raises StoreUnavailable."""
@@ -99,13 +104,26 @@ class ProcessLiveness:
         """The processes read lately that count as dead."""
         return [name for name in self._seen if self.is_dead(name)]
 
-    def update(self, watch: Callable[[], Iterable[str]], then: Callable[[], None] = lambda: None) -> None:
-        """Change our number, read those of ``watch()``, call ``then``. Raises StoreUnavailable, as both may."""
-        self.beat()
-        self.read(watch())
+    def update(
+        self,
+        watch: Callable[[Any], Iterable[str]],
+        then: Callable[[], None] = lambda: None,
+        ask: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Change our number, read those of ``watch``, call ``then``. Raises StoreUnavailable, as it may.
+
+        ``watch`` gets the answer to what ``ask`` puts into the message with our number: six of them a second are most
+        of what an idle process says to Redis.
+        """
+        self.read(watch(self.beat(ask)))
         then()
 
-    def start(self, watch: Callable[[], Iterable[str]], then: Callable[[], None] = lambda: None) -> None:
+    def start(
+        self,
+        watch: Callable[[Any], Iterable[str]],
+        then: Callable[[], None] = lambda: None,
+        ask: Callable[[Any], None] | None = None,
+    ) -> None:
         """Update ``every`` seconds until ``stop``, in a thread: a long computation in the event loop is no death.
 
         The number changes before this returns, if Redis answers: silence before does not count.
@@ -117,7 +135,7 @@ class ProcessLiveness:
             away = False
             while not self._ending.wait(self.every):
                 try:
-                    self.update(watch, then)
+                    self.update(watch, then, ask)
                     away = False
                 except StoreUnavailable as error:
                     if not away:

@@ -299,7 +299,7 @@ class World:
             source: Any = self.repository
             send = partial(self.messages.send, life, RECONCILE)
             controller = Controller(settings, kube, send, source=source, watched=self.watched)
-            living = asyncio.create_task(_live(controller.liveness, controller.watched_holders))
+            living = asyncio.create_task(_live(controller.liveness, lambda _: controller.watched_holders()))
             try:
                 await controller.run()
             finally:
@@ -315,7 +315,14 @@ class World:
             with contextlib.suppress(KubeError, StoreUnavailable):
                 await worker.release_former_leases()
             at_work.add(
-                asyncio.create_task(_live(worker.liveness, worker.triggers.owners, worker.free_claims_of_the_dead))
+                asyncio.create_task(
+                    _live(
+                        worker.liveness,
+                        worker.triggers.owners_in,
+                        worker.free_claims_of_the_dead,
+                        worker.triggers.ask_owners,
+                    )
+                )
             )
             while True:
                 await asyncio.sleep(0.02 if not self.quiet else 0.2)
@@ -507,12 +514,15 @@ class World:
 
 
 async def _live(
-    liveness: ProcessLiveness, watch: Callable[[], Iterable[str]], then: Callable[[], None] = lambda: None
+    liveness: ProcessLiveness,
+    watch: Callable[[Any], Iterable[str]],
+    then: Callable[[], None] = lambda: None,
+    ask: Callable[[Any], None] | None = None,
 ) -> None:
     """What ``ProcessLiveness.start`` does in a thread."""
     while True:
         with contextlib.suppress(StoreUnavailable):
-            liveness.update(watch, then)
+            liveness.update(watch, then, ask)
         await asyncio.sleep(liveness.every)
 
 
