@@ -24,7 +24,7 @@ from agents.kubelet.device_holdings import DeviceHoldings, Holding, HoldingsErro
 from agents.kubelet.inventory import Offer, cores_of
 from agents.kubelet.ledger import Grant, Ledger
 from agents.kubelet.podcache import PodCache
-from agents.kubelet.pods import MAX_TIME, PodFacts
+from agents.kubelet.pods import MAX_TIME, UNKNOWN_POD, PodFacts
 from agents.kubelet.settings import PluginSettings
 from agents.node.state import NodeState
 from engine.model.labels import ASCEND_REAL
@@ -164,11 +164,8 @@ class Allocator:
 
     def withdraw(self, grant: Grant) -> None:
         """Withdraw an answer that kubelet will not receive; its chips may be given again. Raises OSError."""
-        lost = msgspec.structs.replace(
-            grant, ids=(), real=(), visible=(), chips=(), vdev=0, uid="", confirmed=False, lost=True
-        )
         if grant.meant:
-            self._ledger.put(lost)
+            self._ledger.put(grant.as_lost())
         else:
             self._ledger.change((), [grant.number])
 
@@ -308,10 +305,8 @@ class Allocator:
     async def _grant(self, offer: Offer, ids: Sequence[str], wanted: Wanted | None) -> Grant:
         asked = set(ids)
         chips = wanted.chips if wanted is not None else self._as_asked(offer, ids)
-        if wanted is None:
-            unknown = PodFacts("", "", "", "", "", False, {}, {}, {}, {}, "")
-            if reason := self._blocked(Wanted(unknown, chips), offer):
-                raise Refused(reason)
+        if wanted is None and (reason := self._blocked(Wanted(UNKNOWN_POD, chips), offer)):
+            raise Refused(reason)
         pod = wanted.pod if wanted is not None else None
         real, visible, vdev = self._named(offer, ids, chips)
         if wanted is not None and wanted.template:

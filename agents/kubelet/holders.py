@@ -37,66 +37,118 @@ def reconcile_grants(
 
     ``expired`` returns whether kubelet has had enough time to record a grant. A source that is None drops no grant.
     """
-    fresh: dict[int, Grant | None] = {}
-    by_id = {(h.resource, name): h for h in holdings or () for name in h.ids}
+    matches = _match(grants, holdings or ())
+    renewed = {
+        number: _renew(match, pods, kubelet_was_read=holdings is not None, expired=expired)
+        for number, match in matches.by_number.items()
+    }
+    _keep_lost_answers(grants, renewed, pods)
+
+    before = {grant.number: grant for grant in grants}
+    kept = [grant for _, grant in sorted(renewed.items()) if grant is not None]
+    return GrantChanges(
+        put=[grant for grant in kept if grant != before[grant.number]],
+        drop=sorted(number for number, grant in renewed.items() if grant is None),
+        strangers=matches.strangers,
+    )
+
+
+class _Match(NamedTuple):
+    """A grant, the holding that it explains, and whether kubelet lists any of its ids as held, if by another pod."""
+
+    grant: Grant
+    holding: Holding | None
+    listed: bool
+
+
+class _Matches(NamedTuple):
+    by_number: dict[int, _Match]
+    strangers: list[Holding]
+
+
+def _match(grants: Sequence[Grant], holdings: Sequence[Holding]) -> _Matches:
+    """Find the holding that each grant explains. A lost grant explains none."""
+    holding_of = {(holding.resource, name): holding for holding in holdings for name in holding.ids}
     claimed: set[tuple[str, str]] = set()
     explained: set[tuple[str, str, str]] = set()
+    by_number = {}
+
     # kubelet uses the newest answer for an id
-    for grant in sorted(grants, key=lambda g: -g.number):
+    for grant in sorted(grants, key=lambda grant: -grant.number):
         if grant.lost:
             continue
-        keys = [(grant.resource, name) for name in grant.ids]
-        holding = next((by_id[key] for key in keys if key in by_id and key not in claimed), None)
-        found = grant
-        if holding is not None and (not grant.confirmed or not holding.uid or holding.uid == grant.uid):
-            claimed.update(keys)
+        ids = [(grant.resource, name) for name in grant.ids]
+        listed = next((holding_of[key] for key in ids if key in holding_of and key not in claimed), None)
+        holding = listed if listed is not None and _may_explain(grant, listed) else None
+        if holding is not None:
+            claimed.update(ids)
             explained.add(_place(holding))
-            if not grant.confirmed:
-                found = _confirmed(grant, holding)
-        elif holdings is not None and not grant.confirmed:
-            if pods is not None and expired(grant):
-                fresh[grant.number] = None
-                continue
-        elif holdings is not None and grant.ids:
-            found = msgspec.structs.replace(grant, ids=())
-        gone = found.confirmed and pods is not None and _gone(found, pods, listed=holding is not None)
-        fresh[grant.number] = None if gone else found
-    _remember(grants, fresh, pods)
-    before = {grant.number: grant for grant in grants}
-    return GrantChanges(
-        put=[grant for number, grant in sorted(fresh.items()) if grant is not None and grant != before[number]],
-        drop=sorted(number for number, grant in fresh.items() if grant is None),
-        strangers=[
-            h
-            for h in holdings or ()
-            if _place(h) not in explained and not any((h.resource, name) in claimed for name in h.ids)
-        ],
-    )
+        by_number[grant.number] = _Match(grant, holding, listed=listed is not None)
+
+    strangers = []
+    for holding in holdings:
+        has_claimed_ids = any((holding.resource, name) in claimed for name in holding.ids)
+        if _place(holding) not in explained and not has_claimed_ids:
+            strangers.append(holding)
+    return _Matches(by_number, strangers)
+
+
+def _may_explain(grant: Grant, holding: Holding) -> bool:
+    """Whether a holding can come from a grant: one that kubelet has confirmed stays with its pod."""
+    return not grant.confirmed or not holding.uid or holding.uid == grant.uid
+
+
+def _renew(
+    match: _Match, pods: Mapping[str, PodFacts] | None, *, kubelet_was_read: bool, expired: Callable[[Grant], bool]
+) -> Grant | None:
+    """The grant by what kubelet and the pods say now; None when it is to be dropped."""
+    grant, holding, listed = match
+    if not grant.confirmed and holding is None:
+        # kubelet may still be about to record it
+        never_used = kubelet_was_read and pods is not None and expired(grant)
+        return None if never_used else grant
+
+    if not grant.confirmed and holding is not None:
+        grant = _confirmed(grant, holding)
+    elif holding is None and kubelet_was_read:
+        # kubelet has released the ids; the chips are the pod's until it is gone
+        grant = msgspec.structs.replace(grant, ids=())
+
+    unused = pods is not None and _gone(grant, pods, listed=listed)
+    return None if unused else grant
 
 
 def _place(holding: Holding) -> tuple[str, str, str]:
     return f"{holding.namespace}/{holding.name}", holding.container, holding.resource
 
 
-def _remember(grants: Sequence[Grant], fresh: dict[int, Grant | None], pods: Mapping[str, PodFacts] | None) -> None:
+def _keep_lost_answers(
+    grants: Sequence[Grant], renewed: dict[int, Grant | None], pods: Mapping[str, PodFacts] | None
+) -> None:
     """Keep the chips of a lost answer for the pod that still waits for them.
 
     The pod's ``predicate-time`` says that it was served; only the ledger knows that it was not.
     """
-    given = {g.meant for g in fresh.values() if g is not None} | {g.uid for g in fresh.values() if g is not None}
+    if pods is None:
+        return
+    kept = [grant for grant in renewed.values() if grant is not None]
+    served = {grant.meant for grant in kept} | {grant.uid for grant in kept}
+
     for grant in grants:
-        if fresh.get(grant.number) is not None or pods is None:
+        if renewed.get(grant.number) is not None:
             continue
-        pod = pods.get(grant.meant) if grant.meant else None
-        waits = pod is not None and pod.live and not pod.running and grant.meant not in given and grant.predicate
-        if not waits:
-            fresh[grant.number] = None
-        elif not grant.lost:
-            fresh[grant.number] = msgspec.structs.replace(
-                grant, ids=(), real=(), visible=(), chips=(), vdev=0, uid="", confirmed=False, lost=True
-            )
-        if waits:
-            given.add(grant.meant)
+        if grant.meant in served or not _waits(grant, pods):
+            renewed[grant.number] = None
+            continue
+        if not grant.lost:
+            renewed[grant.number] = grant.as_lost()
+        served.add(grant.meant)
+
+
+def _waits(grant: Grant, pods: Mapping[str, PodFacts]) -> bool:
+    """Whether the pod that the grant was meant for is there and has not started."""
+    pod = pods.get(grant.meant) if grant.meant else None
+    return pod is not None and pod.live and not pod.running and bool(grant.predicate)
 
 
 def _confirmed(grant: Grant, holding: Holding) -> Grant:

@@ -52,6 +52,12 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
         """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}" if self.name else "a pod"
 
+    def as_lost(self) -> Grant:
+        """The grant once its answer has not reached kubelet: it holds nothing."""
+        return msgspec.structs.replace(
+            self, ids=(), real=(), visible=(), chips=(), vdev=0, uid="", confirmed=False, lost=True
+        )
+
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     put: Grant | None = None

@@ -60,6 +60,22 @@ class PodFacts(msgspec.Struct, frozen=True):
         return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
 
 
+UNKNOWN_POD: Final = PodFacts(
+    uid="",
+    namespace="",
+    name="",
+    phase="",
+    reason="",
+    deleting=False,
+    annotations={},
+    labels={},
+    limits={},
+    initial={},
+    owner="",
+)
+"""The pod of a request that kubelet makes for a pod whose name is not known yet."""
+
+
 def facts(body: Mapping[str, Any]) -> PodFacts:
     """Parse a pod from the API server or kubelet. Raises ValueError when it is not a pod."""
     try:
