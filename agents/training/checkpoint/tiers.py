@@ -24,7 +24,6 @@ class Tiers:
 
     ``ranks``: the ranks of this host, for folders whose files the other hosts cannot see. ``url``: a folder in object
     storage, searched last; ``peer``: ask the peer of the writing process for copies of what this host has lost.
-    Implements :class:`~agents.training.checkpoint.newest.NewestComplete`.
     """
 
     def __init__(
