@@ -97,6 +97,15 @@ def test_a_new_job_on_parts_of_chips_asks_for_the_size_by_its_resource(clone: Pa
     assert pod["metadata"]["labels"]["ring-controller.atlas"] == "ascend-310P" and body["spec"]["replicas"] == 2
 
 
+def test_new_services_and_jobs_ask_to_be_moved_off_faulty_hardware(clone: Path) -> None:
+    for kind, folder in (("Deployment", "inference"), ("Job", "jobs")):
+        words = ("job", f"new-{kind.lower()}", "--chips", "1", "--product", "atlas-300i-pro", "--kind", kind)
+        assert new(clone, *words, "--cluster", "none").exit_code == 0
+        (body,) = yaml.safe_load_all((clone / f"desired/{folder}/new-{kind.lower()}.yaml").read_text())
+        # Belay and MindCluster read it of the pods
+        assert body["spec"]["template"]["metadata"]["labels"]["fault-scheduling"] == "grace"
+
+
 def test_a_new_training_job_asks_to_be_moved_off_faulty_hardware(clone: Path) -> None:
     assert new(clone, "job", "train", "--chips", "8", "--product", "atlas-800t-a2", "--cluster", "none").exit_code == 0
     job = list(yaml.safe_load_all((clone / "desired/jobs/train.yaml").read_text()))[-1]

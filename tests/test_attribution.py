@@ -150,7 +150,18 @@ def test_a_job_whose_labels_leave_it_on_faulty_chips_is_explained(value: str) ->
         f"its pods on n0 stay: the job {has}, so it is not moved: add fault-scheduling: grace to the labels of the "
         "job, of a Deployment to those of its pod template"
     )
-    assert "nothing is due" not in body["coming"][0] and "see why it is not moved" in body["coming"][0]
+    pod = explain("pod", "train/j-0", decided(worlds.desired(), seen, NOW), seen, worlds.desired())
+    assert pod["notEvicted"] == body["notEvicted"].replace("its pods on n0 stay", "it stays on n0")
+    for one in (body, pod):
+        assert "nothing is due" not in one["coming"][0] and "see why it is not moved" in one["coming"][0]
+
+
+def test_a_pod_on_a_cordoned_node_says_that_it_stays_until_it_ends() -> None:
+    own = worlds.pod("j-0", node="n0", chips=range(8), owner=("AscendJob", "j"))
+    seen = worlds.observed([worlds.node("n0", unschedulable=True)], [worlds.report("n0")], [own])
+    body = explain("pod", "train/j-0", decided(worlds.desired(), seen, NOW), seen, worlds.desired())
+    assert body["coming"] == ["it runs until it ends: n0 is cordoned, which moves no pod and keeps new ones away"]
+    assert "notEvicted" not in body
 
 
 def test_status_and_explain_of_a_job_show_the_impact() -> None:

@@ -115,6 +115,7 @@ def test_the_command_line_reads_a_database_and_prints_csv_that_no_spreadsheet_ru
     assert "'=cmd()" in belay("usage", "--since", "20000h")
     assert "8 chips" not in belay("history", "--since", "20000h", "--audit")
     assert belay("history", "--verify").startswith("whole: 2 records")
+    assert belay("history", "--verify", "-o", "wide").startswith("whole: 2 records\nhead: ")
     assert "goodput 100.0%" in belay("report", "--since", "20000h")
 
 
@@ -133,3 +134,19 @@ def test_a_time_of_day_is_the_last_one() -> None:
     assert found is not None and now - 86_400 - 3_600 <= found <= now
     with pytest.raises(InputError):
         verbs.moment("yesterday", "--since")
+
+
+def test_a_wait_is_one_line_and_its_whole_reason_is_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    world = HistoryWorld(f"sqlite:///{tmp_path / 'history.db'}")
+    world.submit(LLM)
+    world.jobs[LLM]["pending"] = {"reason": "NoRoom", "message": "too few chips; 0/3 nodes are available: 3 NPU short"}
+    world.submit_again(LLM, user="ann", queue="default")
+    world.look()
+
+    def belay(*words: str) -> str:
+        return CliRunner().invoke(main, ["history", "--since", "20000h", *words, "--database", world.url]).stdout
+
+    assert "waits for 8 chips: NoRoom: too few chips; …" in belay() and "0/3 nodes" not in belay()
+    assert "too few chips; 0/3 nodes are available: 3 NPU short" in belay("-o", "wide")
+    assert "3 NPU short" in belay("-o", "csv")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from engine.cli.chip_use import planned_use, pool_rows
+from engine.cli.counted_chips import planned_use, pool_rows
 from engine.cli.holds import how_held
 from engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from engine.gangs.forming import pending_by_gang

@@ -190,8 +190,10 @@ def _cordon(node: Node | None) -> list[str]:
 # pods and jobs
 
 
-def of_pod(pod: Pod, waits: str, plan: Plan, observed: Observed) -> list[str]:
-    """What becomes of a pod; ``waits``: the reason for which it waits for a place."""
+def of_pod(pod: Pod, waits: str, plan: Plan, observed: Observed, *, stays: bool = False) -> list[str]:
+    """What becomes of a pod; ``waits``: the reason for which it waits for a place; ``stays``: it is left on hardware
+    that is out of service.
+    """
     if pod.deleting is not None:
         return [f"it ends: its grace time is over at {rfc3339(pod.deleting)}"]
     if pod.phase == "Failed":
@@ -204,7 +206,16 @@ def of_pod(pod: Pod, waits: str, plan: Plan, observed: Observed) -> list[str]:
         return ["it waits for the scheduler named in it" if pod.scheduler else "it waits for a place"]
     if pod.phase == "Pending":
         return [*last_words.restarted(pod), f"it has its place: kubelet of {pod.node} starts it"]
-    return [*last_words.restarted(pod), f"it runs: {_NOTHING_DUE}"]
+    return [*last_words.restarted(pod), _while_it_runs(pod, observed, stays=stays)]
+
+
+def _while_it_runs(pod: Pod, observed: Observed, *, stays: bool) -> str:
+    if stays:
+        return "it stays on hardware that is faulty or drained until it ends: see why it is not moved"
+    node = observed.nodes.get(pod.node)
+    if node is not None and node.unschedulable:
+        return f"it runs until it ends: {pod.node} is cordoned, which moves no pod and keeps new ones away"
+    return f"it runs: {_NOTHING_DUE}"
 
 
 def _failed(pod: Pod, observed: Observed) -> list[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.cli.chip_use import ChipUse
+from engine.cli.counted_chips import CountedChips
 from engine.cli.published import ABOUT, PublishedCluster
 from engine.cli.selection import named
 from engine.errors import InputError
@@ -134,7 +134,7 @@ def _pool(name: str, found: PublishedCluster, _: Sequence[Json]) -> dict[str, An
         for key, status in found.jobs.items()
         if any(mapping(place).get("node") in nodes for place in mapping(status.get("placement")).values())
     )
-    use = sum((found.chip_uses[node] for node in sorted(nodes)), ChipUse())
+    use = sum((found.chip_uses[node] for node in sorted(nodes)), CountedChips())
     healthy = f"{row['healthy']} of {counted(row['nodes'], 'node')} healthy"
     steps = [f"belay explain node {one['node']}" for one in ill]
     steps += [f"belay explain chip {one['node']}/{one['chip']}" for one in out]

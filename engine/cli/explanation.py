@@ -53,18 +53,19 @@ def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desir
     Raises:
         InputError: the object does not exist.
     """
+    declared = load({}).desired if desired is None else desired
     if kind == "job":
-        return _job(name, plan, observed, load({}).desired if desired is None else desired)
+        return _job(name, plan, observed, declared)
+    if kind == "pod":
+        return _pod(name, plan, observed, declared)
     if kind == "code":
         from engine.cli.fault_codes import explain_fault
 
-        return explain_fault(name, plan, observed, load({}).desired if desired is None else desired)
-    if kind == "node":
-        return _node(name, plan, observed)
-    return {"pod": _pod, "chip": _chip, "link": _link}[kind](name, plan, observed)
+        return explain_fault(name, plan, observed, declared)
+    return {"node": _node, "chip": _chip, "link": _link}[kind](name, plan, observed)
 
 
-def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+def _pod(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[str, Any]:
     key = _single_match(observed.pods, "pod", name)
     pod = observed.pods[key]
     body: dict[str, Any] = {
@@ -84,8 +85,18 @@ def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         body["exitCodes"] = failed
     if said := last_words.last_lines(pod):
         body["lastLines"] = said
-    body["coming"] = coming.of_pod(pod, waiting[0].reason if waiting else "", plan, observed)
+    if spared := _why_it_stays(pod, plan, observed, desired):
+        body["notEvicted"] = spared
+    body["coming"] = coming.of_pod(pod, waiting[0].reason if waiting else "", plan, observed, stays=bool(spared))
     return body
+
+
+def _why_it_stays(pod: Pod, plan: Plan, observed: Observed, desired: Desired) -> str:
+    """Why a pod stays on hardware that is faulty or drained; empty where it does not."""
+    gangs, gang_of = group(observed)
+    gang = gangs.get(gang_of.get(pod.key, ""))
+    _, ranks = impact([pod], graded(plan, observed, desired))
+    return staying.why(gang, [pod], ranks, plan, desired.settings.scheduler_names, subject="it stays on {nodes}")
 
 
 def _phase(pod: Pod) -> str:

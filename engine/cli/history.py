@@ -38,14 +38,16 @@ def _sources(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--verify", is_flag=True, help="Check that no record was changed or removed; prints the chain's head.")
 @click.option("--head", metavar="NUMBER:HASH", help="With --verify: a head that was noted earlier must be in it.")
 @_sources
-@click.option("-o", "--output", type=click.Choice(("table", "json", "yaml", "csv")), default="table",
-              show_default=True, help="How to print.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(("table", "wide", "json", "yaml", "csv")), default="table",
+              show_default=True, help="How to print; wide: with the whole reason of what waits.")  # fmt: skip
 @fails_clearly
 def history(
     subject: str | None, name: str | None, since: str | None, until: str | None, limit: int, audit: bool,
     verify: bool, head: str | None, output: str, **sources: Any,
 ) -> None:  # fmt: skip
     """Show what happened, oldest first: of everything, or of one job, node, chip (NODE/3), pool or user.
+
+    A row of a job that waits says its state; -o wide, or belay explain job, says the whole reason.
 
     Examples: belay history --since 22:00; belay history job default/llm --since 7d; belay history node node-3
     """
@@ -70,9 +72,10 @@ def history(
     elif audit:
         _show_audit(rows)
     else:
-        _show(rows)
+        _show(rows, wide=output == "wide")
 
 
+_WAITING: Final = "waiting"
 _COLUMNS: Final = (
     "time", "kind", "job", "node", "chip", "pool", "queue", "user", "text", "cause", "revision", "author",
 )  # fmt: skip
@@ -91,19 +94,19 @@ def _verify(head: str, output: str, sources: Mapping[str, Any]) -> None:
     else:
         removed = f", {found['removed']} older ones were removed by the history's bounds" if found["removed"] else ""
         show.text(f"whole: {counted(found['records'], 'record')}{removed}")
-    if not found["broken"] and output == "table":
+    if not found["broken"] and output in ("table", "wide"):
         show.text(f"head: {found['head']}:{found['headHash']}")
     if found["broken"]:
         sys.exit(1)
 
 
-def _show(rows: Sequence[Mapping[str, Any]]) -> None:
+def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
     from engine.cli import output as show
 
     if not rows:
         click.echo("nothing is recorded for this time", err=True)
         return
-    cells = [[when(row["time"]), row["kind"], about(row), said(row, more)] for row, more in collapsed(rows)]
+    cells = [[when(row["time"]), row["kind"], about(row), said(row, more, wide=wide)] for row, more in collapsed(rows)]
     show.table(("time", "kind", "about", "what"), cells)
 
 
@@ -140,10 +143,14 @@ def about(row: Mapping[str, Any]) -> str:
     return str(row["job"] or node or row["author"] or row["pool"])
 
 
-def said(row: Mapping[str, Any], more: int) -> str:
-    """The words of a record."""
+def said(row: Mapping[str, Any], more: int, *, wide: bool = True) -> str:
+    """The words of a record. Unless ``wide``, a wait says its state: what MindCluster would say follows it."""
     rest = f" (and {more} more alike)" if more else ""
-    return f"{row['text']}{rest}"
+    text = str(row["text"])
+    if not wide and row["kind"] == _WAITING:
+        state, _, whole = text.partition("; ")
+        text = f"{state}; …" if whole else text
+    return f"{text}{rest}"
 
 
 def when(text: str) -> str:

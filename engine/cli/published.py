@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from engine.cli.chip_use import ChipUse, chip_use, pool_rows
+from engine.cli.counted_chips import CountedChips, chip_use, pool_rows
 from engine.cli.holds import held_sentence
 from engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from engine.cli.status_records import recovery_rows, revision_rows
@@ -162,7 +162,7 @@ class PublishedCluster:
         return {name: one for name, one in self._raw.items() if name.startswith(prefix)}
 
     @cached_property
-    def chip_uses(self) -> dict[str, ChipUse]:
+    def chip_uses(self) -> dict[str, CountedChips]:
         """By node, how many of its chips are in use, free and out of service."""
         used: dict[str, set[int]] = {}
         for node, index in self.users:

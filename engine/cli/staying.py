@@ -19,11 +19,12 @@ _MAX_NODES: Final = 8
 
 
 def why(
-    gang: Gang | None, pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, schedulers: Sequence[str]
-) -> str:
+    gang: Gang | None, pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, schedulers: Sequence[str],
+    subject: str = "its pods on {nodes} stay",
+) -> str:  # fmt: skip
     """Why pods of a job that hardware hits stay there; empty where none does, or where they are moved.
 
-    A pod that names no chips may hold any of its node's.
+    A pod that names no chips may hold any of its node's. ``subject`` is how the answer begins.
     """
     grave = {rank.pod for rank in ranks if rank.level not in HARMLESS and rank.level != SUB_HEALTH}
     sick = {chip.node for chip in plan.chips if chip.state in OUT_OF_SERVICE and chip.level not in HARMLESS}
@@ -38,7 +39,7 @@ def why(
     hit = [pod for pod in holding if pod.owner_kind and (pod in faulty or pod.node in drained)]
     if gang is None or not hit or unlabelled(gang) == "":
         return ""
-    return f"its pods on {_nodes(hit)} stay: the job {unlabelled(gang)}, so it is not moved: {ADD_LABEL}"
+    return f"{subject.format(nodes=_nodes(hit))}: the job {unlabelled(gang)}, so it is not moved: {ADD_LABEL}"
 
 
 def unlabelled(gang: Gang) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from engine.cli.answers import chip_names, jobs
-from engine.cli.chip_use import ChipUse, planned_use
+from engine.cli.counted_chips import CountedChips, planned_use
 from engine.cli.measurements import Measured, Reading
 from engine.cli.selection import Answer
 from engine.gangs.grouping import group
@@ -99,7 +99,7 @@ def headline(plan: Plan, observed: Observed) -> list[str]:
     states: dict[str, int] = {}
     for row in rows:
         states[row["state"]] = states.get(row["state"], 0) + 1
-    use = sum(planned_use(plan, observed).values(), ChipUse())
+    use = sum(planned_use(plan, observed).values(), CountedChips())
     phases: dict[str, int] = {}
     for row in jobs(plan, observed).rows:
         phases[row["phase"]] = phases.get(row["phase"], 0) + 1

@@ -208,7 +208,8 @@ def _ascend_job(
 def _deployment(
     name: str, namespace: str, template: Json, pods: int, queue: str | None, priority: str | None
 ) -> list[Json]:
-    spec = {"replicas": pods, "selector": {"matchLabels": {APP_LABEL: name}}, "template": _queued(template, queue)}
+    own = _moved(_queued(template, queue))
+    spec = {"replicas": pods, "selector": {"matchLabels": {APP_LABEL: name}}, "template": own}
     metadata = {"name": name, "namespace": namespace, "labels": template["metadata"]["labels"]}
     return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}]
 
@@ -218,9 +219,15 @@ def _plain_job(
 ) -> list[Json]:
     template["spec"]["restartPolicy"] = "Never"
     spec: Json = {"parallelism": pods, "completions": pods, "completionMode": "Indexed",
-                  "template": _queued(template, queue)}  # fmt: skip
+                  "template": _moved(_queued(template, queue))}  # fmt: skip
     metadata = {"name": name, "namespace": namespace, "labels": template["metadata"]["labels"]}
     return [{"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}]
+
+
+def _moved(template: Json) -> Json:
+    """The template of pods that leave faulty hardware; their owner makes them again elsewhere."""
+    metadata = template["metadata"]
+    return {**template, "metadata": {**metadata, "labels": {**metadata["labels"], **_MOVED}}}
 
 
 def _queued(template: Json, queue: str | None) -> Json:

@@ -16,7 +16,7 @@ from engine.model.wording import counted
 _TAKES_WORK: Final = frozenset(one.value for one in (NodeHealth.HEALTHY, NodeHealth.SUB_HEALTHY))
 
 
-class ChipUse(msgspec.Struct, frozen=True):
+class CountedChips(msgspec.Struct, frozen=True):
     """Counts of chips. ``out``: those that take no new work for a reason of their own, in use or not.
 
     A chip that is neither in use, free nor out of service is ``closed``: its node is cordoned or takes no work.
@@ -33,9 +33,9 @@ class ChipUse(msgspec.Struct, frozen=True):
         """Chips that only their node keeps from new work."""
         return self.chips - self.used - self.free - (self.out - self.used_and_out)
 
-    def __add__(self, other: ChipUse) -> ChipUse:
+    def __add__(self, other: CountedChips) -> CountedChips:
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return ChipUse(*(one + more for one, more in pairs))
+        return CountedChips(*(one + more for one, more in pairs))
 
     @property
     def sentence(self) -> str:
@@ -46,15 +46,15 @@ class ChipUse(msgspec.Struct, frozen=True):
         return f"{counted(self.chips, 'chip')}: {self.used} used{ill}, {idle}{closed}"
 
 
-def chip_use(chips: int, used: Collection[Any], out: Collection[Any], *, state: str, cordoned: bool) -> ChipUse:
+def chip_use(chips: int, used: Collection[Any], out: Collection[Any], *, state: str, cordoned: bool) -> CountedChips:
     """The counts of a node with so many chips; ``used`` and ``out`` name chips in the same way."""
     both = sum(chip in out for chip in used)
     idle = chips - len(used) - (len(out) - both)
     takes_work = state in _TAKES_WORK and not cordoned
-    return ChipUse(chips, len(used), max(0, idle) if takes_work else 0, len(out), both)
+    return CountedChips(chips, len(used), max(0, idle) if takes_work else 0, len(out), both)
 
 
-def planned_use(plan: Plan, observed: Observed) -> dict[str, ChipUse]:
+def planned_use(plan: Plan, observed: Observed) -> dict[str, CountedChips]:
     """The counts of every node by a plan."""
     used: dict[str, set[str]] = {}
     out: dict[str, set[str]] = {}
@@ -77,12 +77,12 @@ def planned_use(plan: Plan, observed: Observed) -> dict[str, ChipUse]:
     return found
 
 
-def pool_rows(nodes: Iterable[tuple[str, str, ChipUse]]) -> Answer:
+def pool_rows(nodes: Iterable[tuple[str, str, CountedChips]]) -> Answer:
     """Nodes and chips per pool; ``nodes``: pool, state and counts of each node."""
-    uses: dict[str, ChipUse] = {}
+    uses: dict[str, CountedChips] = {}
     states: dict[str, list[str]] = {}
     for pool, state, use in nodes:
-        uses[pool] = uses.get(pool, ChipUse()) + use
+        uses[pool] = uses.get(pool, CountedChips()) + use
         states.setdefault(pool, []).append(state)
     rows = [
         {
