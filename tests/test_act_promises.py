@@ -60,7 +60,7 @@ def test_a_drain_by_a_time_says_when_the_last_pod_has_ended(clone: Path, cluster
     done = belay(clone, "drain", "node-1", "--by", "4h", cluster=cluster)
     # the sample cluster stands in another year than the clock: times to come are far after its own
     assert done.exit_code == 0, done.output
-    assert "1 pod with 8 chips leave node-1, the last at" in done.output
+    assert "1 pod with 8 chips leaves node-1, the last at" in done.output
     assert "take it back: belay release node-1" in done.output
     (isolation,) = [one for one in load(load_directory(clone)).desired.isolations if one.document.name == "node-1"]
     assert isolation.document.spec.reason.startswith("maintenance, empty by 2")
@@ -106,6 +106,8 @@ def test_times_to_come_are_written_as_people_write_them() -> None:
     assert moment_to_come("friday", now, "--until") == moment_to_come("2026-11-27", now, "--until") == friday
     assert moment_to_come("Wednesday", now, "--until") - now > 6 * 86_400
     assert moment_to_come("22:00", now, "--by") == now + 10 * 3600
+    assert moment_to_come("tonight", now, "--by") == now + 10 * 3600
+    assert moment_to_come("tomorrow", now, "--until") == now + 12 * 3600
     assert moment_to_come("11:00", now, "--by") == now + 23 * 3600
     assert moment_to_come("90m", now, "--by") == now + 5400 == moment_to_come(rfc3339(now + 5400), now, "--by")
     for wrong, says in (("soon", "not a duration"), ("2020-01-01", "gone by"), ("25:00", "not a duration")):

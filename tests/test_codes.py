@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import engine
 from engine.cli import main
-from engine.cli.codes import KINDS
+from engine.cli.codes import KINDS, KindOrCode
 from engine.errors import BelayError
 from engine.model.codes import GROUPS, PAGE, canonical, codes, explained
 from engine.model.codes.actions import ACTIONS, EVENTS
@@ -145,6 +145,11 @@ def test_a_code_is_found_however_it_is_written(said: str, code: str) -> None:
 def run(*args: str) -> tuple[int, str]:
     done = CliRunner().invoke(main, list(args))
     return done.exit_code, done.output
+
+
+def test_a_kind_may_be_written_as_get_names_it() -> None:
+    kind = KindOrCode()
+    assert [kind.convert(word, None, None) for word in ("jobs", "Policies", "chip")] == ["job", "policy", "chip"]
 
 
 def test_explain_prints_a_code_as_text_and_as_a_document() -> None:

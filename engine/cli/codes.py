@@ -12,6 +12,8 @@ from click.shell_completion import CompletionItem
 #: Kinds that are explained by what the engine publishes.
 PUBLISHED_KINDS: Final = ("queue", "pool", "policy", "revision")
 KINDS: Final = ("pod", "job", "chip", "node", "link", "order", *PUBLISHED_KINDS)
+#: As `belay get` names them.
+_PLURALS: Final = {"policies" if kind == "policy" else f"{kind}s": kind for kind in KINDS}
 #: A fault code of a switch: alarm, fault, who is at the other end, port.
 SWITCH_CODE: Final = re.compile(r"\[\s*0x([0-9a-f]{1,8})\s*,[^\[\],]{1,20},([^\[\],]{1,20}),[^\[\],]{1,20}\]", re.I)
 _FAULT_CODE: Final = re.compile(r"(?:0x)?(?=[a-f]*\d)[0-9a-f]{5,10}", re.I)
@@ -28,6 +30,8 @@ class KindOrCode(click.ParamType[str]):
         text = str(value)
         if text.lower() in KINDS:
             return text.lower()
+        if text.lower() in _PLURALS:
+            return _PLURALS[text.lower()]
         if code := canonical(text) or canonical_fault(text):
             return code
         meant = near(text)

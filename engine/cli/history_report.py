@@ -34,7 +34,7 @@ def show_report(body: Mapping[str, Any]) -> None:
     )
     if recoveries["ended"] or recoveries["underWay"]:
         show.text(
-            f"{recoveries['ended']} recoveries ended, {recoveries['underWay']} under way; "
+            f"{counted(recoveries['ended'], 'recovery', 'recoveries')} ended, {recoveries['underWay']} under way; "
             f"MTTR {_time(recoveries['mttr'])} (p50 {_time(recoveries['p50'])}, p90 {_time(recoveries['p90'])}), "
             f"MTTI {_time(recoveries['mtti'])}"
         )

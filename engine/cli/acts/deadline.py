@@ -103,8 +103,9 @@ def sentence(rows: Sequence[DrainedPod], nodes: Sequence[str], deadline: float, 
     last = max(row.end for row in rows if row.end is not None)
     chips = sum(row.chips for row in rows)
     minutes = max(0.0, last - now) / 60
+    verb = "leaves" if len(rows) == 1 else "leave"
     return (
-        f"by {by}: {counted(len(rows), 'pod')} with {counted(chips, 'chip')} leave {where}, the last at "
+        f"by {by}: {counted(len(rows), 'pod')} with {counted(chips, 'chip')} {verb} {where}, the last at "
         f"{rfc3339(last)} (in {minutes:.0f} min, its grace time included); no new pod comes once this is in force"
     )
 

@@ -11,11 +11,14 @@ from engine.model.times import parse_rfc3339
 
 _DAY: Final = 86_400.0
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_HINT: Final = "Write 36h, 22:00, friday, 2026-12-24 or 2026-12-24T18:00:00Z"
+_DAYS_OF_WORDS: Final = {"tonight": (0, 22), "tomorrow": (1, 0)}
+"""Days from today, and the hour."""
+_HINT: Final = "Write 36h, 22:00, tonight, friday, 2026-12-24 or 2026-12-24T18:00:00Z"
 
 
 def moment_to_come(text: str, now: float, option: str) -> float:
-    """A time (RFC 3339, a day, a weekday's beginning, the next time that a clock shows it), or a duration from now.
+    """A time (RFC 3339, a day, the beginning of a weekday or of tomorrow, tonight at 22:00, the next time that a clock
+    shows it), or a duration from now.
 
     Days and clocks are of the local time zone.
 
@@ -34,6 +37,9 @@ def moment_to_come(text: str, now: float, option: str) -> float:
 def _read(text: str, now: float) -> float:
     here = time.localtime(now)
     word = text.casefold()
+    if word in _DAYS_OF_WORDS:
+        days, hour = _DAYS_OF_WORDS[word]
+        return time.mktime((here.tm_year, here.tm_mon, here.tm_mday + days, hour, 0, 0, 0, 0, -1))
     if word in _WEEKDAYS:
         days = (_WEEKDAYS.index(word) - here.tm_wday) % 7 or 7
         return time.mktime((here.tm_year, here.tm_mon, here.tm_mday + days, 0, 0, 0, 0, 0, -1))
