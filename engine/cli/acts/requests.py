@@ -1,9 +1,10 @@
 """One pull or merge request of a branch: found by its branches, opened or updated, never doubled.
 
 The calls are those that the forges document: GitHub, Gitea, Gitee and GitCode list, make and change pull requests
-below ``/repos/OWNER/NAME/pulls``, GitLab merge requests below ``/projects/PATH/merge_requests``. Where a forge refuses
-to make one (400 of Gitee, 409 of GitLab and Gitea, 422 of GitHub), the list is read again: another run may have been
-faster.
+below ``/repos/OWNER/NAME/pulls``, GitLab merge requests below ``/projects/PATH/merge_requests``. GitCode's update, a
+PATCH with ``title`` and ``body``, is docs.gitcode.com/docs/apis/patch-api-v-5-repos-owner-repo-pulls-number. Where a
+forge refuses to make one (400 of Gitee, 409 of GitLab and Gitea, 422 of GitHub), the list is read again: another run
+may have been faster.
 """
 
 from __future__ import annotations
