@@ -520,3 +520,18 @@ def test_what_has_no_copy_and_is_saved_nowhere_is_said_once(shards: str, checkpo
     said = [one.text for now in (3.0, 5.3, 6.0) for one in machine.tick(now) if isinstance(one, OperatorMessage)]
     assert len(said) == told
     assert all("rank 2 holds state of which no other rank has a copy (b)" in text for text in said)
+
+
+def test_a_rank_that_still_builds_its_model_may_hold_the_copy_of_another() -> None:
+    machine = Coordinator(dict.fromkeys(range(4), 0))
+    machine.node_joined(0, 0.0)
+    for rank in range(4):
+        machine.ready(rank, 1, 1, -1, None, 0.1)
+    for rank in range(4):
+        machine.entered(rank, 1, 1, 0.2)
+    machine.named(0, 1, "a")
+    assert not [one for one in machine.tick(5.3) if isinstance(one, OperatorMessage)]
+    for rank, shard in ((1, "b"), (2, "a"), (3, "c")):
+        machine.named(rank, 1, shard)
+    [said] = [one.text for now in (5.4, 10.4) for one in machine.tick(now) if isinstance(one, OperatorMessage)]
+    assert "ranks 1, 3 hold state of which no other rank has a copy (b)" in said

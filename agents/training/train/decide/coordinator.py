@@ -141,9 +141,13 @@ class Coordinator(Results):
             'parts: run.protect(…, part="stage 1"); what each rank has alone is not protected state',
         )
 
-    def _alone(self) -> list[CoordinatorCommand]:
-        """Say once which shards have no copy and are saved nowhere."""
+    def _alone(self, now: float) -> list[CoordinatorCommand]:
+        """Say once which shards have no copy and are saved nowhere. A rank that still builds its model, and has named
+        no shard, may hold the copy of another: it is waited for."""
         if self._told_alone:
+            return []
+        if not all(member.shard for member in self.members.values()):
+            self._alone_at = now + self.limits.quiet / 2
             return []
         self._told_alone = True
         holders: dict[str, list[int]] = {}
@@ -297,7 +301,7 @@ class Coordinator(Results):
             self._planned_at = now
         if self._alone_at is not None and now >= self._alone_at:
             self._alone_at = None
-            commands += self._alone()
+            commands += self._alone(now)
         if self._finishing_at is not None and now - self._finishing_at >= self.limits.leave:
             commands += self._leave(Phase.FINISHED)
         training = [one for one in self.members.values() if one.phase is Phase.TRAINING]
