@@ -451,7 +451,7 @@ def test_sub_health_follows_the_job_s_strategy(strategy: str, expected: tuple[bo
     if strategy == "ignore":
         assert scope.penalty[JOB]["n0"] == -1 and JOB not in scope.refused
     else:
-        assert scope.refused[JOB] == {
+        assert {node: why.message for node, why in scope.refused[JOB].items()} == {
             "n0": "NodePredicate failed, cardSubHealthy=true andswitchSubHealthy=false, "
             f"but sub-healthy strategy is {strategy}"
         }

@@ -29,6 +29,10 @@ RECOVERY_RESERVED: Final = "RecoveryReserved"
 IN_FLIGHT: Final = "VNPUInFlight"
 #: Begins the reasons of what Kubernetes counts beside chips: ``InsufficientCpu`` and the like.
 INSUFFICIENT: Final = "Insufficient"
+#: A node that the job's own strategy keeps from it, after faults.
+NODE_REFUSED: Final = "NodeRefused"
+#: A node whose kubelet rejected the job's pods as often as its attempts allow.
+ATTEMPTS: Final = "AttemptBudget"
 
 
 class RejectedAt(StrEnum):
@@ -112,8 +116,8 @@ REASONS: Final[Mapping[str, PendingReason]] = {
     "NodeReportMissing": _node("does not report its chips", "run belay agent or MindCluster's device plugin there"),
     "NodeReportRefused": _node("reports what cannot be used", "update or restart the device plugin there"),
     "NodeReportStale": _node("has not reported for too long", "restart the device plugin there"),
-    "NodeRefused": _node("is kept from this job after faults", "bring a healthy node back, or change its strategy"),
-    "AttemptBudget": _node("rejected this job's pods too often", "mend what kubelet says, or wait for the time named"),
+    NODE_REFUSED: _node("is kept from this job after faults", "bring a healthy node back, or change its strategy"),
+    ATTEMPTS: _node("rejected this job's pods too often", "mend what kubelet says, or wait for the time named"),
     RECOVERY_RESERVED: _node("is kept for a job that would lose more", "nothing: it ends within two minutes"),
     "ReservedForGang": _node("is reserved for a job that waits longer", "wait until that job has started"),
     # of Kubernetes' own rules
@@ -138,6 +142,11 @@ REASONS: Final[Mapping[str, PendingReason]] = {
     "ResourceClaimDevicesShort": _node("has too few devices for the resource claims", "free devices there"),
     "ResourceClaimUsersExhausted": _node("finds the resource claim used by too many pods", "make a claim for this pod"),
 }
+
+
+def lacks_room(reason: str) -> bool:
+    """Whether the reason is that what Kubernetes counts beside chips is short: CPU, memory, pods and the like."""
+    return reason == TOO_MANY_PODS or reason.startswith(INSUFFICIENT)
 
 
 def reason_in_words(reason: str) -> PendingReason:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.model.actions import AnyAction
 from engine.model.cluster import Observed, Pod, SwitchReport
@@ -107,6 +107,13 @@ class Reschedule:
     hits: tuple[tuple[str, str, str, str], ...] = ()
 
 
+class NodeRefusal(NamedTuple):
+    """Why one job may not take a node that others may: a word of ``engine.model.pending_reasons``, and the sentence."""
+
+    reason: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class Displacement:
     """The eviction of one budget unit to make room for the gang ``preemptor``; all units of a preemptor go or none.
@@ -179,7 +186,7 @@ class Scope:
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     evicting: set[str] = field(default_factory=set)
-    refused: dict[str, dict[str, str]] = field(default_factory=dict)
+    refused: dict[str, dict[str, NodeRefusal]] = field(default_factory=dict)
     penalty: dict[str, dict[str, int]] = field(default_factory=dict)
     queue: list[str] = field(default_factory=list)
     reschedules: dict[str, Reschedule] = field(default_factory=dict)

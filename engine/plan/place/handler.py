@@ -13,16 +13,35 @@ SHORTAGE_PREFIX: Final = "NPUResourceShortage: "
 UNSCHEDULABLE_TOPOLOGY: Final = "the npus on this node don't satisfy the schedulable topology"
 
 
+class IdleChips(NamedTuple):
+    """Too few chips are idle on a node, in MindCluster's words; ``head`` is what its handler writes before them."""
+
+    wanted: int
+    idle: int
+    head: str = ""
+
+    @property
+    def text(self) -> str:
+        """The sentence."""
+        return f"{self.head}{SHORTAGE_PREFIX}node don't have enough resource, req<{self.wanted}>, idle<{self.idle}>"
+
+
 class Refusal(NamedTuple):
-    """Why a node or a gang is refused: ``reason`` is one of the constants above or of ``fit``, ``message`` a sentence
-    in MindCluster's words. ``cause`` is what a request has wrong, as values, where its values say it. ``about`` is the
-    claim that it is about, where there is one.
+    """Why a node or a gang is refused: ``reason`` is a word of ``engine.model.pending_reasons``, ``message`` a sentence
+    in MindCluster's words, by which nothing is decided. ``cause`` is what a request has wrong, as values, where its
+    values say it. ``about`` is the claim that it is about, where there is one.
+
+    ``resource`` is the resource that is missing or short, where one alone is. ``idle`` are the chips of a node with too
+    few. ``evictable``: MindCluster looks for victims on such a node.
     """
 
     reason: str
     message: str
     cause: Cause | None = None
     about: str = ""
+    resource: str = ""
+    idle: IdleChips | None = None
+    evictable: bool = False
 
 
 class NodeChips(NamedTuple):

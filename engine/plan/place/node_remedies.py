@@ -8,9 +8,11 @@ from typing import Final
 from engine.model.cluster import Pod
 from engine.model.labels import CHIP_MEMORY, INFER_CARD_TYPE, SOFT_SHARING_ENABLED
 from engine.model.pending_reasons import (
+    ATTEMPTS,
     IN_FLIGHT,
     LEAVING,
     NO_CHIP_MEMORY,
+    NODE_REFUSED,
     NODE_UNSTABLE,
     RECOVERY_RESERVED,
     SHARES_OFF,
@@ -37,9 +39,9 @@ _ON_NODE: Final[Mapping[str, Step]] = {
     "RackUnknown": Step.REPORT,
     "SuperPodUnknown": Step.REPORT,
     # its strategy keeps a job off chips or switches that are sub-healthy
-    "NodeRefused": Step.MEND,
+    NODE_REFUSED: Step.MEND,
     # they end with time
-    "AttemptBudget": Step.WAIT,
+    ATTEMPTS: Step.WAIT,
     RECOVERY_RESERVED: Step.WAIT,
     "ReservedForGang": Step.WAIT,
     IN_FLIGHT: Step.WAIT,

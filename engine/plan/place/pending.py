@@ -4,7 +4,6 @@ and the cheapest way out.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -31,7 +30,6 @@ from engine.plan.place.job import SchedulerJob
 from engine.plan.place.nodes.table import MISSING
 from engine.plan.place.ways_out import WayOut, many, some_names, tentative_pods, way_out
 
-_IDLE: Final = re.compile(r"idle<([0-9]+)>")
 MAX_TEXTS: Final = 3
 NOT_TOGETHER: Final = "too few of the nodes that fit lie together as the job's rule asks"
 
@@ -170,10 +168,9 @@ def counting_tentative_chips(
         if view is None or not tentative:
             continue
         chips = len(set(ids_of(view.used)) & {chip for chip, pod in view.used_by.items() if pod in tentative})
-        known = _IDLE.search(refusal.message)
-        if known is not None:
-            idle = f"idle<{int(known[1]) + chips}>"
-            text = f"{_IDLE.sub(idle, refusal.message, count=1)}, {chips} of them for other pods of the job"
+        if refusal.idle is not None:
+            really = refusal.idle._replace(idle=refusal.idle.idle + chips)
+            text = f"{really.text}, {chips} of them for other pods of the job"
         else:
             text = f"{refusal.message}, beside {many(len(tentative), 'other pod')} of the job"
         adjusted[name] = refusal._replace(message=text)

@@ -6,7 +6,7 @@ Source: component/ascend-for-volcano/plugin/tor.go and internal/nslb/frame.go.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
@@ -29,39 +29,56 @@ RULE: Final = "switch"
 UNKNOWN: Final = "SwitchTopologyUnknown"
 CONFIG: Final = ObjectKey("v1", "ConfigMap", wire.NAMESPACE, wire.NAME)
 _UNUSABLE: Final = f"job tor affinity check failed, cluster {wire.NAME} cannot be used: "
-_READ: Final = CacheKey("imported switches", Memo[Switches | Refusal], limit=8)
+
+
+class UnusableConfig(NamedTuple):
+    """A field of the imported switches that cannot be used, and why."""
+
+    field: str
+    problem: str
+
+
+_READ: Final = CacheKey("imported switches", Memo[Switches | UnusableConfig], limit=8)
 
 
 def read(observed: Observed, cache: PlanCache) -> Switches | Refusal:
     """The imported switches, or why a job that wants them must wait."""
-    raw = observed.objects.get(CONFIG)
-    if raw is None:
+    found = _imported(observed, cache)
+    if found is None:
         return Refusal(UNKNOWN, f"job tor affinity check failed, cluster {wire.NAME} is not imported")
-    return cache[_READ].of("switches", raw, lambda: _parse(raw))
+    if isinstance(found, UnusableConfig):
+        return Refusal(UNKNOWN, f"{_UNUSABLE}{found.field}: {found.problem}")
+    return found
 
 
 def findings(observed: Observed, cache: PlanCache) -> list[Diagnostic]:
     """Diagnostics of the imported switches themselves."""
-    if CONFIG not in observed.objects:
+    found = _imported(observed, cache)
+    if found is None:
         return []
-    found = read(observed, cache)
-    if isinstance(found, Switches):
-        known = {node.internal_ip for node in observed.nodes.values()}
-        lost = [s.address for switch in found.switches for s in switch.servers if s.address not in known]
-        if not lost:
-            return []
-        shown = ", ".join(sorted(lost)[:5]) + (" …" if len(lost) > 5 else "")
-        text = f"{len(lost)} servers have the InternalIP of no node: {shown}; nothing is placed there"
-        return [Diagnostic("info", str(CONFIG), "", 0, 0, f"data.{wire.INFO}", text)]
-    field, _, text = found.message.removeprefix(_UNUSABLE).partition(": ")
-    return [Diagnostic("error", str(CONFIG), "", 0, 0, field, text)]
+    if isinstance(found, UnusableConfig):
+        return [Diagnostic("error", str(CONFIG), "", 0, 0, found.field, found.problem)]
+
+    known = {node.internal_ip for node in observed.nodes.values()}
+    lost = [s.address for switch in found.switches for s in switch.servers if s.address not in known]
+    if not lost:
+        return []
+    shown = ", ".join(sorted(lost)[:5]) + (" …" if len(lost) > 5 else "")
+    text = f"{len(lost)} servers have the InternalIP of no node: {shown}; nothing is placed there"
+    return [Diagnostic("info", str(CONFIG), "", 0, 0, f"data.{wire.INFO}", text)]
 
 
-def _parse(raw: Mapping[str, object]) -> Switches | Refusal:
+def _imported(observed: Observed, cache: PlanCache) -> Switches | UnusableConfig | None:
+    """The imported switches, or what of them cannot be used; None where none are imported."""
+    raw = observed.objects.get(CONFIG)
+    return cache[_READ].of("switches", raw, lambda: _parse(raw)) if raw is not None else None
+
+
+def _parse(raw: Mapping[str, object]) -> Switches | UnusableConfig:
     try:
         return wire.parse(raw)
     except WireError as error:
-        return Refusal(UNKNOWN, f"{_UNUSABLE}{error.field}: {error.message}")
+        return UnusableConfig(error.field, error.message)
 
 
 def check(labels: Mapping[str, str], observed: Observed, cache: PlanCache) -> Refusal | None:

@@ -11,10 +11,9 @@ from engine.model.labels import TOR_AFFINITY
 from engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     FRAGMENTED,
-    INSUFFICIENT,
     SHORTAGE,
-    TOO_MANY_PODS,
     TOPOLOGY,
+    lacks_room,
     reason_in_words,
 )
 from engine.model.plan import MAX_NEAR
@@ -133,7 +132,7 @@ def _on_node(
             return WayOut(text, near[:lacking], remedy)
         case "WaitingForRelease":
             return WayOut("nothing to do: it ends when the job's old pods are gone", near[:lacking], remedy)
-        case _ if reason.startswith(INSUFFICIENT) or reason == TOO_MANY_PODS:
+        case _ if lacks_room(reason):
             return _room(pod, reason, near, refusals, views, lacking)
         case "NodeReportMissing":
             how = "run belay agent (deploy/overlays/nodes) or MindCluster's device plugin there"
@@ -156,7 +155,7 @@ def _room(
     lacking: int,
 ) -> WayOut:
     """Room for what Kubernetes counts beside chips, on a node that is large enough for it."""
-    what = "pods" if reason == TOO_MANY_PODS else refusals[near[0]].message.removeprefix("Insufficient ")
+    what = refusals[near[0]].resource
     wanted = pod.requests.get(what, 1)
     able = [name for name in near if views[name].node.allocatable.get(what, 0) >= wanted]
     if not able:

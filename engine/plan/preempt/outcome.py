@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.pending_reasons import lacks_room
 
 if TYPE_CHECKING:
     from engine.plan.place.job import SchedulerJob
@@ -18,12 +19,11 @@ CURABLE: Final = frozenset(
     {"NPUResourceShortage", "JobEnqueueFailed", TOPOLOGY, "QueueExhausted", "NodeUnstable", "TooManyPods"}
 )
 #: Prefix of reasons for resources other than chips, which evictions can cure too.
-INSUFFICIENT: Final = "Insufficient"
 
 
 def curable(reason: str) -> bool:
     """Whether a gang that waits for this reason may start once other pods have gone."""
-    return reason in CURABLE or reason.startswith(INSUFFICIENT)
+    return reason in CURABLE or lacks_room(reason)
 
 
 class GangOutcome(Protocol):

@@ -120,7 +120,7 @@ class Repartition:
         found = []
         for name, refusal in table.refusals.items():
             view = self._state.views[name]
-            lacks = refusal.reason in (MISSING, SHORTAGE) and job.resource in refusal.message
+            lacks = refusal.reason in (MISSING, SHORTAGE) and refusal.resource == job.resource
             if lacks and fit.room(pod, needs, view) is None and self._state.affinity_refusal(pod, name) is None:
                 found.append(view)
         return sorted(found, key=lambda view: view.node.name)

@@ -21,7 +21,7 @@ from engine.model.times import rfc3339
 from engine.plan.preempt import messages
 from engine.plan.preempt.outcome import GangOutcome
 from engine.plan.restart_scope import memory_of
-from engine.plan.scope import Scope
+from engine.plan.scope import NodeRefusal, Scope
 
 if TYPE_CHECKING:
     from engine.documents.scheduling import Starvation
@@ -75,7 +75,7 @@ class Reservations:
         if not self._kept:
             return
         everyone = {
-            name: f"{RESERVED}: node is reserved for {messages.named(gang)}"
+            name: NodeRefusal(RESERVED, f"{RESERVED}: node is reserved for {messages.named(gang)}")
             for name, gang in sorted(self._kept.items())
         }
         owners = {gang.key for gang in self._kept.values()}

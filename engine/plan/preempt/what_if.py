@@ -15,9 +15,9 @@ import msgspec
 from engine.model.cluster import Pod, mask_of
 from engine.model.jobs import Gang
 from engine.model.labels import SCHEDULE_POLICY, TOR_AFFINITY
-from engine.model.pending_reasons import INSUFFICIENT, TOO_MANY_PODS
+from engine.model.pending_reasons import NODE_REFUSED, lacks_room
 from engine.plan.node_view import NodeView
-from engine.plan.place.handler import SHORTAGE_PREFIX, UNSCHEDULABLE_TOPOLOGY, Refusal
+from engine.plan.place.handler import Refusal
 from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
 from engine.plan.place.nodes.table import NodeTable
 from engine.plan.place.part_requests import DynamicVNPU
@@ -35,7 +35,7 @@ SCANS_PER_EFFORT: Final = 32
 #: Owners whose pods run until they are scaled down.
 SERVICE_KINDS: Final = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet"})
 #: Reasons that no eviction cures.
-_PERMANENT: Final = INELIGIBLE | {"NodeRefused", "ReservedForGang", "PoolSuspended", "NodeNotReady"}
+_PERMANENT: Final = INELIGIBLE | {NODE_REFUSED, "ReservedForGang", "PoolSuspended", "NodeNotReady"}
 
 
 class GangAttempt(Protocol):
@@ -323,7 +323,7 @@ def _may_help(table: NodeTable, pod: Pod, view: NodeView) -> bool:
     if name in table.scores:
         return True
     refusal = table.refusals.get(name)
-    if refusal is None or refusal.reason == "NodeRefused":
+    if refusal is None or refusal.reason == NODE_REFUSED:
         return False
     if counted - view.requested.get(pod.resource, 0) < pod.count and view.closed is None:
         return True
@@ -332,12 +332,12 @@ def _may_help(table: NodeTable, pod: Pod, view: NodeView) -> bool:
         if not isinstance(found, Refusal):
             return True
         refusal = found
-    return SHORTAGE_PREFIX in refusal.message or UNSCHEDULABLE_TOPOLOGY in refusal.message
+    return refusal.evictable
 
 
 def _short_of_others(refusal: Refusal) -> bool:
     """Whether a resource other than chips is short, by Kubernetes' count."""
-    return refusal.reason.startswith(INSUFFICIENT) or refusal.reason == TOO_MANY_PODS
+    return lacks_room(refusal.reason)
 
 
 def _whole_chips(view: NodeView, pod: Pod) -> int | None:

@@ -10,13 +10,14 @@ from typing import Final
 from engine.model.cluster import Pod
 from engine.model.jobs import INDEPENDENT_KINDS
 from engine.model.levels import SUB_HEALTH
+from engine.model.pending_reasons import ATTEMPTS, NODE_REFUSED
 from engine.model.times import rfc3339
 from engine.model.wording import counted
 from engine.plan import restart_scope
 from engine.plan.node_view import NodeView
 from engine.plan.recover.maintenance import REFUSED_AT_SHUTDOWN
 from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, use_of
-from engine.plan.scope import Scope
+from engine.plan.scope import NodeRefusal, Scope
 
 SUB_HEALTHY_PENALTY: Final = -1
 FAULT_PENALTY: Final = -64
@@ -73,9 +74,9 @@ def _rejected(pod: Pod) -> bool:
 
 def _refuse(scope: Scope, gang: str, nodes: list[str], until: float, times: int) -> None:
     rejected = counted(times, "pod")
-    text = f"AttemptBudget: kubelet rejected {rejected} of the job there, it is tried again from {rfc3339(until)}"
+    text = f"{ATTEMPTS}: kubelet rejected {rejected} of the job there, it is tried again from {rfc3339(until)}"
     for node in nodes:
-        scope.refused.setdefault(gang, {}).setdefault(node, text)
+        scope.refused.setdefault(gang, {}).setdefault(node, NodeRefusal(ATTEMPTS, text))
 
 
 def _avoid_faulty(scope: Scope) -> None:
@@ -95,10 +96,11 @@ def _avoid_faulty(scope: Scope) -> None:
             if strategy == "ignore":
                 _add_penalty(scope, key, name, SUB_HEALTHY_PENALTY)
                 continue
-            scope.refused.setdefault(key, {})[name] = (
+            text = (
                 f"NodePredicate failed, cardSubHealthy={str(card).lower()} andswitchSubHealthy={str(switch).lower()}, "
                 f"but sub-healthy strategy is {strategy}"
             )
+            scope.refused.setdefault(key, {})[name] = NodeRefusal(NODE_REFUSED, text)
         for name in sorted({*restart_scope.memory_of(scope, gang).fault_nodes, *failed_now.get(key, ())}):
             if name in scope.nodes:
                 _add_penalty(scope, key, name, FAULT_PENALTY)

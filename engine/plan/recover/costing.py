@@ -44,7 +44,7 @@ from engine.plan import restart_scope
 from engine.plan.health.tolerance import IN_PLACE_MS
 from engine.plan.recover.decisions import PROCESS, SUB, PodFault
 from engine.plan.restart_scope import Victims
-from engine.plan.scope import RecoveryChoice, Scope
+from engine.plan.scope import NodeRefusal, RecoveryChoice, Scope
 from engine.plan.views import chip_ids
 
 #: How long scarce room is kept for the job that loses most (ms); after that any job may take it.
@@ -217,7 +217,7 @@ def _keep_room(
         least = min((pod.count for pod in members.get(option.job, ()) if pod.count), default=1)
         for name, view in scope.nodes.items():
             if view.resource == option.resource and view.free.bit_count() >= least:
-                scope.refused.setdefault(option.job, {}).setdefault(name, text)
+                scope.refused.setdefault(option.job, {}).setdefault(name, NodeRefusal(RECOVERY_RESERVED, text))
 
 
 def _needs_same_chips(options: Sequence[RecoveryOptions], name: str, other: RecoveryOptions) -> bool:

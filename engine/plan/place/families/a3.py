@@ -67,7 +67,7 @@ class A3:
         modules = [module.bit_count() for module in groups(node.free, MODULE, node.free.bit_length())]
         if request.chips > 1 and MODULE * modules.count(MODULE) < request.chips:
             text = f"npu top<{listed(node.free)}> is not meet task req<{request.chips}>"
-            return Refusal(TOPOLOGY, f"checkNodeNPUByTask {UNSCHEDULABLE_TOPOLOGY} err: {text}")
+            return Refusal(TOPOLOGY, f"checkNodeNPUByTask {UNSCHEDULABLE_TOPOLOGY} err: {text}", evictable=True)
         unfitness = node.free.bit_count() - request.chips
         if request.chips == 1 and 1 not in modules:
             unfitness += BROKEN_MODULE_FIRST

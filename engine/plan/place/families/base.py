@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from engine.model.pending_reasons import INVALID_REQUEST, SHORTAGE
 from engine.plan.place.causes import IllegalSize
 from engine.plan.place.handler import (
-    SHORTAGE_PREFIX,
+    IdleChips,
     JobRequest,
     NodeChips,
     PodRequest,
@@ -75,4 +75,5 @@ def enough(node: NodeChips, request: PodRequest, most: int) -> Refusal | None:
 
 def short(count: int, free: int) -> Refusal:
     """Too few free chips, in MindCluster's words."""
-    return Refusal(SHORTAGE, f"{SHORTAGE_PREFIX}node don't have enough resource, req<{count}>, idle<{free}>")
+    idle = IdleChips(count, free)
+    return Refusal(SHORTAGE, idle.text, idle=idle, evictable=True)

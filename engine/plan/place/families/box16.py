@@ -50,7 +50,7 @@ class Box16:
             best = len(_cross(node.free, request)) // 2 - request.chips // 2
         if best < 0:
             text = f"{SHORTAGE_PREFIX}node top<{listed(node.free)}> can not meet task req<{request.chips}>"
-            return Refusal(SHORTAGE if free < request.chips else TOPOLOGY, text)
+            return Refusal(SHORTAGE if free < request.chips else TOPOLOGY, text, evictable=True)
         return CHIPS * (node.allocatable - best) + (CHIPS - free)
 
     def choose(self, node: NodeChips, request: PodRequest) -> int:

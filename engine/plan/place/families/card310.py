@@ -54,6 +54,7 @@ class Card310:
                 TOPOLOGY,
                 f"checkNodeNPUByTask {UNSCHEDULABLE_TOPOLOGY} : req npu({request.chips}) illegal not meet node "
                 f"top<{listed(node.free)}>",
+                evictable=True,
             )
         return 8 * (4 - best)
 

@@ -135,4 +135,5 @@ def _misfit(node: NodeChips, request: PodRequest, detail: str = "") -> Refusal:
         TOPOLOGY,
         f"checkNodeNPUByTask {UNSCHEDULABLE_TOPOLOGY} : req npu({request.chips}) illegal not meet node "
         f"top<{listed(node.free)}>{tail}",
+        evictable=True,
     )

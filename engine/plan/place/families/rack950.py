@@ -52,7 +52,10 @@ class RackNode:
         refusal = enough(node, request, CHIPS)
         if refusal is None:
             return 0
-        return Refusal(refusal.reason, f"checkNodeNPUByTask {UNSCHEDULABLE_TOPOLOGY} err: {refusal.message}")
+
+        head = f"checkNodeNPUByTask {UNSCHEDULABLE_TOPOLOGY} err: "
+        idle = refusal.idle._replace(head=head) if refusal.idle is not None else None
+        return Refusal(refusal.reason, f"{head}{refusal.message}", idle=idle, evictable=True)
 
     def choose(self, node: NodeChips, request: PodRequest) -> int:
         """The lowest chips."""

@@ -111,10 +111,10 @@ def room(pod: Pod, needs: Sequence[tuple[str, int]], view: NodeView) -> Refusal 
     """The same for ``needs``: the pod's requests without the NPU and without zeros."""
     allocatable = view.node.allocatable
     if len(view.pods) >= allocatable.get("pods", 110):
-        return Refusal("TooManyPods", "Too many pods")
+        return Refusal("TooManyPods", "Too many pods", resource="pods")
     for name, wanted in needs:
         if allocatable.get(name, 0) - view.requested.get(name, 0) < wanted:
-            return Refusal("Insufficient" + _camel(name), f"Insufficient {name}")
+            return Refusal("Insufficient" + _camel(name), f"Insufficient {name}", resource=name)
     return ports(pod, view) if pod.host_ports else None
 
 

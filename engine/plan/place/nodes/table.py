@@ -20,6 +20,7 @@ from engine.plan.place.handler import SHORTAGE_PREFIX, Family, NodeChips, PodReq
 from engine.plan.place.job import SchedulerJob
 from engine.plan.place.nodes import fit
 from engine.plan.place.nodes.superpod_index import SuperPodIndex
+from engine.plan.scope import NodeRefusal
 
 MISSING: Final = "NPUResourceMissing"
 SHARES_ONLY: Final = "SoftShareOnly"
@@ -41,7 +42,7 @@ class NodeTable:
         views: Mapping[str, NodeView],
         trees: Mapping[str, tuple[Level, ...]],
         penalty: Mapping[str, int],
-        refused: Mapping[str, str],
+        refused: Mapping[str, NodeRefusal],
         static_fit: fit.StaticFit,
     ) -> None:
         """Score all nodes.
@@ -49,7 +50,7 @@ class NodeTable:
         Args:
             sample: any pod of the kind.
             penalty: lowers the rank of nodes for this gang.
-            refused: nodes closed to this gang, with the reason.
+            refused: nodes closed to this gang, and why.
             static_fit: refusals and preferences of the pod's own rules.
         """
         self.scores: dict[str, int] = {}
@@ -200,8 +201,7 @@ class NodeTable:
     def _static_refusal(self, view: NodeView) -> Refusal | None:
         why = self._refused.get(view.node.name) if self._refused else None
         if why is not None:
-            head = why.partition(": ")[0]
-            return Refusal(head if head.isidentifier() else "NodeRefused", why)
+            return Refusal(why.reason, why.message)
         if view.suspended:
             return Refusal("PoolSuspended", f"pool {view.pool} is suspended")
         if not self._sample.count:
@@ -217,9 +217,9 @@ class NodeTable:
         """Why the node's devices are none that the pod could have, however many are free."""
         resource = self._sample.resource
         if not view.node.allocatable.get(resource) or not view.node.capacity.get(resource):
-            return Refusal(MISSING, f"not have {resource}")
+            return Refusal(MISSING, f"not have {resource}", resource=resource)
         if self._job.family is not None and view.resource != resource:
-            return Refusal(MISSING, f"not has(or not same) {resource}")
+            return Refusal(MISSING, f"not has(or not same) {resource}", resource=resource)
         if self._job.family is not None and _offers_shares(view):
             return Refusal(SHARES_ONLY, "the node offers its chips in shares only, never whole")
         return None
@@ -289,7 +289,7 @@ def room(pod: Pod, view: NodeView) -> Refusal | None:
     if idle >= pod.count:
         return None
     text = f"{SHORTAGE_PREFIX}{pod.resource}, task requires {pod.count} NPU cards but node idle is {max(0, idle)}"
-    return Refusal(SHORTAGE, text)
+    return Refusal(SHORTAGE, text, resource=pod.resource, evictable=True)
 
 
 def _stability(resource: str, view: NodeView, free: int) -> Refusal | None:
