@@ -22,7 +22,8 @@ import msgspec
 
 from engine.documents.scalars import parse_duration
 from engine.model.cluster import Pod
-from engine.model.history import TIMELINE, JobMemory
+from engine.model.history import JobMemory
+from engine.model.history_lines import with_line
 from engine.model.labels import ELASTIC_SCHEDULING, FAULT_SCHEDULING, GROW_AFTER, MIN_REPLICAS
 from engine.model.reasons import ActionReason
 from engine.model.unstructured import nested_map
@@ -234,8 +235,7 @@ def _resized(context: ExpansionContext, job: JobObject, rule: ElasticRule, memor
     full = rule.chips if rule.single else rule.full
     text = f"elastic-scheduling: {size or full} of {full} {what}" + ("" if size else ", there is room for all again")
     context.scope.diagnostics.append(context.info(job, text))
-    line = (context.scope.now_ms, text)
-    return msgspec.structs.replace(memory, size=size, timeline=(*memory.timeline, line)[-TIMELINE:])
+    return msgspec.structs.replace(memory, size=size, timeline=with_line(memory.timeline, context.scope.now_ms, text))
 
 
 def _halved(template: Any, rule: ElasticRule, chips: int) -> dict[str, Any]:

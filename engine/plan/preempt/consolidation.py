@@ -61,10 +61,7 @@ class Consolidation:
         owner = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
         if owner is None or owner.queue in self._movable_queues or pod.resource not in WHOLE_CHIP:
             return False
-        reasons = (
-            text for _, text in reversed(memory_of(self._scope, owner).timeline) if text.endswith(f" for {gang.key}")
-        )
-        return next(reasons, "").startswith(moves.MOVED.lower())
+        return moves.displaced_for(self._scope, owner, gang) == moves.MOVED
 
     def record(self, outcome: GangOutcome) -> None:
         """Remember a gang that placement left waiting for want of chips."""

@@ -17,6 +17,7 @@ from engine.model.actions import (
 )
 from engine.model.cluster import Pod
 from engine.model.disruption import settled
+from engine.model.history_lines import HistoryLine, LineKind, read_line
 from engine.model.jobs import Gang
 from engine.model.reasons import ActionReason
 from engine.plan.preempt import messages
@@ -48,7 +49,17 @@ def owner_of(scope: Scope, pod: Pod, gang: Gang) -> Gang | None:
         return None
     recent = scope.now_ms - REST_MS
     story = memory_of(scope, owner).timeline
-    return None if any(at > recent and text.startswith(MOVED.lower()) for at, text in story) else owner
+    return None if any(at > recent and _is_move(read_line(text)) for at, text in story) else owner
+
+
+def _is_move(line: HistoryLine) -> bool:
+    return line.kind is LineKind.MOVED or (line.kind is LineKind.DISPLACED and line.reason == MOVED)
+
+
+def displaced_for(scope: Scope, owner: Gang, gang: Gang) -> str:
+    """Why pods of the owner were last evicted for the gang, by the owner's history; empty where it says nothing."""
+    lines = (read_line(text) for _, text in reversed(memory_of(scope, owner).timeline))
+    return next((line.reason for line in lines if line.gang == gang.key), "")
 
 
 def order(scope: Scope, gang: Gang, pod: Pod, evidence: Evidence) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from engine.model.cluster import Pod
-from engine.model.history import TIMELINE
+from engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
 from engine.model.jobs import Gang
 from engine.plan.restart_scope import memory_of
 from engine.plan.scope import Displacement, Scope
@@ -59,8 +59,9 @@ def _record_victim(scope: Scope, row: Displacement) -> None:
     if victim is None or not row.counted or victim.kind == "Pod":
         return
     memory = memory_of(scope, victim)
-    line = (scope.now_ms, f"{row.reason.lower()} for {row.preemptor}")
-    if line not in memory.timeline:
+    line = HistoryLine(LineKind.DISPLACED, reason=row.reason, gang=row.preemptor)
+    written = {read_line(text) for at, text in memory.timeline if at == scope.now_ms}
+    if line not in written:
         scope.memory.jobs[victim.key] = msgspec.structs.replace(
-            memory, uid=victim.uid, timeline=(*memory.timeline, line)[-TIMELINE:]
+            memory, uid=victim.uid, timeline=with_line(memory.timeline, scope.now_ms, line.text)
         )

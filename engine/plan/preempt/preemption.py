@@ -12,9 +12,9 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.model.cluster import Pod
+from engine.model.history_lines import PREEMPTED, RECLAIMED
 from engine.model.jobs import Gang
-from engine.model.reasons import ActionReason
-from engine.plan.preempt import messages, nomination
+from engine.plan.preempt import messages, moves, nomination
 from engine.plan.preempt.candidates import EvictionCandidates
 from engine.plan.preempt.evictions import evict
 from engine.plan.preempt.outcome import TOPOLOGY, GangOutcome, curable
@@ -28,16 +28,12 @@ from engine.plan.preempt.victim_sets import VictimSet, unfinished_evictions
 from engine.plan.queue.queues import Amounts, Queues, add
 from engine.plan.queue.share import exceeds, within
 from engine.plan.queue.waiting_pods import WaitingPods
-from engine.plan.restart_scope import memory_of
 from engine.plan.scope import Scope
 
 if TYPE_CHECKING:
     from engine.plan.place.job import SchedulerJob
     from engine.plan.preempt.what_if import WhatIf
 
-PREEMPTED: Final = "Preempted"
-RECLAIMED: Final = "Reclaimed"
-GANG_INCOMPLETE: Final = ActionReason.GANG_INCOMPLETE
 #: Most effort of one job's search for victims, and of one explanation.
 SEARCH_EFFORT: Final = 6000
 EXPLANATION_EFFORT: Final = 250
@@ -102,12 +98,8 @@ class Preemption:
         return served
 
     def _earlier_reason(self, gang: Gang, victim_set: VictimSet) -> str:
-        """Why the victim set was evicted for the gang, from its timeline."""
-        for _, text in reversed(memory_of(self._scope, victim_set.gang).timeline):
-            reason, _, whom = text.partition(" for ")
-            if whom == gang.key:
-                return GANG_INCOMPLETE if reason == GANG_INCOMPLETE.lower() else reason.capitalize()
-        return PREEMPTED
+        """Why the victim set was evicted for the gang."""
+        return moves.displaced_for(self._scope, victim_set.gang, gang) or PREEMPTED
 
     def _hold(self, outcome: GangOutcome, victims: Sequence[Pod]) -> bool:
         """Whether the gang fits in place of these pods, if need be with what terminating pods free; its chips are then

@@ -18,7 +18,8 @@ from engine.gangs.forming import declared_rank
 from engine.model.cluster import Pod
 from engine.model.costs import RecoveryLevel
 from engine.model.diagnostics import Diagnostic
-from engine.model.history import TIMELINE, JobMemory
+from engine.model.history import JobMemory
+from engine.model.history_lines import with_line
 from engine.model.jobs import Gang
 from engine.model.labels import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY, WAIT_RESCHEDULE_TIMEOUT
 from engine.plan import restart_scope
@@ -99,4 +100,4 @@ def _record_smaller(scope: Scope, gang: Gang, memory: JobMemory, training: list[
 
 
 def _with_timeline(memory: JobMemory, now_ms: int, text: str, *, small: int) -> JobMemory:
-    return msgspec.structs.replace(memory, small=small, timeline=(*memory.timeline, (now_ms, text))[-TIMELINE:])
+    return msgspec.structs.replace(memory, small=small, timeline=with_line(memory.timeline, now_ms, text))

@@ -15,6 +15,7 @@ from engine.model.actions import EvictPod
 from engine.model.cluster import Pod
 from engine.model.costs import RecoveryLevel, cost
 from engine.model.history import JobMemory, Recovery
+from engine.model.history_lines import bounded
 from engine.model.jobs import Gang
 from engine.model.labels import PROCESS_RECOVER_ENABLE, PROCESS_RECOVERIES, TRAINING_TIME
 from engine.plan import restart_scope
@@ -161,7 +162,7 @@ def _with_costs(memory: JobMemory, done: Recovery) -> JobMemory:
     return msgspec.structs.replace(
         memory,
         spent={code: spent[code] for code in sorted(kept)},
-        timeline=tuple(sorted((*memory.timeline, (done.back, text)), key=lambda row: row[0]))[-20:],
+        timeline=bounded(sorted((*memory.timeline, (done.back, text)), key=lambda row: row[0])),
     )
 
 

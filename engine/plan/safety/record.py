@@ -12,7 +12,8 @@ import msgspec
 from engine.gangs.forming import declared_rank
 from engine.model.actions import EvictPod, Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
 from engine.model.causes import Cause
-from engine.model.history import TIMELINE, ChipMemory, JobMemory, NodeMemory, RescheduleRecord
+from engine.model.history import ChipMemory, JobMemory, NodeMemory, RescheduleRecord
+from engine.model.history_lines import HistoryLine, LineKind, with_line
 from engine.model.rules import DOCUMENTS, rule_kind
 from engine.plan.health.reset import MAX_RESETS
 from engine.plan.health.states import with_entry
@@ -153,8 +154,8 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
     failed = any(change.failed for change in changes)
     broken = [node for change in changes if not change.planned for node in change.fault_nodes]
     faults = dict.fromkeys((*before.fault_nodes, *broken))
-    what = "rescheduled" if counted else "moved"
-    line = (scope.now_ms, f"{what}: {changes[0].reason}{why}"[:MAX_LINE])
+    what = LineKind.RESCHEDULED if counted else LineKind.MOVED
+    line = HistoryLine(what, f"{changes[0].reason}{why}").text[:MAX_LINE]
     hits = tuple(sorted({hit for change in changes for hit in change.hits}))[:MAX_RECORDS]
     scope.memory.jobs[gang] = msgspec.structs.replace(
         before,
@@ -164,7 +165,7 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
         reschedules=(*before.reschedules, *((scope.now_ms,) if counted else ()))[-MAX_RESCHEDULES:],
         retries=max(0, changes[0].retries - 1) if failed else before.retries,
         evicted={u: t for u, t in sorted(evicted.items()) if u in alive},
-        timeline=(*before.timeline, *((line,) if told else ()))[-TIMELINE:],
+        timeline=with_line(before.timeline, scope.now_ms, line) if told else before.timeline,
         rescheduled=before.rescheduled + counted,
         records=(*((RescheduleRecord(scope.now_ms, hits),) if counted else ()), *before.records)[:MAX_RECORDS],
     )

@@ -14,7 +14,8 @@ import msgspec
 from engine.model.actions import EvictPod, SignalJob
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic
-from engine.model.history import TIMELINE, JobMemory
+from engine.model.history import JobMemory
+from engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
 from engine.model.plan import REFUSING, Deferred
 from engine.model.times import rfc3339
 from engine.model.wording import counted
@@ -25,8 +26,6 @@ FIRST_WAIT: Final = 10.0
 LONGEST_WAIT: Final = 300.0
 #: Most warnings of one pass.
 MAX_TOLD: Final = 50
-DECIDED: Final = "eviction decided"
-REFUSED: Final = "eviction refused"
 
 
 def hold(scope: Scope) -> None:
@@ -98,9 +97,9 @@ def _forget(scope: Scope) -> None:
         if len(left) == len(memory.asked):
             continue
         timeline = memory.timeline
-        if not left and timeline and timeline[-1][1].startswith(REFUSED):
-            text = "rescheduled: its pods go now, after their eviction was refused"
-            timeline = (*timeline, (scope.now_ms, text))[-TIMELINE:]
+        if not left and _refused_last(memory):
+            line = HistoryLine(LineKind.RESCHEDULED, "its pods go now, after their eviction was refused")
+            timeline = with_line(timeline, scope.now_ms, line.text)
         scope.memory.jobs[key] = msgspec.structs.replace(memory, asked=left, timeline=timeline)
 
 
@@ -108,14 +107,23 @@ def _record_refusal(
     scope: Scope, gang: str, memory: JobMemory, pod: Pod, protecting: tuple[DisruptionBudget, ...]
 ) -> None:
     """Correct the job's history: what was written when the eviction was decided has not come about."""
-    if not memory.timeline or memory.timeline[-1][1].startswith(REFUSED) or gang not in scope.memory.jobs:
+    if not memory.timeline or _refused_last(memory) or gang not in scope.memory.jobs:
         return
+
     lines = list(memory.timeline)
-    place = next((i for i in reversed(range(len(lines))) if lines[i][1].startswith("rescheduled: ")), None)
-    if place is not None:
-        lines[place] = lines[place][0], f"{DECIDED}: {lines[place][1].removeprefix('rescheduled: ')}"
-    lines.append((scope.now_ms, f"{REFUSED}: {_why(protecting)} (pod {pod.name})"))
-    scope.memory.jobs[gang] = msgspec.structs.replace(memory, timeline=tuple(lines[-TIMELINE:]))
+    for place in reversed(range(len(lines))):
+        at, line = lines[place][0], read_line(lines[place][1])
+        if line.kind is LineKind.RESCHEDULED:
+            lines[place] = at, line._replace(kind=LineKind.DECIDED).text
+            break
+
+    refusal = HistoryLine(LineKind.REFUSED, f"{_why(protecting)} (pod {pod.name})")
+    scope.memory.jobs[gang] = msgspec.structs.replace(memory, timeline=with_line(lines, scope.now_ms, refusal.text))
+
+
+def _refused_last(memory: JobMemory) -> bool:
+    """Whether the newest that the job's history has is a refused eviction."""
+    return bool(memory.timeline) and read_line(memory.timeline[-1][1]).kind is LineKind.REFUSED
 
 
 def _why(protecting: tuple[DisruptionBudget, ...]) -> str:

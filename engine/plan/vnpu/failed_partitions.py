@@ -17,6 +17,7 @@ from engine.model.actions import (
 )
 from engine.model.cluster import Pod
 from engine.model.history import TIMELINE
+from engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
 from engine.model.labels import NPU_CORE
 from engine.model.reasons import ActionReason
 from engine.model.rules import RuleKind
@@ -27,7 +28,6 @@ from engine.plan.scope import Scope
 
 REFUSED: Final = "UnexpectedAdmissionError"
 REASON: Final = ActionReason.SEGMENT_FAILED
-TIMELINE_PREFIX: Final = "cutting failed"
 
 
 def run(scope: Scope) -> None:
@@ -41,13 +41,12 @@ def run(scope: Scope) -> None:
             continue
         memory = memory_of(scope, gang)
         most, window = DEFAULT_ATTEMPTS
-        recent = [
-            text for at, text in memory.timeline if at > scope.now_ms - window and text.startswith(TIMELINE_PREFIX)
-        ]
-        if len(recent) >= min(most * max(1, gang.replicas), TIMELINE - 1):
+        recent = [text for at, text in memory.timeline if at > scope.now_ms - window]
+        failed = sum(read_line(text).kind is LineKind.CUTTING_FAILED for text in recent)
+        if failed >= min(most * max(1, gang.replicas), TIMELINE - 1):
             continue
-        line = (scope.now_ms, f"{TIMELINE_PREFIX}: {pod.name} on {pod.node}")
-        timeline = (*memory.timeline, line)[-TIMELINE:]
+        line = HistoryLine(LineKind.CUTTING_FAILED, f"{pod.name} on {pod.node}")
+        timeline = with_line(memory.timeline, scope.now_ms, line.text)
         scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, uid=gang.uid, timeline=timeline)
         scope.actions.append(
             DeleteObject(
