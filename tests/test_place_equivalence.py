@@ -12,9 +12,12 @@ from engine.model.cluster import Observed, Pod, Taint
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import of
 from engine.plan.place.state import Assignment, PlacementState
+from engine.plan.scope import NodeRefusal
 from engine.plan.views import init_params
 from tests import worlds
 from tests.placing import POLICY, bindings, busy, edited, nodes_of, scope_of
+
+KEPT = NodeRefusal("NodeRefused", "NodeRefused: kept")
 
 A2 = {POLICY: "chip8-node8"}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -80,7 +83,7 @@ def test_pods_are_placed_as_if_each_were_the_only_one_of_its_kind(seed: int) -> 
     labelled = [edited(pod, labels={**pod.labels, "unread": pod.name}) for pod in pods]
     noted = [edited(pod, annotations={**pod.annotations, "unread": pod.name}) for pod in pods]
     more = {
-        "refused": {"train/Pod/p01": {"n1": "NodeRefused: kept"}, "train/Pod/p03": {}},
+        "refused": {"train/Pod/p01": {"n1": KEPT}, "train/Pod/p03": {}},
         "penalty": {"train/Pod/p02": {"n0": -64, "n1": -1}},
     }
     found = _told(scope_of(_world(pods), **more))
@@ -90,7 +93,7 @@ def test_pods_are_placed_as_if_each_were_the_only_one_of_its_kind(seed: int) -> 
 
 def test_a_refusal_of_one_gang_does_not_apply_to_equivalent_ones() -> None:
     pods = [worlds.pod(f"p{index}", count=8, annotations=dict(A2)) for index in range(4)]
-    refused = {"train/Pod/p1": {"n1": "NodeRefused: kept", "n2": "NodeRefused: kept"}}
+    refused = {"train/Pod/p1": {"n1": KEPT, "n2": KEPT}}
     scope = scope_of(worlds.world(3, pods=pods), refused=refused)
     assert nodes_of(scope) == {"p0": "n0", "p2": "n1", "p3": "n2"}
     assert [(entry.name, entry.nodes) for entry in scope.pending] == [

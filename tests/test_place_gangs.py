@@ -13,6 +13,7 @@ from engine.model.actions import Preconditions
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Origin
 from engine.model.history import History, JobMemory
+from engine.plan.scope import NodeRefusal
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, busy, chips_of, edited, gang, nodes_of, scope_of
 from tests.simworld import INFER
@@ -216,7 +217,11 @@ def test_closed_refused_and_penalised_nodes() -> None:
     pods, group = gang(1, 8, annotations=A2)
     world = _world({"n0": 8, "n1": 8, "n2": 8}, *pods, objects=[group])
     key = "train/PodGroup/case"
-    scope = scope_of(world, closed={"n0": ("NodeUnhealthy", "node is unhealthy")}, refused={key: {"n1": "SubHealth"}})
+    scope = scope_of(
+        world,
+        closed={"n0": ("NodeUnhealthy", "node is unhealthy")},
+        refused={key: {"n1": NodeRefusal("SubHealth", "SubHealth")}},
+    )
     assert nodes_of(scope) == {"case-0": "n2"}
     scope = scope_of(world, penalty={key: {"n0": 64, "n1": 1}})
     assert nodes_of(scope) == {"case-0": "n2"} and set(scope.scores["train/case-0"].values()) == {792.0}

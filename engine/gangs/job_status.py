@@ -38,6 +38,11 @@ class JobCondition(NamedTuple):
     message: str
     status: str = "True"
 
+    @property
+    def content(self) -> dict[str, str]:
+        """What it says, without its times."""
+        return {"type": self.type, "status": self.status, "reason": self.reason, "message": self.message}
+
 
 def with_condition(conditions: Iterable[Any], new: JobCondition, now: float) -> list[dict[str, Any]]:
     """The conditions once ``new`` holds; equal to the old ones when it held already."""
@@ -52,10 +57,7 @@ def with_condition(conditions: Iterable[Any], new: JobCondition, now: float) -> 
     if current is not None and current.get("status") == new.status:
         since = str(current.get("lastTransitionTime") or stamp)
     entry = {
-        "type": new.type,
-        "status": new.status,
-        "reason": new.reason,
-        "message": new.message,
+        **new.content,
         "lastUpdateTime": stamp,
         "lastTransitionTime": since,
     }
@@ -133,11 +135,8 @@ def go_duration(seconds: float) -> str:
 
 
 def _same(current: Mapping[str, Any], new: JobCondition) -> bool:
-    return (current.get("status"), current.get("reason"), current.get("message")) == (
-        new.status,
-        new.reason,
-        new.message,
-    )
+    """Whether a condition already is as it shall be, its message included."""
+    return {**current, **new.content} == current
 
 
 def _others(old: Sequence[dict[str, Any]], kind: str, stamp: str) -> list[dict[str, Any]]:

@@ -138,6 +138,11 @@ class PublicFaultMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename=
     level: str = ""
     kind: str = ""
 
+    @property
+    def newness(self) -> tuple[int, str, int]:
+        """Time and id of the newest message about it, and the place in that message."""
+        return self.stamp, self.message, self.index
+
 
 class FailureMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The decayed number of ``failures`` of a chip as of ``at``, and whether it is failing now.

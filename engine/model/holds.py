@@ -7,6 +7,7 @@ import msgspec
 from engine.model.causes import Cause
 from engine.model.history import Hold
 from engine.model.last_changes import Place
+from engine.model.rules import RuleKind, rule_kind
 from engine.model.times import rfc3339
 
 
@@ -41,7 +42,7 @@ class Held(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
             return f"{self.rule} of {self.policy}" if self.policy else self.rule
 
         place = Place(cause.file, cause.line, cause.commit, cause.author).text
-        if cause.subject == self.rule:
+        if rule_kind(self.rule) is RuleKind.ISOLATION:
             return f"{self.rule}{_in_brackets(cause.detail, place)}"
         # the codes of a policy's hold stand before it already
         rule = f"#{cause.rule}" if cause.rule else ""

@@ -96,6 +96,11 @@ class PublicFaultClaim(NamedTuple):
     chips: tuple[int, ...]
     kind: str = ""
 
+    @property
+    def newness(self) -> tuple[int, str, int]:
+        """Time and id of the message, and the place in it: the greatest counts."""
+        return self.stamp, self.message, self.place
+
 
 def read(body: Mapping[str, Any]) -> tuple[PublicFaultMessage | None, tuple[PublicFaultProblem, ...]]:
     """Check the form of a message; invalid faults are left out and reported. None when the whole message is invalid."""
@@ -189,7 +194,7 @@ def fold(
     for claim in sorted(said):
         claimed.add(claim.key)
         known = after.get(claim.key)
-        if known is None or (claim.stamp, claim.message, claim.place) > (known.stamp, known.message, known.index):
+        if known is None or claim.newness > known.newness:
             after[claim.key] = _after(known, claim, now_ms)
     for key, seen in list(after.items()):
         if not seen.over and seen.until and now_ms >= seen.until:
@@ -211,7 +216,7 @@ def consumed(message: PublicFaultMessage, remembered: Mapping[str, Mapping[str, 
         if known is None:
             if claim.assertion != "recover":
                 return False
-        elif (known.stamp, known.message, known.index) < (claim.stamp, claim.message, claim.place):
+        elif known.newness < claim.newness:
             return False
     return True
 

@@ -10,6 +10,7 @@ from engine.model.diagnostics import Diagnostic
 from engine.model.history import HOLD_KINDS, Hold, HoldKind
 from engine.model.holds import Held
 from engine.model.plan import NodeState, Pending, Plan, ServerChips
+from engine.model.rules import RuleKind
 from engine.model.times import rfc3339
 from engine.plan import causes
 from engine.plan.scope import Scope
@@ -60,7 +61,7 @@ def _holder(hold: Hold, cause: Cause | None) -> str:
     if cause is None or not cause.commit:
         return f"{hold.rule} of {hold.policy}" if hold.policy else hold.rule
     by = cause.text_without_end
-    return by if cause.subject == hold.rule else f"{hold.rule} of {by}"
+    return by if hold.rule_kind is RuleKind.ISOLATION else f"{hold.rule} of {by}"
 
 
 def _end_of(kind: HoldKind | None) -> str:

@@ -154,7 +154,8 @@ def keep(
     """
     observed = scope.observed
     rules = _Rules(scope.desired, scope.shard, maintains(scope.desired, observed))
-    excluded = _excluded(scope) | inspected | _contested(scope)
+    # every pass reports the nodes that several pools select
+    excluded = _excluded(scope) | inspected | scope.contested
     kept = scope.cache[_VIEWS]
     for name in assessed:
         view = scope.nodes[name]
@@ -183,11 +184,6 @@ def maintains(desired: Desired, observed: Observed) -> bool:
     """The setting ``self-maintain-available-card``: the cluster's own before the policies'."""
     params = InitParams.from_arguments(observed.init_params, base=desired.settings.init_params)
     return params.self_maintain_available_card
-
-
-def _contested(scope: Scope) -> set[str]:
-    """Nodes that several pools match; every pass reports them."""
-    return {d.object.removeprefix("Node/") for d in scope.diagnostics if d.field == "spec.selector"}
 
 
 def _is_clean(view: NodeView) -> bool:

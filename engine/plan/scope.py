@@ -161,7 +161,8 @@ class Scope:
     which roles Belay plays, filled on first use by ``engine.plan.roles``. ``blamed`` maps a pod's key to the
     strategy of relation faults for it (Separate or SubHealth). ``about``: the job or pod that a user asks about.
     ``choices`` are the recovery levels chosen by cost, by gang. ``unassessed`` are the sorted names of the nodes that
-    this pass must assess; the results of an earlier pass hold for all others. ``members`` are
+    this pass must assess; the results of an earlier pass hold for all others. ``contested`` are the nodes that several
+    pools select. ``members`` are
     all pods of each gang, finished ones included, in the order of their keys. ``undeclared`` are live objects that Git
     applied and no longer declares, ``held_prune`` those whose deletion waits for a person. ``claims`` are the claims of
     dynamic resource allocation; pods of ``observed`` have their chips. ``made_groups`` are namespace and name of the
@@ -176,6 +177,7 @@ class Scope:
     memory: Memory
     nodes: PassNodes = field(default_factory=PassNodes)
     unassessed: list[str] = field(default_factory=list)
+    contested: set[str] = field(default_factory=set)
     gangs: dict[str, Gang] = field(default_factory=dict)
     gang_of: dict[str, str] = field(default_factory=dict)
     members: Mapping[str, Sequence[Pod]] = field(default_factory=dict)

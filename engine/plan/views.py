@@ -274,6 +274,7 @@ class _Pools:
         names = ", ".join(pool.name for pool in found)
         stays = f"it stays in {kept.name}: let only one selector match"
         origin = next(item.origin for item in self._declared if item.document.name == found[-1].name)
+        self._scope.contested.add(node.name)
         self._scope.diagnostics.append(
             Diagnostic(
                 severity="error",

@@ -74,6 +74,14 @@ def read(config_map: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def asks_to_exit(config_map: Mapping[str, Any]) -> bool:
+    """Whether agents are asked to end their processes; one that cannot be read asks for nothing."""
+    try:
+        return bool(read(config_map)["GracefulExit"] == 1)
+    except WireError:
+        return False
+
+
 def rank(
     number: int, logic: int, *, status: str, policy: str, initial: str, codes: Iterable[str] = ()
 ) -> dict[str, Any]:

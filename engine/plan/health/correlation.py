@@ -81,7 +81,7 @@ def _charge(scope: Scope, policy: ManualPolicy, node: str, chip: int, code: str,
         told = any(h.key == (HoldKind.FREQUENCY, rule) and h.told for h in holds)
         until = since + policy.release_ms if policy.release_ms else 0
         fresh = Hold(HoldKind.FREQUENCY, MANUALLY_SEPARATE, since=since, until=until, rule=rule, told=told)
-        holds = (*(h for h in holds if h.rule != rule), fresh)
+        holds = (*(h for h in holds if h.key != fresh.key), fresh)
     row = msgspec.structs.replace(row, hardware=dict(sorted(counts.items())), holds=holds)
     scope.memory.nodes[node] = msgspec.structs.replace(memory, chips=memory.chips | {chip: row})
 

@@ -38,7 +38,7 @@ def choose_policies(
     if scope.memory.policy_revision == inforce.text(declared, pools):
         return declared
     before = inforce.previous_policies(scope.memory.policy_revision)
-    if any(d.field == "spec.selector" and d.severity == "error" for d in scope.diagnostics):
+    if scope.contested:
         pools = inforce.previous_pools(scope.memory.policy_revision)
     chosen = declared
     if before is not None and _contents(before) != _contents(declared):

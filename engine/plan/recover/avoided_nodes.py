@@ -69,7 +69,12 @@ def _avoid_rejecting(scope: Scope) -> None:
 
 
 def _rejected(pod: Pod) -> bool:
-    return pod.reason in (REJECTED, REFUSED_AT_SHUTDOWN) or pod.reason.startswith("OutOf")
+    return pod.reason in (REJECTED, REFUSED_AT_SHUTDOWN) or _lacked_resource(pod.reason)
+
+
+def _lacked_resource(reason: str) -> bool:
+    """Whether kubelet rejected a pod because a resource was short there: ``OutOfcpu`` and the like."""
+    return reason.startswith("OutOf")
 
 
 def _refuse(scope: Scope, gang: str, nodes: list[str], until: float, times: int) -> None:

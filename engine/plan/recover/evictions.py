@@ -44,6 +44,7 @@ from engine.plan.restart_scope import Victims
 from engine.plan.rules.fault_rules import use_of
 from engine.plan.scope import Reschedule, Scope
 from engine.plan.views import init_params
+from engine.wire import resetinfo
 
 ATTEMPTS: Final = "attempts:reschedule"
 
@@ -317,7 +318,7 @@ def _exit_requested(scope: Scope, gang: Gang) -> bool | None:
     raw = scope.observed.objects.get(ObjectKey("v1", "ConfigMap", gang.namespace, f"reset-config-{gang.name}"))
     if raw is None:
         return None
-    return '"GracefulExit":1' in "".join(str((raw.get("data") or {}).get("reset.json", "")).split())
+    return resetinfo.asks_to_exit(raw)
 
 
 def _signal(
