@@ -69,7 +69,11 @@ def test_a_large_sandbox_has_the_time_that_it_needs(tmp_path: Path, monkeypatch:
     [
         (["--nodes", "0"], "0 nodes are not 1 to 1000"),
         (["--nodes", "600x800t-a2,401x300i-duo"], "1001 nodes are not 1 to 1000"),
-        (["--nodes", "3xtoaster"], "this names no servers"),
+        (["--nodes", "3xtoaster"], "this names no servers. Write NxPRODUCT"),
+        (["--nodes", "3x800ta2"], "this names no servers. Did you mean 3x800t-a2? Write"),
+        (["--nodes", "2xdynamic-vnpu"], "this names no servers"),
+        (["--nodes", "-1"], "-1 nodes are not 1 to 1000"),
+        (["--nodes", "99999999"], "these are not 1 to 1000 nodes"),
         (["--nodes", "2x800t-a2", "--product", "atlas-800t-a2"], "--nodes names products already"),
     ],
 )

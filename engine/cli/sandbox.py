@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -12,6 +14,7 @@ from engine.cli.known_names import completes
 from engine.errors import InputError
 
 MOST_NODES = 1000
+_MOST_DIGITS: Final = 6
 
 
 @click.command(short_help="Run the sandbox until Ctrl-C.")
@@ -63,7 +66,9 @@ def _servers(text: str) -> tuple[int, tuple[tuple[str, int], ...]]:
     from engine.cli.acts.beginnings import named_products
     from engine.sandbox.shapes import shipped_shapes
 
-    is_number = text.isascii() and text.isdecimal() and len(text) < 6
+    is_number = re.fullmatch(r"-?[0-9]+", text) is not None
+    if is_number and len(text) > _MOST_DIGITS:
+        raise InputError(f"these are not 1 to {MOST_NODES} nodes", where=f"--nodes {text[:60]}")
     known = shipped_shapes().products if not is_number else {}
     servers = () if is_number else tuple(named_products(text, known).items())
     count = int(text) if is_number else sum(number for _, number in servers)

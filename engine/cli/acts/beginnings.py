@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import subprocess
 from collections import Counter
@@ -71,13 +72,18 @@ def named_products(text: str, products: Mapping[str, Product]) -> Counter[str]:
         InputError: a word names no product.
     """
     found: Counter[str] = Counter()
+    # products without labels of nodes are ways to ask for a server's chips, not servers
+    products = {name: product for name, product in products.items() if product.spec.node_labels}
     for word in filter(None, text.split(",")):
         match = _COUNTED.fullmatch(word.strip())
         name = match[2] if match else word
         name = name if name in products else f"atlas-{name}"
         if match is None or name not in products:
-            known = ", ".join(sorted(one.removeprefix("atlas-") for one in products))
-            raise InputError("this names no servers", where=f"--nodes {word}", hint=f"Write NxPRODUCT; known: {known}")
+            known = sorted(one.removeprefix("atlas-") for one in products)
+            near = difflib.get_close_matches(name.removeprefix("atlas-"), known, 1) if match else []
+            meant = f"did you mean {match[1] or 1}x{near[0]}? " if match and near else ""
+            hint = f"{meant}Write NxPRODUCT; known: {', '.join(known)}"
+            raise InputError("this names no servers", where=f"--nodes {word[:60]}", hint=hint[:1].upper() + hint[1:])
         found[name] += int(match[1] or 1)
     if not found:
         raise InputError("no servers are named", where="--nodes", hint="Write NxPRODUCT, such as 4x800t-a2")
