@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from engine.cli import main
 from engine.load import load
+from engine.model.last_changes import Place
 from engine.model.times import rfc3339
 from engine.observe.observed import observe
 from engine.plan import plan
@@ -64,6 +65,19 @@ def test_a_pool_says_what_is_free_and_what_is_out(tmp_path: Path) -> None:
     assert body["nextSteps"] == ["belay explain chip node-00002/Ascend910-5"] and body["jobs"] == ["train/job-00000"]
     well = document(tmp_path, config_maps(WORLDS["jobs that run"]), "pool", "default")
     assert well["nextSteps"] == ["nothing: no node or chip of it is out of service"] and not well["chips"]
+
+
+def test_what_people_declare_has_its_place_and_the_reason_of_its_last_change(tmp_path: Path) -> None:
+    place = Place("desired/pools/default.yaml", 1, "a" * 40, "Ada <ada@example.org>", "the night belongs to evaluation")
+    observed = observe(cluster(4, 1))
+    desired = load({}).desired
+    result = plan(desired, observed, NOW)
+    state = SyncState(attempted="a" * 40, applied="a" * 40, places={"NodePool/default": place, "Queue/default": place})
+    maps = [*status_bodies(result, observed, state, None, desired), *memory_bodies(result, observed, desired=desired)]
+    for kind in ("pool", "queue"):
+        body = document(tmp_path, maps, kind, "default")
+        assert (body["declared"], body["why"]) == (place.text, "the night belongs to evaluation")
+    assert "why it was changed: the night belongs to evaluation" in explain(tmp_path, maps, "pool", "default").stdout
 
 
 ISOLATION = b"""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.cli import answers
@@ -61,6 +62,12 @@ def test_a_table_is_read_as_it_was_written_and_garbage_is_no_table() -> None:
     assert lastchanges.decode(b'{"commits": [["a", "b"]], "files": {"x": 0, "y": 1, "z": -1}}') == {
         "x": LastChange("a", "b")
     }
+    reasoned = {"desired/a.yaml": LastChange("a" * 40, "Ada", "The paper is due."), "desired/b.yaml": GRACE}
+    table = lastchanges.encode(reasoned)
+    assert lastchanges.decode(table) == reasoned and b"whys" not in lastchanges.encode(CHANGES)
+    assert lastchanges.decode(table.replace(b'"whys":["The paper is due.",""]', b'"whys":["x"]')) == {
+        path: msgspec.structs.replace(one, why="") for path, one in reasoned.items()
+    }, "a list of another length is no list of these commits"
     long = {f"desired/{number}/{'x' * 200}.yaml": ADA for number in range(12_000)}
     assert lastchanges.encode(long) == b"", "a larger table is left out"
 
@@ -108,6 +115,31 @@ def test_an_isolation_has_reason_author_and_end_wherever_it_is_shown() -> None:
             assert part in text, (where, text)
     chip = narrated("chip", "infer-1/2", result, observed)
     assert "2027-01-01T00:00:00Z" in chip and "Grace <grace@example.org>" in chip and "lasers are weak" in chip
+
+
+def test_why_a_person_acted_comes_back_in_explain() -> None:
+    """``--why`` of `belay isolate` and of `belay scale`, from the commit to the explanation."""
+    found, first, _ = started()
+    found.push(isolated(first) | {"desired/lasers.yaml": CHIP})
+    reasoned = msgspec.structs.replace(GRACE, why="Ticket 4711, the vendor comes on Friday.")
+    changes = dict.fromkeys((*CHANGES, "desired/lasers.yaml", "desired/jobs/pretrain.yaml"), reasoned)
+    desired = dataclasses.replace(found.desired, last_changes=changes)
+    observed = found.observer.observed()
+    result = plan(desired, observed, found.now)
+
+    # what a command reads is what the engine published
+    declared = tuple(desired_keys(desired))
+    status = sync_body(SyncState(inventory=declared, places=places_of(desired)), result, observed)
+    observed = msgspec.structs.replace(observed, places=sync.parse_places(status))
+    desired = with_places(load(copies_from_git([status, *copies(desired)]), has_git=False).desired, [status])
+    for kind, name in (("node", first), ("chip", "infer-1/2")):
+        (held,) = explain(kind, name, result, observed, desired)["holds"]
+        assert held["why"] == reasoned.why and held["author"] == GRACE.author, kind
+    job = explain("job", "pretrain", result, observed, desired)
+    assert job["why"] == reasoned.why and job["declaredBy"].endswith(f"@{'b' * 12} by {GRACE.author}")
+    out = io.StringIO()
+    narrate("job", job, out, None)
+    assert f"why it was changed: {reasoned.why}" in out.getvalue()
 
 
 def test_what_git_declares_no_more_names_its_file_and_the_commit_that_removed_it() -> None:

@@ -615,6 +615,22 @@ def test_each_file_has_the_commit_that_last_changed_it_and_its_author(repo: Repo
     assert as_said(fresh) == wanted
 
 
+def test_a_change_has_the_reason_that_its_commit_gives(repo: Repo, tmp_path: Path) -> None:
+    repo.commit({"desired/a.yaml": "1", "desired/b.yaml": "1"}, message="Begin")
+    s = source(repo, tmp_path)
+    first = s.fetch()
+    words = "Scale x\n\nSigned-off-by: Ada <ada@example.org>\n\nThe paper\nis due.\x07\n\nMore of it."
+    repo.commit({"desired/a.yaml": "2"}, message=words)
+    repo.commit({"desired/c.yaml": "3"}, message=f"Long\n\n{'x' * 1000}")
+    later = s.fetch(first.revision)
+    assert later.revision is not None
+    whys = {path: one.why for path, one in later.revision.last_changes.items()}
+    assert (whys["desired/a.yaml"], whys["desired/b.yaml"]) == ("The paper is due. ", "")
+    assert len(whys["desired/c.yaml"]) == 200
+    fresh = GitSource(SourceConfig(url=str(repo.bare)), tmp_path / "elsewhere").fetch()
+    assert fresh.revision is not None and fresh.revision.last_changes == later.revision.last_changes
+
+
 def test_a_file_that_is_gone_has_the_commit_that_removed_it(repo: Repo, tmp_path: Path) -> None:
     repo.commit({"desired/a.yaml": "1", "desired/b.yaml": "1", "desired/c.yaml": "1"})
     s = source(repo, tmp_path)

@@ -15,13 +15,16 @@ from engine.model.labels import ABOUT_LABEL
 from engine.model.wording import counted
 from engine.serve.console.texts import mapping
 from engine.status.status_reader import read_status
-from engine.wire import names
+from engine.wire import names, sync
 
 if TYPE_CHECKING:
     from engine.kube import Kube
 
 Json = Mapping[str, Any]
 _MOST: Final = 20
+#: Kinds of the documents that declare what is explained.
+_DOCUMENTS: Final[Mapping[str, str]] = {"pool": "NodePool", "queue": "Queue", "policy": "FaultPolicy"}
+_SETTINGS: Final = "SchedulingSettings"
 _PLURAL: Final = {"queue": "queues", "pool": "pools", "policy": "policies", "revision": "revisions"}
 
 
@@ -51,9 +54,24 @@ def explain_published(kind: str, name: str, inputs: Mapping[str, Any]) -> tuple[
                          hint="Is it the cluster that you mean, and does belay status answer?")  # fmt: skip
     policies = [one for one in items if one.get("kind") == "FaultPolicy"]
     body = _BY_KIND[kind](name, found, policies)
+    body |= _last_change(kind, body, items)
     if found.published.no_pass:
         body["noPass"] = found.published.no_pass
     return body, now
+
+
+def _last_change(kind: str, body: Json, items: Iterable[Json]) -> dict[str, Any]:
+    """Where the document of a pool, queue or policy stands, who changed it last, and why."""
+    if kind not in _DOCUMENTS:
+        return {}
+    status = next((one for one in _config_maps(items) if mapping(one.get("metadata")).get("name") == names.SYNC), {})
+    places = sync.parse_places(status)
+    place = places.get(f"{_DOCUMENTS[kind]}/{body[kind]}")
+    if place is None and kind == "queue" and body["declaredBy"] == _SETTINGS:
+        place = next((one for name, one in places.items() if name.startswith(f"{_SETTINGS}/")), None)
+    if place is None:
+        return {}
+    return {"declared": place.text} | ({"why": place.why} if place.why else {})
 
 
 def _config_maps(items: Iterable[Json]) -> list[Json]:

@@ -15,6 +15,7 @@ from engine.cli import coming, last_words, staying
 from engine.cli.answers import GET, chip_names, chip_row, links, vnpus_of
 from engine.cli.holders import holders_of
 from engine.cli.phrases import cause_text
+from engine.cli.whys import Whys
 from engine.documents import Desired
 from engine.errors import InputError
 from engine.gangs.evidence import by_job
@@ -62,7 +63,13 @@ def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desir
         from engine.cli.fault_codes import explain_fault
 
         return explain_fault(name, plan, observed, declared)
-    return {"node": _node, "chip": _chip, "link": _link}[kind](name, plan, observed)
+
+    whys = Whys(desired, observed)
+    if kind == "node":
+        return _node(name, plan, observed, whys)
+    if kind == "chip":
+        return _chip(name, plan, observed, whys)
+    return _link(name, plan, observed)
 
 
 def _pod(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[str, Any]:
@@ -131,6 +138,7 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
         body["refused"] = refused[key].document()
     if key in waits:
         body["pending"] = _pending(waits[key])
+    body |= Whys(desired, observed).of_job(key)
     if is_suspended(job_object(key, gang, observed)):
         body["suspended"] = f"`belay resume {namespace}/{job}` starts it again"
     if gang is not None:
@@ -201,7 +209,7 @@ def _faulty_pod(kind: str, pod: str, node: str, rank: str) -> dict[str, str]:
     return {"fault": kind, "pod": pod, "node": node, "rank": rank}
 
 
-def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+def _chip(name: str, plan: Plan, observed: Observed, whys: Whys) -> dict[str, Any]:
     node, slash, given = name.rpartition("/")
     if not slash:
         raise InputError(f"chip {name!r} is not named in full", hint="Write NODE/CHIP, such as node-1/Ascend910-0.")
@@ -233,7 +241,7 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     chip_memory = memory.chips.get(index) if memory else None
     holds = [held for held in plan.holds if held.node == node and held.chip in (chip_name, "")]
     if chip_memory is not None or holds:
-        body["holds"] = [_hold(held) for held in holds]
+        body["holds"] = [_hold(held, whys) for held in holds]
     body |= _recorded(node, index, plan, observed)
     body |= _ordered_and_done(node, index, observed)
     if parts := vnpus_of(node, index, observed):
@@ -247,8 +255,8 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     return body
 
 
-def _hold(held: Held) -> dict[str, Any]:
-    """A hold with the document behind it: its reason, and who wrote it where."""
+def _hold(held: Held, whys: Whys) -> dict[str, Any]:
+    """A hold with the document behind it: its reason, who wrote it where, and what the commit says of it."""
     cause = held.cause
     row: dict[str, Any] = {
         "kind": held.kind, "level": held.level, "rule": held.rule, "policy": held.policy or None,
@@ -257,7 +265,9 @@ def _hold(held: Held) -> dict[str, Any]:
     if cause is None:
         return row
     place = Place(cause.file, cause.line, cause.commit).text
-    return row | {"reason": cause.detail or None, "author": cause.author or None, "place": place or None}
+    row |= {"reason": cause.detail or None, "author": cause.author or None, "place": place or None}
+    why = whys.of(cause.file, cause.commit)
+    return row | {"why": why} if why else row
 
 
 def _recorded(node: str, chip: int, plan: Plan, observed: Observed) -> dict[str, Any]:
@@ -288,7 +298,7 @@ def _ordered_and_done(node: str, chip: int, observed: Observed) -> dict[str, Any
     return found
 
 
-def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+def _node(name: str, plan: Plan, observed: Observed, whys: Whys) -> dict[str, Any]:
     state = next((n for n in plan.nodes if n.node == name), None)
     if state is None:
         raise InputError(f"node {name!r} is unknown", hint=_suggestion(name, [n.node for n in plan.nodes], "nodes"))
@@ -309,7 +319,7 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     body["orders"] = _open_orders(name, observed)
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
     if held := [one for one in plan.holds if one.node == name and not one.chip]:
-        body["holds"] = [_hold(one) for one in held]
+        body["holds"] = [_hold(one, whys) for one in held]
     body["coming"] = coming.of_node(state, plan, observed)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
     return body

@@ -45,6 +45,9 @@ _TITLES: Final[Mapping[str, str]] = {
     "slow": "slow",
     "notEvicted": "not moved",
     "endMessage": "why it ended",
+    "why": "why it was changed",
+    "declaredBy": "last changed at",
+    "declared": "declared at",
     "failedPods": "pods that failed",
 }
 _ENDS: Final[Mapping[str, str]] = {"Failed": " has failed", "Succeeded": " has succeeded"}

@@ -136,7 +136,7 @@ class Desired:
         change = self.last_changes.get(origin.file)
         if change is None:
             return Place(origin.file, origin.line, self.revision)
-        return Place(origin.file, origin.line, change.commit, change.author)
+        return Place(origin.file, origin.line, change.commit, change.author, change.why)
 
     def pools_of(self, labels: Mapping[str, str]) -> tuple[Declared[NodePool], ...]:
         """Every pool whose selector matches a node's labels; more than one is an error of the declaration."""

@@ -126,17 +126,23 @@ def places_of(desired: Desired, before: Mapping[str, Place] = MappingProxyType({
     """Where documents from Git stand, by ``Kind/name``; those first that hold chips and nodes, manifests last.
 
     ``before`` are the places of an earlier revision: those of documents that are not declared any more stay for a
-    while, since what they held or made may go only later. Of a manifest only its place is said.
+    while, since what they held or made may go only later. Of a manifest only its place is said, and where the commit
+    that changed it says why, this too.
     """
     own = {
         f"{item.document.kind}/{item.document.name}": desired.place_of(item.origin)
         for group in _groups(desired)
         for item in group
     }
-    manifests = {subject_of(item.key): Place(item.origin.file, item.origin.line) for item in desired.manifests}
+    manifests = {subject_of(item.key): _place_of_manifest(desired.place_of(item.origin)) for item in desired.manifests}
     former = [name for name in before if name not in own and name not in manifests][:MAX_FORMER]
     from_git = {name: place for name, place in own.items() if place.commit}
     return from_git | {name: before[name] for name in former} | manifests
+
+
+def _place_of_manifest(place: Place) -> Place:
+    """Manifests are many, so who changed them is kept only where there is more to say than that."""
+    return place if place.why else Place(place.file, place.line)
 
 
 def subject_of(key: ObjectKey) -> str:
@@ -173,5 +179,5 @@ def _moved(item: Declared[Any], places: Mapping[str, Place], changes: dict[str, 
     place = places.get(f"{item.document.kind}/{item.document.name}")
     if place is None or item.origin.file.startswith((SHIPPED, CLUSTER)):
         return item
-    changes[place.file] = LastChange(place.commit, place.author)
+    changes[place.file] = LastChange(place.commit, place.author, place.why)
     return Declared(item.document, Origin(place.file, place.line))

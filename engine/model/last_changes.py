@@ -5,18 +5,21 @@ from __future__ import annotations
 import msgspec
 
 
-class LastChange(msgspec.Struct, frozen=True, order=True):
+class LastChange(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """The commit that gave a file the content that is in force, and that commit's author.
+
+    ``why`` is how the body of its message begins; empty where it has none.
 
     Where only the tip of a branch is signed, the author of an older commit is what that commit says of itself.
     """
 
     commit: str
     author: str = ""
+    why: str = ""
 
 
 class Place(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
-    """Where a document stands: file and line, the commit that last changed the file, and its author.
+    """Where a document stands: file and line, the commit that last changed the file, its author, and why.
 
     ``line`` is 0 and ``commit`` empty where they are unknown, as for shipped documents and objects in the cluster.
     """
@@ -25,6 +28,7 @@ class Place(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     line: int = 0
     commit: str = ""
     author: str = ""
+    why: str = ""
 
     @property
     def text(self) -> str:

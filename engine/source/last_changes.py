@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from engine import log
 from engine.errors import SourceError, bounded
 from engine.log import redact
@@ -21,6 +23,10 @@ from engine.source.tree import ROOTS
 WALKS: Final = (200, 5000)
 """Commits of a first walk, and of a second where the first left files open. What is older stays without an answer."""
 MAX_AUTHOR: Final = 100
+MAX_WHY: Final = 200
+_WORDS_BYTES: Final = 8 << 20
+"""Messages beyond this are not read at all; the changes are named without their reasons then."""
+_TRAILER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*: .")
 #: Removed files that a walk names, the newest first.
 MAX_REMOVED: Final = 1000
 _COMMIT: Final = re.compile(rb"^[0-9a-f]{40}([0-9a-f]{24})? ")
@@ -53,11 +59,13 @@ class LastChanges:
         try:
             follows = bool(before) and objects.has_commit(before) and objects.is_ancestor(before, sha)
             if follows:
-                fresh = self._walk(objects, (f"--max-count={WALKS[-1]}", f"{before}..{sha}"), files)
+                fresh = _with_reasons(
+                    objects, self._walk(objects, (f"--max-count={WALKS[-1]}", f"{before}..{sha}"), files)
+                )
                 kept = {path: old[path] for path in old if old_files.get(path) == files.get(path)}
                 found: Mapping[str, LastChange] = {**kept, **fresh}
             else:
-                found = self._whole_walk(objects, sha, files)
+                found = _with_reasons(objects, self._whole_walk(objects, sha, files))
         except SourceError as error:
             _log.info("the last changes of files cannot be read", sha=sha, reason=str(error))
             return {}
@@ -104,6 +112,41 @@ def _rows(data: bytes) -> Iterator[_Written]:
             change = LastChange(commit.decode(), _author(author))
 
 
+def _with_reasons(objects: ObjectStore, changes: Mapping[str, LastChange]) -> dict[str, LastChange]:
+    """The same changes, each with how the body of its commit's message begins."""
+    commits = sorted({change.commit for change in changes.values()})
+    if not commits:
+        return dict(changes)
+    try:
+        output = objects.git.run(
+            "log", "-z", "--no-color", "--no-walk=unsorted", "--stdin", "--format=tformat:%H %b",
+            data="\n".join(commits).encode(), limit=_WORDS_BYTES,
+        )  # fmt: skip
+    except SourceError as error:
+        _log.info("the messages of commits cannot be read", reason=str(error))
+        return dict(changes)
+
+    reasons = {}
+    for record in output.data.split(b"\x00"):
+        commit, _, body = record.decode("utf-8", "replace").lstrip("\n").partition(" ")
+        reasons[commit] = why(body)
+    return {
+        path: msgspec.structs.replace(change, why=reasons.get(change.commit, "")) for path, change in changes.items()
+    }
+
+
+def why(body: str) -> str:
+    """The first paragraph of a message's body that is not made of trailers, in one line; empty where there is none."""
+    for paragraph in re.split(r"\n[ \t]*\n", body.replace("\r\n", "\n")):
+        lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
+        if lines and not all(_TRAILER.match(line) for line in lines):
+            return _printable(" ".join(lines), MAX_WHY)
+    return ""
+
+
 def _author(raw: bytes) -> str:
-    text = redact(raw.decode("utf-8", "replace"))
-    return bounded("".join(letter if letter.isprintable() else " " for letter in text), MAX_AUTHOR)
+    return _printable(raw.decode("utf-8", "replace"), MAX_AUTHOR)
+
+
+def _printable(text: str, longest: int) -> str:
+    return bounded("".join(letter if letter.isprintable() else " " for letter in redact(text)), longest)

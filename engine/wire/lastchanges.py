@@ -1,6 +1,8 @@
 """The last changes of a revision's files, from the controller to the workers, beside the files themselves.
 
-``{"commits": [[commit, author], …], "files": {path: number of its commit}}``: most files of a tree share few commits.
+``{"commits": [[commit, author], …], "files": {path: number of its commit}, "whys": [why, …]}``: most files of a tree
+share few commits. ``whys`` has a text for each commit; it is left out where none has one, or the table would be too
+large.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ MAX_BYTES: Final = 2 << 20
 """A larger table is left out: places then name the revision in force, without an author."""
 
 
-class _Table(msgspec.Struct, frozen=True):
+class _Table(msgspec.Struct, frozen=True, omit_defaults=True):
     commits: tuple[tuple[str, str], ...] = ()
     files: dict[str, int] = {}
+    whys: tuple[str, ...] = ()
 
 
 def encode(changes: Mapping[str, LastChange]) -> bytes:
@@ -30,8 +33,12 @@ def encode(changes: Mapping[str, LastChange]) -> bytes:
     numbers = {change: number for number, change in enumerate(sorted(set(changes.values())))}
     files = {path: numbers[changes[path]] for path in sorted(changes)}
     rows = tuple((change.commit, change.author) for change in numbers)
-    table = msgspec.json.encode(_Table(rows, files))
-    return table if len(table) <= MAX_BYTES else b""
+    whys = tuple(change.why for change in numbers)
+    for words in (whys if any(whys) else (), ()):
+        table = msgspec.json.encode(_Table(rows, files, words))
+        if len(table) <= MAX_BYTES:
+            return table
+    return b""
 
 
 def decode(table: bytes) -> dict[str, LastChange]:
@@ -40,5 +47,6 @@ def decode(table: bytes) -> dict[str, LastChange]:
         found = msgspec.json.decode(table, type=_Table)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return {}
-    commits = [LastChange(commit, author) for commit, author in found.commits]
+    whys = found.whys if len(found.whys) == len(found.commits) else ("",) * len(found.commits)
+    commits = [LastChange(commit, author, why) for (commit, author), why in zip(found.commits, whys, strict=True)]
     return {path: commits[number] for path, number in found.files.items() if 0 <= number < len(commits)}
