@@ -14,10 +14,10 @@ from engine.model.actions import EvictPod, IsolateNode, ReleaseNode
 from engine.model.diagnostics import ObjectKey
 from engine.model.disruption import SETTLED
 from engine.model.history import JobMemory
+from engine.model.labels import CORDONED_ANNOTATION as CORDONED
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.plan.recover.maintenance import SHUTDOWN
-from engine.wire.names import CORDONED
 from tests.golden.stories import compare, sample_files, sample_world
 from tests.simworld import World
 
