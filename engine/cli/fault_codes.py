@@ -203,16 +203,14 @@ def _levelled(policy: FaultPolicy, key: str) -> str:
 
 def _reported_now(code: str, plan: Plan) -> list[Body]:
     key = code_key(code)
-    rows: list[Body] = [
-        {"node": node.node, "chip": "", "level": node.level, "state": node.state, "usedBy": None}
-        for node in plan.nodes
-        if any(code_key(one) == key for one in node.codes)
-    ]
-    rows += [
-        {"node": chip.node, "chip": chip.chip, "level": chip.level, "state": chip.state, "usedBy": chip.used_by}
-        for chip in plan.chips
-        if any(code_key(one) == key for one in chip.codes)
-    ]
+    rows: list[Body] = []
+    for node in plan.nodes:
+        if key in map(code_key, node.codes):
+            rows.append({"node": node.node, "chip": "", "level": node.level, "state": node.state, "usedBy": None})
+    for chip in plan.chips:
+        if key in map(code_key, chip.codes):
+            row = {"node": chip.node, "chip": chip.chip, "level": chip.level, "state": chip.state}
+            rows.append(row | {"usedBy": chip.used_by})
     return rows
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from engine.cli import output as show
@@ -79,37 +79,63 @@ def narrate(kind: str, body: Body, out: TextIO, now: float | None) -> None:
 
 def _sentence(kind: str, body: Body) -> tuple[str, tuple[str, ...]]:
     """The first line, and the fields that it covers."""
-    if kind == "chip":
-        words = [f"chip {body['node']}/{body['chip']} is {body['state']}", *_level(body)]
-        words += [f"used by {body['usedBy']}"] if body.get("usedBy") else []
-        return ", ".join(words), ("node", "chip", "state", "level", "codes", "usedBy", "faultType")
-    if kind == "node":
-        words = [f"node {body['node']} of pool {body['pool']} is {body['state']}", *_level(body)]
-        words += ["cordoned"] if body.get("cordoned") else []
-        return ", ".join(words), ("node", "pool", "state", "level", "codes", "cordoned")
-    if kind == "pod":
-        where = f" on {body['node']}" if body.get("node") else ""
-        chips = f" with {ranges(', '.join(body['chips']))}" if body.get("chips") else ""
-        return f"pod {body['pod']} is {body['phase']}{where}{chips}", ("pod", "phase", "node", "chips")
-    if kind == "job":
-        pods = body.get("pods") or []
-        running = sum(pod.get("phase") == "Running" for pod in pods)
-        state = f"{running} of {len(pods)} pods run" if pods else "it has no pods"
-        waits = " waits" if body.get("pending") else ""
-        if body.get("ended"):
-            waits, state = (
-                _ENDS[body["ended"]],
-                f"{running or 'none'} of its pods still {'runs' if running < 2 else 'run'}",
-            )
-        waits = " is suspended" if body.get("suspended") else waits
-        return f"{body['kind']} {body['job']}{waits}: {state}", ("job", "kind", "ended", "suspended")
-    if kind == "order":
-        return f"orders to chip {body['chip']}", ("chip",)
-    if kind == "code":
-        return f"fault {body['code']}: {body['summary']}", ("code", "summary", "what", "whatZh")
+    if kind in _SENTENCES:
+        return _SENTENCES[kind](body)
     if "summary" in body:
         return f"{kind} {body[kind]}: {body['summary']}", (kind, "summary")
     return f"{kind} {body.get(kind) or ''}".strip(), (kind,)
+
+
+def _chip(body: Body) -> tuple[str, tuple[str, ...]]:
+    words = [f"chip {body['node']}/{body['chip']} is {body['state']}", *_level(body)]
+    if body.get("usedBy"):
+        words.append(f"used by {body['usedBy']}")
+    return ", ".join(words), ("node", "chip", "state", "level", "codes", "usedBy", "faultType")
+
+
+def _node(body: Body) -> tuple[str, tuple[str, ...]]:
+    words = [f"node {body['node']} of pool {body['pool']} is {body['state']}", *_level(body)]
+    if body.get("cordoned"):
+        words.append("cordoned")
+    return ", ".join(words), ("node", "pool", "state", "level", "codes", "cordoned")
+
+
+def _pod(body: Body) -> tuple[str, tuple[str, ...]]:
+    where = f" on {body['node']}" if body.get("node") else ""
+    chips = f" with {ranges(', '.join(body['chips']))}" if body.get("chips") else ""
+    return f"pod {body['pod']} is {body['phase']}{where}{chips}", ("pod", "phase", "node", "chips")
+
+
+def _job(body: Body) -> tuple[str, tuple[str, ...]]:
+    pods = body.get("pods") or []
+    running = sum(pod.get("phase") == "Running" for pod in pods)
+    state = f"{running} of {len(pods)} pods run" if pods else "it has no pods"
+    how = " waits" if body.get("pending") else ""
+
+    if body.get("ended"):
+        how = _ENDS[body["ended"]]
+        state = f"{running or 'none'} of its pods still {'runs' if running < 2 else 'run'}"
+    if body.get("suspended"):
+        how = " is suspended"
+    return f"{body['kind']} {body['job']}{how}: {state}", ("job", "kind", "ended", "suspended")
+
+
+def _orders(body: Body) -> tuple[str, tuple[str, ...]]:
+    return f"orders to chip {body['chip']}", ("chip",)
+
+
+def _code(body: Body) -> tuple[str, tuple[str, ...]]:
+    return f"fault {body['code']}: {body['summary']}", ("code", "summary", "what", "whatZh")
+
+
+_SENTENCES: Final[Mapping[str, Callable[[Body], tuple[str, tuple[str, ...]]]]] = {
+    "chip": _chip,
+    "node": _node,
+    "pod": _pod,
+    "job": _job,
+    "order": _orders,
+    "code": _code,
+}
 
 
 def _level(body: Body) -> list[str]:

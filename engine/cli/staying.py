@@ -26,10 +26,8 @@ def why(
 
     A pod that names no chips may hold any of its node's. ``subject`` is how the answer begins.
     """
-    grave = {rank.pod for rank in ranks if rank.level not in HARMLESS and rank.level != SUB_HEALTH}
-    sick = {chip.node for chip in plan.chips if chip.state in OUT_OF_SERVICE and chip.level not in HARMLESS}
     holding = [pod for pod in pods if pod.holds_chips]
-    faulty = [pod for pod in holding if pod.key in grave or (pod.count and not pod.chips and pod.node in sick)]
+    faulty = _on_faulty_hardware(holding, ranks, plan)
 
     foreign = [pod for pod in faulty if pod.scheduler not in schedulers]
     if foreign:
@@ -40,6 +38,13 @@ def why(
     if gang is None or not hit or unlabelled(gang) == "":
         return ""
     return f"{subject.format(nodes=_nodes(hit))}: the job {unlabelled(gang)}, so it is not moved: {ADD_LABEL}"
+
+
+def _on_faulty_hardware(holding: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan) -> list[Pod]:
+    """Pods whose chips are faulty, and those that name none on a node with a faulty chip that is out of service."""
+    grave = {rank.pod for rank in ranks if rank.level not in HARMLESS and rank.level != SUB_HEALTH}
+    sick = {chip.node for chip in plan.chips if chip.state in OUT_OF_SERVICE and chip.level not in HARMLESS}
+    return [pod for pod in holding if pod.key in grave or (pod.count and not pod.chips and pod.node in sick)]
 
 
 def unlabelled(gang: Gang) -> str:
