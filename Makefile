@@ -234,6 +234,7 @@ upgrade-test: venv test-packages ## an older version, REF= (the changelog's newe
 
 proto: venv ## renew the checked-in code of every .proto file
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(git ls-files '*.proto')
+	@sed -i -E 's/^from (engine|agents)([. ])/from belay.\1\2/' $$(git ls-files '*_pb2*.py' '*_pb2*.pyi')
 
 checkpoint-torture: venv ## saves with the writer killed, power cut (root and /dev/fuse), server gone, torn bytes; SAVES= (10000), CUTS= (500), SEED= are read
 	@$(BIN)/python -m tests.training.checkpoint_torture $${SAVES:-10000} $${SEED:-1}

@@ -1,1 +1,2 @@
-"""What runs on nodes: the agent, its drivers, and what containers need. Imports engine.wire and engine.model only."""
+"""What runs on nodes: the agent, its drivers, and what containers need. Imports belay.engine.wire and
+belay.engine.model only."""

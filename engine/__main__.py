@@ -6,18 +6,18 @@ import os
 import signal
 import sys
 
-from engine.errors import leave
+from belay.engine.errors import leave
 
 
 def main() -> None:
     """Import the verbs and run the given one. The launcher says in BELAY_CALLED when kubectl started it."""
     name = os.environ.pop("BELAY_CALLED", "belay")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # verbs that have begun get KeyboardInterrupt instead (engine.cli.invocation)
+        # verbs that have begun get KeyboardInterrupt instead (belay.engine.cli.invocation)
         signal.signal(signal.SIGINT, leave)
     # the launcher (engine/launcher/belay) blocks the signal while Python starts
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    from engine.cli import main as verbs
+    from belay.engine.cli import main as verbs
 
     verbs(prog_name=name)
 
@@ -31,7 +31,7 @@ def kubectl_complete() -> None:
     """
     from click.shell_completion import ShellComplete
 
-    from engine.cli import main as verbs
+    from belay.engine.cli import main as verbs
 
     words = sys.argv[1:] or [""]
     found = ShellComplete(verbs, {}, "kubectl belay", "_BELAY_COMPLETE").get_completions(words[:-1], words[-1])

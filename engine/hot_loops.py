@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from engine import log
-from engine.model.hot_loop import BUSY_SHARE, BUSY_WINDOW, HotLoopDetector, busiest
+from belay.engine import log
+from belay.engine.model.hot_loop import BUSY_SHARE, BUSY_WINDOW, HotLoopDetector, busiest
 
 _log = log.get("hot-loop")
 TICK_SECONDS: Final = 5.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from engine.errors import InputError
+from belay.engine.errors import InputError
 
 
 def proxy_for(address: str) -> str | None:

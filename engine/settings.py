@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from engine.errors import InputError
-from engine.log import Log
+from belay.engine.errors import InputError
+from belay.engine.log import Log
 
 PREFIX: Final = "BELAY_"
 
@@ -25,10 +25,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``redis_password_file`` and ``redis_ca_file`` (for ``rediss://``) become part of ``redis_url`` when the environment
     is read, so that the password stands in no variable. ``batch_key_file`` holds the keys that seal what goes through
-    Redis (``engine.store.keyring``); empty: unsealed. ``identity`` names the process in Leases and must be the same
-    after its restart. ``source_*`` say where the desired state lives (empty ``source_url``: no repository, only what
-    the cluster holds); ``source_file`` is a ``Source`` document that is used instead, and that the controller follows
-    while it runs; ``source_anchor``, ``source_repository``, ``source_trailer`` and ``source_rewrite`` are its
+    Redis (``belay.engine.store.keyring``); empty: unsealed. ``identity`` names the process in Leases and must be the
+    same after its restart. ``source_*`` say where the desired state lives (empty ``source_url``: no repository, only
+    what the cluster holds); ``source_file`` is a ``Source`` document that is used instead, and that the controller
+    follows while it runs; ``source_anchor``, ``source_repository``, ``source_trailer`` and ``source_rewrite`` are its
     ``spec.verify``. ``recordings`` is how many passes are kept for replay. ``foreign_consumers``: components of
     MindCluster read ``cluster-info-*``, so it is published again every five seconds (a live Volcano counts as one). A
     worker that takes no task for ``stall`` although there is work restarts; on ``health_port`` (0: nowhere) it answers
@@ -243,7 +243,7 @@ def with_source_file(settings: Settings) -> Settings:
     Raises:
         InputError: the document cannot be read or is not valid.
     """
-    from engine.load.source_file import read_source
+    from belay.engine.load.source_file import read_source
 
     spec = read_source(Path(settings.source_file)).spec
     return msgspec.structs.replace(

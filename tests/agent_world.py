@@ -13,18 +13,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from pathlib import Path
 from typing import Any
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.drivers.simulated import ServerModel, SimulatedDriver
-from agents.node.agent import NodeAgent
-from agents.node.settings import Settings
-from agents.node.witness import Witness
-from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
-from engine.model.faults import CodeRules
-from engine.wire import deviceinfo
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
-from engine.wire.orders import build_orders, parse_report
-from engine.wire.policy import NodePolicy
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.drivers.simulated import ServerModel, SimulatedDriver
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.settings import Settings
+from belay.agents.node.witness import Witness
+from belay.engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
+from belay.engine.model.faults import CodeRules
+from belay.engine.wire import deviceinfo
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
+from belay.engine.wire.orders import build_orders, parse_report
+from belay.engine.wire.policy import NodePolicy
 
 NODE = "node-a"
 FAULT = "80C98001"

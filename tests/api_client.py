@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from engine.sandbox.api import ApiServer
+from belay.engine.sandbox.api import ApiServer
 
 JSON = dict[str, Any]
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"

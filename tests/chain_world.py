@@ -23,12 +23,13 @@ from typing import Any
 import pytest
 import yaml
 
-from agents.drivers.standin.state import Standin
-from engine.sandbox.processes import ChildProcess
-from engine.sandbox.reader import ApiReader
-from engine.sandbox.redis_process import start_redis
-from engine.settings import Settings, to_environment
-from engine.wire import names, sync
+from belay import IMPORT_ROOT
+from belay.agents.drivers.standin.state import Standin
+from belay.engine.sandbox.processes import ChildProcess
+from belay.engine.sandbox.reader import ApiReader
+from belay.engine.sandbox.redis_process import start_redis
+from belay.engine.settings import Settings, to_environment
+from belay.engine.wire import names, sync
 from tests.control_planes import closed_ports
 from tests.gitrepo import Repo
 from tests.kube_server import define, real_cluster
@@ -65,7 +66,7 @@ class Chain:
             f"-containerd={self.node.socket} -endpoint={self.node.socket} -configDir={self.folder}"
         )
         command = [
-            sys.executable, "-m", "engine.cli", "agent", "--node", NODE, "--driver", "dcmi",
+            sys.executable, "-m", "belay.engine.cli", "agent", "--node", NODE, "--driver", "dcmi",
             "--kubeconfig", str(self.node.kubeconfig), "--journal", str(self.folder / "agent"), "--scale", "0.05",
             "--rank-tables", str(self.folder / "ranktables"), "--device-plugin", "-volcanoType=true",
             "--kubelet-dir", str(self.node.plugins), "--pod-resources", str(self.node.pod_resources),
@@ -83,7 +84,7 @@ class Chain:
         listen = ("--listen", f"127.0.0.1:{self._server_port}")
         for verb, more in (("controller", ()), ("worker", ()), ("server", listen)):
             variables = to_environment(settings) | {"BELAY_IDENTITY": f"chain-{verb}"}
-            self._start(verb, [sys.executable, "-m", "engine.cli", verb, *more], variables)
+            self._start(verb, [sys.executable, "-m", "belay.engine.cli", verb, *more], variables)
 
     def start_prometheus(self) -> None:
         """A real one by the shipped configuration, but twice a second and with the addresses of exporter and server."""
@@ -117,7 +118,7 @@ class Chain:
 
     def _start(self, name: str, command: Sequence[str], variables: dict[str, str]) -> None:
         given = {key: value for key, value in os.environ.items() if not key.startswith("BELAY_")}
-        environment = given | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "KUBECONFIG": ""} | variables
+        environment = given | {"PYTHONPATH": str(IMPORT_ROOT), "PYTHONUNBUFFERED": "1", "KUBECONFIG": ""} | variables
         self.children[name] = ChildProcess(name, command, environment, self.folder / f"{name}.log")
         self.children[name].start()
 

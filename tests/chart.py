@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from engine import settings
+from belay.engine import settings
 from tests.needs import lacking
 
 ROOT: Final = Path(__file__).resolve().parents[1]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from engine import versions
-from engine.load import load
-from engine.load.cluster import foreign_documents
-from engine.observe.observed import Observer
-from engine.plan import plan
-from engine.replay import recording
-from engine.replay.summary import write_digest
+from belay.engine import versions
+from belay.engine.load import load
+from belay.engine.load.cluster import foreign_documents
+from belay.engine.observe.observed import Observer
+from belay.engine.plan import plan
+from belay.engine.replay import recording
+from belay.engine.replay.summary import write_digest
 from tests.bench.clusters import NOW, device
 from tests.console_clusters import large
 

@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from engine.model.times import rfc3339
-from engine.workloads import deployment, job, objects, replicaset, statefulset
-from engine.workloads.writes import Json, Reconciled, Write
+from belay.engine.model.times import rfc3339
+from belay.engine.workloads import deployment, job, objects, replicaset, statefulset
+from belay.engine.workloads.writes import Json, Reconciled, Write
 
 NOW = 1788249600.0
 

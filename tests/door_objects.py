@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from engine.wire.names import RECOVERIES
+from belay.engine.wire.names import RECOVERIES
 from tests.doors import JOB, OTHER, OTHER_JOB, OWN, PLACES, Cluster, _targets
 
 Json = dict[str, Any]

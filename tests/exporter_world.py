@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agents.drivers.base import DriverError
-from agents.exporter.chips import Chip, Machine
-from agents.exporter.entries import Container
-from agents.exporter.source import Place, Reading
+from belay.agents.drivers.base import DriverError
+from belay.agents.exporter.chips import Chip, Machine
+from belay.agents.exporter.entries import Container
+from belay.agents.exporter.source import Place, Reading
 
 TIME_MS = 1_700_000_000_000
 

@@ -1,8 +1,8 @@
 """Stories of faults (`belay inject --timeline`) in the world of memory, through the agents' own detection.
 
 What the hardware does is written as a timeline; what NodeD and the device plugin make of it comes from
-``agents.node.detect``; what follows is the real planner's. The story that comes out has every change of a chip's or
-node's state and every action, with its second.
+``belay.agents.node.detect``; what follows is the real planner's. The story that comes out has every change of a chip's
+or node's state and every action, with its second.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import copy
 from collections.abc import Sequence
 from functools import cache
 
-from agents.drivers.surroundings import Alarm, Client, SwitchFault
-from agents.node import detect
-from agents.node.shipped import shipped_policy
-from agents.node.surroundings_monitor import default_tables
-from engine.model.actions import kind_of
-from engine.model.diagnostics import ObjectKey
-from engine.model.faults import CARD, NETWORK, level_of
-from engine.model.plan import Plan
-from engine.sandbox.play import public_message
-from engine.sandbox.timeline import SUB_HEALTH_CODE, SandboxEvent, parse
-from engine.wire import nodeinfo, publicinfo
-from engine.wire.gojson import go_json
+from belay.agents.drivers.surroundings import Alarm, Client, SwitchFault
+from belay.agents.node import detect
+from belay.agents.node.shipped import shipped_policy
+from belay.agents.node.surroundings_monitor import default_tables
+from belay.engine.model.actions import kind_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.faults import CARD, NETWORK, level_of
+from belay.engine.model.plan import Plan
+from belay.engine.sandbox.play import public_message
+from belay.engine.sandbox.timeline import SUB_HEALTH_CODE, SandboxEvent, parse
+from belay.engine.wire import nodeinfo, publicinfo
+from belay.engine.wire.gojson import go_json
 from tests.golden.stories import sample_files
 from tests.simworld import A2, INFER, Node, World
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from agents.drivers.dcmi.family import family
-from agents.exporter import groups
-from agents.exporter.chips import Machine
-from agents.runtime.install import GENERAL, TYPES
-from engine.documents import Desired, Product, VNPUTemplates
-from engine.load import load
+from belay.agents.drivers.dcmi.family import family
+from belay.agents.exporter import groups
+from belay.agents.exporter.chips import Machine
+from belay.agents.runtime.install import GENERAL, TYPES
+from belay.engine.documents import Desired, Product, VNPUTemplates
+from belay.engine.load import load
 
 YES, NO = "yes", "–"
 _HEAD = """# Products, features and parts

@@ -9,19 +9,19 @@ from typing import Any
 
 import msgspec
 
-from engine.documents import Desired
-from engine.load import LoadCache, load
-from engine.model.actions import AnyAction, BindPod, PatchObject
-from engine.model.cluster import Observed
-from engine.model.history import History
-from engine.model.patches import merge_patch
-from engine.model.plan import Pending
-from engine.model.remedies import Remedy, Step
-from engine.model.taints import OWNERS
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.replay.offline import every_role
-from engine.wire import names
+from belay.engine.documents import Desired
+from belay.engine.load import LoadCache, load
+from belay.engine.model.actions import AnyAction, BindPod, PatchObject
+from belay.engine.model.cluster import Observed
+from belay.engine.model.history import History
+from belay.engine.model.patches import merge_patch
+from belay.engine.model.plan import Pending
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.model.taints import OWNERS
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.replay.offline import every_role
+from belay.engine.wire import names
 from tests import listing, worlds
 from tests.claim_objects import allocated, capacity, queue, storage_class, volume
 from tests.claim_objects import claim as volume_claim

@@ -14,19 +14,19 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from engine.cli.forecast import Forecast, forecast
-from engine.documents import Desired
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import group
-from engine.load import LoadCache, load
-from engine.load.cluster import foreign_documents
-from engine.model.cluster import Observed
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.replay.offline import every_role, in_force, newest
-from engine.simulate import SimulatedServer
+from belay.engine.cli.forecast import Forecast, forecast
+from belay.engine.documents import Desired
+from belay.engine.gangs.forming import pending_by_gang
+from belay.engine.gangs.grouping import group
+from belay.engine.load import LoadCache, load
+from belay.engine.load.cluster import foreign_documents
+from belay.engine.model.cluster import Observed
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.replay.offline import every_role, in_force, newest
+from belay.engine.simulate import SimulatedServer
 from tests.reference_cluster import ReferenceCluster
 from tests.simworld import A2, INFER, START
 

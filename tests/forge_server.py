@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from engine.cli.forge_calls import GITEA, GITHUB, GITLAB
+from belay.engine.cli.forge_calls import GITEA, GITHUB, GITLAB
 
 TOKEN = "token-of-the-job-0123456789"
 PROJECT = {GITHUB: "ops/state", GITEA: "ops/state", GITLAB: "17"}

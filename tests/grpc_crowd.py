@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 
 import grpc
 
-from engine.model.labels import PROCESS_RECOVERIES
-from engine.model.recovery import summary
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.model.labels import PROCESS_RECOVERIES
+from belay.engine.model.recovery import summary
+from belay.engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import POD_GROUP, Client, World, until
 from tests.test_grpc_chaos import Trainer, channel
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import grpc
 
-from engine.kube import CONFIGMAP, NAMESPACE, NODE, POD, Kube, Object, resource_for
-from engine.sandbox import definitions
-from engine.sandbox.api import ApiServer
-from engine.serve.grpc.server import GrpcServer
-from engine.wire import recoveryrecord
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.kube import CONFIGMAP, NAMESPACE, NODE, POD, Kube, Object, resource_for
+from belay.engine.sandbox import definitions
+from belay.engine.sandbox.api import ApiServer
+from belay.engine.serve.grpc.server import GrpcServer
+from belay.engine.wire import recoveryrecord
+from belay.engine.wire.clusterd import recover_pb2 as pb
 from tests.worlds import A2_LABELS, device_report
 
 NS = "train"

@@ -9,14 +9,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.load import load
-from engine.model.diagnostics import Diagnostic
-from engine.model.freshness import READY
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.status import memory_bodies, status_bodies
-from engine.status.conditions import StatusCondition
-from engine.status.sync_status import SyncState
+from belay.engine.load import load
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.freshness import READY
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.status import memory_bodies, status_bodies
+from belay.engine.status.conditions import StatusCondition
+from belay.engine.status.sync_status import SyncState
 from tests.bench.clusters import NOW
 from tests.console_clusters import large
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from engine.model.times import rfc3339
-from engine.serve.records.questions import QUESTIONS
-from engine.serve.records.store import HistoryBounds, RecordStore
-from engine.serve.records.writer import HistoryWriter
-from engine.wire import names
-from engine.wire.revisionlog import RevisionEntry, RevisionLog
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.records.questions import QUESTIONS
+from belay.engine.serve.records.store import HistoryBounds, RecordStore
+from belay.engine.serve.records.writer import HistoryWriter
+from belay.engine.wire import names
+from belay.engine.wire.revisionlog import RevisionEntry, RevisionLog
 
 BEGIN = 1_790_000_000.0
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from engine.act.permitted import check
-from engine.documents import Desired, Manifest
-from engine.model.actions import (
+from belay.engine.act.permitted import check
+from belay.engine.documents import Desired, Manifest
+from belay.engine.model.actions import (
     AnyAction,
     CreateObject,
     CreatePod,
@@ -21,16 +21,16 @@ from engine.model.actions import (
     PatchObject,
     WriteRankTable,
 )
-from engine.model.diagnostics import ObjectKey, Origin
-from engine.model.history import History
-from engine.model.times import rfc3339
-from engine.observe.observed import key_of, observe
-from engine.plan import grouping
-from engine.plan.jobs import expand
-from engine.plan.scope import Memory, Scope
-from engine.plan.sync import objects as sync
-from engine.simulate import merged as merge
-from engine.wire import rankfile
+from belay.engine.model.diagnostics import ObjectKey, Origin
+from belay.engine.model.history import History
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import key_of, observe
+from belay.engine.plan import grouping
+from belay.engine.plan.jobs import expand
+from belay.engine.plan.scope import Memory, Scope
+from belay.engine.plan.sync import objects as sync
+from belay.engine.simulate import merged as merge
+from belay.engine.wire import rankfile
 
 NOW = 1788249600.0
 Raw = dict[str, Any]

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.kube import CONFIGMAP, LEASE, NODE, POD, Kube, KubeError, NotFound, Resource, resource_for
-from engine.sandbox import definitions
+from belay.engine.kube import CONFIGMAP, LEASE, NODE, POD, Kube, KubeError, NotFound, Resource, resource_for
+from belay.engine.sandbox import definitions
 from tests.needs import assets
 
 TOKEN = "admin-token"

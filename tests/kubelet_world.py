@@ -18,21 +18,21 @@ from typing import Any
 
 import grpc
 
-from agents.common.clock import Clock
-from agents.drivers.simulated import ServerModel, SimulatedDriver
-from agents.kubelet.api import deviceplugin_pb2 as api
-from agents.kubelet.api import deviceplugin_pb2_grpc as services
-from agents.kubelet.api import podresources_v1_pb2 as resources
-from agents.kubelet.api import podresources_v1_pb2_grpc as resource_services
-from agents.kubelet.plugin import DevicePlugin
-from agents.kubelet.settings import PluginSettings
-from agents.node.agent import NodeAgent
-from agents.node.publicnames import PublicNames, named
-from agents.node.settings import Settings
-from engine.model.cluster import Orders, ResetOrder
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
-from engine.wire.orders import build_orders
-from engine.wire.policy import NodePolicy
+from belay.agents.common.clock import Clock
+from belay.agents.drivers.simulated import ServerModel, SimulatedDriver
+from belay.agents.kubelet.api import deviceplugin_pb2 as api
+from belay.agents.kubelet.api import deviceplugin_pb2_grpc as services
+from belay.agents.kubelet.api import podresources_v1_pb2 as resources
+from belay.agents.kubelet.api import podresources_v1_pb2_grpc as resource_services
+from belay.agents.kubelet.plugin import DevicePlugin
+from belay.agents.kubelet.settings import PluginSettings
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.publicnames import PublicNames, named
+from belay.agents.node.settings import Settings
+from belay.engine.model.cluster import Orders, ResetOrder
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from belay.engine.wire.orders import build_orders
+from belay.engine.wire.policy import NodePolicy
 from tests.agent_world import NODE, RULES, FakeCluster
 
 RESOURCE = "huawei.com/Ascend910"

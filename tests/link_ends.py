@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.datadist import LLMClusterInfo, LLMConfig, LLMDataDist, LLMRole
+from belay.agents.datadist import LLMClusterInfo, LLMConfig, LLMDataDist, LLMRole
 
 
 @pytest.fixture

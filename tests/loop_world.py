@@ -20,15 +20,15 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from engine.controller.controller import Controller
-from engine.controller.queues import RECONCILE
-from engine.controller.worker import Worker
-from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, Object
-from engine.sandbox.api import ApiServer
-from engine.settings import Settings
-from engine.source import configuration
-from engine.store import StoreUnavailable
-from engine.wire import names
+from belay.engine.controller.controller import Controller
+from belay.engine.controller.queues import RECONCILE
+from belay.engine.controller.worker import Worker
+from belay.engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, Object
+from belay.engine.sandbox.api import ApiServer
+from belay.engine.settings import Settings
+from belay.engine.source import configuration
+from belay.engine.store import StoreUnavailable
+from belay.engine.wire import names
 from tests.worlds import A2_LABELS, device_report
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from click_man.core import write_man_pages
 
-from engine.cli import main
+from belay.engine.cli import main
 
 FOLDER = Path(__file__).parents[1] / "docs" / "man"
 #: A paragraph that click prints as it is.

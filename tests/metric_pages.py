@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agents.exporter.table import LABELS
-from agents.exporter.table import METRICS as EXPORTED
-from engine.metrics import METRICS
+from belay.agents.exporter.table import LABELS
+from belay.agents.exporter.table import METRICS as EXPORTED
+from belay.engine.metrics import METRICS
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 _HEAD = """# Metrics

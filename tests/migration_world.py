@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine.model.actions import EvictPod, IsolateChip, ReleaseChip, ResetChips
-from engine.model.cluster import AgentReport, DeviceReport, Observed, Orders, Pod, ids_of, mask_of
-from engine.model.history import History
-from engine.model.levels import IN_SERVICE, MANUALLY_SEPARATE, PRE_SEPARATE, RESETTABLE, worst
-from engine.plan.scope import Scope
-from engine.wire import deviceinfo
+from belay.engine.model.actions import EvictPod, IsolateChip, ReleaseChip, ResetChips
+from belay.engine.model.cluster import AgentReport, DeviceReport, Observed, Orders, Pod, ids_of, mask_of
+from belay.engine.model.history import History
+from belay.engine.model.levels import IN_SERVICE, MANUALLY_SEPARATE, PRE_SEPARATE, RESETTABLE, worst
+from belay.engine.plan.scope import Scope
+from belay.engine.wire import deviceinfo
 from tests.worlds import NOW, agent, decide, desired, node, observed, orders, pod, reset_order
 
 CHIPS: Final = range(8)

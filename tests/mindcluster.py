@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from engine.kube import CONFIGMAP, NODE, POD, Conflict, Kube, KubeError, NotFound, Object, resource_for
-from engine.model.times import rfc3339
+from belay.engine.kube import CONFIGMAP, NODE, POD, Conflict, Kube, KubeError, NotFound, Object, resource_for
+from belay.engine.model.times import rfc3339
 from tests.worlds import device_report
 
 ASCEND_JOB = resource_for("mindxdl.gitee.com/v1", "AscendJob")

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agents.daemon.run import run_agent
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import SimulatedDriver
-from agents.node.settings import Settings
-from engine.cli.migration import Migration, examine
-from engine.kube import CONFIGMAP, POD, Kube, Object
-from engine.sandbox import definitions
-from engine.wire import deviceinfo
+from belay.agents.daemon.run import run_agent
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.node.settings import Settings
+from belay.engine.cli.migration import Migration, examine
+from belay.engine.kube import CONFIGMAP, POD, Kube, Object
+from belay.engine.sandbox import definitions
+from belay.engine.wire import deviceinfo
 from tests.kube_server import real_cluster, wipe
 from tests.loop_world import Cluster, Loop, until
 from tests.mindcluster import ASCEND_JOB, POD_GROUP, RESOURCE, SCHEDULING, MindCluster, play

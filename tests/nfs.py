@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agents.storage.check import check_folder
+from belay.agents.storage.check import check_folder
 from tests.netns import Host, Network, missing
 from tests.ports import free_port
 from tests.training.checkpoint_cuts import gone
@@ -109,7 +109,7 @@ def as_root(place: Path, seconds: float = 60.0) -> Findings:
 
 def as_user(place: Path) -> Findings:
     """The probes as user 9000."""
-    code = "import os, sys; from pathlib import Path; from agents.storage.probes import main; os.setgroups([]); "
+    code = "import os, sys; from pathlib import Path; from belay.agents.storage.probes import main; os.setgroups([]); "
     code += f"os.setgid(9000); os.setuid(9000); main(Path({str(place)!r}), 8 << 20)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
     lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from engine.documents import Receiver
-from engine.model.times import rfc3339
-from engine.serve.notify.delivery import Delivery, NotSent
-from engine.serve.notify.ledger import Ledger, LedgerState
-from engine.serve.notify.ledger_map import config_map, read_state
-from engine.serve.notify.messages import Message
-from engine.serve.notify.service import NotificationService
+from belay.engine.documents import Receiver
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.notify.delivery import Delivery, NotSent
+from belay.engine.serve.notify.ledger import Ledger, LedgerState
+from belay.engine.serve.notify.ledger_map import config_map, read_state
+from belay.engine.serve.notify.messages import Message
+from belay.engine.serve.notify.service import NotificationService
 from tests.history_world import HistoryWorld
 
 

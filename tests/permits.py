@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.documents import KINDS
-from engine.documents.kinds import API_VERSION
-from engine.kube import resource_for
-from engine.serve.admission.rules import (
+from belay.engine.documents import KINDS
+from belay.engine.documents.kinds import API_VERSION
+from belay.engine.kube import resource_for
+from belay.engine.serve.admission.rules import (
     GUARDED,
     JOB_PREFIXES,
     NODE_ANNOTATIONS,
@@ -26,10 +26,10 @@ from engine.serve.admission.rules import (
     SERVER_RECORDS,
     reports_of,
 )
-from engine.wire import superpods
-from engine.wire.names import NODE_NAMESPACE, NODE_PREFIX, RECOVERIES, SCHEDULER_NAMESPACE, SYSTEM
-from engine.wire.publicinfo import STATISTICS_NAMESPACE
-from engine.wire.reserved import CONTROL_PRIORITY, KUBERNETES, SYSTEM_NAMESPACES
+from belay.engine.wire import superpods
+from belay.engine.wire.names import NODE_NAMESPACE, NODE_PREFIX, RECOVERIES, SCHEDULER_NAMESPACE, SYSTEM
+from belay.engine.wire.publicinfo import STATISTICS_NAMESPACE
+from belay.engine.wire.reserved import CONTROL_PRIORITY, KUBERNETES, SYSTEM_NAMESPACES
 from tests.rights import Right, needed
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "threat-model.md"

@@ -13,9 +13,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from engine.model.pings import WINDOW_ROUNDS, PathEnd
-from engine.plan.slowness.blame import Element, crossed
-from engine.plan.slowness.paths import PingSample
+from belay.engine.model.pings import WINDOW_ROUNDS, PathEnd
+from belay.engine.plan.slowness.blame import Element, crossed
+from belay.engine.plan.slowness.paths import PingSample
 
 PACKETS = 10
 """Packets of one round."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from engine.documents import Declared, Desired, Queue, SchedulingSettings
-from engine.load import load
-from engine.model.actions import BindPod
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import Origin
-from engine.plan import explain, grouping, placement, views
-from engine.plan.queue import enqueue
-from engine.plan.scope import Memory, Scope
+from belay.engine.documents import Declared, Desired, Queue, SchedulingSettings
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import Origin
+from belay.engine.plan import explain, grouping, placement, views
+from belay.engine.plan.queue import enqueue
+from belay.engine.plan.scope import Memory, Scope
 from tests import worlds
 
 POLICY = "huawei.com/schedule_policy"

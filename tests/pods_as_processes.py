@@ -21,9 +21,9 @@ from typing import Any
 
 import yaml
 
-from engine.sandbox.processes import ChildProcess
-from engine.sandbox.reader import ApiReader
-from tests.walking import ROOT
+from belay import IMPORT_ROOT
+from belay.engine.sandbox.processes import ChildProcess
+from belay.engine.sandbox.reader import ApiReader
 
 SPACE = "belay-system"
 PART = "app.kubernetes.io/part-of=belay"
@@ -94,12 +94,12 @@ class Pods:
         basics = {
             "PATH": os.environ["PATH"],
             "HOME": str(place),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(IMPORT_ROOT),
             "KUBECONFIG": str(kubeconfig),
         }
         arguments = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", text) for text in container["args"]]
         child = ChildProcess(
-            name, [sys.executable, "-m", "engine.cli", *arguments], basics | given | self._marks, place / "log"
+            name, [sys.executable, "-m", "belay.engine.cli", *arguments], basics | given | self._marks, place / "log"
         )
         child.start()
         self.children[name] = child

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from engine.model.labels import PROCESS_RECOVERIES
-from engine.model.recovery import Conversation, FaultyRank, JobFacts, Report, State, step
-from engine.model.recovery.conversation import (
+from belay.engine.model.labels import PROCESS_RECOVERIES
+from belay.engine.model.recovery import Conversation, FaultyRank, JobFacts, Report, State, step
+from belay.engine.model.recovery.conversation import (
     Annotate,
     Degrade,
     Effect,

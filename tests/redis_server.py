@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.sandbox.redis_process import RedisProcess, find_redis_server, start_redis
+from belay.engine.sandbox.redis_process import RedisProcess, find_redis_server, start_redis
 
 __all__ = ["RedisProcess", "find_redis_server", "redis_process", "redis_url", "start_redis"]
 

@@ -1,8 +1,8 @@
 """The sandbox's cluster on a virtual clock: its API server, its workload controllers, the engine's planner and act.
 
 What `belay plan` foretells is compared with what happens here. Real are the API server with server-side apply, defaults
-and garbage collection, the controllers, the planner and every write of ``engine.act``; played are HTTP, kubelets and
-the servers with their agents.
+and garbage collection, the controllers, the planner and every write of ``belay.engine.act``; played are HTTP, kubelets
+and the servers with their agents.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from typing import Any
 
 import orjson
 
-from engine.act import Batch, Edge, Fence
-from engine.act import run as carry_out
-from engine.documents import Desired
-from engine.kube import Kube
-from engine.kube.credentials import Endpoint
-from engine.kube.errors import from_answer
-from engine.kube.lease import shard_lease
-from engine.kube.transport import Transport
-from engine.load import LoadCache, load
-from engine.load.cluster import foreign_documents
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.model.times import parse_rfc3339, rfc3339
-from engine.observe.observed import Observer, key_of
-from engine.observe.resources import WATCHED
-from engine.observe.watch_events import slimmed
-from engine.plan import declared_keys, plan
-from engine.sandbox.api.errors import ApiError
-from engine.sandbox.api.store import ObjectChanged
-from engine.sandbox.definitions import shipped
-from engine.simulate import SimulatedServer
-from engine.status import forgotten, memory_bodies
-from engine.store import PassRecord
-from engine.wire import names, orders, sync
-from engine.workloads import deployment, job, objects, replicaset, statefulset
-from engine.workloads.writes import Reconciled, Write
+from belay.engine.act import Batch, Edge, Fence
+from belay.engine.act import run as carry_out
+from belay.engine.documents import Desired
+from belay.engine.kube import Kube
+from belay.engine.kube.credentials import Endpoint
+from belay.engine.kube.errors import from_answer
+from belay.engine.kube.lease import shard_lease
+from belay.engine.kube.transport import Transport
+from belay.engine.load import LoadCache, load
+from belay.engine.load.cluster import foreign_documents
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.observe.observed import Observer, key_of
+from belay.engine.observe.resources import WATCHED
+from belay.engine.observe.watch_events import slimmed
+from belay.engine.plan import declared_keys, plan
+from belay.engine.sandbox.api.errors import ApiError
+from belay.engine.sandbox.api.store import ObjectChanged
+from belay.engine.sandbox.definitions import shipped
+from belay.engine.simulate import SimulatedServer
+from belay.engine.status import forgotten, memory_bodies
+from belay.engine.store import PassRecord
+from belay.engine.wire import names, orders, sync
+from belay.engine.workloads import deployment, job, objects, replicaset, statefulset
+from belay.engine.workloads.writes import Reconciled, Write
 from tests.sim.cluster import Api
 
 Json = dict[str, Any]

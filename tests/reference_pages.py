@@ -12,15 +12,15 @@ import click
 import msgspec
 import yaml
 
-from agents.daemon.__main__ import _parser as agent_parser
-from agents.exporter import settings as exporter
-from engine.cli import main
-from engine.documents import KINDS
-from engine.load.schemas import schemas
-from engine.model.codes import GROUPS, explained
-from engine.model.pending_reasons import INSUFFICIENT, REASONS
-from engine.model.remedies import MEANING, Step
-from engine.settings import _BOUNDS, PREFIX, Settings
+from belay.agents.daemon.__main__ import _parser as agent_parser
+from belay.agents.exporter import settings as exporter
+from belay.engine.cli import main
+from belay.engine.documents import KINDS
+from belay.engine.load.schemas import schemas
+from belay.engine.model.codes import GROUPS, explained
+from belay.engine.model.pending_reasons import INSUFFICIENT, REASONS
+from belay.engine.model.remedies import MEANING, Step
+from belay.engine.settings import _BOUNDS, PREFIX, Settings
 from tests import feature_pages, peer_tables
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,7 +19,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from engine import versions
+from belay.engine import versions
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"

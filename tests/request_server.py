@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from aiohttp import web
 
-from engine.cli.forge_calls import GITCODE, GITEA, GITEE, GITHUB, GITLAB
+from belay.engine.cli.forge_calls import GITCODE, GITEA, GITEE, GITHUB, GITLAB
 
 TOKEN: Final = "token-of-ada-0123456789"
 PROJECT: Final = "ops/state"

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.act.permitted import _WRITTEN
-from engine.kube import Resource, resource_for
-from engine.observe.resources import WATCHED
-from engine.observe.workload_watches import shipped_kinds
-from engine.serve.grpc.observed_cluster import WATCHED as SERVER_WATCHED
+from belay.engine.act.permitted import _WRITTEN
+from belay.engine.kube import Resource, resource_for
+from belay.engine.observe.resources import WATCHED
+from belay.engine.observe.workload_watches import shipped_kinds
+from belay.engine.serve.grpc.observed_cluster import WATCHED as SERVER_WATCHED
 
 
 class Right(NamedTuple):

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.standin.build import build as build_driver
-from agents.drivers.standin.state import Standin
-from agents.runtime.build import build
+from belay.agents.drivers.standin.build import build as build_driver
+from belay.agents.drivers.standin.state import Standin
+from belay.agents.runtime.build import build
 from tests.needs import required
 
 HOME = "/usr/local/Ascend/Ascend-Docker-Runtime"

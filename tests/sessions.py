@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 from click.testing import CliRunner
 
-from engine.cli import main as belay
-from engine.model.times import rfc3339
+from belay.engine.cli import main as belay
+from belay.engine.model.times import rfc3339
 from tests.golden.stories import sample_world
 from tests.history_world import BEGIN, HistoryWorld
 

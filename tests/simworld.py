@@ -1,4 +1,4 @@
-"""The engine's simulated cluster with invariants, for narratives and properties: see ``engine.simulate.world``.
+"""The engine's simulated cluster with invariants, for narratives and properties: see ``belay.engine.simulate.world``.
 
 The planner is the real one. ``World.step`` runs one pass on the observed objects, applies its actions and lets the
 faked rest move in a seeded random order; ``until_quiet`` repeats that until nothing changes. Invariants are checked
@@ -13,23 +13,23 @@ from typing import Any
 
 import msgspec
 
-from engine import simulate
-from engine.act.permitted import check
-from engine.documents import REPEATS, Desired
-from engine.load import LoadCache, load
-from engine.model import actions as act
-from engine.model.actions import kind_of
-from engine.model.cluster import ResetOrder
-from engine.model.diagnostics import ObjectKey
-from engine.model.jobs import INDEPENDENT_KINDS
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.simulate import SimulatedServer as Node
-from engine.simulate import merged
-from engine.wire import names
-from engine.wire.orders import chip_number
+from belay.engine import simulate
+from belay.engine.act.permitted import check
+from belay.engine.documents import REPEATS, Desired
+from belay.engine.load import LoadCache, load
+from belay.engine.model import actions as act
+from belay.engine.model.actions import kind_of
+from belay.engine.model.cluster import ResetOrder
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.jobs import INDEPENDENT_KINDS
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.simulate import SimulatedServer as Node
+from belay.engine.simulate import merged
+from belay.engine.wire import names
+from belay.engine.wire.orders import chip_number
 
 __all__ = ["A2", "INFER", "START", "Node", "World", "merged"]
 

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from engine.act import (
+from belay.engine.act import (
     SETTLE_SECONDS,
     TABLE,
     Batch,
@@ -27,19 +27,19 @@ from engine.act import (
     run,
     split,
 )
-from engine.act.budget import KEY, reserve
-from engine.act.orders import set_policy
-from engine.kube import CONFIGMAP, NODE, POD, KubeError, Object, resource_for
-from engine.kube.lease import Lease, shard_lease
-from engine.model import actions as act
-from engine.model.action_documents import document
-from engine.model.actions import AnyAction, Owner
-from engine.model.cluster import InPlaceReset
-from engine.model.history import History
-from engine.sandbox import definitions
-from engine.store import ActionOutcome, PassRecord
-from engine.wire import ledger, rankfile, resetinfo
-from engine.wire.gojson import check_code
+from belay.engine.act.budget import KEY, reserve
+from belay.engine.act.orders import set_policy
+from belay.engine.kube import CONFIGMAP, NODE, POD, KubeError, Object, resource_for
+from belay.engine.kube.lease import Lease, shard_lease
+from belay.engine.model import actions as act
+from belay.engine.model.action_documents import document
+from belay.engine.model.actions import AnyAction, Owner
+from belay.engine.model.cluster import InPlaceReset
+from belay.engine.model.history import History
+from belay.engine.sandbox import definitions
+from belay.engine.store import ActionOutcome, PassRecord
+from belay.engine.wire import ledger, rankfile, resetinfo
+from belay.engine.wire.gojson import check_code
 from tests import worlds
 from tests.loop_world import Cluster
 
@@ -277,7 +277,7 @@ def test_orders_that_ran_out_do_not_come_alive_with_new_ones(cluster: Cluster, e
 
 def test_many_writers_of_one_nodes_orders_all_get_through(cluster: Cluster, edge: Edge) -> None:
     async def all_at_once() -> list[Any]:
-        from engine.act.orders import order_chips
+        from belay.engine.act.orders import order_chips
 
         isolate = [act.IsolateChip(**WHY, node="node-1", chips=(f"Ascend910-{n}",), level="L") for n in range(5)]
         return await asyncio.gather(*(order_chips(edge, "node-1", [one]) for one in isolate))

@@ -12,14 +12,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from engine.cli import main
-from engine.cli.acts.adoption import adopt, as_text, document_of
-from engine.cli.acts.ways_back import way_back
-from engine.errors import InputError
-from engine.load import load_directory
-from engine.model.actions import CreateObject, DeleteObject, PatchObject
-from engine.replay.offline import plan_offline
-from engine.workloads.defaults import set_defaults
+from belay.engine.cli import main
+from belay.engine.cli.acts.adoption import adopt, as_text, document_of
+from belay.engine.cli.acts.ways_back import way_back
+from belay.engine.errors import InputError
+from belay.engine.load import load_directory
+from belay.engine.model.actions import CreateObject, DeleteObject, PatchObject
+from belay.engine.replay.offline import plan_offline
+from belay.engine.workloads.defaults import set_defaults
 from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).parent.parent

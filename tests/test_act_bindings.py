@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.act import Batch, Edge, Fence, run
-from engine.kube import EVENT, POD, Conflict, Kube, KubeError, Object
-from engine.kube.lease import shard_lease
-from engine.model.actions import BindPod, Preconditions
-from engine.model.labels import ASCEND_REAL, CONFIGURATION_910, KUBELET_DEVICES, PREDICATE_TIME
-from engine.store import ActionOutcome, PassRecord
-from engine.wire.podannotations import (
+from belay.engine.act import Batch, Edge, Fence, run
+from belay.engine.kube import EVENT, POD, Conflict, Kube, KubeError, Object
+from belay.engine.kube.lease import shard_lease
+from belay.engine.model.actions import BindPod, Preconditions
+from belay.engine.model.labels import ASCEND_REAL, CONFIGURATION_910, KUBELET_DEVICES, PREDICATE_TIME
+from belay.engine.store import ActionOutcome, PassRecord
+from belay.engine.wire.podannotations import (
     PREDICATE_TIME_USED,
 )
 from tests.golden.stories import compare

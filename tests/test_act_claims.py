@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.act import TABLE, Batch, Edge, Fence, Superseded, claim, claims, run
-from engine.kube import CONFIGMAP, Kube, Object
-from engine.kube.lease import shard_lease
-from engine.model import actions as act
-from engine.model.actions import AnyAction, Owner
-from engine.store import PassRecord
-from engine.wire import ledger, names
+from belay.engine.act import TABLE, Batch, Edge, Fence, Superseded, claim, claims, run
+from belay.engine.kube import CONFIGMAP, Kube, Object
+from belay.engine.kube.lease import shard_lease
+from belay.engine.model import actions as act
+from belay.engine.model.actions import AnyAction, Owner
+from belay.engine.store import PassRecord
+from belay.engine.wire import ledger, names
 from tests import worlds
 from tests.loop_world import Cluster
 

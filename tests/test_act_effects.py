@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine.cli import main
-from engine.cli.acts import edits
-from engine.cli.acts.effects import effect
-from engine.cli.acts.verbs import OF_NOTHING
-from engine.errors import InputError
-from engine.load import load_directory
-from engine.model.times import rfc3339
+from belay.engine.cli import main
+from belay.engine.cli.acts import edits
+from belay.engine.cli.acts.effects import effect
+from belay.engine.cli.acts.verbs import OF_NOTHING
+from belay.engine.errors import InputError
+from belay.engine.load import load_directory
+from belay.engine.model.times import rfc3339
 from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).parent.parent

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from engine.cli import main
-from engine.load import load, load_directory
+from belay.engine.cli import main
+from belay.engine.load import load, load_directory
 from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).parent.parent

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from engine.act import Batch, Edge, Fence, PodWatch, run
-from engine.act.pod_watch import MIN_BINDINGS
-from engine.kube import POD, Kube, Object
-from engine.kube.lease import shard_lease
-from engine.model.actions import BindPod, Preconditions
-from engine.store import BatchResult, PassRecord
+from belay.engine.act import Batch, Edge, Fence, PodWatch, run
+from belay.engine.act.pod_watch import MIN_BINDINGS
+from belay.engine.kube import POD, Kube, Object
+from belay.engine.kube.lease import shard_lease
+from belay.engine.model.actions import BindPod, Preconditions
+from belay.engine.store import BatchResult, PassRecord
 from tests.loop_world import Cluster
 
 #: Beside the other tests that share a real API server.

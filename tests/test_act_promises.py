@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import main
-from engine.cli.acts import splices
-from engine.cli.acts.deadline import DrainedPod, sentence
-from engine.cli.acts.moments import moment_to_come
-from engine.cli.acts.priorities import check_priority_class
-from engine.errors import InputError
-from engine.kube.resources import resource_for
-from engine.load import load, load_directory
-from engine.model.times import rfc3339
+from belay.engine.cli import main
+from belay.engine.cli.acts import splices
+from belay.engine.cli.acts.deadline import DrainedPod, sentence
+from belay.engine.cli.acts.moments import moment_to_come
+from belay.engine.cli.acts.priorities import check_priority_class
+from belay.engine.errors import InputError
+from belay.engine.kube.resources import resource_for
+from belay.engine.load import load, load_directory
+from belay.engine.model.times import rfc3339
 from tests.golden.stories import sample_world
 from tests.loop_world import Cluster
 

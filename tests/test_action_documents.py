@@ -8,8 +8,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from engine.model.action_documents import action_of, document
-from engine.model.actions import (
+from belay.engine.model.action_documents import action_of, document
+from belay.engine.model.actions import (
     Action,
     AnyAction,
     BindPod,
@@ -36,8 +36,8 @@ from engine.model.actions import (
     WriteRankTable,
     kind_of,
 )
-from engine.model.cluster import InPlaceReset
-from engine.model.plan import Deferred, Plan
+from belay.engine.model.cluster import InPlaceReset
+from belay.engine.model.plan import Deferred, Plan
 
 GOLDEN = Path(__file__).parent / "golden" / "actions.jsonl"
 

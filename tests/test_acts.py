@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cli import main
-from engine.cli.acts import edits, splices
-from engine.errors import InputError
-from engine.load import load, load_directory
-from engine.model.times import rfc3339
+from belay.engine.cli import main
+from belay.engine.cli.acts import edits, splices
+from belay.engine.errors import InputError
+from belay.engine.load import load, load_directory
+from belay.engine.model.times import rfc3339
 from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,13 +19,18 @@ import yaml
 from aiohttp import web
 from cryptography import x509
 
-from agents.node import detect
-from engine.documents.scheduling import PUBLIC_FAULT_SOURCES
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, KubeError, Object, resource_for
-from engine.model.labels import PUBLIC_FAULT_CONSUMER
-from engine.serve.admission.certificates import LIFETIME, MOST_AUTHORITIES, SelfMadeCertificate, ServingCertificate
-from engine.serve.admission.rules import (
+from belay.agents.node import detect
+from belay.engine.documents.scheduling import PUBLIC_FAULT_SOURCES
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, KubeError, Object, resource_for
+from belay.engine.model.labels import PUBLIC_FAULT_CONSUMER
+from belay.engine.serve.admission.certificates import (
+    LIFETIME,
+    MOST_AUTHORITIES,
+    SelfMadeCertificate,
+    ServingCertificate,
+)
+from belay.engine.serve.admission.rules import (
     AGENT,
     ENGINE,
     GUARDED,
@@ -43,14 +48,14 @@ from engine.serve.admission.rules import (
     refusal,
     reports_of,
 )
-from engine.serve.admission.server import (
+from belay.engine.serve.admission.server import (
     CONFIGURATION,
     CONFIGURATIONS,
     AdmissionServer,
     NodesOfPods,
     register,
 )
-from engine.wire import publicinfo
+from belay.engine.wire import publicinfo
 from tests.grpc_world import until
 from tests.kube_server import TOKEN
 from tests.test_grpc_tls import authority, certificate

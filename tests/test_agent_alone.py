@@ -12,14 +12,14 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agents.drivers.server_models import ServerModel
-from agents.node.engine_presence import ABSENT_SECONDS
-from agents.node.own_resets import TOKENS, WINDOW
-from agents.node.settings import Settings
-from engine.model.faults import CodeRules
-from engine.wire import faultconfig
-from engine.wire.names import SYNC, SYSTEM
-from engine.wire.policy import NodePolicy, build_policy
+from belay.agents.drivers.server_models import ServerModel
+from belay.agents.node.engine_presence import ABSENT_SECONDS
+from belay.agents.node.own_resets import TOKENS, WINDOW
+from belay.agents.node.settings import Settings
+from belay.engine.model.faults import CodeRules
+from belay.engine.wire import faultconfig
+from belay.engine.wire.names import SYNC, SYSTEM
+from belay.engine.wire.policy import NodePolicy, build_policy
 from tests.agent_world import FAULT, NODE, ORDERS_KEY, RULES, World, journal_lines, pod, scenario
 from tests.test_agent_refusals import Kubelet
 

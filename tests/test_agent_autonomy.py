@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.faults import CodeRules
-from engine.wire.policy import NodePolicy, build_policy
+from belay.engine.model.faults import CodeRules
+from belay.engine.wire.policy import NodePolicy, build_policy
 from tests.agent_world import FAULT, RULES, World
 from tests.test_agent_orders import scenario
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agents.common import client, credentials
-from agents.common.client import ApiError, KubeClient
-from agents.common.credentials import load
+from belay.agents.common import client, credentials
+from belay.agents.common.client import ApiError, KubeClient
+from belay.agents.common.credentials import load
 from tests.certificates import authority, certificate
 
 

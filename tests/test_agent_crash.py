@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agents.node.journal import Journal
+from belay.agents.node.journal import Journal
 from tests.agent_world import FAULT, World, play
 
 STEPS = ("open", "write", "fsync", "replace", "close")
@@ -29,7 +29,7 @@ class Power:
         fake = type("os", (), {name: getattr(os, name) for name in dir(os) if not name.startswith("__")})
         for name in STEPS:
             setattr(fake, name, staticmethod(self._wrap(name, real[name])))
-        monkeypatch.setattr("agents.common.linefile.os", fake)
+        monkeypatch.setattr("belay.agents.common.linefile.os", fake)
 
     def _wrap(self, name: str, real: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -105,13 +105,13 @@ def test_a_power_cut_at_any_step_never_repeats_an_epoch(
 def test_a_power_cut_while_the_journal_is_established_or_compacted_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool
 ) -> None:
-    from agents.node.journal import Done
+    from belay.agents.node.journal import Done
 
     journal = Journal(tmp_path)
     journal.establish({f"c{n}": Done(5, "ok") for n in range(50)})
     journal.begin(["c0"], 6, 1)
     power = Power(monkeypatch, at, after=after, torn=True)
-    monkeypatch.setattr("agents.node.journal.MAX_BYTES", 100)
+    monkeypatch.setattr("belay.agents.node.journal.MAX_BYTES", 100)
     power.on = True
     with contextlib.suppress(Crash):
         journal.end(["c0"], 6, "ok")

@@ -14,23 +14,23 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from agents.common.clock import Clock
-from agents.node.diagnosis import archive, files
-from agents.node.diagnosis.matching import Findings, LogText
-from agents.node.diagnosis.part import DiagnosisPart, DiagnosisSettings, failures
-from agents.node.diagnosis.redaction import redacted
-from agents.node.diagnosis.rules import shipped_rules
-from engine.load import load
-from engine.model.log_evidence import EventRole, LogEvent, LogRule, LogSource, PodEvidence
-from engine.model.times import parse_rfc3339, rfc3339
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.status.diagnoses import rule_bodies
-from engine.status.jobs import job_status
-from engine.wire import evidence as wire
-from engine.wire import objects
-from engine.wire.errors import WireError
-from engine.wire.history import JOB_STATUS_KEY
+from belay.agents.common.clock import Clock
+from belay.agents.node.diagnosis import archive, files
+from belay.agents.node.diagnosis.matching import Findings, LogText
+from belay.agents.node.diagnosis.part import DiagnosisPart, DiagnosisSettings, failures
+from belay.agents.node.diagnosis.redaction import redacted
+from belay.agents.node.diagnosis.rules import shipped_rules
+from belay.engine.load import load
+from belay.engine.model.log_evidence import EventRole, LogEvent, LogRule, LogSource, PodEvidence
+from belay.engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.status.diagnoses import rule_bodies
+from belay.engine.status.jobs import job_status
+from belay.engine.wire import evidence as wire
+from belay.engine.wire import objects
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.history import JOB_STATUS_KEY
 
 NOW = parse_rfc3339("2026-11-23T08:00:00Z")
 RULES = shipped_rules()

@@ -16,26 +16,26 @@ from typing import Any
 import pytest
 import yaml
 
-from agents.common.client import ApiError, KubeClient
-from agents.common.clock import Clock
-from agents.common.credentials import CredentialsError, load
-from agents.common.log import JsonLines
-from agents.daemon.fleet import Fleet, FleetNode, without
-from agents.daemon.run import run_agent, run_fleet
-from agents.daemon.shared_watches import SharedWatches
-from agents.drivers.choice import make_driver
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import ServerModel, SimulatedDriver
-from agents.node.agent_lock import AgentLock
-from agents.node.settings import Settings
-from engine import log
-from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
-from engine.sandbox.api.faults import FaultRule
-from engine.sandbox.api.server import ApiServer
-from engine.wire import deviceinfo
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, REPORT_PREFIX, SIM_PREFIX, SYSTEM
-from engine.wire.orders import build_orders, parse_report
-from engine.wire.policy import NodePolicy
+from belay.agents.common.client import ApiError, KubeClient
+from belay.agents.common.clock import Clock
+from belay.agents.common.credentials import CredentialsError, load
+from belay.agents.common.log import JsonLines
+from belay.agents.daemon.fleet import Fleet, FleetNode, without
+from belay.agents.daemon.run import run_agent, run_fleet
+from belay.agents.daemon.shared_watches import SharedWatches
+from belay.agents.drivers.choice import make_driver
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.drivers.simulated import ServerModel, SimulatedDriver
+from belay.agents.node.agent_lock import AgentLock
+from belay.agents.node.settings import Settings
+from belay.engine import log
+from belay.engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
+from belay.engine.sandbox.api.faults import FaultRule
+from belay.engine.sandbox.api.server import ApiServer
+from belay.engine.wire import deviceinfo
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, REPORT_PREFIX, SIM_PREFIX, SYSTEM
+from belay.engine.wire.orders import build_orders, parse_report
+from belay.engine.wire.policy import NodePolicy
 from tests.agent_world import FAULT, NODE, RULES, FakeCluster, VirtualClock, play, pod, settle
 
 pytestmark = pytest.mark.real_time

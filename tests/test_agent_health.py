@@ -8,8 +8,8 @@ import asyncio
 import aiohttp
 import pytest
 
-from agents.daemon import health
-from agents.daemon.health import START_SECONDS, STUCK_SECONDS, HealthSettings, Liveness
+from belay.agents.daemon import health
+from belay.agents.daemon.health import START_SECONDS, STUCK_SECONDS, HealthSettings, Liveness
 from tests.ports import free_port
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agents.node.occupancy import users
-from engine.wire.podannotations import physical_names
+from belay.agents.node.occupancy import users
+from belay.engine.wire.podannotations import physical_names
 from tests import worlds
 
 #: An Ascend950 server whose driver numbers the chips the other way round.

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.node.in_place_recovery import CODES, HEALING, PROCESSES, RESETTING, InPlaceRecovery, Step
-from engine.model.cluster import InPlaceReset
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
-from engine.wire.orders import build_orders, parse_orders
+from belay.agents.node.in_place_recovery import CODES, HEALING, PROCESSES, RESETTING, InPlaceRecovery, Step
+from belay.engine.model.cluster import InPlaceReset
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from belay.engine.wire.orders import build_orders, parse_orders
 from tests import agent_world
 from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, journal_lines, pod
 
@@ -290,7 +290,7 @@ def test_an_order_past_its_time_is_refused(tmp_path: Path) -> None:
 
 
 def test_nothing_happens_where_resets_are_off(tmp_path: Path) -> None:
-    from agents.node.settings import Settings
+    from belay.agents.node.settings import Settings
 
     async def story(world: World) -> None:
         await busy(world)

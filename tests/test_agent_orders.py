@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.server_models import SERVER_MODELS
-from agents.node.journal import Done, Journal
-from agents.node.settings import Settings
-from engine.model.labels import FORMAT_ANNOTATION
-from engine.wire.names import NODES, REPORT_PREFIX, SYSTEM
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.node.journal import Done, Journal
+from belay.agents.node.settings import Settings
+from belay.engine.model.labels import FORMAT_ANNOTATION
+from belay.engine.wire.names import NODES, REPORT_PREFIX, SYSTEM
 from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, journal_lines, pod, scenario
 
 ALL = list(range(8))
@@ -126,7 +126,7 @@ def test_nothing_is_done_while_the_journal_cannot_be_written(tmp_path: Path, mon
                 raise OSError(28, "No space left on device")
             real(descriptor)
 
-        monkeypatch.setattr("agents.common.linefile.os.fsync", fsync)
+        monkeypatch.setattr("belay.agents.common.linefile.os.fsync", fsync)
         world.order({3: 7})
         await world.run(20)
         assert world.driver.resets == [] and world.report.chips[3].reset_epoch_done == 0
@@ -157,7 +157,7 @@ def test_a_result_that_the_disk_refuses_is_reported_and_counts_as_interrupted_af
             full = True
             await reset(chips)
 
-        monkeypatch.setattr("agents.common.linefile.os.fsync", fsync)
+        monkeypatch.setattr("belay.agents.common.linefile.os.fsync", fsync)
         world.driver.reset = fills  # type: ignore[method-assign]
         world.order({3: 7})
         await world.run(40)

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from agents.common.client import ApiError, KubeClient
-from agents.common.credentials import load
-from agents.drivers.simulated import SimulatedDriver
-from agents.node.agent import NodeAgent
-from agents.node.settings import Settings
-from engine.model.cluster import Orders, ResetOrder
-from engine.model.faults import CodeRules
-from engine.wire import deviceinfo
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, REPORT_PREFIX, SYSTEM
-from engine.wire.orders import build_orders, parse_report
-from engine.wire.policy import NodePolicy, build_policy
+from belay.agents.common.client import ApiError, KubeClient
+from belay.agents.common.credentials import load
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.settings import Settings
+from belay.engine.model.cluster import Orders, ResetOrder
+from belay.engine.model.faults import CodeRules
+from belay.engine.wire import deviceinfo
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, REPORT_PREFIX, SYSTEM
+from belay.engine.wire.orders import build_orders, parse_report
+from belay.engine.wire.policy import NodePolicy, build_policy
 from tests.agent_world import FAULT, NODE, RULES
 from tests.ports import free_port
 
@@ -47,7 +47,8 @@ class Server:
     def start(self) -> None:
         self.kubeconfig.unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "engine.sandbox.api", "--port", str(self.port), "--data", str(self.folder / "api"),
+            [sys.executable, "-m", "belay.engine.sandbox.api", "--port", str(self.port),
+             "--data", str(self.folder / "api"),
              "--kubeconfig", str(self.kubeconfig), "--no-auth"],
         )  # fmt: skip
         deadline = time.monotonic() + PATIENCE

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from agents.common.client import KubeClient
-from agents.common.clock import Clock
-from agents.common.credentials import Access
-from agents.daemon.__main__ import _parser
-from agents.daemon.context import AgentContext
-from agents.daemon.parts import PARTS, chosen_parts, run_beside
-from agents.drivers.choice import make_driver
-from agents.node.agent import NodeAgent
-from agents.node.settings import Settings
-from agents.node.shipped import shipped_policy
+from belay.agents.common.client import KubeClient
+from belay.agents.common.clock import Clock
+from belay.agents.common.credentials import Access
+from belay.agents.daemon.__main__ import _parser
+from belay.agents.daemon.context import AgentContext
+from belay.agents.daemon.parts import PARTS, chosen_parts, run_beside
+from belay.agents.drivers.choice import make_driver
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.settings import Settings
+from belay.agents.node.shipped import shipped_policy
 
 ROOT = Path(__file__).parent.parent
 SWITCHES = (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agents.common.client import ApiError
-from agents.node.publisher import Publisher
+from belay.agents.common.client import ApiError
+from belay.agents.node.publisher import Publisher
 from tests.agent_world import VirtualClock, settle
 
 SPACING, PERIOD = 1.0, 60.0

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.drivers.base import Chip, DriverError
-from agents.drivers.server_models import ServerModel
-from agents.node.fault_events import OCCUR, RECOVERY, Change, FaultEvents, event
-from agents.node.faults import Present
-from agents.node.settings import Settings
-from agents.node.state import NodeState
-from agents.node.witness import WitnessError
+from belay.agents.drivers.base import Chip, DriverError
+from belay.agents.drivers.server_models import ServerModel
+from belay.agents.node.fault_events import OCCUR, RECOVERY, Change, FaultEvents, event
+from belay.agents.node.faults import Present
+from belay.agents.node.settings import Settings
+from belay.agents.node.state import NodeState
+from belay.agents.node.witness import WitnessError
 from tests.agent_world import FAULT, NODE, World, pod
 from tests.test_agent_orders import ALL, faulty, scenario
 

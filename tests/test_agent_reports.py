@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.drivers.base import CARD_DROP, RESET_FINISHED, Code, Event
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import ServerModel, SimulatedDriver
-from agents.node.faults import PresentFaults
-from agents.node.policy import FaultLevels
-from agents.node.settings import Settings
-from agents.node.shipped import shipped_policy
-from engine.model.faults import CodeRules, Duration, Frequency
-from engine.wire.deviceinfo import parse
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, POLICY_PREFIX, SYSTEM
-from engine.wire.policy import NodePolicy, build_policy, parse_policy
+from belay.agents.drivers.base import CARD_DROP, RESET_FINISHED, Code, Event
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.drivers.simulated import ServerModel, SimulatedDriver
+from belay.agents.node.faults import PresentFaults
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.settings import Settings
+from belay.agents.node.shipped import shipped_policy
+from belay.engine.model.faults import CodeRules, Duration, Frequency
+from belay.engine.wire.deviceinfo import parse
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, POLICY_PREFIX, SYSTEM
+from belay.engine.wire.policy import NodePolicy, build_policy, parse_policy
 from tests.agent_world import FAULT, NODE, NOW, RULES, World, play, pod, scenario
 
 PRE_SEPARATE = "80E18000"

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.drivers.base import Chip
-from agents.drivers.server_models import machine
-from agents.drivers.simulated import ServerModel
-from agents.node.fault_events import MAX_WAITING, PER_MINUTE, FaultEvents, event
-from agents.node.notices import Notice, reset_ended, reset_started
-from agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
-from agents.node.reporting import reset_info
-from engine.wire.orders import build_orders, parse_orders
+from belay.agents.drivers.base import Chip
+from belay.agents.drivers.server_models import machine
+from belay.agents.drivers.simulated import ServerModel
+from belay.agents.node.fault_events import MAX_WAITING, PER_MINUTE, FaultEvents, event
+from belay.agents.node.notices import Notice, reset_ended, reset_started
+from belay.agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
+from belay.agents.node.reporting import reset_info
+from belay.engine.wire.orders import build_orders, parse_orders
 from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, scenario
 
 RING = [Chip(id=chip, logic_id=chip + 1, card=chip) for chip in (4, 5)]

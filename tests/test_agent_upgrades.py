@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.base import Assertion, Code, Event
-from agents.node.faults import Present, PresentFaults
-from agents.node.policy import FaultLevels
-from agents.node.upgrades import Upgrades
-from engine.model.cluster import Upgrade
-from engine.model.faults import CodeRules, Duration, Frequency
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
-from engine.wire.policy import NodePolicy
+from belay.agents.drivers.base import Assertion, Code, Event
+from belay.agents.node.faults import Present, PresentFaults
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.upgrades import Upgrades
+from belay.engine.model.cluster import Upgrade
+from belay.engine.model.faults import CodeRules, Duration, Frequency
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from belay.engine.wire.policy import NodePolicy
 from tests.agent_world import FAULT, NODE, RULES, World, scenario
 
 DEVICE = (DEVICE_NAMESPACE, DEVICE_PREFIX + NODE)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from engine import cli
-from engine.source import GitSource, SourceConfig
+from belay.engine import cli
+from belay.engine.source import GitSource, SourceConfig
 
 FILES = {"desired/a.yaml": b"a: 1\n", "./policies/b.yaml": b"b: 1\n"}
 

@@ -16,10 +16,10 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from engine.cli import main
-from engine.cli.mcp_answers import MOST_CHARS, McpAnswers, fitted
-from engine.errors import BelayError, InputError
-from engine.sandbox.api import ApiServer
+from belay.engine.cli import main
+from belay.engine.cli.mcp_answers import MOST_CHARS, McpAnswers, fitted
+from belay.engine.errors import BelayError, InputError
+from belay.engine.sandbox.api import ApiServer
 from tests import llms_page
 from tests.bench import clusters
 from tests.history_world import HistoryWorld

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.documents import Desired
-from engine.model.actions import BindPod, PartitionChip
-from engine.model.cluster import Observed, Orders, Pod
-from engine.model.history import History
-from engine.plan import plan
+from belay.engine.documents import Desired
+from belay.engine.model.actions import BindPod, PartitionChip
+from belay.engine.model.cluster import Observed, Orders, Pod
+from belay.engine.model.history import History
+from belay.engine.plan import plan
 from tests import test_vnpu_layout as layouts
 from tests.worlds import NOW, desired, document, node, observed, pod, report
 

@@ -7,16 +7,16 @@ import json
 import msgspec
 import pytest
 
-from engine.cli.explanation import explain
-from engine.model.attribution import FaultRank
-from engine.model.cluster import ChipFault, Observed, Pod
-from engine.model.history import History, JobMemory, RescheduleRecord
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.plan import plan as decided
-from engine.status import memory_bodies
-from engine.status.jobs import impact, impact_body
-from engine.status.rescheduling import reschedule_reasons
+from belay.engine.cli.explanation import explain
+from belay.engine.model.attribution import FaultRank
+from belay.engine.model.cluster import ChipFault, Observed, Pod
+from belay.engine.model.history import History, JobMemory, RescheduleRecord
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.plan import plan as decided
+from belay.engine.status import memory_bodies
+from belay.engine.status.jobs import impact, impact_body
+from belay.engine.status.rescheduling import reschedule_reasons
 from tests import worlds
 from tests.worlds import NOW, fault, node, node_report, observed, pod, report, switch
 

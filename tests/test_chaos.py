@@ -19,8 +19,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from engine.kube import Kube
-from engine.kube.credentials import Endpoint
+from belay.engine.kube import Kube
+from belay.engine.kube.credentials import Endpoint
 from tests.chaos.node import Hardware
 from tests.chaos.proxy import Client, Command, Proxy, Weather
 from tests.chaos.witness import Witness

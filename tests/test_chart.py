@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import yaml
 
-from engine import settings
-from engine.cli.rights import rendered
-from engine.serve.admission.rules import SERVER_RECORDS, reports_of
+from belay.engine import settings
+from belay.engine.cli.rights import rendered
+from belay.engine.serve.admission.rules import SERVER_RECORDS, reports_of
 from tests.chart import CHART, ROOT, SCHEMA, components, library, plain, render, schema
 from tests.kube_server import define
 from tests.kustomize import kustomized

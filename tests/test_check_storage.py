@@ -12,13 +12,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from agents.storage import check as checking
-from agents.storage import probes
-from agents.storage.check import check_folder, check_mount, located
-from agents.storage.exports import check_exports
-from agents.storage.findings import Finding
-from agents.training.checkpoint.places import Mount
-from engine.cli import main
+from belay.agents.storage import check as checking
+from belay.agents.storage import probes
+from belay.agents.storage.check import check_folder, check_mount, located
+from belay.agents.storage.exports import check_exports
+from belay.agents.storage.findings import Finding
+from belay.agents.training.checkpoint.places import Mount
+from belay.engine.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 STORAGE = ROOT / "deploy" / "storage"
@@ -131,7 +131,7 @@ def test_a_user_without_rights_learns_the_cause(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give up its rights to a folder")
     tmp_path.chmod(0o700)
-    code = "import os, sys; from pathlib import Path; from agents.storage.probes import main; os.setuid(65533); "
+    code = "import os, sys; from pathlib import Path; from belay.agents.storage.probes import main; os.setuid(65533); "
     code += f"main(Path({str(tmp_path)!r}), 1)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     said = [json.loads(line) for line in done.stdout.splitlines() if "check" in line]

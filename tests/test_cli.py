@@ -20,20 +20,20 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from agents.kubelet.flags import FLAGS
-from engine import cli, versions
-from engine.cli import differences
-from engine.cli.phrases import ranges
-from engine.cli.verb_groups import GROUPS, examples_of
-from engine.errors import InputError
-from engine.kube import CONFIGMAP
-from engine.model.labels import ABOUT_LABEL
-from engine.model.plan import NodeState, Plan
-from engine.replay import recording
-from engine.replay.cluster_file import objects_of
-from engine.replay.offline import plan_offline
-from engine.status.sync_status import pool_bodies
-from engine.wire import names
+from belay.agents.kubelet.flags import FLAGS
+from belay.engine import cli, versions
+from belay.engine.cli import differences
+from belay.engine.cli.phrases import ranges
+from belay.engine.cli.verb_groups import GROUPS, examples_of
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.plan import NodeState, Plan
+from belay.engine.replay import recording
+from belay.engine.replay.cluster_file import objects_of
+from belay.engine.replay.offline import plan_offline
+from belay.engine.status.sync_status import pool_bodies
+from belay.engine.wire import names
 from tests.bench import clusters
 from tests.loop_world import Cluster
 
@@ -107,7 +107,7 @@ def test_the_package_runs_as_a_module() -> None:
 
 
 def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "engine.cli", *arguments]
+    command = [sys.executable, "-m", "belay.engine.cli", *arguments]
     variables = {**os.environ, **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables, cwd=ROOT)
 
@@ -126,7 +126,7 @@ def refused(result: Result, *words: str) -> None:
 
 def test_the_version_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from engine.cli import main; main(['version'], standalone_mode=False)\n"
+        "import sys; from belay.engine.cli import main; main(['version'], standalone_mode=False)\n"
         "import json; print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
@@ -811,7 +811,7 @@ def test_completion(shell: str) -> None:
 
 
 def test_colours_appear_only_on_a_terminal_without_no_color(cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.cli import output
+    from belay.engine.cli import output
 
     class Terminal:
         def isatty(self) -> bool:
@@ -828,7 +828,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(cluster_file: str, mo
     def broken(*_: object, **__: object) -> None:
         raise KeyError("some\nthing")
 
-    monkeypatch.setattr("engine.replay.offline.plan_offline", broken)
+    monkeypatch.setattr("belay.engine.replay.offline.plan_offline", broken)
     monkeypatch.delenv("BELAY_DEBUG", raising=False)
     refused(belay("plan", "--cluster", cluster_file), "internal error: KeyError", "report", "BELAY_DEBUG=1")
     monkeypatch.setenv("BELAY_DEBUG", "1")
@@ -837,7 +837,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(cluster_file: str, mo
 
 
 def test_a_full_disk_and_a_reader_that_leaves(cluster_file: str) -> None:
-    command = f"{sys.executable} -m engine.cli get chips --cluster {cluster_file}"
+    command = f"{sys.executable} -m belay.engine.cli get chips --cluster {cluster_file}"
     full = subprocess.run(f"{command} > /dev/full", shell=True, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert full.returncode == 2 and full.stderr == "belay: [Errno 28] No space left on device [SystemError]\n"
     left = subprocess.run(
@@ -896,7 +896,7 @@ def test_status_of_a_cluster(tmp_path: Path) -> None:
 
 def _watched(cluster: Cluster, data: dict[str, str]) -> None:
     """`status -w` prints again on a change, waits while the cluster is away, and Ctrl-C ends it quietly."""
-    command = [sys.executable, "-m", "engine.cli", "status", "-w", "--kubeconfig", cluster.kubeconfig]
+    command = [sys.executable, "-m", "belay.engine.cli", "status", "-w", "--kubeconfig", cluster.kubeconfig]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline() == "revision attempted abd\n"
@@ -946,7 +946,7 @@ def test_validate_counts_a_warning_as_a_finding(repository: Path) -> None:
 
 def test_every_flag_of_the_device_plugin_reaches_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
-    monkeypatch.setattr("agents.daemon.__main__.main", lambda given, prog: taken.extend(given) or 0)
+    monkeypatch.setattr("belay.agents.daemon.__main__.main", lambda given, prog: taken.extend(given) or 0)
     given = ["--node", "n", "--driver", "dcmi"]
     more = ["--device-plugin", *(f"-{flag.name}" for flag in FLAGS), "-hotReset=2", "--exporter=-ip=127.0.0.1"]
     result = belay("agent", *given, *more)
@@ -963,7 +963,7 @@ def test_the_agent_says_its_version_without_a_node(flag: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ["UPPER", "a_b", "../x", "a-", "a..b", "a.", "x" * 231])
 def test_an_agent_does_not_start_under_a_name_that_no_node_has(name: str) -> None:
-    command = [sys.executable, "-m", "agents.daemon", "--node", name, "--driver", "simulated"]
+    command = [sys.executable, "-m", "belay.agents.daemon", "--node", name, "--driver", "simulated"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "is not the name of a node: 1 to 230 lower-case letters" in json.loads(done.stderr.splitlines()[-1])["error"]
@@ -974,10 +974,10 @@ def test_ctrl_c_during_imports_ends_quietly() -> None:
         "import os, signal, sys\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'engine.cli':\n"
+        "        if name == 'belay.engine.cli':\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupt())\n"
-        "from engine.__main__ import main\n"
+        "from belay.engine.__main__ import main\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code, "version"], capture_output=True, text=True, timeout=60)
@@ -985,7 +985,7 @@ def test_ctrl_c_during_imports_ends_quietly() -> None:
 
 
 def test_diff_shows_the_keys_that_git_takes_out_of_a_template() -> None:
-    from engine.cli.differences import _projected
+    from belay.engine.cli.differences import _projected
 
     old = {"limits": {"huawei.com/Ascend310P-4c": "1"}, "requests": {"huawei.com/Ascend310P-4c": "1"}}
     new = {"limits": {"huawei.com/Ascend310P": 1}, "requests": {"huawei.com/Ascend310P": 1}}

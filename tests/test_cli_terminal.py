@@ -24,12 +24,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cli import ages, layout, output
-from engine.cli.narrative import narrate
-from engine.cli.progress import SWITCH, progress
-from engine.cli.watching import ended_by_signals
-from engine.kube import NAMESPACE, resource_for
-from engine.model.times import rfc3339
+from belay.engine.cli import ages, layout, output
+from belay.engine.cli.narrative import narrate
+from belay.engine.cli.progress import SWITCH, progress
+from belay.engine.cli.watching import ended_by_signals
+from belay.engine.kube import NAMESPACE, resource_for
+from belay.engine.model.times import rfc3339
 from tests.loop_world import Cluster
 from tests.test_cli import ROOT, as_list, belay, refused, world
 
@@ -393,7 +393,7 @@ class Typed:
 
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         environment = {**os.environ, "TERM": "xterm"}
-        command = [sys.executable, "-m", "engine.cli", *arguments]
+        command = [sys.executable, "-m", "belay.engine.cli", *arguments]
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=ROOT, start_new_session=True
         )
@@ -469,7 +469,17 @@ def test_a_signal_inside_a_callback_of_a_weak_reference_is_not_lost() -> None:
 
 
 def test_get_streams_what_changes(cluster: Cluster) -> None:
-    command = [sys.executable, "-m", "engine.cli", "get", "nodes", "-w", "--every", "0.5", "--output-watch-events"]
+    command = [
+        sys.executable,
+        "-m",
+        "belay.engine.cli",
+        "get",
+        "nodes",
+        "-w",
+        "--every",
+        "0.5",
+        "--output-watch-events",
+    ]
     node = resource_for("v1", "Node")
     with subprocess.Popen(
         [*command, "--kubeconfig", cluster.kubeconfig],

@@ -10,17 +10,17 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from engine import cli
-from engine.documents import Desired
-from engine.kube import resource_for
-from engine.load import Loaded, load
-from engine.load.cluster import copies_from_git, foreign_documents
-from engine.model.actions import Action, PatchObject, kind_of
-from engine.model.labels import APPLIED_DIGEST, MANAGED_BY
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.sandbox import definitions
-from engine.wire import names, sync
+from belay.engine import cli
+from belay.engine.documents import Desired
+from belay.engine.kube import resource_for
+from belay.engine.load import Loaded, load
+from belay.engine.load.cluster import copies_from_git, foreign_documents
+from belay.engine.model.actions import Action, PatchObject, kind_of
+from belay.engine.model.labels import APPLIED_DIGEST, MANAGED_BY
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.sandbox import definitions
+from belay.engine.wire import names, sync
 from tests.bench import clusters
 from tests.loop_world import cluster, until
 from tests.redis_server import redis_process, redis_url

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
-from engine.replay.cluster_file import objects_of
-from engine.replay.offline import plan_offline
-from engine.wire import publicinfo
+from belay.engine.errors import InputError
+from belay.engine.replay.cluster_file import objects_of
+from belay.engine.replay.offline import plan_offline
+from belay.engine.wire import publicinfo
 from tests.test_cli import as_list, belay, world
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

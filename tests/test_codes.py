@@ -13,16 +13,16 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-import engine
-from engine.cli import main
-from engine.cli.codes import KINDS, KindOrCode
-from engine.errors import BelayError
-from engine.model.codes import GROUPS, PAGE, canonical, codes, explained
-from engine.model.codes.actions import ACTIONS, EVENTS
-from engine.model.codes.conditions import CONDITIONS
-from engine.model.codes.failures import FAILURES, SOURCE
-from engine.model.codes.findings import FINDINGS, FindingCode
-from engine.model.reasons import ActionReason
+from belay import engine
+from belay.engine.cli import main
+from belay.engine.cli.codes import KINDS, KindOrCode
+from belay.engine.errors import BelayError
+from belay.engine.model.codes import GROUPS, PAGE, canonical, codes, explained
+from belay.engine.model.codes.actions import ACTIONS, EVENTS
+from belay.engine.model.codes.conditions import CONDITIONS
+from belay.engine.model.codes.failures import FAILURES, SOURCE
+from belay.engine.model.codes.findings import FINDINGS, FindingCode
+from belay.engine.model.reasons import ActionReason
 
 ROOT = Path(engine.__file__).resolve().parents[1]
 TABLES = ROOT / "engine" / "model" / "codes"

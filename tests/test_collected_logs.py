@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from agents.node.diagnosis import archive, collected
-from agents.node.diagnosis.matching import LogText
-from agents.node.diagnosis.rules import shipped_rules
-from engine.cli import main
-from engine.model.diagnosis import diagnose
-from engine.model.log_evidence import LogSource
+from belay.agents.node.diagnosis import archive, collected
+from belay.agents.node.diagnosis.matching import LogText
+from belay.agents.node.diagnosis.rules import shipped_rules
+from belay.engine.cli import main
+from belay.engine.model.diagnosis import diagnose
+from belay.engine.model.log_evidence import LogSource
 from tests.test_diagnosis import CHIPS, START, Gang, everyone_waits
 
 RULES = shipped_rules()

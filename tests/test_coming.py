@@ -9,22 +9,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.cli import answers, coming, records
-from engine.cli.explanation import explain
-from engine.cli.narrative import narrate
-from engine.documents import Desired
-from engine.model.causes import Cause, CauseKind
-from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Container, Observed, Orders, ResetOrder
-from engine.model.history import History, Hold, HoldKind, JobMemory, Recovery
-from engine.model.holds import Held
-from engine.model.plan import ChipState, Plan, ServerChips
-from engine.model.states import ChipHealth
-from engine.serve.console import jobs as console_jobs
-from engine.status.recoveries import effective, recovery_body
-from engine.wire import orders as wire
-from engine.wire import revisionlog
-from engine.wire.objects import pod as parse_pod
-from engine.wire.revisionlog import RevisionEntry, RevisionLog
+from belay.engine.cli import answers, coming, records
+from belay.engine.cli.explanation import explain
+from belay.engine.cli.narrative import narrate
+from belay.engine.documents import Desired
+from belay.engine.model.causes import Cause, CauseKind
+from belay.engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Container, Observed, Orders, ResetOrder
+from belay.engine.model.history import History, Hold, HoldKind, JobMemory, Recovery
+from belay.engine.model.holds import Held
+from belay.engine.model.plan import ChipState, Plan, ServerChips
+from belay.engine.model.states import ChipHealth
+from belay.engine.serve.console import jobs as console_jobs
+from belay.engine.status.recoveries import effective, recovery_body
+from belay.engine.wire import orders as wire
+from belay.engine.wire import revisionlog
+from belay.engine.wire.objects import pod as parse_pod
+from belay.engine.wire.revisionlog import RevisionEntry, RevisionLog
 from tests.golden.stories import sample_files, sample_world
 from tests.golden.test_maintenance import isolated, started
 

@@ -14,14 +14,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from agents.node.shipped import shipped_rules
-from engine.cli import main
-from engine.source import GitSource
-from engine.source.records import SourceConfig
-from engine.wire import commitproof, revisionlog, sshsignatures
-from engine.wire.commitproof import CommitProof, git_object, object_name
-from engine.wire.names import SYSTEM
-from engine.wire.revisionlog import RevisionEntry, RevisionLog
+from belay.agents.node.shipped import shipped_rules
+from belay.engine.cli import main
+from belay.engine.source import GitSource
+from belay.engine.source.records import SourceConfig
+from belay.engine.wire import commitproof, revisionlog, sshsignatures
+from belay.engine.wire.commitproof import CommitProof, git_object, object_name
+from belay.engine.wire.names import SYSTEM
+from belay.engine.wire.revisionlog import RevisionEntry, RevisionLog
 from tests.agent_world import World, scenario
 from tests.gitrepo import Repo
 from tests.signing import allow, ssh_key, ssh_options

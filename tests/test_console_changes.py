@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine.serve.console import changes as module
-from engine.serve.console.changes import ChangeStream, TooManyViewers
-from engine.serve.console.document import Builder, StateDocument
+from belay.engine.serve.console import changes as module
+from belay.engine.serve.console.changes import ChangeStream, TooManyViewers
+from belay.engine.serve.console.document import Builder, StateDocument
 from tests.bench.clusters import NOW, cluster
 from tests.test_console_document import published
 

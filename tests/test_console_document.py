@@ -8,24 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.serve.console import patches
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.document import Builder, StateDocument, data_of
-from engine.serve.console.follower import StatusFollower
-from engine.serve.console.repository import section
-from engine.serve.console.texts import LONGEST
-from engine.status import memory_bodies, status_bodies
-from engine.status.sync_status import SyncState
-from engine.wire.clustermap import HOLDS, STATES
-from engine.wire.revisionlog import ENTRIES, RevisionEntry
-from engine.wire.sync import HELD_PRUNE
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.serve.console import patches
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.document import Builder, StateDocument, data_of
+from belay.engine.serve.console.follower import StatusFollower
+from belay.engine.serve.console.repository import section
+from belay.engine.serve.console.texts import LONGEST
+from belay.engine.status import memory_bodies, status_bodies
+from belay.engine.status.sync_status import SyncState
+from belay.engine.wire.clustermap import HOLDS, STATES
+from belay.engine.wire.revisionlog import ENTRIES, RevisionEntry
+from belay.engine.wire.sync import HELD_PRUNE
 from tests.bench.clusters import NOW, ascend_job, cluster, device, node, pod, service
 
 SHIPPED = load({}).desired
@@ -239,7 +239,7 @@ def test_a_revision_is_accepted_by_its_shard() -> None:
 
 
 def test_jobs_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.serve.console.document.MOST_JOBS", 3)
+    monkeypatch.setattr("belay.engine.serve.console.document.MOST_JOBS", 3)
     document = Builder().build(published(cluster(8, 5)), time=NOW)
     assert len(document.sections["jobs"]) == 3 and document.sections["leftOut"]["jobs"] == 2
     assert max(document.sections["chips"]["job"]) == 2

@@ -20,20 +20,20 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from engine.cli.console_answers import answer as answered
-from engine.cli.console_moments import Moments
-from engine.serve.console import answers as answers_module
-from engine.serve.console import failures, questions, routes
-from engine.serve.console.answers import Answers, Unanswered, kill_whole, room
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.document import Builder, StateDocument
-from engine.serve.console.follower import StatusFollower
-from engine.serve.console.history import PastMoments
-from engine.serve.console.questions import AskedCluster, Questions
-from engine.serve.console.replies import PackedBodies
-from engine.serve.console.routes import Console, guarded
-from engine.serve.console.viewers import AccessRules, Viewers, rules
-from engine.serve.slow_connections import SlowConnections
+from belay.engine.cli.console_answers import answer as answered
+from belay.engine.cli.console_moments import Moments
+from belay.engine.serve.console import answers as answers_module
+from belay.engine.serve.console import failures, questions, routes
+from belay.engine.serve.console.answers import Answers, Unanswered, kill_whole, room
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.document import Builder, StateDocument
+from belay.engine.serve.console.follower import StatusFollower
+from belay.engine.serve.console.history import PastMoments
+from belay.engine.serve.console.questions import AskedCluster, Questions
+from belay.engine.serve.console.replies import PackedBodies
+from belay.engine.serve.console.routes import Console, guarded
+from belay.engine.serve.console.viewers import AccessRules, Viewers, rules
+from belay.engine.serve.slow_connections import SlowConnections
 from tests.bench.clusters import NOW, cluster
 from tests.test_console_document import published
 from tests.test_console_viewers import ReviewingApi, World, bearer

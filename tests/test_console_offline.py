@@ -21,7 +21,7 @@ def test_off_loopback_the_settings_say_who_may_look(tmp_path: Path) -> None:
         **os.environ, "BELAY_CONSOLE_HOSTS": "console.example", "BELAY_CONSOLE_PROXY_HEADER": "X-Forwarded-User",
         "BELAY_CONSOLE_PROXIES": "127.0.0.1",
     }  # fmt: skip
-    command = [sys.executable, "-m", "engine.cli", "console", "--cluster", str(tmp_path / "cluster.json")]
+    command = [sys.executable, "-m", "belay.engine.cli", "console", "--cluster", str(tmp_path / "cluster.json")]
     with subprocess.Popen(
         [*command, "--listen", "0.0.0.0:0"], env=environment, stdout=subprocess.PIPE, text=True
     ) as process:

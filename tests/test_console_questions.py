@@ -18,24 +18,24 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from engine.cli.console_answers import WhatIfDeadline
-from engine.cli.console_answers import answer as answered
-from engine.cli.console_moments import Moments
-from engine.load import load
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.replay import recording
-from engine.replay.summary import RECORDING_SUFFIX, PassDigest, read_digest, write_digest
-from engine.serve.console import patches
-from engine.serve.console.answers import Answers, Unanswered
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.comparison import SeenDigest, heat
-from engine.serve.console.document import Builder
-from engine.serve.console.history import PRESENT, HistoryMoment, PastMoments, following
-from engine.serve.console.questions import AskedCluster, Questions
-from engine.serve.console.routes import Console, guarded
-from engine.serve.console.viewers import AccessRules, Viewers
+from belay.engine.cli.console_answers import WhatIfDeadline
+from belay.engine.cli.console_answers import answer as answered
+from belay.engine.cli.console_moments import Moments
+from belay.engine.load import load
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.replay import recording
+from belay.engine.replay.summary import RECORDING_SUFFIX, PassDigest, read_digest, write_digest
+from belay.engine.serve.console import patches
+from belay.engine.serve.console.answers import Answers, Unanswered
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.comparison import SeenDigest, heat
+from belay.engine.serve.console.document import Builder
+from belay.engine.serve.console.history import PRESENT, HistoryMoment, PastMoments, following
+from belay.engine.serve.console.questions import AskedCluster, Questions
+from belay.engine.serve.console.routes import Console, guarded
+from belay.engine.serve.console.viewers import AccessRules, Viewers
 from tests.bench.clusters import NOW, cluster, device
 from tests.console_clusters import MARKUP, hostile, large, write
 from tests.gitrepo import Repo
@@ -391,7 +391,7 @@ def test_of_a_moment_that_was_only_shown_no_question_is_answered() -> None:
 
 
 def test_the_memory_of_what_was_shown_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.serve.console.history.MOST_SEEN", 3)
+    monkeypatch.setattr("belay.engine.serve.console.history.MOST_SEEN", 3)
     past, builder, found = PastMoments(), Builder(), published(cluster(1, 0))
     for second in range(8):
         document = builder.build(found, time=NOW + second, problems=[str(second)])
@@ -401,7 +401,7 @@ def test_the_memory_of_what_was_shown_is_bounded(monkeypatch: pytest.MonkeyPatch
 
 
 def test_of_long_ago_what_happened_stays_longer_than_what_lay_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.serve.console.history.MOST_SEEN", 40)
+    monkeypatch.setattr("belay.engine.serve.console.history.MOST_SEEN", 40)
     past, builder = PastMoments(), Builder()
     well, ill = published(cluster(2, 1)), published(
         [*(item for item in cluster(2, 1) if not item["metadata"]["name"].endswith("deviceinfo-node-00001")),
@@ -488,7 +488,7 @@ def test_a_process_that_hangs_or_dies_fails_one_question_only(tmp_path: Path, ho
 def test_a_real_process_answers_and_is_ended(tmp_path: Path) -> None:
     async def work() -> None:
         write(large(2), tmp_path / "cluster.json")
-        answers = Answers([sys.executable, "-m", "engine.cli.console_answers"], children=1)
+        answers = Answers([sys.executable, "-m", "belay.engine.cli.console_answers"], children=1)
         source = {"kind": "cluster", "path": str(tmp_path / "cluster.json")}
         found = [await answers.ask({"ask": "document", "source": source}, 60.0) for _ in range(2)]
         assert found[0] == found[1] and json.loads(found[0])["nodes"]["name"] == ["node-00000", "node-00001"]

@@ -10,9 +10,9 @@ from typing import Literal
 
 import pytest
 
-from engine.serve.console import failures, read_ahead
-from engine.serve.console.answers import Unanswered
-from engine.serve.console.read_ahead import ReadAhead
+from belay.engine.serve.console import failures, read_ahead
+from belay.engine.serve.console.answers import Unanswered
+from belay.engine.serve.console.read_ahead import ReadAhead
 
 MOMENTS = [f"m{number}" for number in range(40)]
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.cli.console_answers import answer as answered
-from engine.cli.console_moments import Moments
-from engine.serve.console.texts import DEEPEST, LONGEST_FACT, cleaned, name
+from belay.engine.cli.console_answers import answer as answered
+from belay.engine.cli.console_moments import Moments
+from belay.engine.serve.console.texts import DEEPEST, LONGEST_FACT, cleaned, name
 from tests.console_clusters import large, write
 from tests.gitrepo import Repo
 

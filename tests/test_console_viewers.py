@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
-from engine.kube import Kube, Unavailable
-from engine.serve.console.viewers import GOOD_SECONDS, NotAdmitted, Viewers, rules
+from belay.engine.errors import InputError
+from belay.engine.kube import Kube, Unavailable
+from belay.engine.serve.console.viewers import GOOD_SECONDS, NotAdmitted, Viewers, rules
 
 
 class ReviewingApi:

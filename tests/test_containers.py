@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agents.common.clock import Clock
-from agents.containers import status
-from agents.containers.codes import shipped
-from agents.containers.docker import Docker
-from agents.containers.manager import Manager
-from agents.containers.runtime import Container, RuntimeFailure
-from agents.containers.states import Strategy
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.simulated import ServerModel, SimulatedDriver
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
+from belay.agents.common.clock import Clock
+from belay.agents.containers import status
+from belay.agents.containers.codes import shipped
+from belay.agents.containers.docker import Docker
+from belay.agents.containers.manager import Manager
+from belay.agents.containers.runtime import Container, RuntimeFailure
+from belay.agents.containers.states import Strategy
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.simulated import ServerModel, SimulatedDriver
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
 from tests.agent_world import NOW, VirtualClock
 from tests.test_dcmi import ME
 

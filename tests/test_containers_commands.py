@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from agents.common.logfile import LogFile
-from agents.containers.commands import Options, checked_socket
-from agents.containers.install import InstallError, install, uninstall, upgrade
-from engine.cli.hosts import containers_run
+from belay.agents.common.logfile import LogFile
+from belay.agents.containers.commands import Options, checked_socket
+from belay.agents.containers.install import InstallError, install, uninstall, upgrade
+from belay.engine.cli.hosts import containers_run
 from tests.test_containers import Engine
 
-BELAY = [sys.executable, "-m", "engine.cli", "containers"]
+BELAY = [sys.executable, "-m", "belay.engine.cli", "containers"]
 
 
 def test_the_daemon_and_its_table(tmp_path: Path) -> None:

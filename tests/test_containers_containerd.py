@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from agents.containers import status
-from agents.containers.containerd import Containerd
-from agents.containers.manager import Manager
-from agents.containers.runtime import RuntimeFailure
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
+from belay.agents.containers import status
+from belay.agents.containers.containerd import Containerd
+from belay.agents.containers.manager import Manager
+from belay.agents.containers.runtime import RuntimeFailure
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
 from tests.containerd_server import IMAGE, containerd_socket, ctr, own_root, tasks
 from tests.test_containers import CODES, FREE, Faster, eventually
 from tests.test_dcmi import ME

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from agents.containers import status
-from agents.containers.codes import Codes, custom, shipped
-from agents.containers.containerd import chips_of_spec
-from agents.containers.faults import PER_CHIP, PER_MINUTE, Faults
-from agents.containers.runtime import Container
-from agents.containers.states import States
-from agents.containers.usage import (
+from belay.agents.containers import status
+from belay.agents.containers.codes import Codes, custom, shipped
+from belay.agents.containers.containerd import chips_of_spec
+from belay.agents.containers.faults import PER_CHIP, PER_MINUTE, Faults
+from belay.agents.containers.runtime import Container
+from belay.agents.containers.states import States
+from belay.agents.containers.usage import (
     UsageError,
     chips_of_environment,
     chips_of_paths,
     chips_of_rules,
     majors,
 )
-from agents.drivers.base import Code, Event
+from belay.agents.drivers.base import Code, Event
 
 FREE, REQUEST, BUSINESS, RESTART, SEPARATE, IGNORED = (
     "80C98001", "80E21008", "80E01801", "80A38008", "80DE1801", "4C1F8608",

@@ -10,28 +10,28 @@ from typing import Any, get_args
 
 import pytest
 
-from engine.documents import Desired
-from engine.documents.kinds import BudgetAction
-from engine.documents.products import Handler, Product
-from engine.documents.windows import WindowAction
-from engine.load import load
-from engine.model import actions as act
-from engine.model.actions import AnyAction
-from engine.model.generations import Generation
-from engine.plan.place.families import registry
-from engine.plan.place.handler import Refusal
-from engine.plan.safety.deferral import DISRUPTIVE
-from engine.plan.shadow import COMPARED_ACTIONS
-from engine.serve.grpc.config import ConfigService
-from engine.serve.grpc.fault import FaultService
-from engine.serve.grpc.jobs import JobService
-from engine.serve.grpc.profiling import TrainingDataTraceService
-from engine.serve.grpc.public_faults import PubFaultService
-from engine.serve.grpc.recovery.service import RecoverService
-from engine.serve.grpc.recovery.training import TrainingService
-from engine.status.events import ANNOUNCED
-from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
-from engine.wire.training import training_pb2
+from belay.engine.documents import Desired
+from belay.engine.documents.kinds import BudgetAction
+from belay.engine.documents.products import Handler, Product
+from belay.engine.documents.windows import WindowAction
+from belay.engine.load import load
+from belay.engine.model import actions as act
+from belay.engine.model.actions import AnyAction
+from belay.engine.model.generations import Generation
+from belay.engine.plan.place.families import registry
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.safety.deferral import DISRUPTIVE
+from belay.engine.plan.shadow import COMPARED_ACTIONS
+from belay.engine.serve.grpc.config import ConfigService
+from belay.engine.serve.grpc.fault import FaultService
+from belay.engine.serve.grpc.jobs import JobService
+from belay.engine.serve.grpc.profiling import TrainingDataTraceService
+from belay.engine.serve.grpc.public_faults import PubFaultService
+from belay.engine.serve.grpc.recovery.service import RecoverService
+from belay.engine.serve.grpc.recovery.training import TrainingService
+from belay.engine.status.events import ANNOUNCED
+from belay.engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
+from belay.engine.wire.training import training_pb2
 from tests.test_place_products import CASES, Case
 
 ROOT = Path(__file__).resolve().parents[1]

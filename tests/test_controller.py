@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from engine.controller.snapshot_reader import SnapshotReader
-from engine.kube import CONFIGMAP, NODE, POD, Reflector, WatchChange
-from engine.model.fault_subscriptions import FaultSubscriptions
-from engine.observe.resources import WATCHED
-from engine.observe.watch_events import WatchEvents, essence, own_output, slimmed, wanted
-from engine.store import ObjectWrite
-from engine.wire import faultsubscriptions, names
+from belay.engine.controller.snapshot_reader import SnapshotReader
+from belay.engine.kube import CONFIGMAP, NODE, POD, Reflector, WatchChange
+from belay.engine.model.fault_subscriptions import FaultSubscriptions
+from belay.engine.observe.resources import WATCHED
+from belay.engine.observe.watch_events import WatchEvents, essence, own_output, slimmed, wanted
+from belay.engine.store import ObjectWrite
+from belay.engine.wire import faultsubscriptions, names
 
 
 def config_map(name: str, ns: str = "belay-system", *, manager: str = "", rv: str = "1", **data: str) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from engine.kube import WatchChange, resource_for
-from engine.model.labels import NODE_NOT_READY, NODE_UNREACHABLE
-from engine.model.times import rfc3339
-from engine.sandbox.cache import Indexer
-from engine.sandbox.controllers import node_lifecycle, owner_gc, pod_gc
-from engine.sandbox.controllers.queue import WorkQueue
+from belay.engine.kube import WatchChange, resource_for
+from belay.engine.model.labels import NODE_NOT_READY, NODE_UNREACHABLE
+from belay.engine.model.times import rfc3339
+from belay.engine.sandbox.cache import Indexer
+from belay.engine.sandbox.controllers import node_lifecycle, owner_gc, pod_gc
+from belay.engine.sandbox.controllers.queue import WorkQueue
 
 NOW = 1788249600.0
 Json = dict[str, Any]

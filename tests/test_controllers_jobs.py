@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.workloads import job, objects
+from belay.engine.workloads import job, objects
 from tests.controller_world import World, condition, workload
 
 

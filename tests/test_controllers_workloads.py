@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.model.labels import DEPLOYMENT_REVISION
-from engine.workloads import deployment, objects
+from belay.engine.model.labels import DEPLOYMENT_REVISION
+from belay.engine.workloads import deployment, objects
 from tests.controller_world import World, condition, image_of, workload
 
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.gangs.forming import gang_key
-from engine.model import hardware_faults, relations
-from engine.model.actions import EvictPod, PatchObject
-from engine.model.cluster import Pod
-from engine.model.hardware_faults import ManualPolicy
-from engine.model.history import History, JobFault, RelationFault
-from engine.model.relations import FaultLocation, follow
-from engine.plan import plan
-from engine.plan.scope import Scope
-from engine.status.sync_status import manual_bodies
+from belay.engine.gangs.forming import gang_key
+from belay.engine.model import hardware_faults, relations
+from belay.engine.model.actions import EvictPod, PatchObject
+from belay.engine.model.cluster import Pod
+from belay.engine.model.hardware_faults import ManualPolicy
+from belay.engine.model.history import History, JobFault, RelationFault
+from belay.engine.model.relations import FaultLocation, follow
+from belay.engine.plan import plan
+from belay.engine.plan.scope import Scope
+from belay.engine.status.sync_status import manual_bodies
 from tests.test_faultconfig import CLUSTER, config_map
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report, switch
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.model import costs
-from engine.model.costs import (
+from belay.engine.model import costs
+from belay.engine.model.costs import (
     ESCALATION,
     NEEDS_ROOM,
     Estimate,
@@ -23,8 +23,8 @@ from engine.model.costs import (
     narrowed,
     ranked,
 )
-from engine.model.labels import CHECKPOINT_TIME, LOAD_SECONDS, RECOVERY_LEVEL, STEP_SECONDS
-from engine.serve.grpc.recovery.job_facts import configured_of
+from belay.engine.model.labels import CHECKPOINT_TIME, LOAD_SECONDS, RECOVERY_LEVEL, STEP_SECONDS
+from belay.engine.serve.grpc.recovery.job_facts import configured_of
 
 KNOWN = MeasuredTimes(checkpoint=600, load=100, start=50, step=5, scale=40, pod_start=20, wait=3600)
 NOW = 1_000_000.0

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agents.common.log import JsonLines
-from agents.datadist import (
+from belay.agents.common.log import JsonLines
+from belay.agents.datadist import (
     BlocksCacheKey,
     CacheDesc,
     DataType,
@@ -27,8 +27,8 @@ from agents.datadist import (
     Placement,
     frames,
 )
-from agents.datadist.caches import Registry
-from agents.datadist.links import MAX_LINKS, Links
+from belay.agents.datadist.caches import Registry
+from belay.agents.datadist.links import MAX_LINKS, Links
 from tests.link_ends import cluster_info, end_of, ends, port_of
 
 pytestmark = pytest.mark.real_time

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.datadist import (
+from belay.agents.datadist import (
     BlocksCacheKey,
     CacheDesc,
     DataType,
@@ -21,11 +21,11 @@ from agents.datadist import (
     LLMStatusCode,
     Placement,
 )
-from agents.datadist import ordered_links as keeping
-from agents.datadist.links import MAX_LINKS, WarningLimiter
-from agents.node.linkfiles import LinkFolders
-from engine.model.links import EndOrders, EndReport, LinkOrder, LinkReport
-from engine.wire import links as wire
+from belay.agents.datadist import ordered_links as keeping
+from belay.agents.datadist.links import MAX_LINKS, WarningLimiter
+from belay.agents.node.linkfiles import LinkFolders
+from belay.engine.model.links import EndOrders, EndReport, LinkOrder, LinkReport
+from belay.engine.wire import links as wire
 from tests.bench.links import LOGGER
 from tests.link_ends import cluster_info, end_of, ends, port_of
 from tests.ports import free_port
@@ -233,7 +233,7 @@ def test_links_are_kept_once_and_only_after_init(ends: list[LLMDataDist], tmp_pa
 
 def test_clients_that_died_make_room_for_new_ones(ends: list[LLMDataDist], monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_LINKS == 512
-    monkeypatch.setattr("agents.datadist.links.MAX_LINKS", 4)
+    monkeypatch.setattr("belay.agents.datadist.links.MAX_LINKS", 4)
     server = start(ends, 1, 0)
     info = cluster_info(1, port_of(server))
     clients = [start(ends, 10 + n) for n in range(4)]
@@ -249,11 +249,11 @@ def test_clients_that_died_make_room_for_new_ones(ends: list[LLMDataDist], monke
 
 
 def test_many_broken_links_are_reported_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    from agents.datadist.links import WarningLimiter
+    from belay.agents.datadist.links import WarningLimiter
 
     said, now = WarningLimiter(), [100.0]
     with pytest.MonkeyPatch.context() as patch, caplog.at_level("WARNING", "belay.datadist.links"):
-        patch.setattr("agents.datadist.links.time.monotonic", lambda: now[0])
+        patch.setattr("belay.agents.datadist.links.time.monotonic", lambda: now[0])
         for number in range(512):
             said.warn("a link broke", cluster=number)
         assert len(caplog.records) == WarningLimiter.LINES

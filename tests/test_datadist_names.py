@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from agents.datadist import BlocksCacheKey, LLMConfig, LLMDataDist, LLMException, LLMRole, LLMStatusCode, channels
+from belay.agents.datadist import BlocksCacheKey, LLMConfig, LLMDataDist, LLMException, LLMRole, LLMStatusCode, channels
 from tests.certificates import authority, certificate
 from tests.link_ends import cluster_info, end_of, ends, port_of
 from tests.test_datadist import desc, filled

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.datadist import (
+from belay.agents.datadist import (
     BlocksCacheKey,
     CacheDesc,
     DataType,
@@ -22,9 +22,9 @@ from agents.datadist import (
     LLMStatusCode,
     Placement,
 )
-from agents.datadist import ordered_links as keeping
-from agents.node.linkfiles import LinkFolders
-from engine.model.links import EndOrders, LinkOrder
+from belay.agents.datadist import ordered_links as keeping
+from belay.agents.node.linkfiles import LinkFolders
+from belay.engine.model.links import EndOrders, LinkOrder
 from tests.netns import Host, Network, network  # noqa: F401
 
 S = LLMStatusCode
@@ -48,7 +48,7 @@ class Server:
         with (self._folder / f"{self.cluster}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 self.host.command(
-                    sys.executable, "-m", "agents.datadist", "--cluster", str(self.cluster), "--listen",
+                    sys.executable, "-m", "belay.agents.datadist", "--cluster", str(self.cluster), "--listen",
                     f"{self.host.far}:{PORT}", "--folder", str(self._folder / "none"), "--tensors", "1",
                     "--blocks", str(BLOCKS), "--block-bytes", str(BLOCK), "--memory", str(self._memory),
                 ),

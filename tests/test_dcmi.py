@@ -17,21 +17,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.drivers.base import BOOTED, CARD_DROP, DriverError
-from agents.drivers.dcmi import family, structs, supervisor
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.dcmi.errors import DcmiError
-from agents.drivers.dcmi.identity import Identity
-from agents.drivers.dcmi.interface import ChipLocation
-from agents.drivers.dcmi.library import find, trusted
-from agents.drivers.dcmi.supervisor import MAX_HUNG
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.standin.build import BuildError, build, place_hccn_tool
-from agents.drivers.standin.state import SimChip, SimState, Standin
-from agents.drivers.tools.command import Runner
-from agents.drivers.tools.hccn import HccnTool
-from agents.kubelet.topology import single_dies
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from belay.agents.drivers.base import BOOTED, CARD_DROP, DriverError
+from belay.agents.drivers.dcmi import family, structs, supervisor
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.dcmi.errors import DcmiError
+from belay.agents.drivers.dcmi.identity import Identity
+from belay.agents.drivers.dcmi.interface import ChipLocation
+from belay.agents.drivers.dcmi.library import find, trusted
+from belay.agents.drivers.dcmi.supervisor import MAX_HUNG
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.drivers.standin.build import BuildError, build, place_hccn_tool
+from belay.agents.drivers.standin.state import SimChip, SimState, Standin
+from belay.agents.drivers.tools.command import Runner
+from belay.agents.drivers.tools.hccn import HccnTool
+from belay.agents.kubelet.topology import single_dies
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from tests.agent_world import NODE
 from tests.kubelet_world import Node
 
@@ -69,7 +69,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 def test_the_start_waits_for_cards_that_are_not_back(
     library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agents.drivers.dcmi.supervisor.BACKOFF", (0.0,))
+    monkeypatch.setattr("belay.agents.drivers.dcmi.supervisor.BACKOFF", (0.0,))
     standin = machine()
     standin.state.chip[7].card = -1
 
@@ -145,7 +145,7 @@ def test_other_callers_of_the_library_are_answered_too(library: Path, machine: C
 
 @pytest.mark.parametrize(
     ("program", "unwanted"),
-    [("agents.drivers.dcmi.child", "msgspec"), ("agents.exporter.run", "agents.drivers.simulated")],
+    [("belay.agents.drivers.dcmi.child", "msgspec"), ("belay.agents.exporter.run", "belay.agents.drivers.simulated")],
 )
 def test_programs_of_every_node_load_nothing_that_they_do_not_need(program: str, unwanted: str) -> None:
     code = f"import sys, {program}; sys.exit({unwanted!r} in sys.modules)"
@@ -272,7 +272,7 @@ def test_faults_are_read_and_reported(library: Path, machine: Callable[..., Stan
 def test_a_look_at_all_chips_is_few_messages_also_while_one_of_them_hangs(
     library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agents.drivers.dcmi.driver.CALL_SECONDS", 0.3)
+    monkeypatch.setattr("belay.agents.drivers.dcmi.driver.CALL_SECONDS", 0.3)
     standin = machine()
     for phy in (2, 3, 5):
         standin.raise_code(phy, "80E01801")
@@ -574,7 +574,7 @@ def test_readings_are_in_the_units_that_they_say(library: Path, machine: Callabl
 def test_a_network_check_that_hangs_is_no_fault_and_one_that_fails_is_not_silence(
     library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agents.drivers.dcmi.driver.NETWORK_SECONDS", 0.1)
+    monkeypatch.setattr("belay.agents.drivers.dcmi.driver.NETWORK_SECONDS", 0.1)
     standin = machine(chips=2)
 
     async def go() -> None:

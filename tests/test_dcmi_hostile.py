@@ -57,7 +57,7 @@ def library(folder: Path, kind: str) -> Path:
 
 def agent(folder: Path, file: Path) -> subprocess.Popen[bytes]:
     (folder / "kubeconfig").write_text(NOWHERE)
-    command = [sys.executable, "-m", "agents.daemon", "--node", "a", "--driver", f"dcmi:{file}"]
+    command = [sys.executable, "-m", "belay.agents.daemon", "--node", "a", "--driver", f"dcmi:{file}"]
     command += ["--kubeconfig", str(folder / "kubeconfig"), "--state-dir", str(folder / "state"), "--reset-files", ""]
     command += ["--rank-tables", "", "--links", ""]
     with (folder / "agent.log").open("wb") as log:
@@ -72,7 +72,7 @@ def children(file: Path) -> list[int]:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"agents.drivers.dcmi.child" in words and os.fsencode(file) in words:
+        if b"belay.agents.drivers.dcmi.child" in words and os.fsencode(file) in words:
             found.append(int(entry.name))
     return found
 

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from agents.daemon.__main__ import _parser
-from engine.cli import main
-from engine.observe.resources import WATCHED
-from engine.settings import PREFIX, Settings
-from engine.source.git import PASSED_ON
+from belay.agents.daemon.__main__ import _parser
+from belay.engine.cli import main
+from belay.engine.observe.resources import WATCHED
+from belay.engine.settings import PREFIX, Settings
+from belay.engine.source.git import PASSED_ON
 from tests.kustomize import kustomized
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,15 +16,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from agents.daemon.__main__ import _parser
-from agents.exporter.runtimes import MODES
-from agents.kubelet.flags import node_settings, plugin_settings
-from agents.node import jobfiles, linkfiles, rankfiles
-from agents.node.hardware import settings as hardware
-from agents.node.hardware import storage
-from agents.node.settings import Settings
-from agents.rdma import config as rdma
-from engine.cli import main
+from belay.agents.daemon.__main__ import _parser
+from belay.agents.exporter.runtimes import MODES
+from belay.agents.kubelet.flags import node_settings, plugin_settings
+from belay.agents.node import jobfiles, linkfiles, rankfiles
+from belay.agents.node.hardware import settings as hardware
+from belay.agents.node.hardware import storage
+from belay.agents.node.settings import Settings
+from belay.agents.rdma import config as rdma
+from belay.engine.cli import main
 from tests.kube_server import TOKEN
 from tests.kustomize import kustomized
 from tests.loop_world import until

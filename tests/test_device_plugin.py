@@ -11,10 +11,10 @@ import grpc
 import msgspec
 import pytest
 
-from agents.drivers.base import Chip
-from agents.drivers.server_models import machine
-from agents.drivers.simulated import ServerModel
-from agents.kubelet.cutting import Refused
+from belay.agents.drivers.base import Chip
+from belay.agents.drivers.server_models import machine
+from belay.agents.drivers.simulated import ServerModel
+from belay.agents.kubelet.cutting import Refused
 from tests.agent_world import FAULT
 from tests.kubelet_world import RESOURCE, Node
 

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.drivers.base import DriverError
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import ServerModel
-from agents.kubelet.slownode import settings_of
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.drivers.simulated import ServerModel
+from belay.agents.kubelet.slownode import settings_of
 from tests.agent_world import FAULT
 from tests.kubelet_world import Node
 

@@ -14,24 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.drivers.base import VNPU, Chip
-from agents.drivers.server_models import SERVER_MODELS, machine
-from agents.kubelet import annotate, choice, flags, mapping, names
-from agents.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, DeviceSpec
-from agents.kubelet.choice import Demand
-from agents.kubelet.device_holdings import DeviceHoldings, HoldingsError, parse_checkpoint
-from agents.kubelet.inventory import offers
-from agents.kubelet.ledger import Grant, Ledger
-from agents.kubelet.pods import PodFacts, facts
-from agents.kubelet.response import Given, respond, topo_file
-from agents.kubelet.settings import PluginSettings
-from agents.kubelet.templates import suffixes
-from agents.kubelet.topology import cpus
-from agents.node.policy import FaultLevels
-from agents.node.settings import Settings
-from agents.node.shipped import shipped_policy
-from agents.node.state import NodeState
-from engine.wire.policy import NodePolicy
+from belay.agents.drivers.base import VNPU, Chip
+from belay.agents.drivers.server_models import SERVER_MODELS, machine
+from belay.agents.kubelet import annotate, choice, flags, mapping, names
+from belay.agents.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, DeviceSpec
+from belay.agents.kubelet.choice import Demand
+from belay.agents.kubelet.device_holdings import DeviceHoldings, HoldingsError, parse_checkpoint
+from belay.agents.kubelet.inventory import offers
+from belay.agents.kubelet.ledger import Grant, Ledger
+from belay.agents.kubelet.pods import PodFacts, facts
+from belay.agents.kubelet.response import Given, respond, topo_file
+from belay.agents.kubelet.settings import PluginSettings
+from belay.agents.kubelet.templates import suffixes
+from belay.agents.kubelet.topology import cpus
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.settings import Settings
+from belay.agents.node.shipped import shipped_policy
+from belay.agents.node.state import NodeState
+from belay.engine.wire.policy import NodePolicy
 from tests.agent_world import RULES
 
 NPU = "huawei.com/Ascend910"

@@ -14,14 +14,14 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.common import linefile
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import ServerModel
-from agents.kubelet import device_holdings as kubelets_books
-from agents.kubelet.device_holdings import DeviceHoldings, Holding, HoldingsError, _joined
-from agents.kubelet.holders import reconcile_grants
-from agents.kubelet.ledger import Grant
-from agents.kubelet.pods import PodFacts
+from belay.agents.common import linefile
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.drivers.simulated import ServerModel
+from belay.agents.kubelet import device_holdings as kubelets_books
+from belay.agents.kubelet.device_holdings import DeviceHoldings, Holding, HoldingsError, _joined
+from belay.agents.kubelet.holders import reconcile_grants
+from belay.agents.kubelet.ledger import Grant
+from belay.agents.kubelet.pods import PodFacts
 from tests.agent_world import FAULT
 from tests.kubelet_world import RESOURCE, Node
 
@@ -72,7 +72,7 @@ def test_a_kubelet_that_hangs_keeps_no_call_waiting_beyond_its_limit() -> None:
 def test_a_kubelet_that_does_not_answer_a_registration_is_reported_and_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agents.kubelet.server.REGISTER_SECONDS", 0.1)
+    monkeypatch.setattr("belay.agents.kubelet.server.REGISTER_SECONDS", 0.1)
 
     async def scenario() -> None:
         node = Node()
@@ -312,7 +312,7 @@ def test_a_link_in_the_place_of_kubelets_socket_is_not_followed(what: str) -> No
 def test_a_kubelet_that_registers_and_never_listens_ends_the_agent_for_a_new_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agents.kubelet.registrar.LISTENS", 0.0)
+    monkeypatch.setattr("belay.agents.kubelet.registrar.LISTENS", 0.0)
 
     async def scenario() -> None:
         node = Node()

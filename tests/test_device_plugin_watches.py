@@ -13,24 +13,24 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.drivers.base import Chip, DriverError
-from agents.drivers.server_models import machine
-from agents.drivers.tools.hccn import HccnTool
-from agents.kubelet import flags
-from agents.kubelet.duplicates import Duplicates, chips_of, majors
-from agents.kubelet.hangs import Flits, Hangs, all_packets, limits
-from agents.kubelet.kubeletpods import KubeletPods
-from agents.kubelet.pods import facts
-from agents.kubelet.softshare import ShareError, content, prepare
-from agents.kubelet.witness import KubeletWitness
-from agents.node.detect import HangLimits
-from agents.node.policy import FaultLevels
-from agents.node.settings import Settings
-from agents.node.state import NodeState
-from agents.node.witness import WitnessError
-from engine.wire.policy import NodePolicy
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.drivers.base import Chip, DriverError
+from belay.agents.drivers.server_models import machine
+from belay.agents.drivers.tools.hccn import HccnTool
+from belay.agents.kubelet import flags
+from belay.agents.kubelet.duplicates import Duplicates, chips_of, majors
+from belay.agents.kubelet.hangs import Flits, Hangs, all_packets, limits
+from belay.agents.kubelet.kubeletpods import KubeletPods
+from belay.agents.kubelet.pods import facts
+from belay.agents.kubelet.softshare import ShareError, content, prepare
+from belay.agents.kubelet.witness import KubeletWitness
+from belay.agents.node.detect import HangLimits
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.settings import Settings
+from belay.agents.node.state import NodeState
+from belay.agents.node.witness import WitnessError
+from belay.engine.wire.policy import NodePolicy
 from tests.agent_world import FAULT, RULES, VirtualClock, World, play
 from tests.kubelet_world import Node
 

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.node.diagnosis.matching import Findings, LogText
-from agents.node.diagnosis.rules import shipped_rules
-from agents.node.diagnosis.times import stamp_of, zone_of
-from engine.gangs.evidence import job_of
-from engine.load import load
-from engine.model.diagnosis import Diagnosis, diagnose
-from engine.model.log_evidence import LogSource, PodEvidence
-from engine.model.times import parse_rfc3339
-from engine.status.diagnoses import diagnosis_body
+from belay.agents.node.diagnosis.matching import Findings, LogText
+from belay.agents.node.diagnosis.rules import shipped_rules
+from belay.agents.node.diagnosis.times import stamp_of, zone_of
+from belay.engine.gangs.evidence import job_of
+from belay.engine.load import load
+from belay.engine.model.diagnosis import Diagnosis, diagnose
+from belay.engine.model.log_evidence import LogSource, PodEvidence
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.status.diagnoses import diagnosis_body
 
 RULES = shipped_rules()
 START = parse_rfc3339("2026-11-23T08:00:00Z")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from agents.node.diagnosis.matching import Findings, LogText
-from agents.node.diagnosis.rules import shipped_rules
-from agents.node.diagnosis.vocabulary import Vocabulary
-from engine.load import load
-from engine.model import log_codes
-from engine.model.chip_events import event_id
-from engine.model.log_evidence import EventRole, LogEvent, LogSource
-from engine.model.times import parse_rfc3339
+from belay.agents.node.diagnosis.matching import Findings, LogText
+from belay.agents.node.diagnosis.rules import shipped_rules
+from belay.agents.node.diagnosis.vocabulary import Vocabulary
+from belay.engine.load import load
+from belay.engine.model import log_codes
+from belay.engine.model.chip_events import event_id
+from belay.engine.model.log_evidence import EventRole, LogEvent, LogSource
+from belay.engine.model.times import parse_rfc3339
 
 HERE = Path(__file__).parent / "samples" / "diagnosis"
 #: Code, source and line for each rule; source and line where nothing is wrong.

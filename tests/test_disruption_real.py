@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from engine.kube import NAMESPACE, POD, Conflict, Kube, Resource, resource_for
-from engine.sandbox import definitions
+from belay.engine.kube import NAMESPACE, POD, Conflict, Kube, Resource, resource_for
+from belay.engine.sandbox import definitions
 from tests.control_planes import closed_ports
 from tests.needs import assets
 

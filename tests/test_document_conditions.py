@@ -9,17 +9,17 @@ import msgspec
 import pytest
 import yaml
 
-from engine.load import load
-from engine.model.actions import CreateObject, DeleteObject, PatchObject
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan
-from engine.model.refusals import RefusalCause
-from engine.model.refused_actions import refusal_key, refused_again
-from engine.observe.observed import observe
-from engine.observe.watch_events import essence
-from engine.plan import plan
-from engine.sandbox import definitions
-from engine.wire import refusals, sync
+from belay.engine.load import load
+from belay.engine.model.actions import CreateObject, DeleteObject, PatchObject
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Plan
+from belay.engine.model.refusals import RefusalCause
+from belay.engine.model.refused_actions import refusal_key, refused_again
+from belay.engine.observe.observed import observe
+from belay.engine.observe.watch_events import essence
+from belay.engine.plan import plan
+from belay.engine.sandbox import definitions
+from belay.engine.wire import refusals, sync
 from tests.bench import clusters
 
 API = "belay.dev/v1alpha1"

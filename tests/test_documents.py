@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from engine.documents import (
+from belay.engine.documents import (
     KINDS,
     BelayDocument,
     Declared,
@@ -20,7 +20,7 @@ from engine.documents import (
     parse_chips,
     parse_duration,
 )
-from engine.model.diagnostics import Origin
+from belay.engine.model.diagnostics import Origin
 
 
 def make(kind: str, spec: dict[str, Any], name: str = "x") -> Any:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.documents.manifests import ACCEPTED, check_manifest
+from belay.engine.documents.manifests import ACCEPTED, check_manifest
 
 Json = dict[str, Any]
 

@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 import yaml
 
-from agents.daemon.run import run_agent
-from agents.node.settings import Settings
-from engine.cli.rights import rendered
+from belay.agents.daemon.run import run_agent
+from belay.agents.node.settings import Settings
+from belay.engine.cli.rights import rendered
 from tests import door_objects
 from tests.doors import JOB, OTHER, OWN, Attempt, Cluster, Identity, special, tried
 from tests.kube_server import NODE_OF_TOKEN, NODE_TOKEN, TOKEN, define
@@ -177,7 +177,7 @@ def admission(folder: Path, server: str, token: str, port: int) -> Iterator[None
     """The process of the Deployment, with its own account and a certificate that it makes."""
     config = folder / "admission.kubeconfig"
     config.write_text(_kubeconfig(server, token))
-    command = [sys.executable, "-m", "engine.cli", "admission", "--listen", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "belay.engine.cli", "admission", "--listen", f"127.0.0.1:{port}"]
     environment = {**os.environ, "BELAY_KUBECONFIG": str(config)}
     with (folder / "admission.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=ROOT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.plan.claims.cel import MAX_LENGTH, Amount, CelError, Domains, holds, parse, version
+from belay.engine.plan.claims.cel import MAX_LENGTH, Amount, CelError, Domains, holds, parse, version
 
 DEVICE = {
     "driver": "npu.huawei.com",

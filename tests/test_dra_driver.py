@@ -11,19 +11,19 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.common.client import ApiError
-from agents.dra import settings as dra_settings
-from agents.dra.api import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
-from agents.dra.api import health_pb2 as health
-from agents.dra.api import health_pb2_grpc as health_services
-from agents.dra.api import registration_pb2 as registration
-from agents.dra.api import registration_pb2_grpc as registration_services
-from agents.dra.claims import FILE
-from agents.dra.devices import devices, slices
-from agents.dra.driver import DraDriver
-from agents.dra.settings import DraSettings
-from agents.drivers.base import VNPU, Chip, Machine
-from agents.drivers.simulated import ServerModel
+from belay.agents.common.client import ApiError
+from belay.agents.dra import settings as dra_settings
+from belay.agents.dra.api import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
+from belay.agents.dra.api import health_pb2 as health
+from belay.agents.dra.api import health_pb2_grpc as health_services
+from belay.agents.dra.api import registration_pb2 as registration
+from belay.agents.dra.api import registration_pb2_grpc as registration_services
+from belay.agents.dra.claims import FILE
+from belay.agents.dra.devices import devices, slices
+from belay.agents.dra.driver import DraDriver
+from belay.agents.dra.settings import DraSettings
+from belay.agents.drivers.base import VNPU, Chip, Machine
+from belay.agents.drivers.simulated import ServerModel
 from tests.agent_world import NODE
 from tests.kubelet_world import OPTIONS, Node
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from engine.act.edge import Refused
-from engine.act.permitted import check
-from engine.model.actions import CreateObject, PatchObject
-from engine.wire import objects
+from belay.engine.act.edge import Refused
+from belay.engine.act.permitted import check
+from belay.engine.model.actions import CreateObject, PatchObject
+from belay.engine.wire import objects
 from tests import listing
 from tests.listing import Item
 from tests.test_dra_placement import CLASS, given, patches, world

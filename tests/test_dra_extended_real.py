@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.kube import POD
+from belay.engine.kube import POD
 from tests.control_planes import minor
 from tests.loop_world import Cluster, Loop, until
 from tests.needs import assets

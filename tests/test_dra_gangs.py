@@ -9,11 +9,11 @@ import random
 import msgspec
 import pytest
 
-from engine.load import load
-from engine.model.actions import BindPod, PatchObject
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.plan import plan
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod, PatchObject
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
 from tests import listing, worlds
 from tests.listing import Item, node, report
 from tests.test_dra_placement import CLASS, asking, claim, devices

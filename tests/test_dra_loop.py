@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from agents.common.client import KubeClient
-from agents.common.credentials import load
-from agents.dra.devices import CounterForm, devices
-from agents.dra.parts import parts_of
-from agents.dra.publisher import SlicePublisher
-from agents.drivers.base import Chip, Machine
-from agents.drivers.server_models import SERVER_MODELS
-from engine.kube import POD
-from engine.kube.resources import Resource
+from belay.agents.common.client import KubeClient
+from belay.agents.common.credentials import load
+from belay.agents.dra.devices import CounterForm, devices
+from belay.agents.dra.parts import parts_of
+from belay.agents.dra.publisher import SlicePublisher
+from belay.agents.drivers.base import Chip, Machine
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.engine.kube import POD
+from belay.engine.kube.resources import Resource
 from tests.loop_world import Cluster, Loop, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 

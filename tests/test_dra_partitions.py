@@ -14,16 +14,16 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan_cache import PlanCache
-from engine.plan.claims import alternatives, matching
-from engine.plan.claims import devices as offered
-from engine.plan.claims.alternatives import NodeOffer, first_available
-from engine.plan.claims.bounds import Ask
-from engine.plan.claims.cel import parse
-from engine.plan.claims.devices import ClaimDevice, Counter
-from engine.plan.claims.matching import Given, match
-from engine.plan.claims.requests import ALL, MAX_DEVICES, Constraint, Request
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan.claims import alternatives, matching
+from belay.engine.plan.claims import devices as offered
+from belay.engine.plan.claims.alternatives import NodeOffer, first_available
+from belay.engine.plan.claims.bounds import Ask
+from belay.engine.plan.claims.cel import parse
+from belay.engine.plan.claims.devices import ClaimDevice, Counter
+from belay.engine.plan.claims.matching import Given, match
+from belay.engine.plan.claims.requests import ALL, MAX_DEVICES, Constraint, Request
 from tests import listing
 from tests.listing import Item
 from tests.test_dra_placement import OWN, asking, claim, gang, given, patches, world

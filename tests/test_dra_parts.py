@@ -13,20 +13,20 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.common.clock import Clock
-from agents.dra.claims import Claims
-from agents.dra.cutting import ClaimCutter
-from agents.dra.devices import CounterForm, Device, devices, slices
-from agents.dra.parts import ChipParts, chip_parts, parts_of
-from agents.dra.settings import DraSettings
-from agents.drivers.base import Chip, DriverError, Machine
-from agents.drivers.server_models import SERVER_MODELS, SIZES_310P, TOTALS_310P, machine
-from agents.drivers.simulated import SimulatedDriver
-from agents.node.policy import FaultLevels
-from agents.node.state import NodeState
-from engine.model import quantities
-from engine.model.vnpu import ChipCapacity, TemplateSize, unfit
-from engine.wire.policy import NodePolicy
+from belay.agents.common.clock import Clock
+from belay.agents.dra.claims import Claims
+from belay.agents.dra.cutting import ClaimCutter
+from belay.agents.dra.devices import CounterForm, Device, devices, slices
+from belay.agents.dra.parts import ChipParts, chip_parts, parts_of
+from belay.agents.dra.settings import DraSettings
+from belay.agents.drivers.base import Chip, DriverError, Machine
+from belay.agents.drivers.server_models import SERVER_MODELS, SIZES_310P, TOTALS_310P, machine
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.state import NodeState
+from belay.engine.model import quantities
+from belay.engine.model.vnpu import ChipCapacity, TemplateSize, unfit
+from belay.engine.wire.policy import NodePolicy
 from tests import listing
 from tests.agent_world import NODE, RULES
 from tests.test_dra_driver import DraNode, ResourceApi

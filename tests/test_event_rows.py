@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import main
-from engine.cli.events import EventTable, event_row
-from engine.kube import CONFIGMAP, EVENT, NAMESPACE
-from engine.model.actions import AnyAction, BindPod, EvictPod, Evidence, IsolateChip, IsolateNode, Preconditions
-from engine.model.labels import ABOUT_LABEL
-from engine.model.times import rfc3339
-from engine.status.events import events
-from engine.wire import history, names
+from belay.engine.cli import main
+from belay.engine.cli.events import EventTable, event_row
+from belay.engine.kube import CONFIGMAP, EVENT, NAMESPACE
+from belay.engine.model.actions import AnyAction, BindPod, EvictPod, Evidence, IsolateChip, IsolateNode, Preconditions
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.times import rfc3339
+from belay.engine.status.events import events
+from belay.engine.wire import history, names
 from tests.loop_world import Cluster
 
 NOW = 1_795_000_000.0

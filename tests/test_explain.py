@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.model.diagnostics import Diagnostic
-from engine.model.plan import ChipState, Pending
-from engine.plan import explain
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.plan import ChipState, Pending
+from belay.engine.plan import explain
 from tests import placing, worlds
 from tests.placing import POLICY, gang, scope_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import main
-from engine.cli.codes import canonical_fault
+from belay.engine.cli import main
+from belay.engine.cli.codes import canonical_fault
 from tests.bench.clusters import cluster, device
 
 POLICIES = """\

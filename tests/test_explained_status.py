@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import main
-from engine.load import load
-from engine.model.last_changes import Place
-from engine.model.times import rfc3339
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.status import memory_bodies, status_bodies
-from engine.status.sync_status import SyncState
-from engine.wire import names, revisionlog, sync
-from engine.wire.revisionlog import RevisionEntry, RevisionLog
+from belay.engine.cli import main
+from belay.engine.load import load
+from belay.engine.model.last_changes import Place
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.status import memory_bodies, status_bodies
+from belay.engine.status.sync_status import SyncState
+from belay.engine.wire import names, revisionlog, sync
+from belay.engine.wire.revisionlog import RevisionEntry, RevisionLog
 from tests.bench.clusters import NOW, cluster
 from tests.test_published import WORLDS, config_maps
 

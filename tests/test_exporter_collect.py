@@ -10,22 +10,22 @@ from typing import Any, cast
 
 import pytest
 
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
-from agents.drivers.dcmi.supervisor import Supervisor
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
-from agents.drivers.tools.hccn import HccnTool
-from agents.exporter import collect
-from agents.exporter.chips import ChipList, Machine
-from agents.exporter.collect import Reader
-from agents.exporter.exporter import Exporter
-from agents.exporter.ports import Ports
-from agents.exporter.samples import FAILED, Value, checked
-from agents.exporter.schedule import Lane
-from agents.exporter.settings import parse
-from agents.exporter.source import DcmiSource
-from agents.exporter.table import BY_NAME, METRICS, UB_KEYS
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
+from belay.agents.drivers.dcmi.supervisor import Supervisor
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
+from belay.agents.drivers.tools.hccn import HccnTool
+from belay.agents.exporter import collect
+from belay.agents.exporter.chips import ChipList, Machine
+from belay.agents.exporter.collect import Reader
+from belay.agents.exporter.exporter import Exporter
+from belay.agents.exporter.ports import Ports
+from belay.agents.exporter.samples import FAILED, Value, checked
+from belay.agents.exporter.schedule import Lane
+from belay.agents.exporter.settings import parse
+from belay.agents.exporter.source import DcmiSource
+from belay.agents.exporter.table import BY_NAME, METRICS, UB_KEYS
 from tests.exporter_world import Now, Recorded, Tool, chip, machine
 from tests.test_hccn_tool import DEV_INFO, OPTICAL_950, SPEED_950
 
@@ -245,7 +245,7 @@ def test_ub_counters_come_from_the_driver_else_from_the_tool() -> None:
 
 
 def test_a_lane_reads_what_is_due_and_waits_for_the_next() -> None:
-    from agents.exporter.groups import Group
+    from belay.agents.exporter.groups import Group
 
     now, done = Now(), []
 
@@ -468,7 +468,7 @@ def test_chips_that_are_read_together_are_one_message() -> None:
 def test_configuration_is_followed_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import json
 
-    from agents.exporter import chips, exporter, groups
+    from belay.agents.exporter import chips, exporter, groups
 
     monkeypatch.setattr(exporter, "WATCH_SECONDS", 0.02)
     monkeypatch.setattr(exporter, "SETTLE_SECONDS", 0.01)

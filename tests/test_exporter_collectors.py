@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from agents.exporter import collectors, exporter, groups
-from agents.exporter.collectors import Collectors, CustomMetric
-from agents.exporter.exporter import Exporter
-from agents.exporter.settings import parse
+from belay.agents.exporter import collectors, exporter, groups
+from belay.agents.exporter.collectors import Collectors, CustomMetric
+from belay.agents.exporter.exporter import Exporter
+from belay.agents.exporter.settings import parse
 from tests.test_exporter_collect import READINGS, HccnTool, Recorded, recorded_tool
 
 pytestmark = pytest.mark.real_time
@@ -69,11 +69,11 @@ def test_the_sample_package_is_installed_and_loaded(tmp_path: Path) -> None:
     (zone / "type").write_text("cpu\n")
     (zone / "temp").write_text("41500\n")
     code = (
-        "import asyncio, json; from agents.exporter.collectors import Collectors\n"
+        "import asyncio, json; from belay.agents.exporter.collectors import Collectors\n"
         "found = Collectors(lambda: 5); asyncio.run(found.collect('hostSensors', None))\n"
         "print(json.dumps([found.names, [(m.name, m.labels, m.rows) for m in found.metrics]]))"
     )
-    env = {"PYTHONPATH": f"{ROOT}:{place}", "HOST_SENSORS": str(zone.parent), "PATH": "/usr/bin:/bin"}
+    env = {"PYTHONPATH": f"{ROOT / 'src'}:{place}", "HOST_SENSORS": str(zone.parent), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=100, check=True
     )

@@ -13,9 +13,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agents.exporter.page import Page
-from agents.exporter.runtimes import LABELS, Runtimes
-from agents.exporter.samples import Cache, Value
+from belay.agents.exporter.page import Page
+from belay.agents.exporter.runtimes import LABELS, Runtimes
+from belay.agents.exporter.samples import Cache, Value
 from tests import containerd_server
 from tests.containerd_server import IMAGE, ctr
 from tests.exporter_world import TIME_MS, Now, chip, machine
@@ -111,7 +111,7 @@ def test_a_pod_of_a_real_containerd_is_named_on_its_chips(cri: Path) -> None:
         now, cache = Now(), Cache()
         page = Page(cache, now)
         page.show(machine(chips=[chip(0), chip(2)]), found)
-        from agents.exporter.groups import Group
+        from belay.agents.exporter.groups import Group
 
         for phy in (0, 2):
             cache.put(Group("npu", 5), phy, [Value("npu_chip_info_process_info", 7, (str(pid),))], TIME_MS, now())

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from agents.exporter import run
-from agents.exporter.textfiles import TextFiles
-from agents.serving import http, probe
-from agents.serving.http import HttpResponse, Server
-from agents.serving.limits import Limits, RequestLimiter
-from agents.serving.tls import Certificate, TlsError
+from belay.agents.exporter import run
+from belay.agents.exporter.textfiles import TextFiles
+from belay.agents.serving import http, probe
+from belay.agents.serving.http import HttpResponse, Server
+from belay.agents.serving.limits import Limits, RequestLimiter
+from belay.agents.serving.tls import Certificate, TlsError
 
 pytestmark = pytest.mark.real_time
 
@@ -188,7 +188,7 @@ def test_a_crowd_gets_503_and_a_flood_is_cut_off(monkeypatch: pytest.MonkeyPatch
         async with serving(Limits()) as (server, port):
             codes = await asyncio.gather(*(one(port) for _ in range(200)))
             assert codes.count(503) >= 199 and codes.count(503) + codes.count(200) == 200
-            monkeypatch.setattr("agents.serving.limits.REFUSED_AT_ONCE", 10)
+            monkeypatch.setattr("belay.agents.serving.limits.REFUSED_AT_ONCE", 10)
             codes = await asyncio.gather(*(one(port) for _ in range(200)))
             assert 0 in codes and server.gate._refused <= 10
             await asyncio.sleep(0.06)

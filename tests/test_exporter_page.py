@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agents.exporter import telegraf
-from agents.exporter.chips import Machine, Vnpu
-from agents.exporter.entries import SHARED, Container
-from agents.exporter.groups import Group
-from agents.exporter.page import Page
-from agents.exporter.samples import FAILED, NODE, Cache, Value
+from belay.agents.exporter import telegraf
+from belay.agents.exporter.chips import Machine, Vnpu
+from belay.agents.exporter.entries import SHARED, Container
+from belay.agents.exporter.groups import Group
+from belay.agents.exporter.page import Page
+from belay.agents.exporter.samples import FAILED, NODE, Cache, Value
 from tests.exporter_world import TIME_MS, Now, chip, container, machine
 
 CARD = 'container_name="{}",id="0",model_name="910B3-Ascend-V1",namespace="{}",pcie_bus_info="0000:00:00.0",pod_name="{}",vdie_id="D0"'  # noqa: E501

@@ -14,24 +14,24 @@ from typing import Any
 
 import pytest
 
-from agents.daemon.__main__ import _parser
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.simulated import SimulatedDriver
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
-from agents.exporter import part
-from agents.exporter.part import exporter_part
-from agents.exporter.settings import ExporterSettings, parse
-from agents.node.agent import NodeAgent
-from agents.node.settings import Settings
-from engine.wire.policy import NodePolicy
+from belay.agents.daemon.__main__ import _parser
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
+from belay.agents.exporter import part
+from belay.agents.exporter.part import exporter_part
+from belay.agents.exporter.settings import ExporterSettings, parse
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.settings import Settings
+from belay.engine.wire.policy import NodePolicy
 from tests.agent_world import NODE, RULES, FakeCluster, VirtualClock
 from tests.test_exporter_http import ask
 from tests.test_exporter_prometheus import free_port, until
 
 
 def options(*more: str) -> Any:
-    from agents.exporter import option
+    from belay.agents.exporter import option
 
     return option.chosen(_parser().parse_args(["--driver", "dcmi", *more]))
 
@@ -125,7 +125,7 @@ def test_a_standalone_exporter_starts_answers_and_ends_at_once(tmp_path: Path, f
         ],
     }  # fmt: skip
     running = subprocess.Popen(
-        [sys.executable, "-m", "engine.cli", "exporter", *flags[form], *own], stdout=subprocess.PIPE,
+        [sys.executable, "-m", "belay.engine.cli", "exporter", *flags[form], *own], stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, env={**os.environ, "BELAY_SIM_DCMI_STATE": str(standin.file)},
     )  # fmt: skip
     assert running.stdout is not None

@@ -24,13 +24,13 @@ from typing import Any
 import pytest
 import yaml
 
-from agents.daemon.__main__ import _parser
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
-from agents.exporter import option
-from agents.exporter.settings import parse
-from agents.exporter.table import BY_NAME
-from engine.metrics import METRICS
+from belay.agents.daemon.__main__ import _parser
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
+from belay.agents.exporter import option
+from belay.agents.exporter.settings import parse
+from belay.agents.exporter.table import BY_NAME
+from belay.engine.metrics import METRICS
 from tests.needs import lacking
 from tests.test_exporter_http import certificates
 
@@ -188,7 +188,7 @@ def test_a_real_prometheus_scrapes_the_exporter(tmp_path: Path) -> None:
         return float(query(text)[0]["value"][1])
 
     exporter_log, server_log = tmp_path / "exporter.log", tmp_path / "prometheus.log"
-    exporter = [sys.executable, "-m", "engine.cli", "exporter", *flags]
+    exporter = [sys.executable, "-m", "belay.engine.cli", "exporter", *flags]
     prometheus = [
         server, f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data",
         f"--web.listen-address=127.0.0.1:{web}", "--log.level=warn",

@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.exporter import runtimes, visible
-from agents.exporter.api import runtimes_pb2 as pb
-from agents.exporter.entries import Containers
-from agents.exporter.runtimes import LABELS, MODES, Runtimes, driver_majors
+from belay.agents.exporter import runtimes, visible
+from belay.agents.exporter.api import runtimes_pb2 as pb
+from belay.agents.exporter.entries import Containers
+from belay.agents.exporter.runtimes import LABELS, MODES, Runtimes, driver_majors
 from tests.exporter_world import Now
 
 ME = frozenset({0, os.getuid()})
@@ -244,7 +244,7 @@ def test_a_runtime_that_goes_away_is_remembered_for_a_while_and_comes_back(tmp_p
 
 
 def test_a_round_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agents.exporter.runtimes.ROUND_SECONDS", 0.2)
+    monkeypatch.setattr("belay.agents.exporter.runtimes.ROUND_SECONDS", 0.2)
 
     async def story(runtime: Runtime, asking: Runtimes, now: Now) -> None:
         runtime.delay = 5

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.exporter import groups, table
-from agents.exporter.settings import FLAGS, FlagError, duration, parse
+from belay.agents.exporter import groups, table
+from belay.agents.exporter.settings import FLAGS, FlagError, duration, parse
 from tests.exporter_world import machine
 
 DOCUMENTED = [

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.drivers.base import Chip, Machine
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
-from agents.node import reporting
-from agents.node.fabric import Nics, _ipv6, level_lists, npus_per_node, parse_eid
-from agents.node.policy import FaultLevels
-from agents.node.shipped import shipped_policy
-from agents.node.state import NodeState
+from belay.agents.drivers.base import Chip, Machine
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
+from belay.agents.node import reporting
+from belay.agents.node.fabric import Nics, _ipv6, level_lists, npus_per_node, parse_eid
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.shipped import shipped_policy
+from belay.agents.node.state import NodeState
 from tests.test_dcmi import ME
 
 

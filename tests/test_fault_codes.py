@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from agents.node.faults import Present
-from agents.node.policy import FaultLevels as AgentJudge
-from agents.node.shipped import shipped_policy
-from engine.model.actions import EvictPod, IsolateChip
-from engine.model.cluster import NodeDevice, NodeReport, SwitchReport
-from engine.model.faults import CARD, NETWORK, PUBLIC, code_key, level_of
-from engine.model.levels import IN_SERVICE, worst
-from engine.plan.rules import fault_rules as judging
-from engine.plan.scope import Scope
+from belay.agents.node.faults import Present
+from belay.agents.node.policy import FaultLevels as AgentJudge
+from belay.agents.node.shipped import shipped_policy
+from belay.engine.model.actions import EvictPod, IsolateChip
+from belay.engine.model.cluster import NodeDevice, NodeReport, SwitchReport
+from belay.engine.model.faults import CARD, NETWORK, PUBLIC, code_key, level_of
+from belay.engine.model.levels import IN_SERVICE, worst
+from belay.engine.plan.rules import fault_rules as judging
+from belay.engine.plan.scope import Scope
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report
 
 TABLES = desired().tables

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.node.shipped import shipped_policy
-from engine.documents import Desired
-from engine.model.faults import CodeRules, level_of
-from engine.model.hardware_faults import ManualPolicy
-from engine.model.plan_cache import PlanCache
-from engine.plan.rules import fault_tables
-from engine.plan.rules.fault_rules import FaultRules
-from engine.wire import faultconfig
-from engine.wire.policy import NodePolicy, build_policy, parse_policy
+from belay.agents.node.shipped import shipped_policy
+from belay.engine.documents import Desired
+from belay.engine.model.faults import CodeRules, level_of
+from belay.engine.model.hardware_faults import ManualPolicy
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan.rules import fault_tables
+from belay.engine.plan.rules.fault_rules import FaultRules
+from belay.engine.wire import faultconfig
+from belay.engine.wire.policy import NodePolicy, build_policy, parse_policy
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, report, switch
 
 DEVICE, NODE, CLUSTER = faultconfig.DEVICE, faultconfig.NODE, faultconfig.CLUSTER

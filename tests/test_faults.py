@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.model.faults import (
+from belay.engine.model.faults import (
     CARD,
     MAX_OCCURRENCES,
     NETWORK,
@@ -24,7 +24,7 @@ from engine.model.faults import (
     timed_out,
     too_often,
 )
-from engine.model.history import CodeMemory
+from belay.engine.model.history import CodeMemory
 
 NOW = 1_788_249_600_000
 HOUR = 3_600_000

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agents.daemon.__main__ import _parser as agent_parser
-from agents.runtime.install import TYPES, Host, InstallOptions
-from agents.runtime.install import _lists as shipped_lists
-from engine.documents import Desired, Product
-from engine.load import load
-from engine.model.actions import BindPod
-from engine.plan import plan
+from belay.agents.daemon.__main__ import _parser as agent_parser
+from belay.agents.runtime.install import TYPES, Host, InstallOptions
+from belay.agents.runtime.install import _lists as shipped_lists
+from belay.engine.documents import Desired, Product
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod
+from belay.engine.plan import plan
 from tests import feature_pages, vnpusim, vnpuworld, worlds
 from tests.feature_pages import FEATURES, NO, YES
 from tests.simworld import A2, INFER, Node, World

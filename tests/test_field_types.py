@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.observe.observed import observe
-from engine.wire.field_types import wrong_type
+from belay.engine.observe.observed import observe
+from belay.engine.wire.field_types import wrong_type
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "d"}}
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agents.node.hardware.superpod import wanted
-from engine.kube import CONFIGMAP, Object
-from engine.model.recovery import State
-from engine.model.recovery.conversation import Done, Offered, Release, Report, StopComplete
-from engine.wire import faultjob
-from engine.wire.faultjob import JobServer, release_entry
+from belay.agents.node.hardware.superpod import wanted
+from belay.engine.kube import CONFIGMAP, Object
+from belay.engine.model.recovery import State
+from belay.engine.model.recovery.conversation import Done, Offered, Release, Report, StopComplete
+from belay.engine.wire import faultjob
+from belay.engine.wire.faultjob import JobServer, release_entry
 from tests.grpc_world import Client, Time, World, play, until
 from tests.recovery_conversation import CAN, software
 from tests.recovery_conversation import Play as Machine

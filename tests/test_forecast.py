@@ -15,11 +15,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from engine import cli
-from engine.model.times import rfc3339
-from engine.observe.observed import observe
-from engine.sandbox.definitions import shipped
-from engine.simulate import SimulatedServer
+from belay.engine import cli
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import observe
+from belay.engine.sandbox.definitions import shipped
+from belay.engine.simulate import SimulatedServer
 from tests.gitrepo import git
 from tests.golden.stories import sample_world
 

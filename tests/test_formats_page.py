@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.node.hardware import pinglist
-from engine.model.history import History, NodeMemory, PublicFaultMemory
-from engine.model.labels import PUBLIC_FAULT_CONSUMER
-from engine.model.recovery.protocol import Code
-from engine.plan import plan
-from engine.serve.grpc import profiling
-from engine.status import public_fault_statistics, statistics
-from engine.status.mindcluster import ClusterInfo
-from engine.status.rescheduling import scheduler_bodies
-from engine.status.summaries import job_summaries
-from engine.wire import deviceinfo, faultconfig, names, publicinfo, resetinfo, superpods
+from belay.agents.node.hardware import pinglist
+from belay.engine.model.history import History, NodeMemory, PublicFaultMemory
+from belay.engine.model.labels import PUBLIC_FAULT_CONSUMER
+from belay.engine.model.recovery.protocol import Code
+from belay.engine.plan import plan
+from belay.engine.serve.grpc import profiling
+from belay.engine.status import public_fault_statistics, statistics
+from belay.engine.status.mindcluster import ClusterInfo
+from belay.engine.status.rescheduling import scheduler_bodies
+from belay.engine.status.summaries import job_summaries
+from belay.engine.wire import deviceinfo, faultconfig, names, publicinfo, resetinfo, superpods
 from tests import worlds
 from tests.test_features import cluster, files_of
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from engine.cli.watching import MissingPassNotes
-from engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
-from engine.controller.pass_reporter import PassReporter
-from engine.kube import CONFIGMAP, LEASE, Kube, Object
-from engine.kube.lease import CEILING_SECONDS, shard_lease
-from engine.model.freshness import Hindrance, LastPass, missing_pass, missing_since
-from engine.model.labels import ABOUT_LABEL
-from engine.serve.engine_client import EngineClient
-from engine.status.status_reader import read_status
-from engine.store import StoreUnavailable
-from engine.wire import names, passinfo, sync
+from belay.engine.cli.watching import MissingPassNotes
+from belay.engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
+from belay.engine.controller.pass_reporter import PassReporter
+from belay.engine.kube import CONFIGMAP, LEASE, Kube, Object
+from belay.engine.kube.lease import CEILING_SECONDS, shard_lease
+from belay.engine.model.freshness import Hindrance, LastPass, missing_pass, missing_since
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.serve.engine_client import EngineClient
+from belay.engine.status.status_reader import read_status
+from belay.engine.store import StoreUnavailable
+from belay.engine.wire import names, passinfo, sync
 from tests.loop_world import Cluster, cluster  # noqa: F401
 
 NOW = 1_800_000_000.0

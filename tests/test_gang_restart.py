@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from engine.act import SETTLE_SECONDS, Batch, Edge, Fence, PodWatch, SettlingClaims, claim, decode, run, split
-from engine.kube import CONFIGMAP, NODE, POD, Kube, NotFound, Object, resource_for
-from engine.kube.lease import Lease, shard_lease
-from engine.load import load
-from engine.model.actions import BindPod
-from engine.model.plan import Plan
-from engine.observe.observed import Observer
-from engine.plan import plan
-from engine.store import PassRecord
-from engine.wire import ledger, names
+from belay.engine.act import SETTLE_SECONDS, Batch, Edge, Fence, PodWatch, SettlingClaims, claim, decode, run, split
+from belay.engine.kube import CONFIGMAP, NODE, POD, Kube, NotFound, Object, resource_for
+from belay.engine.kube.lease import Lease, shard_lease
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import Observer
+from belay.engine.plan import plan
+from belay.engine.store import PassRecord
+from belay.engine.wire import ledger, names
 from tests.bench import clusters, crowds
 from tests.loop_world import Cluster
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.gangs.forming import in_rank_order
-from engine.gangs.grouping import group
-from engine.model.jobs import Gang
+from belay.engine.gangs.forming import in_rank_order
+from belay.engine.gangs.grouping import group
+from belay.engine.model.jobs import Gang
 from tests import worlds
 
 

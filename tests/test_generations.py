@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.documents import Product
-from engine.load import load
-from engine.model.generations import LOGICAL_PREFIXES, Generation, generation_of
+from belay.engine.documents import Product
+from belay.engine.load import load
+from belay.engine.model.generations import LOGICAL_PREFIXES, Generation, generation_of
 
 
 def _spec(**given: object) -> dict[str, object]:

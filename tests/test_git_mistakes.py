@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine.kube import CONFIGMAP, Object, resource_for
-from engine.sandbox import definitions
-from engine.store import connect
+from belay.engine.kube import CONFIGMAP, Object, resource_for
+from belay.engine.sandbox import definitions
+from belay.engine.store import connect
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401

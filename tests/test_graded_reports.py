@@ -10,28 +10,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.cli.explanation import explain
-from engine.documents import Declared, Desired, FaultPolicy, NodePool
-from engine.load import load
-from engine.model.attribution import fault_ranks, health
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Origin
-from engine.model.history import History
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.plan import plan as decided
-from engine.plan.health.graded_reports import GradedReports
-from engine.plan.rules import in_force
-from engine.serve.grpc import fault_view
-from engine.serve.grpc.grading import Grading
-from engine.serve.grpc.job_view import impact, places, views
-from engine.status import ClusterInfo
-from engine.status.bodies import config_map
-from engine.status.memory import memory_bodies
-from engine.status.rescheduling import fault_npu
-from engine.wire import names
-from engine.wire.clusterd import fault_pb2 as pb
-from engine.wire.history import cluster_data
+from belay.engine.cli.explanation import explain
+from belay.engine.documents import Declared, Desired, FaultPolicy, NodePool
+from belay.engine.load import load
+from belay.engine.model.attribution import fault_ranks, health
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Origin
+from belay.engine.model.history import History
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan import plan as decided
+from belay.engine.plan.health.graded_reports import GradedReports
+from belay.engine.plan.rules import in_force
+from belay.engine.serve.grpc import fault_view
+from belay.engine.serve.grpc.grading import Grading
+from belay.engine.serve.grpc.job_view import impact, places, views
+from belay.engine.status import ClusterInfo
+from belay.engine.status.bodies import config_map
+from belay.engine.status.memory import memory_bodies
+from belay.engine.status.rescheduling import fault_npu
+from belay.engine.wire import names
+from belay.engine.wire.clusterd import fault_pb2 as pb
+from belay.engine.wire.history import cluster_data
 from tests.grpc_world import Client, World, play, until
 from tests.worlds import NOW, fault, node, node_report, observed, pod, report, switch
 

@@ -12,23 +12,23 @@ import grpc
 import msgspec
 import pytest
 
-from agents.common import caller_token
-from agents.drivers.base import DriverError
-from agents.node.hardware.publicfaults import GrpcPublicFaults
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, POD, Kube, KubeError
-from engine.model.plan_cache import PlanCache
-from engine.serve.grpc import token_reviews
-from engine.serve.grpc.access import METHODS, Grants, MethodScope
-from engine.serve.grpc.callers import RELAY_TOKEN, RELAYED, accounts_of
-from engine.serve.grpc.job_view import views
-from engine.serve.grpc.server import callers_of, serving
-from engine.serve.grpc.token_reviews import REVIEW_BURST, InvalidToken, TokenNotChecked, TokenReviews
-from engine.settings import Settings
-from engine.wire import publicinfo
-from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
-from engine.wire.clusterd import recover_pb2 as pb
-from engine.wire.training import training_pb2
+from belay.agents.common import caller_token
+from belay.agents.drivers.base import DriverError
+from belay.agents.node.hardware.publicfaults import GrpcPublicFaults
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, POD, Kube, KubeError
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.serve.grpc import token_reviews
+from belay.engine.serve.grpc.access import METHODS, Grants, MethodScope
+from belay.engine.serve.grpc.callers import RELAY_TOKEN, RELAYED, accounts_of
+from belay.engine.serve.grpc.job_view import views
+from belay.engine.serve.grpc.server import callers_of, serving
+from belay.engine.serve.grpc.token_reviews import REVIEW_BURST, InvalidToken, TokenNotChecked, TokenReviews
+from belay.engine.settings import Settings
+from belay.engine.wire import publicinfo
+from belay.engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
+from belay.engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.wire.training import training_pb2
 from tests.grpc_world import NS, World, play, until
 
 NOW_MS = 1_790_000_000_000

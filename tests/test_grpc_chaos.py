@@ -12,12 +12,12 @@ from typing import Any
 import grpc
 import pytest
 
-from engine.kube import CONFIGMAP, NAMESPACE
-from engine.model.labels import PROCESS_RECOVERIES
-from engine.model.recovery import summary
-from engine.serve.grpc.server import GrpcServer
-from engine.wire import recoveryrecord
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.kube import CONFIGMAP, NAMESPACE
+from belay.engine.model.labels import PROCESS_RECOVERIES
+from belay.engine.model.recovery import summary
+from belay.engine.serve.grpc.server import GrpcServer
+from belay.engine.wire import recoveryrecord
+from belay.engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import Client, World, play, until
 from tests.ports import free_port
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from engine.wire.clusterd import (
+from belay.engine.wire.clusterd import (
     config_pb2,
     fault_pb2,
     job_pb2,

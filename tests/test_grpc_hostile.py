@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from engine.serve.grpc.limits import Rates
-from engine.serve.grpc.recovery.service import RecoverService
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.serve.grpc.limits import Rates
+from belay.engine.serve.grpc.recovery.service import RecoverService
+from belay.engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import World, play
 
 #: gRPC drops calls at random beyond 1,000 that wait, unless its options say otherwise.

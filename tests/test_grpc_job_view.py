@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.cluster import Observed, Pod
-from engine.model.plan_cache import PlanCache
-from engine.model.recovery import Conversation, FaultyRank, JobFacts
-from engine.model.recovery.conversation import Faults, SubHealthy
-from engine.serve.grpc.job_view import JobView, impact, views
-from engine.serve.grpc.recovery.job_facts import new_faults, wait_of
-from engine.status import jobs
-from engine.wire.recoveryrecord import Record
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.recovery import Conversation, FaultyRank, JobFacts
+from belay.engine.model.recovery.conversation import Faults, SubHealthy
+from belay.engine.serve.grpc.job_view import JobView, impact, views
+from belay.engine.serve.grpc.recovery.job_facts import new_faults, wait_of
+from belay.engine.status import jobs
+from belay.engine.wire.recoveryrecord import Record
 from tests.worlds import fault, node, node_report, observed, pod, report
 
 PODS = 6

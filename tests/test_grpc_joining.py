@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from engine.kube import CONFIGMAP, POD
-from engine.model.recovery.conversation import MarkPods, Signal
-from engine.serve.grpc.recovery import operations, subscribers
-from engine.serve.grpc.recovery.subscribers import Subscribers
-from engine.serve.grpc.streams import MessageQueue
+from belay.engine.kube import CONFIGMAP, POD
+from belay.engine.model.recovery.conversation import MarkPods, Signal
+from belay.engine.serve.grpc.recovery import operations, subscribers
+from belay.engine.serve.grpc.recovery.subscribers import Subscribers
+from belay.engine.serve.grpc.streams import MessageQueue
 from tests.grpc_world import NS, Client, Time, World, play, until
 
 pytestmark = pytest.mark.real_time
@@ -76,7 +76,7 @@ def test_an_executor_that_joins_gets_the_operation_on_its_way() -> None:
 
 def test_a_signal_waits_for_clients_of_a_dead_server_also_after_another_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stream broke again in the storm: the next signal has the patience that the first one had."""
-    monkeypatch.setattr("engine.serve.grpc.recovery.subscribers.ENQUEUE", 0.01)
+    monkeypatch.setattr("belay.engine.serve.grpc.recovery.subscribers.ENQUEUE", 0.01)
 
     async def main() -> None:
         subscribers, late = Subscribers("job", returning=True), MessageQueue[Any]()
@@ -126,7 +126,7 @@ def test_a_client_that_joins_during_a_delivery_counts_as_reached() -> None:
 
 
 def test_an_operation_waits_for_executors_of_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.serve.grpc.recovery.subscribers.ENQUEUE", 0.01)
+    monkeypatch.setattr("belay.engine.serve.grpc.recovery.subscribers.ENQUEUE", 0.01)
 
     async def main() -> None:
         subscribers, late = Subscribers("job", returning=True), MessageQueue[Any]()
@@ -195,7 +195,7 @@ def test_an_operation_that_became_void_is_not_carried_out() -> None:
 
 
 def test_a_lost_signal_waits_for_a_client_that_lost_its_stream_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.model.recovery.protocol.REPEAT", 0.01)
+    monkeypatch.setattr("belay.engine.model.recovery.protocol.REPEAT", 0.01)
 
     async def main() -> None:
         subscribers, broken, late = Subscribers("job", returning=True), MessageQueue[Any](), MessageQueue[Any]()

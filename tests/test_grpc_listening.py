@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, EVENT
-from engine.serve.grpc import listening
-from engine.serve.grpc.server import serving
-from engine.settings import from_environment
-from engine.status.status_reader import SELECTOR, read_status
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, EVENT
+from belay.engine.serve.grpc import listening
+from belay.engine.serve.grpc.server import serving
+from belay.engine.settings import from_environment
+from belay.engine.status.status_reader import SELECTOR, read_status
 from tests.grpc_world import World, play
 
 

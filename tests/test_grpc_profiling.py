@@ -11,11 +11,11 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from engine.kube import POD, Kube, Unavailable
-from engine.serve.grpc import profiling
-from engine.serve.grpc.observed_cluster import ContainerSettings
-from engine.serve.grpc.server import GrpcServer
-from engine.wire.clusterd import profiling_pb2 as pb
+from belay.engine.kube import POD, Kube, Unavailable
+from belay.engine.serve.grpc import profiling
+from belay.engine.serve.grpc.observed_cluster import ContainerSettings
+from belay.engine.serve.grpc.server import GrpcServer
+from belay.engine.wire.clusterd import profiling_pb2 as pb
 from tests.grpc_world import ASCEND_JOB, NS, POD_GROUP, Client, World, play, until
 
 SERVICE = "TrainingDataTrace"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from engine.kube import CONFIGMAP, NODE, POD, Kube
-from engine.observe.observed import observe
+from belay.engine.kube import CONFIGMAP, NODE, POD, Kube
+from belay.engine.observe.observed import observe
 from tests import test_force_release, test_grpc_recover, test_grpc_rules
 from tests.grpc_world import ASCEND_JOB, NS, POD_GROUP, Client, World, until
 from tests.kube_server import define, real_cluster, wipe

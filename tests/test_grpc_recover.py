@@ -10,11 +10,11 @@ from typing import Any
 import grpc
 import pytest
 
-from engine.kube import EVENT, NODE, POD
-from engine.model.labels import PROCESS_RECOVERIES
-from engine.plan import plan
-from engine.serve.grpc.server import GrpcServer
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.kube import EVENT, NODE, POD
+from belay.engine.model.labels import PROCESS_RECOVERIES
+from belay.engine.plan import plan
+from belay.engine.serve.grpc.server import GrpcServer
+from belay.engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import NS, POD_GROUP, Client, Time, World, play, until
 from tests.worlds import desired
 

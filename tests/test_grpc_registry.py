@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from engine.model.cluster import AgentReport
-from engine.serve.grpc import observed_cluster
-from engine.serve.grpc.recovery import registry as room
-from engine.serve.grpc.recovery.registry import PERIOD, Registry
-from engine.wire import deviceinfo
-from engine.wire.orders import build_report
+from belay.engine.model.cluster import AgentReport
+from belay.engine.serve.grpc import observed_cluster
+from belay.engine.serve.grpc.recovery import registry as room
+from belay.engine.serve.grpc.recovery.registry import PERIOD, Registry
+from belay.engine.wire import deviceinfo
+from belay.engine.wire.orders import build_report
 from tests.grpc_world import World, play, until
 
 

@@ -12,26 +12,26 @@ import grpc
 import msgspec
 import pytest
 
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, POD
-from engine.model.cluster import ChipFault, NodeDevice, NodeReport
-from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
-from engine.model.recovery import FaultyRank
-from engine.observe.observed import observe
-from engine.serve.grpc import fault_view
-from engine.serve.grpc.jobs import MAX_NPUS, signal
-from engine.serve.grpc.limits import Connections, Rates, TokenBucket
-from engine.serve.grpc.publishers import Publisher, Publishers
-from engine.serve.grpc.recovery.service import _ranks
-from engine.serve.grpc.server import where
-from engine.serve.grpc.streams import MessageQueue
-from engine.serve.grpc.subscribers import SubscribersRecord
-from engine.settings import Settings
-from engine.status.summaries import JobSummary
-from engine.wire import names, publicinfo
-from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2
-from engine.wire.clusterd import recover_pb2 as pb
-from engine.wire.deviceinfo import parse
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, POD
+from belay.engine.model.cluster import ChipFault, NodeDevice, NodeReport
+from belay.engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
+from belay.engine.model.recovery import FaultyRank
+from belay.engine.observe.observed import observe
+from belay.engine.serve.grpc import fault_view
+from belay.engine.serve.grpc.jobs import MAX_NPUS, signal
+from belay.engine.serve.grpc.limits import Connections, Rates, TokenBucket
+from belay.engine.serve.grpc.publishers import Publisher, Publishers
+from belay.engine.serve.grpc.recovery.service import _ranks
+from belay.engine.serve.grpc.server import where
+from belay.engine.serve.grpc.streams import MessageQueue
+from belay.engine.serve.grpc.subscribers import SubscribersRecord
+from belay.engine.settings import Settings
+from belay.engine.status.summaries import JobSummary
+from belay.engine.wire import names, publicinfo
+from belay.engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2
+from belay.engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.wire.deviceinfo import parse
 from tests.grpc_world import NS, POD_GROUP, Client, Time, World, play, until
 from tests.worlds import device_report
 

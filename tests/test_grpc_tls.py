@@ -9,11 +9,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from engine.errors import InputError
-from engine.serve.grpc.server import serving
-from engine.serve.grpc.tls import Certificates, Files, allowed_plaintext, files_of
-from engine.settings import Settings
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.errors import InputError
+from belay.engine.serve.grpc.server import serving
+from belay.engine.serve.grpc.tls import Certificates, Files, allowed_plaintext, files_of
+from belay.engine.settings import Settings
+from belay.engine.wire.clusterd import recover_pb2 as pb
 from tests import certificates
 from tests.certificates import authority
 from tests.grpc_world import Client, World, play

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
-from agents.node.hardware import settings as flags
-from agents.node.hardware.bmc import Bmc
-from agents.node.hardware.part import Hardware, NodeSurroundings
-from agents.node.hardware.settings import HardwareSettings
-from agents.node.hardware.storage import Clients
-from agents.node.settings import Settings
-from agents.node.shipped import shipped_policy
-from engine.wire import nodeinfo
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
+from belay.agents.node.hardware import settings as flags
+from belay.agents.node.hardware.bmc import Bmc
+from belay.agents.node.hardware.part import Hardware, NodeSurroundings
+from belay.agents.node.hardware.settings import HardwareSettings
+from belay.agents.node.hardware.storage import Clients
+from belay.agents.node.settings import Settings
+from belay.agents.node.shipped import shipped_policy
+from belay.engine.wire import nodeinfo
 from tests import bmc as simulator
 from tests.api_client import Sandbox
 from tests.test_ipmi import module, reach
@@ -181,7 +181,7 @@ def test_the_agents_process_from_flags_to_the_api_server(bmc: simulator.Bmc, tmp
     client.send("POST", "/api/v1/nodes", {"metadata": {"name": "n0"}})
     bmc.says([(0x2C000031, 2, 0, 1)], serial="2102312YXL10N5000001")
     command = [
-        sys.executable, "-m", "engine.cli", "agent", "--node=n0", f"--driver=dcmi:{library}", "--rank-tables=",
+        sys.executable, "-m", "belay.engine.cli", "agent", "--node=n0", f"--driver=dcmi:{library}", "--rank-tables=",
         f"--journal={tmp_path / 'journal'}", f"--kubeconfig={kubeconfig}", "--scale=0.01", "--hardware",
         "--ipmi=lanplus", "--ipmi-host=127.0.0.1", f"--ipmi-port={bmc.port}", f"--ipmi-user={simulator.USER}",
         f"--ipmi-password-file={bmc.password_file}", "--ipmi-cipher=3",

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.base import DriverError
-from agents.drivers.tools import hccn
-from agents.drivers.tools.command import Runner, pairs, tables
-from agents.drivers.tools.hccn import HccnTool, Port
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.tools import hccn
+from belay.agents.drivers.tools.command import Runner, pairs, tables
+from belay.agents.drivers.tools.hccn import HccnTool, Port
 from tests.exporter_world import Tool
 
 DEV_INFO = """\

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from engine.model.labels import ABOUT_LABEL
-from engine.wire import names
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.wire import names
 from tests.headlamp_status import FILE, ROOT, recorded, status_maps
 
 PLUGIN = ROOT / "console/headlamp"

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from engine.errors import InputError
-from engine.serve.records import store as database
-from engine.serve.records.facts import SpanKind
-from engine.serve.records.questions import spans_within
-from engine.serve.records.store import HistoryBounds, HistoryUnavailable, RecordStore
-from engine.serve.records.usage import Window, used
+from belay.engine.errors import InputError
+from belay.engine.serve.records import store as database
+from belay.engine.serve.records.facts import SpanKind
+from belay.engine.serve.records.questions import spans_within
+from belay.engine.serve.records.store import HistoryBounds, HistoryUnavailable, RecordStore
+from belay.engine.serve.records.usage import Window, used
 from tests.history_world import BEGIN, HistoryWorld
 
 LLM = "default/AscendJob/llm"

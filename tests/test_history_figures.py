@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from engine.errors import InputError
-from engine.model.history import JobMemory, Recovery
-from engine.model.times import rfc3339
-from engine.serve.records.reading import StatusReading
-from engine.serve.records.report import size_class
-from engine.status.recoveries import recovery_body
+from belay.engine.errors import InputError
+from belay.engine.model.history import JobMemory, Recovery
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.records.reading import StatusReading
+from belay.engine.serve.records.report import size_class
+from belay.engine.status.recoveries import recovery_body
 from tests.history_world import BEGIN, HistoryWorld
 
 LLM = "default/AscendJob/llm"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.model.history import TIMELINE
-from engine.model.history_lines import HistoryLine, LineKind, bounded, read_line, with_line
+from belay.engine.model.history import TIMELINE
+from belay.engine.model.history_lines import HistoryLine, LineKind, bounded, read_line, with_line
 
 GANG = "train/Job/urgent"
 

@@ -13,12 +13,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from click.testing import CliRunner
 
-from engine.cli import history as verbs
-from engine.cli import main
-from engine.errors import InputError
-from engine.serve.records.routes import HistoryRoutes
-from engine.serve.records.service import HistoryService, history_url
-from engine.settings import Settings
+from belay.engine.cli import history as verbs
+from belay.engine.cli import main
+from belay.engine.errors import InputError
+from belay.engine.serve.records.routes import HistoryRoutes
+from belay.engine.serve.records.service import HistoryService, history_url
+from belay.engine.settings import Settings
 from tests.history_world import HistoryWorld
 from tests.postgres_server import postgres
 

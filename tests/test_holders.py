@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.cli.holders import holders_of
-from engine.model.diagnostics import ObjectKey
+from belay.engine.cli.holders import holders_of
+from belay.engine.model.diagnostics import ObjectKey
 from tests import worlds
 from tests.test_dra_placement import allocated, asking, claim
 

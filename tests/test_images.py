@@ -70,13 +70,13 @@ def test_agents_start_with_the_packages_of_their_image_alone(tmp_path: Path) -> 
             (tmp_path / name).symlink_to(Path(str(distribution.locate_file(name))))
     code = """
 from click.testing import CliRunner
-from engine.cli import main
-import agents.daemon.__main__, agents.exporter.run, agents.kubelet.flags, agents.storage.check
+from belay.engine.cli import main
+import belay.agents.daemon.__main__, belay.agents.exporter.run, belay.agents.kubelet.flags, belay.agents.storage.check
 for verb in ("agent", "exporter", "runtime", "containers", "check", "version"):
     done = CliRunner().invoke(main, [verb, "--help"])
     assert done.exit_code == 0, (verb, done.output, done.exception)
 """
-    surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env=surroundings)
     assert done.returncode == 0, done.stderr[-2000:]
     lacking = subprocess.run([sys.executable, "-S", "-c", "import pydantic"], capture_output=True, env=surroundings)

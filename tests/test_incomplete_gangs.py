@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.actions import EvictPod
-from engine.model.cluster import Pod
-from engine.model.history import History, JobMemory
-from engine.plan import plan
-from engine.plan.preempt.incomplete_gangs import AFTER
-from engine.plan.safety import deferral
-from engine.plan.scope import Memory, Scope
+from belay.engine.model.actions import EvictPod
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import History, JobMemory
+from belay.engine.plan import plan
+from belay.engine.plan.preempt.incomplete_gangs import AFTER
+from belay.engine.plan.safety import deferral
+from belay.engine.plan.scope import Memory, Scope
 from tests import placing, worlds
 from tests.jobs import POD_GROUP_CRD, World, ascend_job
 from tests.placing import POLICY, bindings, gang, scope_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from engine.documents.manifests import check_manifest
-from engine.model.actions import CreateObject, PatchObject
-from engine.status.events import events, refused_events
+from belay.engine.documents.manifests import check_manifest
+from belay.engine.model.actions import CreateObject, PatchObject
+from belay.engine.status.events import events, refused_events
 from tests.inference import PREFIX, Raw, role, service_set
 from tests.jobs import POD_GROUP_CRD, World
 

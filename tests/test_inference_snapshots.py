@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agents.node.hardware.snapshots import wanted
-from engine.model.labels import SNAPSHOT_FINISHED
+from belay.agents.node.hardware.snapshots import wanted
+from belay.engine.model.labels import SNAPSHOT_FINISHED
 from tests.inference import PREFIX, Raw, left_by_operator, owner, role, service_set
 from tests.jobs import NOW, World, env_of
 

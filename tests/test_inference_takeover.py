@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.model.actions import CreateObject, DeleteObject, EvictPod, PatchObject
+from belay.engine.model.actions import CreateObject, DeleteObject, EvictPod, PatchObject
 from tests.inference import PREFIX, left_by_operator, role, service_set
 from tests.jobs import POD_GROUP_CRD, World
 

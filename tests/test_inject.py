@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from agents.drivers.simulated import Injected
-from engine.cli import main
-from engine.kube import CONFIGMAP, NODE
-from engine.sandbox.node_control import Control
-from engine.wire import names
+from belay.agents.drivers.simulated import Injected
+from belay.engine.cli import main
+from belay.engine.kube import CONFIGMAP, NODE
+from belay.engine.sandbox.node_control import Control
+from belay.engine.wire import names
 from tests.loop_world import Cluster
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.drivers.surroundings import Alarm
-from agents.node.detect import hardware
-from agents.node.hardware import ipmi
-from agents.node.hardware.bmc import Bmc, BmcAccess, BmcError
-from agents.node.shipped import shipped_policy
+from belay.agents.drivers.surroundings import Alarm
+from belay.agents.node.detect import hardware
+from belay.agents.node.hardware import ipmi
+from belay.agents.node.hardware.bmc import Bmc, BmcAccess, BmcError
+from belay.agents.node.shipped import shipped_policy
 from tests import bmc as simulator
 from tests.needs import lacking
 

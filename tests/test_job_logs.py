@@ -11,17 +11,17 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import log_follower, main
-from engine.cli.job_pods import SELECTOR
-from engine.cli.log_follower import MOST_FOLLOWED, next_wait
-from engine.cli.log_lines import ContinuedLog, LogLine, merged, read_line, shown
-from engine.cli.log_sources import LogPrinter, LogQuestion
-from engine.cli.logs import rank_numbers
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, NAMESPACE, POD, Kube, transport
-from engine.kube.reader import Listing
-from engine.model.labels import ABOUT_LABEL, SANDBOX_LOG
-from engine.wire import history, names
+from belay.engine.cli import log_follower, main
+from belay.engine.cli.job_pods import SELECTOR
+from belay.engine.cli.log_follower import MOST_FOLLOWED, next_wait
+from belay.engine.cli.log_lines import ContinuedLog, LogLine, merged, read_line, shown
+from belay.engine.cli.log_sources import LogPrinter, LogQuestion
+from belay.engine.cli.logs import rank_numbers
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, NAMESPACE, POD, Kube, transport
+from belay.engine.kube.reader import Listing
+from belay.engine.model.labels import ABOUT_LABEL, SANDBOX_LOG
+from belay.engine.wire import history, names
 from tests.loop_world import Cluster, until
 
 pytestmark = pytest.mark.real_time

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.model.cluster import Observed, Pod
-from engine.model.plan import Pending, Plan
-from engine.model.times import rfc3339
-from engine.observe.observed import observe
-from engine.status import job_bodies, surplus
-from engine.status.statistics import JobStatistic, updated
-from engine.status.summaries import KEPT
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.plan import Pending, Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import observe
+from belay.engine.status import job_bodies, surplus
+from belay.engine.status.statistics import JobStatistic, updated
+from belay.engine.status.summaries import KEPT
 from tests import peer_tables, worlds
 from tests.jobs import ascend_job, volcano_job
 from tests.worlds import NOW
@@ -141,7 +141,7 @@ def test_a_job_whose_pods_are_gone_has_failed_while_it_stands() -> None:
 
 
 def test_large_tables_are_split_by_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.status.summaries.MAX_BYTES", 300)
+    monkeypatch.setattr("belay.engine.status.summaries.MAX_BYTES", 300)
     told = tell(world(pod(0, "n0"), pod(1, "n1"), told={}))
     assert {"job-summary-j", "job-summary-j-1"} <= set(told)
     tables = [json.loads(told[name]["data"]["hccl.json"]) for name in ("job-summary-j", "job-summary-j-1")]

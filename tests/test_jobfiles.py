@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from agents.node import jobfiles
-from agents.node.jobfiles import Place, Roots
-from agents.node.settings import Settings
-from agents.training.compat.resetfile import read
+from belay.agents.node import jobfiles
+from belay.agents.node.jobfiles import Place, Roots
+from belay.agents.node.settings import Settings
+from belay.agents.training.compat.resetfile import read
 from tests.agent_world import World, play, pod
 
 CONFIG = "reset-config-pretrain"

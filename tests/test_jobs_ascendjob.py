@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from engine.documents import Declared, Desired, NodePool
-from engine.model.actions import CreateObject, CreatePod, kind_of
-from engine.model.diagnostics import Origin
-from engine.plan.jobs.pod_template import min_resources
-from engine.status.events import refused_events
+from belay.engine.documents import Declared, Desired, NodePool
+from belay.engine.model.actions import CreateObject, CreatePod, kind_of
+from belay.engine.model.diagnostics import Origin
+from belay.engine.plan.jobs.pod_template import min_resources
+from belay.engine.status.events import refused_events
 from tests import worlds
 from tests.jobs import (
     NOW,

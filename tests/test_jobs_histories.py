@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.actions import AnyAction
+from belay.engine.model.actions import AnyAction
 from tests.jobs import POD_GROUP_CRD, World, ascend_job, config_map, replica, volcano_job
 
 EVENTS = st.lists(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.model.history import History
+from belay.engine.model.history import History
 from tests.jobs import World, ascend_job, config_map, volcano_job
 
 WRONG: tuple[Any, ...] = (1, "x", True, [1], {"a": 1})

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.model.pending_reasons import QUEUE_EXHAUSTED
-from engine.model.plan import Pending
-from engine.plan.jobs.podgroup_status import PodGroupCounts, phase
+from belay.engine.model.pending_reasons import QUEUE_EXHAUSTED
+from belay.engine.model.plan import Pending
+from belay.engine.plan.jobs.podgroup_status import PodGroupCounts, phase
 from tests import listing, worlds
 from tests.jobs import merge
 

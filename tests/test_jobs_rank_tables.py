@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.wire import rankfile
+from belay.engine.wire import rankfile
 from tests.jobs import NOW, World, ascend_job, config_map, replica, template, volcano_job
 
 RINGS = config_map("rings-config-train", {"hccl.json": '{"status":"initializing"}'})

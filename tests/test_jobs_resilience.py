@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from engine.documents import Desired
-from engine.load import load
-from engine.observe.observed import key_of
-from engine.plan.jobs.lifecycle import JobObject
-from engine.plan.jobs.resilience import rule_of
-from engine.plan.jobs.volcanojob_spec import read
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.observe.observed import key_of
+from belay.engine.plan.jobs.lifecycle import JobObject
+from belay.engine.plan.jobs.resilience import rule_of
+from belay.engine.plan.jobs.volcanojob_spec import read
 from tests.jobs import World, config_map, template, volcano_job
 from tests.test_jobs_whole_planner import Whole, node
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.documents import Desired
+from belay.engine.documents import Desired
 from tests.jobs import POD_GROUP_CRD, World, env_of, manifest, template, volcano_job
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.model.times import rfc3339
+from belay.engine.model.times import rfc3339
 from tests.jobs import NOW, World, volcano_job
 
 

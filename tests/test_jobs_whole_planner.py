@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import AnyAction, BindPod, kind_of
-from engine.model.diagnostics import ObjectKey
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.wire import deviceinfo
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import AnyAction, BindPod, kind_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.wire import deviceinfo
 from tests import worlds
 from tests.jobs import NOW, POD_GROUP_CRD, World, ascend_job, config_map, manifest
 

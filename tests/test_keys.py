@@ -14,16 +14,16 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from agents.node.trust import OrderTrust
-from engine.cli import key_sets, main
-from engine.cli.key_sets import OrderKeySet, SignedObject
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, resource_for
-from engine.kube.order_keys import OrderKeys
-from engine.model.cluster import AgentReport, Orders
-from engine.store.keyring import Keyring, read_keys
-from engine.wire.names import NODES, SYSTEM
-from engine.wire.orders import build_orders, build_report, parse_orders
+from belay.agents.node.trust import OrderTrust
+from belay.engine.cli import key_sets, main
+from belay.engine.cli.key_sets import OrderKeySet, SignedObject
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, resource_for
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.model.cluster import AgentReport, Orders
+from belay.engine.store.keyring import Keyring, read_keys
+from belay.engine.wire.names import NODES, SYSTEM
+from belay.engine.wire.orders import build_orders, build_report, parse_orders
 from tests.loop_world import Cluster
 
 NOW = 1_800_000_000.0

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.client_proto import ResponseHandler
 
-from engine.kube import (
+from belay.engine.kube import (
     CONFIGMAP,
     NODE,
     POD,
@@ -35,8 +35,8 @@ from engine.kube import (
     resource_for,
     run_many,
 )
-from engine.kube.credentials import loader
-from engine.kube.plain_access import in_cluster
+from belay.engine.kube.credentials import loader
+from belay.engine.kube.plain_access import in_cluster
 from tests import certificates
 
 pytestmark = pytest.mark.real_time
@@ -504,7 +504,7 @@ def test_a_task_that_swallows_its_cancellation_once_is_ended_all_the_same() -> N
 def test_a_plugin_that_gives_no_credentials_is_named_and_ends_the_call(
     tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     plugin, config = tmp_path / "plugin", tmp_path / "config"
     config.write_text(
@@ -542,7 +542,7 @@ def test_credentials_come_from_a_kubeconfig_and_bad_ones_are_named(tmp_path: Any
         filed.write_text(good.read_text().replace("token: t0ken", f"tokenFile: {path}"))
         renewed = loader(str(filed))()
         assert renewed.rotates and renewed.headers == {"Authorization": f"Bearer renewed-{name}"}
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     bad = tmp_path / "bad"
     for text, words in (

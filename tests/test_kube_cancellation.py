@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import engine
-from engine.kube import cancel_all, run_all
-from engine.sandbox.controllers.queue import WorkQueue
+from belay import engine
+from belay.engine.kube import cancel_all, run_all
+from belay.engine.sandbox.controllers.queue import WorkQueue
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -54,7 +54,7 @@ class Deaf:
 
 
 def test_what_runs_together_ends_although_one_lost_its_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.kube.cancellation._AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("belay.engine.kube.cancellation._AGAIN_SECONDS", 0.001)
 
     async def run() -> None:
         before = asyncio.all_tasks()
@@ -86,7 +86,7 @@ def test_the_first_failure_ends_the_others_and_is_raised_as_it_is() -> None:
 
 
 def test_ending_twice_at_once_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.kube.cancellation._AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("belay.engine.kube.cancellation._AGAIN_SECONDS", 0.001)
 
     async def run() -> None:
         task = asyncio.create_task(Deaf(3).run())

@@ -7,8 +7,8 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from engine.kube import LEASE, Conflict, Kube
-from engine.kube.lease import Lease, epoch_of, shard_lease
+from belay.engine.kube import LEASE, Conflict, Kube
+from belay.engine.kube.lease import Lease, epoch_of, shard_lease
 
 
 class Leases:

@@ -11,10 +11,10 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kube import NAMESPACE, POD, Conflict, Gone, Kube, Object, Unavailable
-from engine.kube.api.pods_pb2 import Binding, ObjectMeta, Pod, RawExtension, Status, TypeMeta, Unknown, WatchEvent
-from engine.kube.pod_protobuf import binding, event
-from engine.kube.transport import EVENT_LIMIT, PROTOBUF
+from belay.engine.kube import NAMESPACE, POD, Conflict, Gone, Kube, Object, Unavailable
+from belay.engine.kube.api.pods_pb2 import Binding, ObjectMeta, Pod, RawExtension, Status, TypeMeta, Unknown, WatchEvent
+from belay.engine.kube.pod_protobuf import binding, event
+from belay.engine.kube.transport import EVENT_LIMIT, PROTOBUF
 from tests.test_kube import Script, client
 
 texts = st.text(max_size=20)

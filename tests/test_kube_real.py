@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from engine.kube import (
+from belay.engine.kube import (
     CONFIGMAP,
     NAMESPACE,
     NODE,

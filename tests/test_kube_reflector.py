@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from engine.kube import POD, Backoff, Forbidden, Gone, KubeError, Listing, NotFound, Reflector, Unavailable, WatchChange
+from belay.engine.kube import (
+    POD,
+    Backoff,
+    Forbidden,
+    Gone,
+    KubeError,
+    Listing,
+    NotFound,
+    Reflector,
+    Unavailable,
+    WatchChange,
+)
 
 
 class Server:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.gangs.grouping import group
-from engine.observe.observed import key_of
-from engine.status.queues import queue_body
+from belay.engine.gangs.grouping import group
+from belay.engine.observe.observed import key_of
+from belay.engine.status.queues import queue_body
 from tests.test_workloads import Cluster, bound, put, world_of
 from tests.workload_cases import SPACE, Body, body, names, pods_of, template
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from engine.cli.explanation import explain
-from engine.kube import CONFIGMAP
-from engine.load import load
-from engine.observe.observed import observe
-from engine.observe.resources import fetch
-from engine.plan import plan
-from engine.sandbox import definitions
+from belay.engine.cli.explanation import explain
+from belay.engine.kube import CONFIGMAP
+from belay.engine.load import load
+from belay.engine.observe.observed import observe
+from belay.engine.observe.resources import fetch
+from belay.engine.plan import plan
+from belay.engine.sandbox import definitions
 from tests.gitrepo import Repo
 from tests.kube_server import real_cluster
 from tests.loop_world import Cluster, Loop, until
@@ -42,7 +42,7 @@ class Programs:
 
     def agent(self, node: str) -> None:
         self._start(
-            node, "agents.daemon", "--node", node, "--driver", "simulated", "--kubeconfig", self.kubeconfig,
+            node, "belay.agents.daemon", "--node", node, "--driver", "simulated", "--kubeconfig", self.kubeconfig,
             "--state-dir", str(self.folder / f"state-{node}"), "--links", str(self.folder / f"links-{node}"),
             "--scale", "0.05",
         )  # fmt: skip
@@ -50,7 +50,7 @@ class Programs:
     def process(self, name: str, node: str, cluster: int, port: int | None = None, *options: str) -> None:
         listen = ("--listen", f"127.0.0.1:{port}") if port is not None else ()
         folder = self.folder / f"links-{node}" / f"cluster-{cluster}"
-        self._start(name, "agents.datadist", "--folder", str(folder), *listen, *options)
+        self._start(name, "belay.agents.datadist", "--folder", str(folder), *listen, *options)
 
     def kill(self, name: str) -> None:
         process = self.running.pop(name)
@@ -237,7 +237,15 @@ def test_shared_memory_is_served_and_bad_starts_are_refused(programs: Programs, 
     with (memory / "tensor-0").open("r+b") as stream:  # what the inference process computes
         stream.write(b"01234567" * 4)
 
-    from agents.datadist import BlocksCacheKey, CacheDesc, DataType, LLMClusterInfo, LLMDataDist, LLMRole, Placement
+    from belay.agents.datadist import (
+        BlocksCacheKey,
+        CacheDesc,
+        DataType,
+        LLMClusterInfo,
+        LLMDataDist,
+        LLMRole,
+        Placement,
+    )
 
     near = LLMDataDist(LLMRole.DECODER, 6)
     near.init({"llm.LinkRetryCount": "100"})
@@ -256,6 +264,8 @@ def test_shared_memory_is_served_and_bad_starts_are_refused(programs: Programs, 
         near.finalize()
     for bad in (["--pod", "nameless"], ["--cluster", "5", "--listen", "here"], ["--cluster", "-1"]):
         done = subprocess.run(
-            [sys.executable, "-m", "agents.datadist", "--folder", str(folder), *bad], capture_output=True, timeout=60
+            [sys.executable, "-m", "belay.agents.datadist", "--folder", str(folder), *bad],
+            capture_output=True,
+            timeout=60,
         )
         assert done.returncode == 2 and b"links cannot be kept" in done.stderr, done.stderr

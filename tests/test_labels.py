@@ -1,4 +1,4 @@
-"""Names of labels, annotations and resources stand once, in ``engine.model.labels``."""
+"""Names of labels, annotations and resources stand once, in ``belay.engine.model.labels``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.model import labels
+from belay.engine.model import labels
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = {name: value for name, value in vars(labels).items() if name.isupper() and isinstance(value, str)}
@@ -33,7 +33,7 @@ def _texts(tree: ast.Module) -> Iterator[str]:
 
 
 def _product() -> dict[str, list[str]]:
-    """Texts of every module of the product but ``engine.model.labels``, by path."""
+    """Texts of every module of the product but ``belay.engine.model.labels``, by path."""
     found = {}
     for path in sorted((*ROOT.glob("engine/**/*.py"), *ROOT.glob("agents/**/*.py"))):
         name = path.relative_to(ROOT).as_posix()
@@ -52,13 +52,13 @@ def test_no_two_names_stand_for_one_word() -> None:
 def test_a_name_of_the_table_is_written_nowhere_else() -> None:
     known = set(NAMES.values()) - WORDS
     again = sorted((path, text) for path, texts in PRODUCT.items() for text in set(texts) & known)
-    assert again == [], "import these from engine.model.labels"
+    assert again == [], "import these from belay.engine.model.labels"
 
 
 def test_a_name_that_two_places_use_is_in_the_table() -> None:
     used = Counter(text for texts in PRODUCT.values() for text in texts if KEY.fullmatch(text))
     twice = sorted(text for text, times in used.items() if times > 1 and not API_VERSION.fullmatch(text))
-    assert twice == [], "give these a name in engine.model.labels"
+    assert twice == [], "give these a name in belay.engine.model.labels"
 
 
 def test_words_with_other_meanings_are_names_of_the_table() -> None:

@@ -12,28 +12,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.cli import answers
-from engine.cli.explanation import explain
-from engine.cli.narrative import narrate
-from engine.controller.revision_reader import RevisionReader
-from engine.documents import Desired
-from engine.load import load
-from engine.load.cluster import copies_from_git, places_of, with_places
-from engine.model.actions import DeleteObject, IsolateChip, IsolateNode
-from engine.model.causes import Cause
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.last_changes import LastChange, Place
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.replay import recording
-from engine.replay.offline import every_role
-from engine.status import SyncState
-from engine.status.events import events
-from engine.status.sync_status import sync_body
-from engine.store import RevisionRecord
-from engine.wire import lastchanges, sync
+from belay.engine.cli import answers
+from belay.engine.cli.explanation import explain
+from belay.engine.cli.narrative import narrate
+from belay.engine.controller.revision_reader import RevisionReader
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.load.cluster import copies_from_git, places_of, with_places
+from belay.engine.model.actions import DeleteObject, IsolateChip, IsolateNode
+from belay.engine.model.causes import Cause
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.last_changes import LastChange, Place
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.replay import recording
+from belay.engine.replay.offline import every_role
+from belay.engine.status import SyncState
+from belay.engine.status.events import events
+from belay.engine.status.sync_status import sync_body
+from belay.engine.store import RevisionRecord
+from belay.engine.wire import lastchanges, sync
 from tests import worlds
 from tests.golden.test_maintenance import isolated, started
 
@@ -208,7 +208,7 @@ def test_a_command_that_reads_the_cluster_names_the_place_in_git_too() -> None:
 
 
 def desired_keys(desired: Desired) -> Iterable[Any]:
-    from engine.model.diagnostics import ObjectKey
+    from belay.engine.model.diagnostics import ObjectKey
 
     for item in (*desired.isolations, *desired.pools, *desired.budgets, *desired.layouts):
         yield ObjectKey("belay.dev/v1alpha1", item.document.kind, "", item.document.name)

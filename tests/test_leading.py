@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from engine import freed_memory
-from engine.controller.controller import Controller
-from engine.controller.triggers import Triggers
-from engine.kube import LEASE, Kube
-from engine.observe.watch_events import ObjectChange
-from engine.settings import Settings
-from engine.store import PassStore, connect
+from belay.engine import freed_memory
+from belay.engine.controller.controller import Controller
+from belay.engine.controller.triggers import Triggers
+from belay.engine.kube import LEASE, Kube
+from belay.engine.observe.watch_events import ObjectChange
+from belay.engine.settings import Settings
+from belay.engine.store import PassStore, connect
 from tests.loop_world import Cluster, cluster
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.model import levels
-from engine.model.levels import (
+from belay.engine.model import levels
+from belay.engine.model.levels import (
     CHIP_LEVELS,
     FaultLevel,
     NodeLevel,
@@ -23,7 +23,7 @@ from engine.model.levels import (
     switch_status,
     worst,
 )
-from engine.model.states import CONCERNS, IN_SERVICE, OUT_OF_SERVICE, ChipHealth, NodeHealth
+from belay.engine.model.states import CONCERNS, IN_SERVICE, OUT_OF_SERVICE, ChipHealth, NodeHealth
 
 ROOT = Path(__file__).parents[1]
 

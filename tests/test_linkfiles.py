@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents.node.link_trust import LinkTrust
-from agents.node.linkfiles import LinkPart
-from agents.node.trust import OrderTrust
-from engine.cli.key_sets import new_signing_key
-from engine.model.links import EndOrders, EndReport, LinkOrder, LinkReport
-from engine.wire import links as wire
-from engine.wire.names import NODES, SYSTEM
-from engine.wire.seals import SEAL_KEY, SigningKey, covered, text_of
+from belay.agents.node.link_trust import LinkTrust
+from belay.agents.node.linkfiles import LinkPart
+from belay.agents.node.trust import OrderTrust
+from belay.engine.cli.key_sets import new_signing_key
+from belay.engine.model.links import EndOrders, EndReport, LinkOrder, LinkReport
+from belay.engine.wire import links as wire
+from belay.engine.wire.names import NODES, SYSTEM
+from belay.engine.wire.seals import SEAL_KEY, SigningKey, covered, text_of
 from tests.agent_world import FakeCluster, VirtualClock
 
 NODE = "node-a"

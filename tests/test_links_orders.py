@@ -13,23 +13,23 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.node.linkfiles import ROOT
-from engine import cli
-from engine.cli import answers
-from engine.cli.explanation import explain
-from engine.documents import Desired
-from engine.errors import InputError
-from engine.load import LoadCache, load
-from engine.model.actions import CreateObject, PatchObject
-from engine.model.cluster import AgentReport, Node, Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.links import MAX_LINKS, EndOrders, EndReport, LinkOrder, LinkReport, cluster_number, pod_holder
-from engine.model.plan import Plan
-from engine.plan import plan
-from engine.status import SyncState, status_bodies, surplus
-from engine.wire import links as wire
-from engine.wire.errors import WireError
-from engine.wire.orders import build_report
+from belay.agents.node.linkfiles import ROOT
+from belay.engine import cli
+from belay.engine.cli import answers
+from belay.engine.cli.explanation import explain
+from belay.engine.documents import Desired
+from belay.engine.errors import InputError
+from belay.engine.load import LoadCache, load
+from belay.engine.model.actions import CreateObject, PatchObject
+from belay.engine.model.cluster import AgentReport, Node, Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.links import MAX_LINKS, EndOrders, EndReport, LinkOrder, LinkReport, cluster_number, pod_holder
+from belay.engine.model.plan import Plan
+from belay.engine.plan import plan
+from belay.engine.status import SyncState, status_bodies, surplus
+from belay.engine.wire import links as wire
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.orders import build_report
 from tests import worlds
 from tests.worlds import NOW
 
@@ -202,7 +202,7 @@ def test_no_link_is_ordered_twice_and_a_second_pass_changes_nothing(
         for i, (prefill, decode) in enumerate(documents)
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.plan.links.orders.MAX_LINKS", limit)
+        patch.setattr("belay.engine.plan.links.orders.MAX_LINKS", limit)
         first = run(files, world())
         ends = [end for node in orders(first).values() for end in node.values()]
         made = [frozenset((end.cluster, link.cluster)) for end in ends for link in end.links]

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 import redis
 
-from engine.controller.queues import waiting
-from engine.controller.triggers import Triggers
-from engine.store import ProcessLiveness, StoreUnavailable, connect, repair
+from belay.engine.controller.queues import waiting
+from belay.engine.controller.triggers import Triggers
+from belay.engine.store import ProcessLiveness, StoreUnavailable, connect, repair
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
 EVERY = 0.4

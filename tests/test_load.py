@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.documents import SHIPPED
-from engine.errors import InputError
-from engine.load import LoadCache, Loaded, PriorState, load, load_directory, schemas, shipped_policies
-from engine.model.diagnostics import ObjectKey
+from belay.engine.documents import SHIPPED
+from belay.engine.errors import InputError
+from belay.engine.load import LoadCache, Loaded, PriorState, load, load_directory, schemas, shipped_policies
+from belay.engine.model.diagnostics import ObjectKey
 
 CONFIG = "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: {value}}}\n"
 POOL = """apiVersion: belay.dev/v1alpha1
@@ -352,7 +352,7 @@ def test_a_missing_branch_is_named_in_full() -> None:
 
 
 def test_a_tree_of_too_many_documents_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.load.MAX_TREE_DOCUMENTS", 3)
+    monkeypatch.setattr("belay.engine.load.MAX_TREE_DOCUMENTS", 3)
     loaded = load({f"desired/{number}.yaml": config(f"c{number}") for number in range(4)})
     assert loaded.refused
     assert loaded.desired.incomplete and not loaded.desired.has_git

@@ -10,8 +10,8 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.load import LoadCache, PriorState, load, load_directory
-from engine.load.parser import read_file
+from belay.engine.load import LoadCache, PriorState, load, load_directory
+from belay.engine.load.parser import read_file
 from tests.test_documents import MINIMAL
 
 LEAVES = (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.load import load, schemas
+from belay.engine.load import load, schemas
 
 API = "belay.dev/v1alpha1"
 FEW, MANY = 40, 320

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.load import Loaded
+from belay.engine.load import Loaded
 from tests.tree_steps import TreeSteps, declared
 
 JOB = """apiVersion: mindxdl.gitee.com/v1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.load import yaml12
+from belay.engine.load import yaml12
 
 
 def value(text: str) -> Any:

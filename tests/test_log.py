@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import log
+from belay.engine import log
 
 
 @pytest.fixture

@@ -14,17 +14,17 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from joserfc.jwk import ECKey, OctKey
 
-from engine.errors import InputError
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.routes import Console
-from engine.serve.console.viewers import AccessRules, Viewers
-from engine.serve.engine_client import EngineClient
-from engine.serve.http import HttpServer
-from engine.serve.login.issuer import issuer_session
-from engine.serve.login.routes import ATTEMPT_COOKIE, SESSION_COOKIE, Login
-from engine.serve.login.rules import LoginRules, Role, login_rules
-from engine.serve.login.sessions import SESSION_SECONDS, Attempt, SealedCookies, WebSession, session_keys
-from engine.settings import Settings
+from belay.engine.errors import InputError
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.routes import Console
+from belay.engine.serve.console.viewers import AccessRules, Viewers
+from belay.engine.serve.engine_client import EngineClient
+from belay.engine.serve.http import HttpServer
+from belay.engine.serve.login.issuer import issuer_session
+from belay.engine.serve.login.routes import ATTEMPT_COOKIE, SESSION_COOKIE, Login
+from belay.engine.serve.login.rules import LoginRules, Role, login_rules
+from belay.engine.serve.login.sessions import SESSION_SECONDS, Attempt, SealedCookies, WebSession, session_keys
+from belay.engine.settings import Settings
 from tests.oidc_issuer import CLIENT, NOW, SECRET, OidcIssuer, rsa_key
 
 SITE = "https://belay.example"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 
-from engine.metrics import BelayCollector, PassSummary, counter_name, recovery_counts, timed, wait_counts
-from engine.model.actions import BindPod
-from engine.model.cluster import Observed
-from engine.model.costs import cost
-from engine.model.history import History, JobMemory, Recovery
-from engine.model.plan import BudgetUse, ChipState, NodeState, Pending, Plan, ServerChips
+from belay.engine.metrics import BelayCollector, PassSummary, counter_name, recovery_counts, timed, wait_counts
+from belay.engine.model.actions import BindPod
+from belay.engine.model.cluster import Observed
+from belay.engine.model.costs import cost
+from belay.engine.model.history import History, JobMemory, Recovery
+from belay.engine.model.plan import BudgetUse, ChipState, NodeState, Pending, Plan, ServerChips
 from tests.metric_pages import PAGE
 from tests.metric_pages import text as page_text
 from tests.worlds import pod

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from engine.cli import main
-from engine.cli.migration import examine
-from engine.cli.mindcluster import COMPONENTS, CONFIG_MAPS, known_flags
+from belay.engine.cli import main
+from belay.engine.cli.migration import examine
+from belay.engine.cli.mindcluster import COMPONENTS, CONFIG_MAPS, known_flags
 
 Raw = dict[str, Any]
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from engine.act import permitted
-from engine.act.edge import Refused
-from engine.gangs.grouping import group
-from engine.model.actions import PatchObject
-from engine.model.diagnostics import ObjectKey
-from engine.model.native_groups import NATIVE_GROUP_APIS
-from engine.model.plan import Plan
+from belay.engine.act import permitted
+from belay.engine.act.edge import Refused
+from belay.engine.gangs.grouping import group
+from belay.engine.model.actions import PatchObject
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.native_groups import NATIVE_GROUP_APIS
+from belay.engine.model.plan import Plan
 from tests.test_workloads import Cluster, bound, put, world_of
 from tests.workload_cases import SPACE, body, names, pods_of, reference
 

@@ -8,16 +8,16 @@ import random
 import msgspec
 import pytest
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import BindPod
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan_cache import PlanCache
-from engine.observe.observed import Observer, key_of
-from engine.plan import node_cache, plan
-from engine.plan.health import node_faults
-from engine.plan.scope import Memory, Scope
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.observe.observed import Observer, key_of
+from belay.engine.plan import node_cache, plan
+from belay.engine.plan.health import node_faults
+from belay.engine.plan.scope import Memory, Scope
 from tests import listing, worlds
 from tests.bench import clusters, crowds
 from tests.bench.clusters import NOW
@@ -47,7 +47,7 @@ def world() -> Observer:
 
 def kept_views(desired: Desired, seen: Observed, now: float, cache: PlanCache) -> int:
     """How many nodes of a pass are served from what is kept."""
-    from engine.plan import views
+    from belay.engine.plan import views
 
     scope = Scope(desired=desired, observed=seen, now=now, shard="main", memory=Memory.of(seen.history), cache=cache)
     return sum(view.assessed is not None for view in views.views(scope).values())

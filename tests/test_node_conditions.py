@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import EvictPod, IsolateNode, ReleaseNode, ResetChips
-from engine.model.cluster import NodeCondition
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.plan import plan
-from engine.wire import objects
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import EvictPod, IsolateNode, ReleaseNode, ResetChips
+from belay.engine.model.cluster import NodeCondition
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.plan import plan
+from belay.engine.wire import objects
 from tests import listing
 from tests.golden.stories import sample_files, sample_world
 from tests.simworld import World

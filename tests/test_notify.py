@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.documents import NotificationPolicy
-from engine.model.times import parse_rfc3339
-from engine.serve.notify.ledger import MOST_OF_ROUTE
+from belay.engine.documents import NotificationPolicy
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.serve.notify.ledger import MOST_OF_ROUTE
 from tests.history_world import BEGIN
 from tests.notify_world import NotifyWorld, findings, policy
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from engine.documents import Receiver, ReceiverType
-from engine.serve.notify.addresses import AllowedHosts, HostNotAllowed
-from engine.serve.notify.delivery import NetworkDelivery, NotSent
-from engine.serve.notify.messages import Message, MessageItem
-from engine.serve.notify.shapes import refusal
+from belay.engine.documents import Receiver, ReceiverType
+from belay.engine.serve.notify.addresses import AllowedHosts, HostNotAllowed
+from belay.engine.serve.notify.delivery import NetworkDelivery, NotSent
+from belay.engine.serve.notify.messages import Message, MessageItem
+from belay.engine.serve.notify.shapes import refusal
 from tests.certificates import authority, certificate
 from tests.notify_world import NotifyWorld, policy
 from tests.receivers import Answer, HttpReceiver, MailReceiver

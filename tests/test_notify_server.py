@@ -13,18 +13,18 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from click.testing import CliRunner
 
-from engine.cli import main
-from engine.kube import CONFIGMAP
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.routes import Console
-from engine.serve.console.viewers import AccessRules, Viewers
-from engine.serve.engine_client import EngineClient
-from engine.serve.http import HttpServer
-from engine.serve.notify.delivery import NetworkDelivery
-from engine.serve.notify.ledger_map import LedgerMap
-from engine.serve.notify.routes import HEADER, PATH
-from engine.serve.notify.service import NotificationService
-from engine.wire import names
+from belay.engine.cli import main
+from belay.engine.kube import CONFIGMAP
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.routes import Console
+from belay.engine.serve.console.viewers import AccessRules, Viewers
+from belay.engine.serve.engine_client import EngineClient
+from belay.engine.serve.http import HttpServer
+from belay.engine.serve.notify.delivery import NetworkDelivery
+from belay.engine.serve.notify.ledger_map import LedgerMap
+from belay.engine.serve.notify.routes import HEADER, PATH
+from belay.engine.serve.notify.service import NotificationService
+from belay.engine.wire import names
 from tests.loop_world import Cluster
 from tests.notify_world import NotifyWorld, policy
 from tests.receivers import HttpReceiver

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.base import BOOTED, DriverError
-from agents.drivers.choice import make_driver
-from agents.drivers.tools import npu_smi
-from agents.drivers.tools.driver import SmiDriver
-from agents.drivers.tools.npu_smi import Facts, NpuSmiChip
-from agents.exporter.exporter import Exporter
-from agents.exporter.settings import parse
-from agents.exporter.smi import SmiSource
+from belay.agents.drivers.base import BOOTED, DriverError
+from belay.agents.drivers.choice import make_driver
+from belay.agents.drivers.tools import npu_smi
+from belay.agents.drivers.tools.driver import SmiDriver
+from belay.agents.drivers.tools.npu_smi import Facts, NpuSmiChip
+from belay.agents.exporter.exporter import Exporter
+from belay.agents.exporter.settings import parse
+from belay.agents.exporter.smi import SmiSource
 from tests.exporter_world import Tool
 
 MAP_OLD = """\

@@ -7,17 +7,17 @@ from typing import Any
 
 import yaml
 
-from engine.cli.rights import rendered
-from engine.load import load
-from engine.model.actions import BindPod
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import History
-from engine.model.plan import Plan
-from engine.observe.observed import Observer, key_of, observe
-from engine.observe.workload_watches import served_kinds
-from engine.plan import plan
-from engine.status import memory_bodies
-from engine.wire import deviceinfo, ledger
+from belay.engine.cli.rights import rendered
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import History
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import Observer, key_of, observe
+from belay.engine.observe.workload_watches import served_kinds
+from belay.engine.plan import plan
+from belay.engine.status import memory_bodies
+from belay.engine.wire import deviceinfo, ledger
 
 
 def node(name: str, **annotations: str) -> dict[str, Any]:

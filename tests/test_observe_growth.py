@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.load import load
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.wire import nodeinfo, publicinfo
-from engine.wire.orders import build_report
+from belay.engine.load import load
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.wire import nodeinfo, publicinfo
+from belay.engine.wire.orders import build_report
 from tests import worlds
 from tests.bench import clusters
 from tests.listing import config_map

@@ -251,7 +251,7 @@ def test_long_lists_are_refused(bundle: Bundle, host: Host) -> None:
 
 
 def test_a_cut_chip_lives_as_long_as_its_container(bundle: Bundle, host: Host, libdcmi: Path) -> None:
-    from agents.drivers.standin.state import Standin
+    from belay.agents.drivers.standin.state import Standin
 
     shape = {"chip_name": "310P3", "templates": [("vir04", 4.0, 12000)], "aicores": 8}
     state = host.driver(libdcmi, **shape).state

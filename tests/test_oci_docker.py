@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from agents.containers import status
-from agents.containers.docker import Docker as Client
-from agents.containers.manager import Manager
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.standin.state import Standin
+from belay.agents.containers import status
+from belay.agents.containers.docker import Docker as Client
+from belay.agents.containers.manager import Manager
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.standin.state import Standin
 from tests.runtime_host import FUSE, HOME, LOOP_CONTROL, ON_A_HOST, Host, busybox, libdcmi, need, oci_programs
 from tests.test_containers import CODES, FREE, Faster, eventually, managed
 from tests.test_dcmi import ME

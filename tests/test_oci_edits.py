@@ -348,7 +348,7 @@ def test_a_virtual_chip_is_cut_for_the_container(
 
 
 def open_state(host: Host) -> Any:
-    from agents.drivers.standin.state import Standin
+    from belay.agents.drivers.standin.state import Standin
 
     return Standin.open(host.folder / "state").state
 

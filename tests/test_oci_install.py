@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.runtime import engines, tomltext
-from agents.runtime.containers import MARK, running
-from agents.runtime.install import (
+from belay.agents.runtime import engines, tomltext
+from belay.agents.runtime.containers import MARK, running
+from belay.agents.runtime.install import (
     HOME,
     LISTS,
     Host,
@@ -28,7 +28,7 @@ from agents.runtime.install import (
     uninstall,
     upgrade,
 )
-from engine.cli import main
+from belay.engine.cli import main
 from tests.runtime_host import oci_programs
 
 pytestmark = pytest.mark.real_time
@@ -437,7 +437,7 @@ def test_an_installation_cut_short_can_be_undone(
     def broken(*_: object) -> None:
         raise InstallError("the disk is full")
 
-    monkeypatch.setattr("agents.runtime.install._programs", broken)
+    monkeypatch.setattr("belay.agents.runtime.install._programs", broken)
     with pytest.raises(InstallError, match="disk is full"):
         install(options(oci_programs), "1", host)
     told = uninstall(host=host)

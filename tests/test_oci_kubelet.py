@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agents.runtime import engines
+from belay.agents.runtime import engines
 from tests.kube_server import real_cluster
 from tests.node_server import IMAGE, NODE, RealNode, node_assets
 from tests.runtime_host import HOME, LISTS, ON_A_HOST, Host, libdcmi, oci_programs

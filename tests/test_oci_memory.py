@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.runtime.build import RUNTIME, build
+from belay.agents.runtime.build import RUNTIME, build
 from tests.runtime_host import HOME, LISTS, Host, libdcmi, oci_programs, possible
 from tests.test_oci_json import damaged, text
 from tests.test_oci_runtime import BAD, GOOD

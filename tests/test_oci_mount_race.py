@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.runtime.build import RUNTIME, build
+from belay.agents.runtime.build import RUNTIME, build
 from tests.runtime_host import possible
 
 pytestmark = pytest.mark.skipif(bool(possible()), reason=f"another root {possible()}")

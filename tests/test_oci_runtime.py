@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.runtime import tables
-from agents.runtime.build import BuildError, build, compiler
+from belay.agents.runtime import tables
+from belay.agents.runtime.build import BuildError, build, compiler
 from tests.runtime_host import oci_programs
 
 __all__ = ["oci_programs"]
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_checked_in_tables_are_current() -> None:
-    assert tables.HEADER.read_text() == tables.header(), "run python -m agents.runtime.tables"
+    assert tables.HEADER.read_text() == tables.header(), "run python -m belay.agents.runtime.tables"
 
 
 def test_the_templates_are_the_eighteen_of_the_reference() -> None:

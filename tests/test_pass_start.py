@@ -10,11 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from engine.controller import loop
-from engine.controller.queues import RECONCILE
-from engine.controller.worker import SOON_SECONDS, Worker
-from engine.settings import Settings
-from engine.store import StoreUnavailable
+from belay.engine.controller import loop
+from belay.engine.controller.queues import RECONCILE
+from belay.engine.controller.worker import SOON_SECONDS, Worker
+from belay.engine.settings import Settings
+from belay.engine.store import StoreUnavailable
 from tests.sim.clock import Clock, run
 
 
@@ -101,7 +101,7 @@ def test_a_pass_that_is_wanted_on_time_does_not_wait_for_the_controllers_next_lo
     async def done(_: Any) -> str:
         return "0 actions"
 
-    monkeypatch.setattr("engine.controller.worker.reconcile", done)
+    monkeypatch.setattr("belay.engine.controller.worker.reconcile", done)
     sent: list[tuple[float, str, str]] = []
     due = Due("main")
     made = worker_of(due, sent)

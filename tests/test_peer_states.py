@@ -13,26 +13,26 @@ import pytest
 import yaml
 from google.protobuf import json_format, message_factory
 
-from agents.drivers.server_models import SERVER_MODELS, from_product
-from agents.drivers.simulated import ServerModel
-from agents.drivers.surroundings import Alarm, SwitchFault
-from agents.kubelet.annotate import configuration
-from agents.kubelet.ledger import Grant
-from agents.kubelet.pods import PodFacts
-from agents.node.detect import hardware, switch_info
-from agents.node.port_faults import PortsDown
-from agents.node.shipped import shipped_policy
-from agents.node.state import NodeState
-from agents.node.surroundings_monitor import default_tables
-from engine.model.cluster import NodeDevice, NodeReport, Observed, SwitchReport
-from engine.model.plan_cache import PlanCache
-from engine.plan import plan
-from engine.serve.grpc import fault_view
-from engine.serve.grpc.job_view import views
-from engine.status.mindcluster import ClusterInfo
-from engine.wire import deviceinfo
-from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from belay.agents.drivers.server_models import SERVER_MODELS, from_product
+from belay.agents.drivers.simulated import ServerModel
+from belay.agents.drivers.surroundings import Alarm, SwitchFault
+from belay.agents.kubelet.annotate import configuration
+from belay.agents.kubelet.ledger import Grant
+from belay.agents.kubelet.pods import PodFacts
+from belay.agents.node.detect import hardware, switch_info
+from belay.agents.node.port_faults import PortsDown
+from belay.agents.node.shipped import shipped_policy
+from belay.agents.node.state import NodeState
+from belay.agents.node.surroundings_monitor import default_tables
+from belay.engine.model.cluster import NodeDevice, NodeReport, Observed, SwitchReport
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan import plan
+from belay.engine.serve.grpc import fault_view
+from belay.engine.serve.grpc.job_view import views
+from belay.engine.status.mindcluster import ClusterInfo
+from belay.engine.wire import deviceinfo
+from belay.engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from tests import peer_tables, worlds
 from tests.agent_world import NODE, scenario
 from tests.agent_world import World as AgentWorld

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from engine.act import Refused
-from engine.act.permitted import check
-from engine.documents import KINDS
-from engine.documents.manifests import ACCEPTED
-from engine.model import actions as act
-from engine.model.actions import AnyAction, Owner
+from belay.engine.act import Refused
+from belay.engine.act.permitted import check
+from belay.engine.documents import KINDS
+from belay.engine.documents.manifests import ACCEPTED
+from belay.engine.model import actions as act
+from belay.engine.model.actions import AnyAction, Owner
 from tests.test_action_documents import ACTIONS
 
 WHY: dict[str, Any] = {"reason": "Test", "message": "a test"}

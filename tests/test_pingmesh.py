@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
-from agents.drivers.surroundings import Ping
-from agents.node import detect
-from agents.node.hardware import pinglist
-from agents.node.hardware.pinglist import Config, PingError, Target, address
-from agents.node.hardware.pingmesh import PingMesh
-from agents.node.hardware.pingresults import COLUMNS, PingFiles, loss
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
+from belay.agents.drivers.surroundings import Ping
+from belay.agents.node import detect
+from belay.agents.node.hardware import pinglist
+from belay.agents.node.hardware.pinglist import Config, PingError, Target, address
+from belay.agents.node.hardware.pingmesh import PingMesh
+from belay.agents.node.hardware.pingresults import COLUMNS, PingFiles, loss
 from tests.agent_world import VirtualClock
 from tests.test_dcmi import ME
 

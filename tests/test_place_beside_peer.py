@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.model.cluster import Pod
+from belay.engine.model.cluster import Pod
 from tests import placing, worlds
 from tests.placing import GROUP, POLICY, bindings, gang, nodes_of, scope_of
 

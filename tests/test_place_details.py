@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from engine.load import load
-from engine.model.cluster import Pod
-from engine.model.history import History, JobMemory
-from engine.observe.observed import observe
-from engine.plan import plan
+from belay.engine.load import load
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import History, JobMemory
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
 from tests import listing, worlds
 from tests.placing import POLICY, bindings, chips_of, edited, gang, scope_of
 

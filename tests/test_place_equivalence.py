@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from engine.model.actions import BindPod
-from engine.model.cluster import Observed, Pod, Taint
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import of
-from engine.plan.place.state import Assignment, PlacementState
-from engine.plan.scope import NodeRefusal
-from engine.plan.views import init_params
+from belay.engine.model.actions import BindPod
+from belay.engine.model.cluster import Observed, Pod, Taint
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import of
+from belay.engine.plan.place.state import Assignment, PlacementState
+from belay.engine.plan.scope import NodeRefusal
+from belay.engine.plan.views import init_params
 from tests import worlds
 from tests.placing import POLICY, bindings, busy, edited, nodes_of, scope_of
 

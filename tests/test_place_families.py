@@ -6,15 +6,15 @@ from itertools import combinations
 
 import pytest
 
-from engine.model.cluster import ids_of
-from engine.plan.place.families.a3 import A3
-from engine.plan.place.families.base import Base
-from engine.plan.place.families.box16 import Box16
-from engine.plan.place.families.card310 import Card310, Chip310
-from engine.plan.place.families.duo import DuoCard, DuoChip
-from engine.plan.place.families.mesh4 import Mesh4
-from engine.plan.place.families.ring8 import Ring8
-from engine.plan.place.handler import Family, JobRequest, NodeChips, PodRequest, Refusal, TaskRequest
+from belay.engine.model.cluster import ids_of
+from belay.engine.plan.place.families.a3 import A3
+from belay.engine.plan.place.families.base import Base
+from belay.engine.plan.place.families.box16 import Box16
+from belay.engine.plan.place.families.card310 import Card310, Chip310
+from belay.engine.plan.place.families.duo import DuoCard, DuoChip
+from belay.engine.plan.place.families.mesh4 import Mesh4
+from belay.engine.plan.place.families.ring8 import Ring8
+from belay.engine.plan.place.handler import Family, JobRequest, NodeChips, PodRequest, Refusal, TaskRequest
 
 
 def mask(*chips: int) -> int:

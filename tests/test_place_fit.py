@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.model.cluster import Taint
-from engine.plan.place.nodes import fit
+from belay.engine.model.cluster import Taint
+from belay.engine.plan.place.nodes import fit
 from tests import placing, worlds
 from tests.placing import POLICY, edited, gang, nodes_of, scope_of
 

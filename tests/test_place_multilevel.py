@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.cluster import Node
-from engine.model.history import History, JobMemory
-from engine.plan.place.families.multilevel import Level, read_group_sizes, read_trees, select
-from engine.plan.place.gangs.trees import _RunningTreeJob, unit
-from engine.plan.place.handler import JobRequest, Refusal
+from belay.engine.model.cluster import Node
+from belay.engine.model.history import History, JobMemory
+from belay.engine.plan.place.families.multilevel import Level, read_group_sizes, read_trees, select
+from belay.engine.plan.place.gangs.trees import _RunningTreeJob, unit
+from belay.engine.plan.place.handler import JobRequest, Refusal
 from tests import placing, worlds
 from tests.placing import POLICY, gang, nodes_of, scope_of
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from engine.model.actions import BindPod
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.wire import deviceinfo
+from belay.engine.model.actions import BindPod
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.wire import deviceinfo
 from tests import placing, worlds
 
 NOW = worlds.NOW

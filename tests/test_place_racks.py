@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.plan.place.families.rack950 import CandidateNode, RackBlocks, blocks, select
-from engine.plan.place.families.superpod import Block
-from engine.plan.place.handler import JobRequest, Refusal, TaskRequest
+from belay.engine.plan.place.families.rack950 import CandidateNode, RackBlocks, blocks, select
+from belay.engine.plan.place.families.superpod import Block
+from belay.engine.plan.place.handler import JobRequest, Refusal, TaskRequest
 from tests import worlds
 from tests.placing import POLICY, bindings, busy, gang, nodes_of, scope_of
 

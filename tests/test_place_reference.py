@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from engine.plan.scope import Scope
+from belay.engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, chips_of, gang, nodes_of, scope_of
 

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from engine.plan.place.families import multilevel, rack950, superpod
-from engine.plan.place.families.multilevel import Level
-from engine.plan.place.families.rack950 import CandidateNode, RackBlocks
-from engine.plan.place.families.superpod import Blocks
-from engine.plan.place.handler import Refusal
+from belay.engine.plan.place.families import multilevel, rack950, superpod
+from belay.engine.plan.place.families.multilevel import Level
+from belay.engine.plan.place.families.rack950 import CandidateNode, RackBlocks
+from belay.engine.plan.place.families.superpod import Blocks
+from belay.engine.plan.place.handler import Refusal
 from tests import worlds
 
 TREES = {"default": (Level("rack"), Level("hall"))}

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.gangs.forming import declared_rank
-from engine.plan import plan
-from engine.wire import objects
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.plan import plan
+from belay.engine.wire import objects
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, busy, gang, scope_of, with_settings
 

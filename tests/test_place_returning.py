@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from engine.model.cluster import Node
-from engine.model.history import History, JobMemory
-from engine.plan.place.families.multilevel import Level
-from engine.plan.place.gangs import returning
-from engine.plan.scope import Scope
+from belay.engine.model.cluster import Node
+from belay.engine.model.history import History, JobMemory
+from belay.engine.plan.place.families.multilevel import Level
+from belay.engine.plan.place.gangs import returning
+from belay.engine.plan.scope import Scope
 from tests import worlds
 from tests.placing import POLICY, bindings, edited, gang, nodes_of, scope_of
 

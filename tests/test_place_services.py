@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.plan.place.families.rack950 import CandidateNode
-from engine.plan.place.families.superpod import Block
-from engine.plan.place.gangs.services import instance_blocks, rack_service_blocks, service_blocks
-from engine.plan.place.handler import Refusal
+from belay.engine.plan.place.families.rack950 import CandidateNode
+from belay.engine.plan.place.families.superpod import Block
+from belay.engine.plan.place.gangs.services import instance_blocks, rack_service_blocks, service_blocks
+from belay.engine.plan.place.handler import Refusal
 from tests import worlds
 from tests.placing import POLICY, edited, gang, nodes_of, scope_of
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.model.history import JobMemory
-from engine.wire import history, names
+from belay.engine.model.history import JobMemory
+from belay.engine.wire import history, names
 from tests import listing
 from tests.listing import Item, job, node, params, report
 

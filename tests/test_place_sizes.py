@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from engine.plan.place.families import registry
-from engine.plan.place.handler import Refusal
+from belay.engine.plan.place.families import registry
+from belay.engine.plan.place.handler import Refusal
 from tests import placing, worlds
 from tests.placing import POLICY, gang, scope_of
 

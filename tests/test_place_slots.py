@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.plan.place.gangs.slots import _matched
+from belay.engine.plan.place.gangs.slots import _matched
 from tests import listing
 from tests.listing import Item, job, node, params, report
 

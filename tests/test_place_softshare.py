@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.remedies import Step
-from engine.plan.place.part_requests import SoftShare
-from engine.plan.place.parts.soft_table import best, choose
-from engine.plan.scope import Scope
+from belay.engine.model.remedies import Step
+from belay.engine.plan.place.part_requests import SoftShare
+from belay.engine.plan.place.parts.soft_table import best, choose
+from belay.engine.plan.scope import Scope
 from tests import worlds
 from tests.placing import bindings, gang, nodes_of, scope_of
 from tests.vnpuworld import SHARE, observed, shares, sharing, soft_node

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from engine.model.cluster import Observed
-from engine.model.history import History, JobMemory
-from engine.plan.place.families.superpod import Block, Blocks, blocks, repair, select
-from engine.plan.place.gangs import blocks as gang_blocks
-from engine.plan.place.handler import JobRequest, Refusal, TaskRequest
+from belay.engine.model.cluster import Observed
+from belay.engine.model.history import History, JobMemory
+from belay.engine.plan.place.families.superpod import Block, Blocks, blocks, repair, select
+from belay.engine.plan.place.gangs import blocks as gang_blocks
+from belay.engine.plan.place.handler import JobRequest, Refusal, TaskRequest
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, gang, nodes_of, scope_of
 

@@ -11,16 +11,25 @@ from typing import Any
 
 import pytest
 
-from engine.model.history import JobMemory
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.plan.place.gangs import nslb
-from engine.plan.place.gangs.nslb import EXCLUSIVE, FREE, LARGE, NORMAL, SHARED, LeafSwitch, NodeGroup, SwitchRequest
-from engine.plan.place.handler import Refusal
-from engine.status.switches import share_bodies
-from engine.wire import history, names
-from engine.wire.errors import WireError
-from engine.wire.switches import parse
+from belay.engine.model.history import JobMemory
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.plan.place.gangs import nslb
+from belay.engine.plan.place.gangs.nslb import (
+    EXCLUSIVE,
+    FREE,
+    LARGE,
+    NORMAL,
+    SHARED,
+    LeafSwitch,
+    NodeGroup,
+    SwitchRequest,
+)
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.status.switches import share_bodies
+from belay.engine.wire import history, names
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.switches import parse
 from tests import listing, placing, worlds
 
 # the imported ConfigMap

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import yaml
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import DeleteObject
-from engine.plan import plan
-from engine.plan.scope import Scope
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import DeleteObject
+from belay.engine.plan import plan
+from belay.engine.plan.scope import Scope
 from tests import worlds
 from tests.placing import bindings, edited, nodes_of, scope_of
 from tests.vnpuworld import CHIPS, CORE, holds, node, observed, report, wants

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.act.edge import Refused
-from engine.act.permitted import check
-from engine.model.actions import PatchObject, PatchType
+from belay.engine.act.edge import Refused
+from belay.engine.act.permitted import check
+from belay.engine.model.actions import PatchObject, PatchType
 from tests import listing
 from tests.claim_objects import DRIVER, allocated, capacity, claim, mounting, storage_class, volume
 from tests.listing import Item, job, node, report

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pytest
 
-from engine.documents import Desired
-from engine.model.cluster import Observed
-from engine.model.plan import Plan
-from engine.model.plan_cache import CacheKey, Memo, NoOps, PlanCache, Slot, Table, differing
-from engine.plan import plan
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import Observed
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import CacheKey, Memo, NoOps, PlanCache, Slot, Table, differing
+from belay.engine.plan import plan
 from tests.simworld import A2, INFER, Node, World
 from tests.soak.histories import _event, _repository
 

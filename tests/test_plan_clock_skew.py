@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.actions import EvictPod, ResetChips
-from engine.model.history import (
+from belay.engine.model.actions import EvictPod, ResetChips
+from belay.engine.model.history import (
     ChipMemory,
     CodeMemory,
     History,
@@ -18,8 +18,8 @@ from engine.model.history import (
     NodeMemory,
     PublicFaultMemory,
 )
-from engine.plan import clock_skew, plan
-from engine.plan.scope import Memory, Scope
+from belay.engine.plan import clock_skew, plan
+from belay.engine.plan.scope import Memory, Scope
 from tests.worlds import NOW, desired, document, fault, node, observed, pod, report
 
 YEAR = 365 * 86_400.0

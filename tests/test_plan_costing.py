@@ -12,16 +12,16 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import cli
-from engine.cli.explanation import explain
-from engine.model.actions import BindPod, EvictPod, PatchObject
-from engine.model.cluster import Observed, Pod
-from engine.model.costs import cost
-from engine.model.history import History, JobMemory, Recovery
-from engine.model.plan import Plan
-from engine.plan import plan
-from engine.status import memory_bodies
-from engine.status.recoveries import stages
+from belay.engine import cli
+from belay.engine.cli.explanation import explain
+from belay.engine.model.actions import BindPod, EvictPod, PatchObject
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.costs import cost
+from belay.engine.model.history import History, JobMemory, Recovery
+from belay.engine.model.plan import Plan
+from belay.engine.plan import plan
+from belay.engine.status import memory_bodies
+from belay.engine.status.recoveries import stages
 from tests import listing
 from tests.worlds import NOW, desired, fault, node, observed, pod, report
 

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.actions import BindPod, EvictPod
-from engine.model.cluster import Pod
-from engine.model.history import History
-from engine.model.jobs import Gang
-from engine.model.plan import Plan
-from engine.plan import plan
-from engine.plan.recover import elastic
+from belay.engine.model.actions import BindPod, EvictPod
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import History
+from belay.engine.model.jobs import Gang
+from belay.engine.model.plan import Plan
+from belay.engine.plan import plan
+from belay.engine.plan.recover import elastic
 from tests.test_plan_costing import PROCESS, gang, world
 from tests.worlds import NOW, desired
 

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.actions import IsolateChip, IsolateNode, ReleaseChip, ReleaseNode
-from engine.model.cluster import Upgrade
-from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
-from engine.model.history import ChipMemory, CodeMemory, History, Hold, NodeMemory
-from engine.model.levels import CHIP_LEVELS
-from engine.model.times import rfc3339
-from engine.plan.scope import Scope
-from engine.plan.views import device_id
+from belay.engine.model.actions import IsolateChip, IsolateNode, ReleaseChip, ReleaseNode
+from belay.engine.model.cluster import Upgrade
+from belay.engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
+from belay.engine.model.history import ChipMemory, CodeMemory, History, Hold, NodeMemory
+from belay.engine.model.levels import CHIP_LEVELS
+from belay.engine.model.times import rfc3339
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.views import device_id
 from tests.worlds import (
     NOW,
     decide,

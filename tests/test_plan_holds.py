@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from engine.model.actions import ReleaseChip, ResetChips
-from engine.model.cluster import AgentVNPU, Observed
-from engine.model.history import ChipMemory, CodeMemory, History, Hold, NodeMemory
-from engine.plan import plan
-from engine.plan.health.states import with_entry
-from engine.status.events import RELEASE, release_events
+from belay.engine.model.actions import ReleaseChip, ResetChips
+from belay.engine.model.cluster import AgentVNPU, Observed
+from belay.engine.model.history import ChipMemory, CodeMemory, History, Hold, NodeMemory
+from belay.engine.plan import plan
+from belay.engine.plan.health.states import with_entry
+from belay.engine.status.events import RELEASE, release_events
 from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, orders, report, reset_order
 
 MS = int(NOW * 1000)

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.documents import Desired
-from engine.model import action_documents
-from engine.model import in_place_recovery as words
-from engine.model.actions import EvictPod, ResetChips, SignalJob
-from engine.model.cluster import AgentReport, Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import Healing, History, JobMemory
-from engine.model.plan import Plan
-from engine.plan import plan
-from engine.wire import resetinfo
+from belay.engine.documents import Desired
+from belay.engine.model import action_documents
+from belay.engine.model import in_place_recovery as words
+from belay.engine.model.actions import EvictPod, ResetChips, SignalJob
+from belay.engine.model.cluster import AgentReport, Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import Healing, History, JobMemory
+from belay.engine.model.plan import Plan
+from belay.engine.plan import plan
+from belay.engine.wire import resetinfo
 from tests.worlds import NOW, agent, desired, document, fault, node, observed, orders, pod, report, reset_order
 
 ALL = tuple(f"Ascend910-{i}" for i in range(8))

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from engine.model.cluster import Observed, Upgrade
-from engine.model.history import History
-from engine.plan import plan
-from engine.status.sync_status import manual_bodies
-from engine.wire import manualinfo, names
+from belay.engine.model.cluster import Observed, Upgrade
+from belay.engine.model.history import History
+from belay.engine.plan import plan
+from belay.engine.status.sync_status import manual_bodies
+from belay.engine.wire import manualinfo, names
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report
 
 CODE = "80C98001"

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from engine.model.actions import IsolateNode
-from engine.model.cluster import Observed
+from belay.engine.model.actions import IsolateNode
+from belay.engine.model.cluster import Observed
 from tests.worlds import decide, desired, document, fault, node, node_report, observed, pod, report
 
 CODE = "0100000D"

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.documents import Manifest
-from engine.gangs.job_status import ended
-from engine.model.actions import EvictPod, PatchObject, SignalJob
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey, Origin
-from engine.model.history import History, JobMemory
-from engine.plan import explain, plan
-from engine.plan.scope import Scope
-from engine.status.rescheduling import fault_npu
+from belay.engine.documents import Manifest
+from belay.engine.gangs.job_status import ended
+from belay.engine.model.actions import EvictPod, PatchObject, SignalJob
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey, Origin
+from belay.engine.model.history import History, JobMemory
+from belay.engine.plan import explain, plan
+from belay.engine.plan.scope import Scope
+from belay.engine.status.rescheduling import fault_npu
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report, switch
 
 JOB = "train/AscendJob/j"

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.cli.explanation import explain
-from engine.model.cluster import Observed
-from engine.model.history import History, JobMemory, Recovery
-from engine.model.labels import PROCESS_RECOVERIES
-from engine.model.recovery.conversation import StepRecord
-from engine.model.recovery.summary import RecoverySummary
-from engine.plan import plan
-from engine.status import memory_bodies
+from belay.engine.cli.explanation import explain
+from belay.engine.model.cluster import Observed
+from belay.engine.model.history import History, JobMemory, Recovery
+from belay.engine.model.labels import PROCESS_RECOVERIES
+from belay.engine.model.recovery.conversation import StepRecord
+from belay.engine.model.recovery.summary import RecoverySummary
+from belay.engine.plan import plan
+from belay.engine.status import memory_bodies
 from tests.test_plan_costing import PROCESS, decided, gang, world
 from tests.worlds import NOW, desired
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.actions import EvictPod, IsolateChip, ResetChips
-from engine.model.cluster import Observed
-from engine.model.history import History
-from engine.observe.observed import observe
-from engine.plan.scope import Scope
-from engine.wire import reservations
+from belay.engine.model.actions import EvictPod, IsolateChip, ResetChips
+from belay.engine.model.cluster import Observed
+from belay.engine.model.history import History
+from belay.engine.observe.observed import observe
+from belay.engine.plan.scope import Scope
+from belay.engine.wire import reservations
 from tests.test_plan_safety import limit, limits, world
 from tests.worlds import NOW, decide, fault, node, observed, report
 

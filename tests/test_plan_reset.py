@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.actions import PatchObject, ResetChips
-from engine.model.cluster import AgentReport, Observed
-from engine.model.history import ChipMemory, History, NodeMemory
-from engine.plan.scope import Scope
+from belay.engine.model.actions import PatchObject, ResetChips
+from belay.engine.model.cluster import AgentReport, Observed
+from belay.engine.model.history import ChipMemory, History, NodeMemory
+from belay.engine.plan.scope import Scope
 from tests.worlds import (
     NOW,
     agent,

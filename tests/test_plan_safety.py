@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.documents import Desired, Manifest
-from engine.model.actions import (
+from belay.engine.documents import Desired, Manifest
+from belay.engine.model.actions import (
     Action,
     DeleteObject,
     EvictPod,
@@ -19,15 +19,15 @@ from engine.model.actions import (
     PartitionChip,
     ResetChips,
 )
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey, Origin
-from engine.model.history import History
-from engine.model.plan import BudgetUse
-from engine.plan import grouping, views
-from engine.plan.health import states
-from engine.plan.recover import evictions
-from engine.plan.safety import deferral
-from engine.plan.scope import Memory, Scope
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey, Origin
+from belay.engine.model.history import History
+from belay.engine.model.plan import BudgetUse
+from belay.engine.plan import grouping, views
+from belay.engine.plan.health import states
+from belay.engine.plan.recover import evictions
+from belay.engine.plan.safety import deferral
+from belay.engine.plan.scope import Memory, Scope
 from tests import worlds
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report
 

@@ -10,19 +10,19 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.controller.status_writer import StatusWriter
-from engine.documents import Desired
-from engine.kube import Conflict
-from engine.metrics import BelayCollector, PassSummary
-from engine.model.actions import kind_of
-from engine.model.cluster import Observed
-from engine.model.history import History, NodeMemory
-from engine.model.plan import Plan
-from engine.plan import plan
-from engine.plan.shadow import MAX_POLICIES
-from engine.status.events import shadow_events
-from engine.status.status_reader import read_status as read_back
-from engine.status.sync_status import SyncState, pool_bodies, sync_body
+from belay.engine.controller.status_writer import StatusWriter
+from belay.engine.documents import Desired
+from belay.engine.kube import Conflict
+from belay.engine.metrics import BelayCollector, PassSummary
+from belay.engine.model.actions import kind_of
+from belay.engine.model.cluster import Observed
+from belay.engine.model.history import History, NodeMemory
+from belay.engine.model.plan import Plan
+from belay.engine.plan import plan
+from belay.engine.plan.shadow import MAX_POLICIES
+from belay.engine.status.events import shadow_events
+from belay.engine.status.status_reader import read_status as read_back
+from belay.engine.status.sync_status import SyncState, pool_bodies, sync_body
 from tests.properties.test_health_properties import worlds
 from tests.worlds import NOW, desired, document, fault, node, observed, pod, report
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from engine import cli
-from engine.model.cluster import NodeDevice
-from engine.wire import deviceinfo, nodeinfo
-from engine.wire.gojson import check_code, go_json
+from belay.engine import cli
+from belay.engine.model.cluster import NodeDevice
+from belay.engine.wire import deviceinfo, nodeinfo
+from belay.engine.wire.gojson import check_code, go_json
 from tests.worlds import A2_LABELS, NOW
 
 UPDATED = int(NOW) - 3

@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.actions import EvictPod
-from engine.model.cluster import Observed, SwitchFault
-from engine.model.fault_subscriptions import FaultSubscriptions
-from engine.model.labels import STEP_RETRY
-from engine.model.recovery import Conversation, FaultyRank, State, steps
-from engine.model.recovery.conversation import Operation, StepRecord
-from engine.model.recovery.progress import ABANDONED_MS, progress_of
-from engine.observe.observed import observe
-from engine.plan import explain
-from engine.plan.scope import Scope
-from engine.wire import recoveryrecord
-from engine.wire.recoveryrecord import Record
+from belay.engine.model.actions import EvictPod
+from belay.engine.model.cluster import Observed, SwitchFault
+from belay.engine.model.fault_subscriptions import FaultSubscriptions
+from belay.engine.model.labels import STEP_RETRY
+from belay.engine.model.recovery import Conversation, FaultyRank, State, steps
+from belay.engine.model.recovery.conversation import Operation, StepRecord
+from belay.engine.model.recovery.progress import ABANDONED_MS, progress_of
+from belay.engine.observe.observed import observe
+from belay.engine.plan import explain
+from belay.engine.plan.scope import Scope
+from belay.engine.wire import recoveryrecord
+from belay.engine.wire.recoveryrecord import Record
 from tests.worlds import NOW, decide, fault, node, observed, pod, report, switch
 
 NOW_MS = int(NOW * 1000)

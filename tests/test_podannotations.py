@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.labels import CONFIGURATION_910, CONFIGURATION_NPU
-from engine.wire import podannotations as wire
+from belay.engine.model.labels import CONFIGURATION_910, CONFIGURATION_NPU
+from belay.engine.wire import podannotations as wire
 from tests import worlds
 
 RESOURCE = "huawei.com/Ascend910"

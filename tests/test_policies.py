@@ -8,12 +8,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from engine.documents import ENDED_JOBS, FREED_CHIPS, Desired
-from engine.documents.descriptions import DESCRIPTIONS
-from engine.load import load, load_directory, schema_text, schemas, shipped_policies
-from engine.load.custom_resources import definition_text, definitions
-from engine.load.workload_rights import SHIPPED_ROLE, role_text
-from engine.observe.workload_watches import ListedKind, shipped_kinds
+from belay.engine.documents import ENDED_JOBS, FREED_CHIPS, Desired
+from belay.engine.documents.descriptions import DESCRIPTIONS
+from belay.engine.load import load, load_directory, schema_text, schemas, shipped_policies
+from belay.engine.load.custom_resources import definition_text, definitions
+from belay.engine.load.workload_rights import SHIPPED_ROLE, role_text
+from belay.engine.observe.workload_watches import ListedKind, shipped_kinds
 from tests.workload_pages import shipped_rows
 
 ROOT = Path(__file__).parent.parent

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from engine import cli
-from engine.replay import recording
-from engine.replay.summary import RECORDING_SUFFIX
-from engine.wire.deviceinfo import build, fault_element
+from belay.engine import cli
+from belay.engine.replay import recording
+from belay.engine.replay.summary import RECORDING_SUFFIX
+from belay.engine.wire.deviceinfo import build, fault_element
 from tests import listing, worlds
 from tests.simworld import A2, Node, World
 

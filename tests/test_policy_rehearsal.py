@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine import cli
-from engine.load import load
-from engine.simulate import rehearsal
-from engine.simulate.rehearsal import rehearse
+from belay.engine import cli
+from belay.engine.load import load
+from belay.engine.simulate import rehearsal
+from belay.engine.simulate.rehearsal import rehearse
 
 HEAD = "apiVersion: belay.dev/v1alpha1\nkind: FaultPolicy\nmetadata: {name: p}\nspec:\n"
 

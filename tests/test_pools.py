@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.cli import coming
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import PartitionChip, ResetChips
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic
-from engine.model.plan import CONTRADICTED, Plan
-from engine.model.plan_cache import PlanCache
-from engine.plan import plan
-from engine.wire import history
-from engine.wire.orders import build_report, parse_report
+from belay.engine.cli import coming
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import PartitionChip, ResetChips
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.plan import CONTRADICTED, Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan import plan
+from belay.engine.wire import history
+from belay.engine.wire.orders import build_report, parse_report
 from tests.worlds import A2_LABELS, NOW, agent, desired, document, fault, node, observed, pod, report
 
 TRAINING = {"matchLabels": {"accelerator-type": "module-910b-8"}}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from engine.model.actions import BindPod, EvictPod
-from engine.model.history import History, JobMemory
-from engine.model.remedies import Remedy, Step
-from engine.plan import plan
-from engine.plan.preempt import what_if
-from engine.plan.safety import deferral
-from engine.plan.scope import Scope
+from belay.engine.model.actions import BindPod, EvictPod
+from belay.engine.model.history import History, JobMemory
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.plan import plan
+from belay.engine.plan.preempt import what_if
+from belay.engine.plan.safety import deferral
+from belay.engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import GROUP, POLICY, gang, scope_of
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import BindPod, EvictPod, Preconditions
-from engine.model.cluster import Observed, Pod
-from engine.model.disruption import SETTLED
-from engine.model.history import JobMemory
-from engine.model.plan import Plan
-from engine.plan import plan
-from engine.plan.preempt.consolidation import MAX_MOVED
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod, EvictPod, Preconditions
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.disruption import SETTLED
+from belay.engine.model.history import JobMemory
+from belay.engine.model.plan import Plan
+from belay.engine.plan import plan
+from belay.engine.plan.preempt.consolidation import MAX_MOVED
 from tests import worlds
 from tests.worlds import NOW
 

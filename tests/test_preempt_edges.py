@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.plan.scope import Scope
+from belay.engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import edited, with_settings
 from tests.test_preempt import CLASSES, evicted, planned, priority, queue, running, wanting

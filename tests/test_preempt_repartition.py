@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import BindPod, EvictPod, PartitionChip, Preconditions
-from engine.model.cluster import AgentReport, AgentVNPU, Observed, Orders, Pod
-from engine.model.cores import ChipUse, unfit_reason
-from engine.model.history import JobMemory, NodeMemory
-from engine.model.plan import Plan
-from engine.plan import plan
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod, EvictPod, PartitionChip, Preconditions
+from belay.engine.model.cluster import AgentReport, AgentVNPU, Observed, Orders, Pod
+from belay.engine.model.cores import ChipUse, unfit_reason
+from belay.engine.model.history import JobMemory, NodeMemory
+from belay.engine.model.plan import Plan
+from belay.engine.plan import plan
 from tests import worlds
 from tests.test_vnpu import CHIP, SIZES
 from tests.vnpuworld import CHIPS, CORE, holds, node, report, wants

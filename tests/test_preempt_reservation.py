@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.cluster import Pod
-from engine.model.history import History, JobMemory
-from engine.plan.safety import deferral
-from engine.plan.scope import Memory, Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import History, JobMemory
+from belay.engine.plan.safety import deferral
+from belay.engine.plan.scope import Memory, Scope
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, gang, scope_of
 

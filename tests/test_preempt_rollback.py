@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.actions import EvictPod
-from engine.model.cluster import Pod
-from engine.plan import plan
-from engine.plan.scope import Scope
+from belay.engine.model.actions import EvictPod
+from belay.engine.model.cluster import Pod
+from belay.engine.plan import plan
+from belay.engine.plan.scope import Scope
 from tests import worlds
 from tests.placing import nodes_of, scope_of, shipped
 from tests.worlds import NOW

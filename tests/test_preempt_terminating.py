@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.actions import EvictPod
-from engine.model.history import History, JobMemory
-from engine.model.times import rfc3339
-from engine.plan.preempt.terminating import OVERDUE, PATIENCE
-from engine.plan.scope import Scope
+from belay.engine.model.actions import EvictPod
+from belay.engine.model.history import History, JobMemory
+from belay.engine.model.times import rfc3339
+from belay.engine.plan.preempt.terminating import OVERDUE, PATIENCE
+from belay.engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import edited
 from tests.test_preempt import CLASSES, allowing, evicted, planned, priority, running, wanting

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import main
-from engine.cli.acts import remotes
-from engine.cli.acts.requests import Opened, Proposal, open_request
-from engine.cli.forge_calls import GITEA, GITHUB, GITLAB, ForgeError
-from engine.errors import InputError
-from engine.proxies import proxy_for
+from belay.engine.cli import main
+from belay.engine.cli.acts import remotes
+from belay.engine.cli.acts.requests import Opened, Proposal, open_request
+from belay.engine.cli.forge_calls import GITEA, GITHUB, GITLAB, ForgeError
+from belay.engine.errors import InputError
+from belay.engine.proxies import proxy_for
 from tests.certificates import authority, certificate
 from tests.forge_server import serving
 from tests.request_server import FORGES, PROJECT, TOKEN, RequestServer

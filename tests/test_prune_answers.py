@@ -12,15 +12,15 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import main
-from engine.cli.status_table import print_status
-from engine.replay import recording
-from engine.status import SyncState
-from engine.status.conditions import StatusCondition
-from engine.status.events import held_events
-from engine.status.status_reader import read_status
-from engine.status.sync_status import sync_body
-from engine.wire import names, sync
+from belay.engine.cli import main
+from belay.engine.cli.status_table import print_status
+from belay.engine.replay import recording
+from belay.engine.status import SyncState
+from belay.engine.status.conditions import StatusCondition
+from belay.engine.status.events import held_events
+from belay.engine.status.status_reader import read_status
+from belay.engine.status.sync_status import sync_body
+from belay.engine.wire import names, sync
 from tests.gitrepo import Repo
 from tests.test_sync_pruning import JOBS, held, job, running, tree
 

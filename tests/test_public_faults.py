@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model import public_faults
-from engine.model.history import History
-from engine.model.public_faults import PublicFaultClaim, fold, read, respond, spend
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.plan.scope import Scope
-from engine.status.mindcluster import ClusterInfo
-from engine.status.rescheduling import fault_npu
-from engine.wire import history as history_wire
-from engine.wire import publicinfo
+from belay.engine.model import public_faults
+from belay.engine.model.history import History
+from belay.engine.model.public_faults import PublicFaultClaim, fold, read, respond, spend
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.plan.scope import Scope
+from belay.engine.status.mindcluster import ClusterInfo
+from belay.engine.status.rescheduling import fault_npu
+from belay.engine.wire import history as history_wire
+from belay.engine.wire import publicinfo
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report
 
 MS = int(NOW * 1000)
@@ -339,7 +339,7 @@ def test_a_live_clusterds_own_list_counts_while_it_lists_and_belays_list_does_no
 
 
 def test_storage_is_bounded_and_drops_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.plan.health.public_faults.MAX_PER_NODE", 3)
+    monkeypatch.setattr("belay.engine.plan.health.public_faults.MAX_PER_NODE", 3)
     bodies = [message(fault_id=f"fault-{i:04d}", at=MS - 100 + i, chips=[i]) for i in range(5)]
     first = scope(*bodies)
     assert set(chips(first)) == {"n0/0", "n0/1", "n0/2"}

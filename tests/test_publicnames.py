@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from agents.node.publicnames import PublicName, PublicNames, read_names
-from engine.wire.gojson import check_code
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from belay.agents.node.publicnames import PublicName, PublicNames, read_names
+from belay.engine.wire.gojson import check_code
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from tests.agent_world import FAULT, NODE
 from tests.kubelet_world import Node
 from tests.test_device_plugin import run

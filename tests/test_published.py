@@ -17,15 +17,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from click.shell_completion import ShellComplete
 
-from engine.cli import answers, known_names, main, records, usage
-from engine.cli.layout import grid
-from engine.cli.published import ABOUT, PLANNED_COLUMNS, PublishedCluster
-from engine.cli.selection import JOB_COLUMNS
-from engine.model.freshness import LastPass
-from engine.model.labels import ABOUT_LABEL
-from engine.status import memory_bodies, status_bodies
-from engine.status.sync_status import SyncState
-from engine.wire import names, passinfo
+from belay.engine.cli import answers, known_names, main, records, usage
+from belay.engine.cli.layout import grid
+from belay.engine.cli.published import ABOUT, PLANNED_COLUMNS, PublishedCluster
+from belay.engine.cli.selection import JOB_COLUMNS
+from belay.engine.model.freshness import LastPass
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.status import memory_bodies, status_bodies
+from belay.engine.status.sync_status import SyncState
+from belay.engine.wire import names, passinfo
 from tests.bench.clusters import NOW, ascend_job, cluster, device, node, service
 from tests.test_console_document import SHIPPED, planned, waiting_pod
 
@@ -39,8 +39,8 @@ HEAVY = {
     "jinja2",
     "sqlalchemy",
     "grpc",
-    "engine.plan",
-    "engine.load",
+    "belay.engine.plan",
+    "belay.engine.load",
 }
 WORLDS = {
     "jobs that run": cluster(4, 2),
@@ -229,7 +229,7 @@ def test_reads_of_a_live_cluster_load_no_planner(tmp_path: Path) -> None:
     import time
 
     code = (
-        "import sys, json; from engine.cli import main\n"
+        "import sys, json; from belay.engine.cli import main\n"
         "try: main(sys.argv[1:], standalone_mode=False)\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"

@@ -16,14 +16,15 @@ import msgspec
 import pydantic
 import pytest
 
-from engine.model.plan_cache import CacheKey
+from belay.engine.model.plan_cache import CacheKey
 
-ROOMS = ("engine.gangs", "engine.plan", "engine.status")
+ROOMS = ("belay.engine.gangs", "belay.engine.plan", "belay.engine.status")
 #: Functions whose results are kept for the process: they map short texts and numbers to what these spell.
 SPELLINGS = frozenset({
-    "engine.plan.jobs.rank_tables._configuration", "engine.plan.links.states.key_of",
-    "engine.plan.place.nodes.equivalence._words", "engine.plan.node_view._names", "engine.plan.views._ids",
-    "engine.plan.views.device_id",
+    "belay.engine.plan.jobs.rank_tables._configuration", "belay.engine.plan.links.states.key_of",
+    "belay.engine.plan.place.nodes.equivalence._words", "belay.engine.plan.node_view._names",
+    "belay.engine.plan.views._ids",
+    "belay.engine.plan.views.device_id",
 })  # fmt: skip
 CHANGING = frozenset({
     "add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault",
@@ -51,7 +52,7 @@ def test_no_module_of_the_pure_rooms_holds_mutable_state(name: str) -> None:
     module = importlib.import_module(name)
     tree = ast.parse(Path(str(module.__file__)).read_text())
     found = [*_objects(name, vars(module)), *_changes(tree), *_caches(name, tree)]
-    assert not found, f"{name}: {', '.join(found)}: keep it in the PlanCache (engine.model.plan_cache)"
+    assert not found, f"{name}: {', '.join(found)}: keep it in the PlanCache (belay.engine.model.plan_cache)"
 
 
 def test_the_check_finds_state() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from engine.documents import Declared, NodePool
-from engine.model.actions import DeleteObject, EvictPod
-from engine.model.diagnostics import Origin
-from engine.model.times import rfc3339
-from engine.plan.queue.missing_pods import FORMING_SECONDS
+from belay.engine.documents import Declared, NodePool
+from belay.engine.model.actions import DeleteObject, EvictPod
+from belay.engine.model.diagnostics import Origin
+from belay.engine.model.times import rfc3339
+from belay.engine.plan.queue.missing_pods import FORMING_SECONDS
 from tests import placing, worlds
 from tests.placing import POLICY, gang, nodes_of, scope_of
 

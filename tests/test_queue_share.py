@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.plan.queue.share import QueueDemand, divide, exceeds, share, within
+from belay.engine.plan.queue.share import QueueDemand, divide, exceeds, share, within
 
 NPU = "huawei.com/Ascend910"
 

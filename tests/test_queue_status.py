@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from engine.load import load
-from engine.model.diagnostics import ObjectKey
-from engine.model.times import rfc3339
-from engine.observe.observed import observe
-from engine.plan import plan
+from belay.engine.load import load
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
 from tests.jobs import NOW
 from tests.test_jobs_whole_planner import Whole, node
 

@@ -7,17 +7,17 @@ import time
 import uuid
 from typing import Any
 
-from engine.act.batch import Batch, run
-from engine.act.edge import Edge, Fence
-from engine.kube import NAMESPACE, POD, Kube, Object, resource_for
-from engine.kube.lease import shard_lease
-from engine.load import load
-from engine.model.actions import CreateObject, DeleteObject, PatchObject
-from engine.observe.observed import observe
-from engine.observe.resources import fetch
-from engine.plan import plan
-from engine.sandbox.definitions import ensure
-from engine.store import PassRecord
+from belay.engine.act.batch import Batch, run
+from belay.engine.act.edge import Edge, Fence
+from belay.engine.kube import NAMESPACE, POD, Kube, Object, resource_for
+from belay.engine.kube.lease import shard_lease
+from belay.engine.load import load
+from belay.engine.model.actions import CreateObject, DeleteObject, PatchObject
+from belay.engine.observe.observed import observe
+from belay.engine.observe.resources import fetch
+from belay.engine.plan import plan
+from belay.engine.sandbox.definitions import ensure
+from belay.engine.store import PassRecord
 
 PATIENCE = 90.0
 QUEUE = resource_for("scheduling.volcano.sh/v1beta1", "Queue")

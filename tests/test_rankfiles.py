@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.node.rankfiles import RankFiles, keep_rank_files
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.status import forgotten
-from engine.wire import objects, rankfile
-from engine.wire.errors import WireError
-from engine.wire.rankfile import RankFile
+from belay.agents.node.rankfiles import RankFiles, keep_rank_files
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.status import forgotten
+from belay.engine.wire import objects, rankfile
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.rankfile import RankFile
 from tests.agent_world import NODE, FakeCluster, VirtualClock
 from tests.jobs import ascend_job
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.wire.podannotations import Configuration, Device
-from engine.wire.ranktable import RankTablePod, TableError, build, logical_super_pod, version_of
+from belay.engine.wire.podannotations import Configuration, Device
+from belay.engine.wire.ranktable import RankTablePod, TableError, build, logical_super_pod, version_of
 
 
 def member(

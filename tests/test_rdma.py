@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.base import DriverError
-from agents.node.state import NodeState
-from agents.rdma import cards as output
-from agents.rdma import report
-from agents.rdma.config import (
+from belay.agents.drivers.base import DriverError
+from belay.agents.node.state import NodeState
+from belay.agents.rdma import cards as output
+from belay.agents.rdma import report
+from belay.agents.rdma.config import (
     FAULT_CODES,
     MAX_ENTRIES,
     ConfigError,
@@ -26,10 +26,10 @@ from agents.rdma.config import (
     parsed,
     tool,
 )
-from agents.rdma.devices import cards, selected
-from agents.rdma.faults import Checks
-from agents.rdma.plugin import RdmaPart
-from agents.rdma.report import DpuReport
+from belay.agents.rdma.devices import cards, selected
+from belay.agents.rdma.faults import Checks
+from belay.agents.rdma.plugin import RdmaPart
+from belay.agents.rdma.report import DpuReport
 from tests.kubelet_world import Kubelet, WallClock
 
 CONFIG = {

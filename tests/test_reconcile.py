@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.controller.queues import ACT, RECONCILE
-from engine.kube import CONFIGMAP, POD
-from engine.replay.recording import replay
-from engine.replay.summary import RECORDING_SUFFIX
-from engine.sandbox.api.faults import FaultRule
-from engine.store import connect
+from belay.engine.controller.queues import ACT, RECONCILE
+from belay.engine.kube import CONFIGMAP, POD
+from belay.engine.replay.recording import replay
+from belay.engine.replay.summary import RECORDING_SUFFIX
+from belay.engine.sandbox.api.faults import FaultRule
+from belay.engine.store import connect
 from tests.loop_world import Cluster, Loop, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
@@ -132,7 +132,7 @@ def test_a_bug_in_the_planner_is_logged_counted_and_tried_again(
         raise ZeroDivisionError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr("engine.controller.shard.make_plan", broken)
+        patch.setattr("belay.engine.controller.shard.make_plan", broken)
         cluster.add_node("node-1")
         cluster.add_pod("train", 4)
         until(lambda: len(loop.failures) >= 2, what="two failed passes")

@@ -10,8 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.recovery import Code, Conversation, FaultyRank, JobFacts, Report, State, reset, resumed, step, steps
-from engine.model.recovery.conversation import (
+from belay.engine.model.recovery import (
+    Code,
+    Conversation,
+    FaultyRank,
+    JobFacts,
+    Report,
+    State,
+    reset,
+    resumed,
+    step,
+    steps,
+)
+from belay.engine.model.recovery.conversation import (
     Done,
     Effect,
     Faults,
@@ -29,8 +40,8 @@ from engine.model.recovery.conversation import (
     Tick,
     Written,
 )
-from engine.model.recovery.machine import HANDLERS, unanswered
-from engine.model.recovery.table import NEXT, ROWS, allowed, diagram
+from belay.engine.model.recovery.machine import HANDLERS, unanswered
+from belay.engine.model.recovery.table import NEXT, ROWS, allowed, diagram
 from tests.recovery_conversation import ALL, CAN, Play, decided, short, software
 
 

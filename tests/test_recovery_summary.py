@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.model.recovery import FaultyRank, Report, State, reset, summary
-from engine.model.recovery.conversation import Done, Faults
+from belay.engine.model.recovery import FaultyRank, Report, State, reset, summary
+from belay.engine.model.recovery.conversation import Done, Faults
 from tests.recovery_conversation import ALL, Play, decided, software
 
 

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 import yaml
 
-from engine.errors import InputError
-from engine.settings import Settings, from_environment, to_environment
-from engine.store import PassStore, StoreUnavailable, connect
+from belay.engine.errors import InputError
+from belay.engine.settings import Settings, from_environment, to_environment
+from belay.engine.store import PassStore, StoreUnavailable, connect
 from tests.loop_world import Cluster, cluster, until
 from tests.needs import lacking
 from tests.test_deploy import BASE, ROOT

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from engine.controller import broker
-from engine.controller.broker import Rejected, cleaned
-from engine.controller.messages import broker_url, configuration
-from engine.controller.queues import ACT, RECONCILE
-from engine.controller.triggers import Triggers
-from engine.settings import Settings
-from engine.store import PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect, heal, repair
+from belay.engine.controller import broker
+from belay.engine.controller.broker import Rejected, cleaned
+from belay.engine.controller.messages import broker_url, configuration
+from belay.engine.controller.queues import ACT, RECONCILE
+from belay.engine.controller.triggers import Triggers
+from belay.engine.settings import Settings
+from belay.engine.store import PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect, heal, repair
 from tests.loop_world import Cluster, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.test_tasks import Processes, each_chip_once, processes

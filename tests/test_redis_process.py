@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from engine.errors import BelayError
-from engine.sandbox.redis_process import start_redis
+from belay.engine.errors import BelayError
+from belay.engine.sandbox.redis_process import start_redis
 
 pytestmark = pytest.mark.real_time
 
@@ -42,7 +42,7 @@ def test_a_path_too_long_for_a_socket_falls_back_to_a_guarded_loopback_port(tmp_
 
 def test_it_dies_with_its_parent_even_when_the_parent_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, time\nfrom engine.sandbox.redis_process import start_redis\n"
+        "import sys, time\nfrom belay.engine.sandbox.redis_process import start_redis\n"
         "r = start_redis(sys.argv[1]); sys.stdout.write(str(r.pid) + '\\n'); sys.stdout.flush(); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE) as parent:
@@ -57,7 +57,7 @@ def test_it_dies_with_its_parent_even_when_the_parent_is_killed(tmp_path: Path) 
 
 
 def test_without_redis_the_error_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.sandbox.redis_process.find_redis_server", lambda: None)
+    monkeypatch.setattr("belay.engine.sandbox.redis_process.find_redis_server", lambda: None)
     with pytest.raises(BelayError, match="redis-server"):
         start_redis(tmp_path)
 

@@ -13,13 +13,13 @@ import pytest
 import redis
 from celery import Celery
 
-from engine.controller.messages import configuration
-from engine.controller.queues import send, waiting
-from engine.errors import BelayError
-from engine.sandbox.redis_process import find_redis_server
-from engine.settings import Settings, from_environment
-from engine.store import StoreUnavailable, connect, connect_async, translated
-from engine.store.sentinel import parse
+from belay.engine.controller.messages import configuration
+from belay.engine.controller.queues import send, waiting
+from belay.engine.errors import BelayError
+from belay.engine.sandbox.redis_process import find_redis_server
+from belay.engine.settings import Settings, from_environment
+from belay.engine.store import StoreUnavailable, connect, connect_async, translated
+from belay.engine.store.sentinel import parse
 from tests.needs import lacking
 from tests.ports import free_port
 

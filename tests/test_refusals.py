@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from engine.cli.explanation import explain
-from engine.kube import CONFIGMAP, NAMESPACE
-from engine.kube.errors import from_answer
-from engine.model.actions import CreateObject, Evidence, PatchObject
-from engine.model.plan import Plan
-from engine.model.refusals import LONGEST_WAIT_MS, RefusalCause, RefusalKey, is_waiting, wait_ms
-from engine.model.refused_actions import content_digest, refusal_key, refused_again
-from engine.observe.observed import observe
-from engine.sandbox import definitions
-from engine.store import connect
+from belay.engine.cli.explanation import explain
+from belay.engine.kube import CONFIGMAP, NAMESPACE
+from belay.engine.kube.errors import from_answer
+from belay.engine.model.actions import CreateObject, Evidence, PatchObject
+from belay.engine.model.plan import Plan
+from belay.engine.model.refusals import LONGEST_WAIT_MS, RefusalCause, RefusalKey, is_waiting, wait_ms
+from belay.engine.model.refused_actions import content_digest, refusal_key, refused_again
+from belay.engine.observe.observed import observe
+from belay.engine.sandbox import definitions
+from belay.engine.store import connect
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, cluster, until  # noqa: F401
 from tests.redis_server import redis_process, redis_url  # noqa: F401

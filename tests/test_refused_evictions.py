@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from engine.model.actions import EvictPod
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.plan import plan
-from engine.status.events import repeat_events
+from belay.engine.model.actions import EvictPod
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.plan import plan
+from belay.engine.status.events import repeat_events
 from tests.test_plan_recover import JOB, gang, world
 from tests.worlds import NOW, desired
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import versions
-from engine.versions import Entry
+from belay.engine import versions
+from belay.engine.versions import Entry
 from tests import needs, releases
 
 pytestmark = pytest.mark.real_time
@@ -171,14 +171,15 @@ def test_the_packages_are_the_same_from_the_commit_and_from_their_source_archive
 def test_a_wheel_knows_its_version_and_commit(made: Path, tmp_path: Path) -> None:
     for wheel in made.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
-            built = json.loads(archive.read("engine/build.json"))
-            archive.extract("engine/versions.py", tmp_path)
-            archive.extract("engine/build.json", tmp_path)
+            built = json.loads(archive.read("belay/engine/build.json"))
+            archive.extract("belay/engine/versions.py", tmp_path)
+            archive.extract("belay/engine/build.json", tmp_path)
         assert built["commit"] == git(ROOT, "rev-parse", ref())
         assert built["version"] == wheel.name.split("-")[1]
         # far from any Git
         code = "import versions; print(versions.version())"
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "engine", capture_output=True, text=True)
+        folder = tmp_path / "belay/engine"
+        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
         assert done.stdout.strip() == built["version"]
 
 
@@ -192,12 +193,12 @@ def test_the_light_wheel_holds_every_module_that_it_imports(made: Path) -> None:
                 if module.split(".")[0] not in TOPS:
                     continue
                 below = f"{module}.{member}"
-                if not held(module, names) or ((ROOT / place(below)).exists() and not held(below, names)):
+                if not held(module, names) or ((ROOT / "src" / place(below)).exists() and not held(below, names)):
                     missing.append(f"{name}: {below}")
     assert missing == []
 
 
-TOPS = ("agents", "engine", "belay_training", "taskd", "mindio_acp", "mindio_ttp", "mindx_elastic")
+TOPS = ("belay", "belay_training", "taskd", "mindio_acp", "mindio_ttp", "mindx_elastic")
 
 
 def place(module: str) -> str:

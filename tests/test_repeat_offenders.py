@@ -8,19 +8,19 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cli import answers
-from engine.cli.explanation import explain
-from engine.documents import Desired
-from engine.model import repeat_offenders
-from engine.model.actions import BindPod
-from engine.model.cluster import Observed
-from engine.model.history import FailureMemory, History, NodeMemory
-from engine.model.plan import Plan
-from engine.model.repeat_offenders import RepeatOffenderRules
-from engine.plan import plan
-from engine.status.status_reader import read_status as read_back
-from engine.status.sync_status import pool_bodies
-from engine.wire import history as wire
+from belay.engine.cli import answers
+from belay.engine.cli.explanation import explain
+from belay.engine.documents import Desired
+from belay.engine.model import repeat_offenders
+from belay.engine.model.actions import BindPod
+from belay.engine.model.cluster import Observed
+from belay.engine.model.history import FailureMemory, History, NodeMemory
+from belay.engine.model.plan import Plan
+from belay.engine.model.repeat_offenders import RepeatOffenderRules
+from belay.engine.plan import plan
+from belay.engine.status.status_reader import read_status as read_back
+from belay.engine.status.sync_status import pool_bodies
+from belay.engine.wire import history as wire
 from tests.worlds import NOW, agent, desired, document, fault, node, observed, pod, report
 
 WEEK = 7 * 86_400

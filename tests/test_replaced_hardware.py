@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from engine.model.actions import IsolateNode, ResetChips
-from engine.model.cluster import AgentReport, Node
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import ChipMemory, FailureMemory, History, Hold, HoldKind, KnownHardware, NodeMemory
-from engine.model.labels import CORDONED_ANNOTATION
-from engine.plan import plan
+from belay.engine.model.actions import IsolateNode, ResetChips
+from belay.engine.model.cluster import AgentReport, Node
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import ChipMemory, FailureMemory, History, Hold, HoldKind, KnownHardware, NodeMemory
+from belay.engine.model.labels import CORDONED_ANNOTATION
+from belay.engine.plan import plan
 from tests import simworld
 from tests.golden.stories import sample_files, sample_world
 from tests.worlds import NOW, agent, desired, fault, node, observed, report

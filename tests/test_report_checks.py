@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.cluster import AgentChip, AgentReport, Orders, ResetOrder
-from engine.model.diagnostics import ObjectKey
-from engine.observe.observed import Observer
-from engine.observe.report_checks import PLAUSIBLE_EPOCH
-from engine.wire import deviceinfo, publicinfo
-from engine.wire.orders import build_orders, build_report
+from belay.engine.model.cluster import AgentChip, AgentReport, Orders, ResetOrder
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.observe.observed import Observer
+from belay.engine.observe.report_checks import PLAUSIBLE_EPOCH
+from belay.engine.wire import deviceinfo, publicinfo
+from belay.engine.wire.orders import build_orders, build_report
 from tests.test_observe import node, pod
 
 REPORT = "ConfigMap/belay-nodes/belay-report-n1"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.load import load
-from engine.wire.reserved import RECORDS, refusal, writer_of
+from belay.engine.load import load
+from belay.engine.wire.reserved import RECORDS, refusal, writer_of
 
 CONFIG = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {namespace}\ndata: {{a: b}}\n"
 REFUSED = [

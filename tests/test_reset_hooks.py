@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from agents.common.clock import Clock
-from agents.daemon import __main__ as program
-from agents.drivers.base import BOOTED, DriverError
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import SimulatedDriver
-from agents.node import hooks
-from agents.node.acts import Act
-from agents.node.hooks import Device, Hooks
-from agents.node.plugins import ResetPlugins
-from agents.node.policy import FaultLevels
-from agents.node.resetter import Resetter
-from agents.node.settings import Settings
-from agents.node.state import NodeState
-from engine.wire.policy import NodePolicy
+from belay.agents.common.clock import Clock
+from belay.agents.daemon import __main__ as program
+from belay.agents.drivers.base import BOOTED, DriverError
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.node import hooks
+from belay.agents.node.acts import Act
+from belay.agents.node.hooks import Device, Hooks
+from belay.agents.node.plugins import ResetPlugins
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.resetter import Resetter
+from belay.agents.node.settings import Settings
+from belay.agents.node.state import NodeState
+from belay.engine.wire.policy import NodePolicy
 from tests.agent_world import FAULT, NODE, RULES
 from tests.kubelet_world import Node
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.model.actions import EvictPod, SignalJob
-from engine.wire import resetinfo
-from engine.wire.errors import WireError
+from belay.engine.model.actions import EvictPod, SignalJob
+from belay.engine.wire import resetinfo
+from belay.engine.wire.errors import WireError
 from tests.test_plan_recover import gang, world
 from tests.worlds import decide
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.model.cluster import ids_of
-from engine.model.resets import group_of, groups, said_by_driver
+from belay.engine.model.cluster import ids_of
+from belay.engine.model.resets import group_of, groups, said_by_driver
 
 
 def _ids(masks: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -16,17 +16,17 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from engine import cli
-from engine.cli.forecast import Eviction, JobOutcome
-from engine.cli.forge_calls import ATTEMPTS, GITEA, GITHUB, GITLAB, ForgeError, checked_address
-from engine.cli.review import base, ci
-from engine.cli.review.base import tree_at
-from engine.cli.review.ci import ReviewRequest
-from engine.cli.review.comment import LIMIT, code, comment, marker
-from engine.cli.review.comparison import Finding, JobChange, Review
-from engine.cli.review.forges import Posted, post
-from engine.errors import InputError
-from engine.model.times import rfc3339
+from belay.engine import cli
+from belay.engine.cli.forecast import Eviction, JobOutcome
+from belay.engine.cli.forge_calls import ATTEMPTS, GITEA, GITHUB, GITLAB, ForgeError, checked_address
+from belay.engine.cli.review import base, ci
+from belay.engine.cli.review.base import tree_at
+from belay.engine.cli.review.ci import ReviewRequest
+from belay.engine.cli.review.comment import LIMIT, code, comment, marker
+from belay.engine.cli.review.comparison import Finding, JobChange, Review
+from belay.engine.cli.review.forges import Posted, post
+from belay.engine.errors import InputError
+from belay.engine.model.times import rfc3339
 from tests.forge_server import NUMBER, PROJECT, TOKEN, ForgeServer, serving
 from tests.golden.stories import sample_world
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from engine.kube import CONFIGMAP
-from engine.store import connect
-from engine.wire import commitproof, revisionlog
-from engine.wire.errors import WireError
-from engine.wire.revisionlog import RevisionEntry, RevisionLog
+from belay.engine.kube import CONFIGMAP
+from belay.engine.store import connect
+from belay.engine.wire import commitproof, revisionlog
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.revisionlog import RevisionEntry, RevisionLog
 from tests.gitrepo import Repo, git
 from tests.loop_world import Cluster, Loop, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from agents.node.hardware.pingresults import COLUMNS, PingFiles
-from agents.node.hardware.roceping import LOOK_EVERY, RocePings, ping, tp95
+from belay.agents.node.hardware.pingresults import COLUMNS, PingFiles
+from belay.agents.node.hardware.roceping import LOOK_EVERY, RocePings, ping, tp95
 from tests.agent_world import VirtualClock
 from tests.needs import required
 

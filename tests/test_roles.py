@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine.load import load
-from engine.plan import plan
-from engine.plan.roles import resolve_roles
-from engine.replay.offline import every_role
+from belay.engine.load import load
+from belay.engine.plan import plan
+from belay.engine.plan.roles import resolve_roles
+from belay.engine.replay.offline import every_role
 from tests import worlds
 
 SETTINGS = b"""\

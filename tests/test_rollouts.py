@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.actions import BindPod, CreateObject
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.workloads import objects
-from engine.workloads.writes import Json
+from belay.engine.model.actions import BindPod, CreateObject
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.workloads import objects
+from belay.engine.workloads.writes import Json
 from tests import controller_world, listing, placing
 from tests.golden.stories import compare
 from tests.jobs import POD_GROUP_CRD

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import engine.plan
+import belay.engine.plan
 
 ROOT = Path(__file__).parent.parent
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -32,7 +32,11 @@ def rows(readme: str) -> list[set[str]]:
 
 @pytest.mark.parametrize(
     ("container", "readme"),
-    [("engine", "engine/README.md"), ("agents", "agents/README.md"), ("agents.training", "agents/training/README.md")],
+    [
+        ("belay.engine", "engine/README.md"),
+        ("belay.agents", "agents/README.md"),
+        ("belay.agents.training", "agents/training/README.md"),
+    ],
 )
 def test_the_map_has_the_order_of_the_contract(container: str, readme: str) -> None:
     assert rows(readme) == [layer for layer in layers(container) if layer != {"__main__"}]
@@ -41,7 +45,7 @@ def test_the_map_has_the_order_of_the_contract(container: str, readme: str) -> N
 def test_the_planner_lists_its_rooms_in_the_order_of_the_contract() -> None:
     text = (ROOT / "engine/plan/README.md").read_text().partition("Rooms import downwards only (`make lint`): ")[2]
     line = text.partition(".")[0].replace("\n", " ")
-    assert [set(layer.split(", ")) for layer in line.split(" › ")] == layers("engine.plan")
+    assert [set(layer.split(", ")) for layer in line.split(" › ")] == layers("belay.engine.plan")
 
 
 def test_the_readme_of_the_planner_names_its_door() -> None:
@@ -49,37 +53,41 @@ def test_the_readme_of_the_planner_names_its_door() -> None:
     named = set(
         re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `")))
     )
-    assert named | {"passes"} == set(engine.plan.__all__)
+    assert named | {"passes"} == set(belay.engine.plan.__all__)
 
 
 def test_the_door_of_the_planner_gives_every_name_it_lists() -> None:
-    for name in engine.plan.__all__:
-        assert getattr(engine.plan, name) is not None
+    for name in belay.engine.plan.__all__:
+        assert getattr(belay.engine.plan, name) is not None
     with pytest.raises(AttributeError):
-        engine.plan.nothing  # noqa: B018
+        belay.engine.plan.nothing  # noqa: B018
 
 
 def test_the_door_of_the_planner_imports_no_pass() -> None:
-    code = "import sys, engine.plan; print([m for m in sys.modules if m.startswith('engine.plan.')])"
+    code = "import sys, belay.engine.plan; print(*(m for m in sys.modules if m.startswith('belay.engine.plan.')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert set(eval(done.stdout)) <= {"engine.plan.scope", "engine.plan.node_view", "engine.plan.rules"}  # noqa: S307
+    doors = {"belay.engine.plan.scope", "belay.engine.plan.node_view", "belay.engine.plan.rules"}
+    assert set(done.stdout.split()) <= doors
 
 
 @pytest.mark.parametrize(
     ("program", "unwanted"),
     [
         (
-            "engine.controller.controller",
-            ("pydantic", "engine.documents", "engine.plan", "celery", "sqlalchemy", "grpc"),
+            "belay.engine.controller.controller",
+            ("pydantic", "belay.engine.documents", "belay.engine.plan", "celery", "sqlalchemy", "grpc"),
         ),
-        ("engine.controller.tasks", ("sqlalchemy", "grpc", "kubernetes", "prompt_toolkit", "cryptography.hazmat")),
         (
-            "engine.serve.http",
+            "belay.engine.controller.tasks",
+            ("sqlalchemy", "grpc", "kubernetes", "prompt_toolkit", "cryptography.hazmat"),
+        ),
+        (
+            "belay.engine.serve.http",
             (
                 "celery",
                 "cryptography.hazmat",
-                "engine.documents",
-                "engine.load",
+                "belay.engine.documents",
+                "belay.engine.load",
                 "jinja2",
                 "joserfc",
                 "kubernetes",

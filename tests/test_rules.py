@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.model.actions import Evidence
-from engine.model.history import Hold, HoldKind
-from engine.model.rules import RuleKind, document_and_part, rule_kind
+from belay.engine.model.actions import Evidence
+from belay.engine.model.history import Hold, HoldKind
+from belay.engine.model.rules import RuleKind, document_and_part, rule_kind
 
 #: Names as plans and histories hold them.
 STORED = (

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from engine import cli
-from engine.cli.answers import jobs
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import group
-from engine.load import load
-from engine.model.plan import Pending, Plan
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.status.exceptions import exceptions
-from engine.status.jobs import job_status
+from belay.engine import cli
+from belay.engine.cli.answers import jobs
+from belay.engine.gangs.forming import pending_by_gang
+from belay.engine.gangs.grouping import group
+from belay.engine.load import load
+from belay.engine.model.plan import Pending, Plan
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.status.exceptions import exceptions
+from belay.engine.status.jobs import job_status
 from tests import listing, worlds
 
 BATCH = "batch/v1"

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.sandbox.api import journal
-from engine.sandbox.api.journal import DiskJournal, JournalError
-from engine.sandbox.api.store import ClusterStore
+from belay.engine.sandbox.api import journal
+from belay.engine.sandbox.api.journal import DiskJournal, JournalError
+from belay.engine.sandbox.api.store import ClusterStore
 from tests.api_client import Sandbox, at
 
 pytestmark = pytest.mark.real_time
@@ -197,7 +197,7 @@ def test_objects_tokens_and_versions_survive_a_restart(tmp_path: Path) -> None:
 
 
 def start(folder: Path, kubeconfig: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "engine.sandbox.api", "--data", str(folder), "--kubeconfig", str(kubeconfig)]
+    command = [sys.executable, "-m", "belay.engine.sandbox.api", "--data", str(folder), "--kubeconfig", str(kubeconfig)]
     process = subprocess.Popen(command)
     ends = time.monotonic() + 30
     while not kubeconfig.exists():

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.patches import merge_patch
-from engine.sandbox.api import fieldsets, schemagen
-from engine.sandbox.api.apply import apply, empty_fields, track_update
-from engine.sandbox.api.builtin import builtin_resources, model_of
-from engine.sandbox.api.durations import human_duration
-from engine.sandbox.api.errors import ApiError
-from engine.sandbox.api.expiry import MAX_EVENTS, expire_events
-from engine.sandbox.api.kinds import ServedResource, version_rank
-from engine.sandbox.api.patches import json_patch, strategic_merge
-from engine.sandbox.api.protobuf import MAGIC, parse
-from engine.sandbox.api.schema import builtin_node
-from engine.sandbox.api.selectors import label_selector, structured_selector
-from engine.sandbox.api.store import ClusterStore
-from engine.sandbox.api.tables import json_path
+from belay.engine.model.patches import merge_patch
+from belay.engine.sandbox.api import fieldsets, schemagen
+from belay.engine.sandbox.api.apply import apply, empty_fields, track_update
+from belay.engine.sandbox.api.builtin import builtin_resources, model_of
+from belay.engine.sandbox.api.durations import human_duration
+from belay.engine.sandbox.api.errors import ApiError
+from belay.engine.sandbox.api.expiry import MAX_EVENTS, expire_events
+from belay.engine.sandbox.api.kinds import ServedResource, version_rank
+from belay.engine.sandbox.api.patches import json_patch, strategic_merge
+from belay.engine.sandbox.api.protobuf import MAGIC, parse
+from belay.engine.sandbox.api.schema import builtin_node
+from belay.engine.sandbox.api.selectors import label_selector, structured_selector
+from belay.engine.sandbox.api.store import ClusterStore
+from belay.engine.sandbox.api.tables import json_path
 
 JSON = dict[str, Any]
 FEW = settings(max_examples=150, deadline=timedelta(seconds=2))
@@ -396,4 +396,6 @@ def test_nonsense_in_protobuf_is_refused_and_never_crashes(raw: bytes) -> None:
 
 
 def test_schemas_of_built_in_kinds_are_current() -> None:
-    assert Path(schemagen.TARGET).read_bytes() == schemagen.generate(), "run python -m engine.sandbox.api.schemagen"
+    assert Path(schemagen.TARGET).read_bytes() == schemagen.generate(), (
+        "run python -m belay.engine.sandbox.api.schemagen"
+    )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine.sandbox.api import FaultInjector, FaultRule
-from engine.sandbox.api.store import HISTORY, HISTORY_BYTES, ClusterStore, Watcher
+from belay.engine.sandbox.api import FaultInjector, FaultRule
+from belay.engine.sandbox.api.store import HISTORY, HISTORY_BYTES, ClusterStore, Watcher
 from tests.api_client import JSON, MERGE, Client, Sandbox, at
 
 pytestmark = pytest.mark.real_time

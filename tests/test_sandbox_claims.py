@@ -7,16 +7,16 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from agents.common.clock import Clock
-from agents.dra.fleet import FleetSlices
-from agents.drivers.base import Chip
-from agents.drivers.server_models import SERVER_MODELS
-from agents.node.policy import FaultLevels
-from agents.node.state import NodeState
-from engine.model.labels import DELETE_PROTECTION
-from engine.sandbox.controllers import resource_claim
-from engine.wire.policy import NodePolicy
-from engine.workloads.writes import Json, Reconciled
+from belay.agents.common.clock import Clock
+from belay.agents.dra.fleet import FleetSlices
+from belay.agents.drivers.base import Chip
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.state import NodeState
+from belay.engine.model.labels import DELETE_PROTECTION
+from belay.engine.sandbox.controllers import resource_claim
+from belay.engine.wire.policy import NodePolicy
+from belay.engine.workloads.writes import Json, Reconciled
 from tests.agent_world import RULES
 from tests.test_dra_driver import ResourceApi
 

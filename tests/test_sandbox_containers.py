@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InputError
-from engine.sandbox import up
-from engine.sandbox.containers_shape import command_of, environment, mounted
-from engine.sandbox.demo_training import drawn
+from belay.engine.errors import InputError
+from belay.engine.sandbox import up
+from belay.engine.sandbox.containers_shape import command_of, environment, mounted
+from belay.engine.sandbox.demo_training import drawn
 
 
 def pod(*command: str, env: list[dict[str, Any]] | None = None, args: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.sandbox.ports import GRPC, Ports
-from engine.sandbox.up import Sandbox, SandboxOptions, own_folder
+from belay.engine.sandbox.ports import GRPC, Ports
+from belay.engine.sandbox.up import Sandbox, SandboxOptions, own_folder
 
 
 def free() -> int:

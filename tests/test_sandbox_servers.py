@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from engine.cli.sandbox import up
-from engine.errors import BelayError, InputError
-from engine.sandbox import up as sandbox_up
-from engine.sandbox.folder import DataFolder, running_folder
-from engine.sandbox.host import fleet_nodes
-from engine.sandbox.settings import SandboxSettings
-from engine.sandbox.shapes import shipped_shapes
-from engine.sandbox.up import Sandbox, SandboxOptions
-from engine.sandbox.world import members
+from belay.engine.cli.sandbox import up
+from belay.engine.errors import BelayError, InputError
+from belay.engine.sandbox import up as sandbox_up
+from belay.engine.sandbox.folder import DataFolder, running_folder
+from belay.engine.sandbox.host import fleet_nodes
+from belay.engine.sandbox.settings import SandboxSettings
+from belay.engine.sandbox.shapes import shipped_shapes
+from belay.engine.sandbox.up import Sandbox, SandboxOptions
+from belay.engine.sandbox.world import members
 
 
 def test_a_mix_of_products_becomes_nodes_in_its_order() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.model.labels import SELECTED_NODE
-from engine.sandbox.controllers import volume
-from engine.workloads.writes import Reconciled
+from belay.engine.model.labels import SELECTED_NODE
+from belay.engine.sandbox.controllers import volume
+from belay.engine.workloads.writes import Reconciled
 
 Json = dict[str, Any]
 BY_HAND = "kubernetes.io/no-provisioner"

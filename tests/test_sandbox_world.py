@@ -14,15 +14,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.kube import NODE, POD, Conflict, Kube, NotFound, resource_for
-from engine.sandbox.api import ApiServer
-from engine.sandbox.cache import RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
-from engine.sandbox.node_control import SandboxNode
-from engine.sandbox.nodes_shape import Shape
-from engine.sandbox.settings import SandboxSettings
-from engine.sandbox.shapes import Shapes
-from engine.sandbox.world import SandboxCluster, control
-from engine.workloads import objects as o
+from belay.engine.kube import NODE, POD, Conflict, Kube, NotFound, resource_for
+from belay.engine.sandbox.api import ApiServer
+from belay.engine.sandbox.cache import RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
+from belay.engine.sandbox.node_control import SandboxNode
+from belay.engine.sandbox.nodes_shape import Shape
+from belay.engine.sandbox.settings import SandboxSettings
+from belay.engine.sandbox.shapes import Shapes
+from belay.engine.sandbox.world import SandboxCluster, control
+from belay.engine.workloads import objects as o
 from tests.controller_world import workload
 
 #: Beside the other tests that share a real API server.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.model.cluster import AgentVNPU
-from engine.model.labels import (
+from belay.engine.model.cluster import AgentVNPU
+from belay.engine.model.labels import (
     SANDBOX_LOG,
     SIMULATED_EXIT_AFTER,
     SIMULATED_EXIT_CODE,
@@ -16,14 +16,14 @@ from engine.model.labels import (
     SIMULATED_FAIL_ON_FAULT,
     SIMULATED_READY_AFTER,
 )
-from engine.model.times import rfc3339
-from engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
-from engine.sandbox.nodes_devices import Devices, PodRejection
-from engine.sandbox.nodes_pods import PodHost, PodTimes
-from engine.sandbox.nodes_shape import Shape
-from engine.sandbox.settings import SandboxSettings
-from engine.workloads import objects as o
-from engine.workloads.writes import Reconciled
+from belay.engine.model.times import rfc3339
+from belay.engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
+from belay.engine.sandbox.nodes_devices import Devices, PodRejection
+from belay.engine.sandbox.nodes_pods import PodHost, PodTimes
+from belay.engine.sandbox.nodes_shape import Shape
+from belay.engine.sandbox.settings import SandboxSettings
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Reconciled
 from tests.controller_world import NOW, merge
 
 Json = dict[str, Any]

@@ -10,19 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.act.batch import decode, split
-from engine.controller.broker import cleaned
-from engine.controller.messages import configuration
-from engine.controller.queues import ACT, RECONCILE
-from engine.controller.worker import Worker
-from engine.errors import InputError
-from engine.kube import CONFIGMAP
-from engine.kube.lease import shard_lease
-from engine.model import actions as act
-from engine.model.actions import AnyAction
-from engine.sandbox.folder import DataFolder
-from engine.settings import Settings
-from engine.store import BatchResult, Keyring, PassRecord, PassStore, connect
+from belay.engine.act.batch import decode, split
+from belay.engine.controller.broker import cleaned
+from belay.engine.controller.messages import configuration
+from belay.engine.controller.queues import ACT, RECONCILE
+from belay.engine.controller.worker import Worker
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP
+from belay.engine.kube.lease import shard_lease
+from belay.engine.model import actions as act
+from belay.engine.model.actions import AnyAction
+from belay.engine.sandbox.folder import DataFolder
+from belay.engine.settings import Settings
+from belay.engine.store import BatchResult, Keyring, PassRecord, PassStore, connect
 from tests.loop_world import Cluster, Loop, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.test_redis_hostile import message

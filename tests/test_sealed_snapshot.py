@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from engine.kube import NODE
-from engine.store import (
+from belay.engine.kube import NODE
+from belay.engine.store import (
     Changes,
     Keyring,
     RevisionWriter,

@@ -23,20 +23,20 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from engine.controller.controller import Controller
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, Kube
-from engine.metrics import PassSummary, counter_name
-from engine.model.labels import ABOUT_LABEL
-from engine.sandbox.redis_process import start_redis
-from engine.serve import engine_client, page, webhook
-from engine.serve.engine_client import EngineClient
-from engine.serve.http import HttpServer, address
-from engine.settings import Settings, to_environment
-from engine.source import FetchResult, SourceConfig
-from engine.status.status_reader import read_status
-from engine.store import CONTROLLER_BEAT, PassStore, StoredRevisions, connect
-from engine.wire import names
+from belay.engine.controller.controller import Controller
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, Kube
+from belay.engine.metrics import PassSummary, counter_name
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.sandbox.redis_process import start_redis
+from belay.engine.serve import engine_client, page, webhook
+from belay.engine.serve.engine_client import EngineClient
+from belay.engine.serve.http import HttpServer, address
+from belay.engine.settings import Settings, to_environment
+from belay.engine.source import FetchResult, SourceConfig
+from belay.engine.status.status_reader import read_status
+from belay.engine.store import CONTROLLER_BEAT, PassStore, StoredRevisions, connect
+from belay.engine.wire import names
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster, until
 from tests.ports import free_port
@@ -387,7 +387,7 @@ def test_the_process_serves_and_ends_on_sigterm(redis_url: str, tmp_path: Path) 
         "KUBECONFIG": str(tmp_path / "none"),
         "BELAY_WEBHOOK_SECRET": SECRET,
     }
-    command = [sys.executable, "-m", "engine.cli", "server", "--listen", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "belay.engine.cli", "server", "--listen", f"127.0.0.1:{port}"]
     log = tmp_path / "log"
     with log.open("wb") as out, subprocess.Popen(command, env=variables, stdout=out, stderr=out) as process:
         try:
@@ -418,7 +418,7 @@ def test_a_webhook_puts_a_push_in_force_long_before_the_next_poll(
         lease=3.0,
     )
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "engine.cli", "controller"]
+    command = [sys.executable, "-m", "belay.engine.cli", "controller"]
     revisions, passes = StoredRevisions(connect(redis_url)), PassStore(connect(redis_url))
 
     def in_force() -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from engine.errors import InputError
-from engine.serve import webhook
-from engine.serve.slow_connections import SlowConnections
+from belay.engine.errors import InputError
+from belay.engine.serve import webhook
+from belay.engine.serve.slow_connections import SlowConnections
 
 pytestmark = pytest.mark.real_time
 

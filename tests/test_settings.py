@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.errors import BelayError, InputError
-from engine.kube.credentials import loader
-from engine.serve.grpc.tls import Certificates, Files
-from engine.settings import Settings, from_environment, kube_variables, misspelt
-from engine.source.configuration import source_of
-from engine.store import connect
+from belay.engine.errors import BelayError, InputError
+from belay.engine.kube.credentials import loader
+from belay.engine.serve.grpc.tls import Certificates, Files
+from belay.engine.settings import Settings, from_environment, kube_variables, misspelt
+from belay.engine.source.configuration import source_of
+from belay.engine.store import connect
 
 WRONG = {
     "RESYNC=nan": "from 0.001 to 86400, but is nan",

@@ -11,18 +11,18 @@ import msgspec
 import pytest
 import yaml
 
-from engine.documents import Desired
-from engine.kube import CONFIGMAP, NODE
-from engine.model.diagnostics import Diagnostic
-from engine.model.plan import ChipState, NodeState, Pending, Plan, PlaneLevels
-from engine.model.plan_cache import PlanCache
-from engine.model.refusals import RefusalCause, RefusalKey, ServerRefusal
-from engine.model.states import ChipHealth, NodeHealth
-from engine.observe.observed import observe
-from engine.observe.watch_events import essence, own_output
-from engine.plan import plan
-from engine.sandbox import definitions
-from engine.status import (
+from belay.engine.documents import Desired
+from belay.engine.kube import CONFIGMAP, NODE
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.plan import ChipState, NodeState, Pending, Plan, PlaneLevels
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.refusals import RefusalCause, RefusalKey, ServerRefusal
+from belay.engine.model.states import ChipHealth, NodeHealth
+from belay.engine.observe.observed import observe
+from belay.engine.observe.watch_events import essence, own_output
+from belay.engine.plan import plan
+from belay.engine.sandbox import definitions
+from belay.engine.status import (
     ClusterInfo,
     StatusCondition,
     SyncState,
@@ -30,10 +30,10 @@ from engine.status import (
     outdated_parts,
     status_bodies,
 )
-from engine.status.shard_views import with_other_shards
-from engine.status.status_reader import PublishedStatus, read_status
-from engine.wire import names, shardview, sourceinfo
-from engine.wire.sourceinfo import FollowedRepository
+from belay.engine.status.shard_views import with_other_shards
+from belay.engine.status.status_reader import PublishedStatus, read_status
+from belay.engine.wire import names, shardview, sourceinfo
+from belay.engine.wire.sourceinfo import FollowedRepository
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, cluster, until  # noqa: F401
 from tests.redis_server import redis_process, redis_url  # noqa: F401

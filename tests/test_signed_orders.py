@@ -13,25 +13,25 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from agents.node.settings import Settings
-from agents.node.trust import OrderTrust
-from engine.act import Edge, Fence
-from engine.act.orders import order_chips, set_policy
-from engine.cli import main
-from engine.errors import InputError
-from engine.kube import CONFIGMAP
-from engine.kube.lease import shard_lease
-from engine.kube.order_keys import OrderKeys
-from engine.model.actions import Evidence, IsolateChip, ResetChips
-from engine.model.cluster import Orders, ResetOrder
-from engine.model.labels import POOL_LABEL
-from engine.model.seals import BUILT_IN_RULES, Entitlements, Warrant, reset_warrant
-from engine.wire import revisionlog
-from engine.wire.names import ORDERS_PREFIX, SYSTEM
-from engine.wire.orders import build_orders, parse_orders
-from engine.wire.policy import NodePolicy, build_policy, entitle, parse_entitlements, parse_policy
-from engine.wire.revisionlog import RevisionEntry, RevisionLog
-from engine.wire.seals import SEAL_KEY, SigningKey, TrustedKeys, covered, digests, seal_of, text_of
+from belay.agents.node.settings import Settings
+from belay.agents.node.trust import OrderTrust
+from belay.engine.act import Edge, Fence
+from belay.engine.act.orders import order_chips, set_policy
+from belay.engine.cli import main
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP
+from belay.engine.kube.lease import shard_lease
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.model.actions import Evidence, IsolateChip, ResetChips
+from belay.engine.model.cluster import Orders, ResetOrder
+from belay.engine.model.labels import POOL_LABEL
+from belay.engine.model.seals import BUILT_IN_RULES, Entitlements, Warrant, reset_warrant
+from belay.engine.wire import revisionlog
+from belay.engine.wire.names import ORDERS_PREFIX, SYSTEM
+from belay.engine.wire.orders import build_orders, parse_orders
+from belay.engine.wire.policy import NodePolicy, build_policy, entitle, parse_entitlements, parse_policy
+from belay.engine.wire.revisionlog import RevisionEntry, RevisionLog
+from belay.engine.wire.seals import SEAL_KEY, SigningKey, TrustedKeys, covered, digests, seal_of, text_of
 from tests.agent_world import FAULT, NODE, RULES, World, scenario
 from tests.loop_world import Cluster, Loop, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401

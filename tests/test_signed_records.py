@@ -11,28 +11,28 @@ from typing import Any
 
 import pytest
 
-from engine.act import Edge, Fence
-from engine.act.objects import create_object, patch_object
-from engine.cli import key_sets
-from engine.controller.accepted_revisions import AcceptedRevisions
-from engine.controller.link_seals import seal_links
-from engine.controller.policies import policy_bodies
-from engine.errors import SourceError
-from engine.kube import CONFIGMAP
-from engine.kube.lease import shard_lease
-from engine.kube.order_keys import OrderKeys
-from engine.load import load
-from engine.model.actions import CreateObject, Evidence, PatchObject
-from engine.model.diagnostics import ObjectKey
-from engine.model.links import EndOrders, LinkOrder
-from engine.model.seals import Entitlements
-from engine.observe.observed import observe
-from engine.source import Revision, SourceConfig
-from engine.wire import links, revisionlog
-from engine.wire.names import SYSTEM
-from engine.wire.policy import NodePolicy, build_policy, entitle, parse_entitlements
-from engine.wire.revisionlog import RevisionEntry, RevisionLog
-from engine.wire.seals import SEAL_KEY, seal_of
+from belay.engine.act import Edge, Fence
+from belay.engine.act.objects import create_object, patch_object
+from belay.engine.cli import key_sets
+from belay.engine.controller.accepted_revisions import AcceptedRevisions
+from belay.engine.controller.link_seals import seal_links
+from belay.engine.controller.policies import policy_bodies
+from belay.engine.errors import SourceError
+from belay.engine.kube import CONFIGMAP
+from belay.engine.kube.lease import shard_lease
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.load import load
+from belay.engine.model.actions import CreateObject, Evidence, PatchObject
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.links import EndOrders, LinkOrder
+from belay.engine.model.seals import Entitlements
+from belay.engine.observe.observed import observe
+from belay.engine.source import Revision, SourceConfig
+from belay.engine.wire import links, revisionlog
+from belay.engine.wire.names import SYSTEM
+from belay.engine.wire.policy import NodePolicy, build_policy, entitle, parse_entitlements
+from belay.engine.wire.revisionlog import RevisionEntry, RevisionLog
+from belay.engine.wire.seals import SEAL_KEY, seal_of
 from tests.loop_world import Cluster
 
 NOW = 1_800_000_000.0

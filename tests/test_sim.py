@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
-from engine.store import connect, snapshot
+from belay.engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
+from belay.engine.store import connect, snapshot
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.sim.memory import Memory
 
@@ -72,13 +72,13 @@ for seed in range(60, 72):
 """
 MUTATIONS = {
     "bindings that are reported and not made": (
-        "import engine.model.actions as a\n"
-        "import engine.act.table as t\n"
+        "import belay.engine.model.actions as a\n"
+        "import belay.engine.act.table as t\n"
         "async def nothing(edge, action): return True\n"
         "t.TABLE[a.BindPod] = nothing\n"
     ),
     "a controller that drops changes": (
-        "import engine.observe.watch_events as i\n"
+        "import belay.engine.observe.watch_events as i\n"
         "real = i.WatchEvents.receive\n"
         "count = [0]\n"
         "def broken(self, reflector, change):\n"

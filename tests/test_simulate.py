@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from engine import cli
+from belay.engine import cli
 from tests.golden.stories import sample_world
 
 ROOT = Path(__file__).parent.parent

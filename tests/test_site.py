@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.load import load
+from belay.engine.load import load
 from tests import external_links, reference_pages
 from tests.walking import blocks
 

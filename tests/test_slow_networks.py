@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from agents.node.hardware.pinglist import Config, Target
-from agents.node.hardware.pingwindows import PingWindows
-from engine.cli.explanation import explain
-from engine.kube import CONFIGMAP, NODE
-from engine.load import load
-from engine.model import public_faults
-from engine.model.pings import NetworkFinding, NetworkPart, NetworkProblem, NodePings, PathEnd, PathWindow
-from engine.observe.observed import observe
-from engine.plan import NetworkDetector, plan
-from engine.plan.slowness.blame import Element, crossed
-from engine.plan.slowness.paths import PingSample
-from engine.serve.grpc import slow_networks
-from engine.wire import deviceinfo, pings, slownetwork, slownode
-from engine.wire.errors import WireError
-from engine.wire.superpods import addresses
+from belay.agents.node.hardware.pinglist import Config, Target
+from belay.agents.node.hardware.pingwindows import PingWindows
+from belay.engine.cli.explanation import explain
+from belay.engine.kube import CONFIGMAP, NODE
+from belay.engine.load import load
+from belay.engine.model import public_faults
+from belay.engine.model.pings import NetworkFinding, NetworkPart, NetworkProblem, NodePings, PathEnd, PathWindow
+from belay.engine.observe.observed import observe
+from belay.engine.plan import NetworkDetector, plan
+from belay.engine.plan.slowness.blame import Element, crossed
+from belay.engine.plan.slowness.paths import PingSample
+from belay.engine.serve.grpc import slow_networks
+from belay.engine.wire import deviceinfo, pings, slownetwork, slownode
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.superpods import addresses
 from tests.agent_world import VirtualClock
 from tests.grpc_world import Time, World, play, until
 from tests.ping_fleet import Injected, a3, rack950, windows

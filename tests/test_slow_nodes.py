@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from engine.cli.explanation import explain
-from engine.kube import CONFIGMAP, KubeError, Object
-from engine.load import load
-from engine.model import public_faults
-from engine.model.step_times import GroupTime, NodeSteps, SlowFinding, Slowness, StepWindow
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.serve.grpc import public_faults as grpc_faults
-from engine.serve.grpc import slow_nodes
-from engine.wire import slownode, steptimes
-from engine.wire.errors import WireError
+from belay.engine.cli.explanation import explain
+from belay.engine.kube import CONFIGMAP, KubeError, Object
+from belay.engine.load import load
+from belay.engine.model import public_faults
+from belay.engine.model.step_times import GroupTime, NodeSteps, SlowFinding, Slowness, StepWindow
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.serve.grpc import public_faults as grpc_faults
+from belay.engine.serve.grpc import slow_nodes
+from belay.engine.wire import slownode, steptimes
+from belay.engine.wire.errors import WireError
 from tests.grpc_world import World, play, until
 from tests.training_fleet import Injected, Layout, windows
 from tests.worlds import A2_LABELS, NOW, device_report

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError, SourceError
-from engine.source import FetchResult, GitSource, Limits, SourceConfig
+from belay.engine.errors import InputError, SourceError
+from belay.engine.source import FetchResult, GitSource, Limits, SourceConfig
 from tests.gitrepo import Repo, git
 
 pytestmark = pytest.mark.real_time
@@ -463,7 +463,7 @@ def test_leftovers_of_a_killed_process_are_removed(repo: Repo, tmp_path: Path) -
 _FETCHER = """
 import sys
 from pathlib import Path
-from engine.source import GitSource, SourceConfig
+from belay.engine.source import GitSource, SourceConfig
 s = GitSource(SourceConfig(url=sys.argv[1]), Path(sys.argv[2]))
 revision = None
 for _ in range(int(sys.argv[3])):

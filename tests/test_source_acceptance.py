@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from engine.source import FetchResult, GitSource, Limits, SourceConfig
+from belay.engine.source import FetchResult, GitSource, Limits, SourceConfig
 from tests.gitrepo import Repo, git
 from tests.needs import required
 from tests.signing import Keyring, allow, ssh_key, ssh_options

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import SourceError
-from engine.source.branches import FETCH_SECONDS, Branches
+from belay.engine.errors import SourceError
+from belay.engine.source.branches import FETCH_SECONDS, Branches
 from tests.gitrepo import Repo, git
 
 
@@ -122,7 +122,7 @@ def test_requests_are_read_beside_the_branches_and_forgotten_when_they_are_gone(
 
 
 def test_of_many_requests_the_newest_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.source.branches.MOST_REQUESTS", 2)
+    monkeypatch.setattr("belay.engine.source.branches.MOST_REQUESTS", 2)
     copies = Copies(tmp_path)
     base = git(copies.repo.work, "rev-parse", "HEAD")
     for number in (8, 9, 10):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.source import GitSource, SourceConfig
-from engine.source.confirmations import confirmed_in
+from belay.engine.source import GitSource, SourceConfig
+from belay.engine.source.confirmations import confirmed_in
 from tests.gitrepo import Repo, git
 
 ONE, OTHER = "1" * 32, "2" * 32

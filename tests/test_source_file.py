@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError
-from engine.kube import CONFIGMAP
-from engine.load.source_file import read_source
-from engine.settings import from_environment, with_source_file
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP
+from belay.engine.load.source_file import read_source
+from belay.engine.settings import from_environment, with_source_file
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401

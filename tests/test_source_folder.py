@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.source import GitSource, Limits, SourceConfig, blob_id
+from belay.engine.source import GitSource, Limits, SourceConfig, blob_id
 from tests.gitrepo import Repo, git
 
 
@@ -84,7 +84,7 @@ def test_unchanged_files_are_not_read_again(repo: Repo, tmp_path: Path, monkeypa
     opened: list[bytes] = []
     real = os.open
     monkeypatch.setattr(
-        "engine.source.worktree.os.open", lambda path, *a, **k: (opened.append(path), real(path, *a, **k))[1]
+        "belay.engine.source.worktree.os.open", lambda path, *a, **k: (opened.append(path), real(path, *a, **k))[1]
     )
     second = s.fetch(revision).revision
     assert second is not None and second.changed == ("desired/f1.yaml",)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.source import GitSource, SourceConfig
+from belay.engine.source import GitSource, SourceConfig
 from tests.gitrepo import Repo
 
 pytestmark = pytest.mark.real_time

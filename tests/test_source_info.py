@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from engine.controller.revision_reader import RevisionReader
-from engine.kube import CONFIGMAP
-from engine.observe.observed import observe
-from engine.source import GitSource, SourceConfig, configuration
-from engine.store import StoredRevisions, connect
-from engine.wire import sourceinfo
+from belay.engine.controller.revision_reader import RevisionReader
+from belay.engine.kube import CONFIGMAP
+from belay.engine.observe.observed import observe
+from belay.engine.source import GitSource, SourceConfig, configuration
+from belay.engine.store import StoredRevisions, connect
+from belay.engine.wire import sourceinfo
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401

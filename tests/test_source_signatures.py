@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.source import FetchResult, GitSource, SourceConfig
-from engine.source.signatures import Verifier
+from belay.engine.source import FetchResult, GitSource, SourceConfig
+from belay.engine.source.signatures import Verifier
 from tests.gitrepo import Repo, git
 from tests.needs import required
 from tests.signing import Keyring, allow, ssh_key, ssh_options

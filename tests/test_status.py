@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.cli import answers
-from engine.cli.explanation import explain
-from engine.cli.narrative import narrate
-from engine.cli.waiting import job_standing
-from engine.controller.status_writer import StatusWriter
-from engine.kube import NotFound
-from engine.model.actions import (
+from belay.engine.cli import answers
+from belay.engine.cli.explanation import explain
+from belay.engine.cli.narrative import narrate
+from belay.engine.cli.waiting import job_standing
+from belay.engine.controller.status_writer import StatusWriter
+from belay.engine.kube import NotFound
+from belay.engine.model.actions import (
     BindPod,
     CreatePod,
     DeleteObject,
@@ -28,14 +28,14 @@ from engine.model.actions import (
     PatchObject,
     Preconditions,
 )
-from engine.model.causes import Cause, CauseKind
-from engine.model.cluster import Observed, SwitchFault
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, RescheduleRecord
-from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan, RepeatOffender
-from engine.observe.observed import observe
-from engine.plan import plan as decided
-from engine.status import (
+from belay.engine.model.causes import Cause, CauseKind
+from belay.engine.model.cluster import Observed, SwitchFault
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.history import ChipMemory, History, JobMemory, NodeMemory, RescheduleRecord
+from belay.engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan, RepeatOffender
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan as decided
+from belay.engine.status import (
     ClusterInfo,
     StatusCondition,
     SyncState,
@@ -44,13 +44,13 @@ from engine.status import (
     memory_bodies,
     status_bodies,
 )
-from engine.status.bodies import MAX_BYTES
-from engine.status.events import events
-from engine.status.mindcluster import device_list
-from engine.status.rescheduling import scheduler_bodies
-from engine.status.status_reader import read_status
-from engine.status.sync_status import pool_bodies
-from engine.wire import history, names, sync
+from belay.engine.status.bodies import MAX_BYTES
+from belay.engine.status.events import events
+from belay.engine.status.mindcluster import device_list
+from belay.engine.status.rescheduling import scheduler_bodies
+from belay.engine.status.status_reader import read_status
+from belay.engine.status.sync_status import pool_bodies
+from belay.engine.wire import history, names, sync
 from tests import worlds
 from tests.worlds import NOW
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.kubelet.slownode import settings_of
-from agents.node.steprecords import RankSteps, kind_of
-from agents.node.steptimes import StepTimes, groups_of
-from agents.training.compat.taskd.profiling import Profiler, collective
-from agents.training.compat.taskd.profiling_files import Records
-from engine.model import public_faults
-from engine.model.step_times import GroupTime, NodeSteps, SlowFinding, Slowness, StepWindow
-from engine.wire import slownode, steptimes
-from engine.wire.errors import WireError
+from belay.agents.kubelet.slownode import settings_of
+from belay.agents.node.steprecords import RankSteps, kind_of
+from belay.agents.node.steptimes import StepTimes, groups_of
+from belay.agents.training.compat.taskd.profiling import Profiler, collective
+from belay.agents.training.compat.taskd.profiling_files import Records
+from belay.engine.model import public_faults
+from belay.engine.model.step_times import GroupTime, NodeSteps, SlowFinding, Slowness, StepWindow
+from belay.engine.wire import slownode, steptimes
+from belay.engine.wire.errors import WireError
 from tests.agent_world import FakeCluster, VirtualClock
 
 MS = 1_000_000

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.drivers.base import DriverError
-from agents.drivers.surroundings import Client
-from agents.node import detect
-from agents.node.hardware.publicfaults import GrpcPublicFaults
-from agents.node.hardware.storage import DPC, DTFS, Clients, StorageError, parse, read
-from engine.wire.clusterd import pubfault_pb2, pubfault_pb2_grpc
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.surroundings import Client
+from belay.agents.node import detect
+from belay.agents.node.hardware.publicfaults import GrpcPublicFaults
+from belay.agents.node.hardware.storage import DPC, DTFS, Clients, StorageError, parse, read
+from belay.engine.wire.clusterd import pubfault_pb2, pubfault_pb2_grpc
 from tests.test_surveyor import Survey
 
 ME = os.getuid()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from engine.errors import BelayError
-from engine.store import (
+from belay.engine.errors import BelayError
+from belay.engine.store import (
     ActionOutcome,
     BatchResult,
     ObjectWrite,
@@ -28,7 +28,7 @@ from engine.store import (
     eviction_warning,
     field_of,
 )
-from engine.store import snapshot as snapshot_module
+from belay.engine.store import snapshot as snapshot_module
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
 POD = "v1|Pod|default|a"

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from engine.model.actions import EvictPod, IsolateChip
-from engine.model.recovery.conversation import Conversation, Operation
-from engine.model.recovery.progress import ABANDONED_MS
-from engine.model.recovery.protocol import State
-from engine.model.stress import without_test_faults
-from engine.observe.observed import Observer
-from engine.plan import plan
-from engine.wire import deviceinfo, recoveryrecord
-from engine.wire.gojson import go_json
-from engine.wire.recoveryrecord import Record
+from belay.engine.model.actions import EvictPod, IsolateChip
+from belay.engine.model.recovery.conversation import Conversation, Operation
+from belay.engine.model.recovery.progress import ABANDONED_MS
+from belay.engine.model.recovery.protocol import State
+from belay.engine.model.stress import without_test_faults
+from belay.engine.observe.observed import Observer
+from belay.engine.plan import plan
+from belay.engine.wire import deviceinfo, recoveryrecord
+from belay.engine.wire.gojson import go_json
+from belay.engine.wire.recoveryrecord import Record
 from tests.worlds import NOW, desired, fault, report
 
 MS = int(NOW * 1000)

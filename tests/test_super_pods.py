@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from agents.node.hardware import pinglist
-from engine.kube import CONFIGMAP, POD, Conflict
-from engine.observe.observed import observe
-from engine.serve.grpc import super_pods
-from engine.serve.grpc.ping_lists import ping_lists
-from engine.serve.grpc.super_pods import SuperPods
-from engine.wire import deviceinfo, superpods
+from belay.agents.node.hardware import pinglist
+from belay.engine.kube import CONFIGMAP, POD, Conflict
+from belay.engine.observe.observed import observe
+from belay.engine.serve.grpc import super_pods
+from belay.engine.serve.grpc.ping_lists import ping_lists
+from belay.engine.serve.grpc.super_pods import SuperPods
+from belay.engine.wire import deviceinfo, superpods
 from tests.grpc_world import World, play, until
 from tests.worlds import NOW
 

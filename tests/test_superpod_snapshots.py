@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from agents.common.client import ApiError
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
-from agents.node.hardware.snapshots import AT_ONCE, DIGEST, Snapshots, wanted
-from agents.node.hardware.superpod import SuperPod
-from agents.node.hardware.superpod import wanted as marks
-from engine.model.labels import SNAPSHOT_FINISHED
+from belay.agents.common.client import ApiError
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
+from belay.agents.node.hardware.snapshots import AT_ONCE, DIGEST, Snapshots, wanted
+from belay.agents.node.hardware.superpod import SuperPod
+from belay.agents.node.hardware.superpod import wanted as marks
+from belay.engine.model.labels import SNAPSHOT_FINISHED
 from tests.agent_world import VirtualClock
 from tests.test_dcmi import ME
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from agents.common.client import ApiError
-from agents.drivers.simulated import SimulatedDriver
-from agents.drivers.surroundings import Alarm, Client, Ping, SimulatedSurroundings, SwitchFault, Use
-from agents.node import detect
-from agents.node.detect import HangWatch, StorageWatch, hardware, ping_faulty, switch_info
-from agents.node.settings import Settings
-from agents.node.shipped import shipped_policy
-from agents.node.surroundings_monitor import SurroundingsMonitor, default_tables
-from engine.model.cluster import NodeDevice
-from engine.model.plan_cache import PlanCache
-from engine.observe.observed import observe
-from engine.plan.rules import fault_tables
-from engine.wire import deviceinfo, nodeinfo, publicinfo
+from belay.agents.common.client import ApiError
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.drivers.surroundings import Alarm, Client, Ping, SimulatedSurroundings, SwitchFault, Use
+from belay.agents.node import detect
+from belay.agents.node.detect import HangWatch, StorageWatch, hardware, ping_faulty, switch_info
+from belay.agents.node.settings import Settings
+from belay.agents.node.shipped import shipped_policy
+from belay.agents.node.surroundings_monitor import SurroundingsMonitor, default_tables
+from belay.engine.model.cluster import NodeDevice
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.observe.observed import observe
+from belay.engine.plan.rules import fault_tables
+from belay.engine.wire import deviceinfo, nodeinfo, publicinfo
 from tests.agent_world import NOW, VirtualClock
 from tests.worlds import decide, desired, node, observed
 
@@ -357,7 +357,7 @@ def test_descriptions_that_do_not_fit_are_refused_and_change_nothing(spec: dict[
 
 
 def test_agents_judge_by_the_tables_that_the_cluster_lays_over_the_shipped_ones() -> None:
-    from engine.plan.rules.fault_rules import FaultRules
+    from belay.engine.plan.rules.fault_rules import FaultRules
     from tests.test_faultconfig import NODE, config_map
 
     table = config_map(NODE, NodeDConfiguration__json={"FaultTypeCode": {"SeparateFaultCodes": ["0100000D"]}})

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi import structs
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.dcmi.library import Library
-from agents.drivers.dcmi.switch import READ_EVERY, Switch, assembled
-from agents.drivers.standin.build import build, build_switch
-from agents.drivers.standin.state import Standin
-from agents.drivers.surroundings import SwitchFault
-from agents.node.hardware.part import NodeSurroundings
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi import structs
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.dcmi.library import Library
+from belay.agents.drivers.dcmi.switch import READ_EVERY, Switch, assembled
+from belay.agents.drivers.standin.build import build, build_switch
+from belay.agents.drivers.standin.state import Standin
+from belay.agents.drivers.surroundings import SwitchFault
+from belay.agents.node.hardware.part import NodeSurroundings
 from tests.test_dcmi import ME
 
 LINK_DOWN = "0x08520003 0xFFFFFFFF 1 3 2 17 1700000000000"
@@ -120,8 +120,8 @@ def test_faults_reported_while_the_library_is_read_are_not_lost(
 ALONE = """
 import gc, os, sys, time
 from pathlib import Path
-from agents.drivers.dcmi.library import Library
-from agents.drivers.dcmi.switch import Switch
+from belay.agents.drivers.dcmi.library import Library
+from belay.agents.drivers.dcmi.switch import Switch
 
 switch = Switch(Library(Path(sys.argv[1])))
 assert len(switch.faults()) == 1

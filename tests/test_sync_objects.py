@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from engine.documents import SHIPPED, Declared, Desired, NodePool
-from engine.model.actions import CreateObject, DeleteObject, Evidence, PatchObject
-from engine.model.diagnostics import ObjectKey, Origin
-from engine.observe.observed import key_of
-from engine.plan.sync.drift import first_difference
-from engine.plan.sync.objects import declared_keys
+from belay.engine.documents import SHIPPED, Declared, Desired, NodePool
+from belay.engine.model.actions import CreateObject, DeleteObject, Evidence, PatchObject
+from belay.engine.model.diagnostics import ObjectKey, Origin
+from belay.engine.observe.observed import key_of
+from belay.engine.plan.sync.drift import first_difference
+from belay.engine.plan.sync.objects import declared_keys
 from tests.jobs import World, ascend_job, config_map, manifest, template
 
 DIGEST = "belay.dev/applied-digest"

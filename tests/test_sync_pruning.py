@@ -11,16 +11,16 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
-from engine.load.earlier_manifests import with_earlier
-from engine.model.actions import DeleteObject, PatchObject
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan, PruneHold
-from engine.model.refusals import LONGEST_WAIT_MS, RefusalCause
-from engine.model.refused_actions import refusal_key, refused_again
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.plan.sync import pruning
-from engine.status.conditions import StatusCondition, conditions, standing
+from belay.engine.load.earlier_manifests import with_earlier
+from belay.engine.model.actions import DeleteObject, PatchObject
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Plan, PruneHold
+from belay.engine.model.refusals import LONGEST_WAIT_MS, RefusalCause
+from belay.engine.model.refused_actions import refusal_key, refused_again
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.plan.sync import pruning
+from belay.engine.status.conditions import StatusCondition, conditions, standing
 from tests.simworld import A2, Node, World
 
 DIGITS = set("0123456789abcdef")

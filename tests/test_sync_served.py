@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from engine.documents import Desired
-from engine.model.actions import CreateObject
-from engine.observe.observed import key_of
-from engine.plan.sync.drift import first_difference
-from engine.plan.sync.served import normalized, without_unknown_fields
+from belay.engine.documents import Desired
+from belay.engine.model.actions import CreateObject
+from belay.engine.observe.observed import key_of
+from belay.engine.plan.sync.drift import first_difference
+from belay.engine.plan.sync.served import normalized, without_unknown_fields
 from tests.jobs import World, ascend_job, config_map, manifest
 
 

@@ -14,15 +14,15 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from click.testing import CliRunner, Result
 
-from engine.cli import main
-from engine.cli.syncing import WantedRevision, sync_standing
-from engine.kube import CONFIGMAP
-from engine.model.labels import ABOUT_LABEL
-from engine.serve.engine_client import EngineClient
-from engine.serve.http import HttpServer
-from engine.status.status_reader import read_status
-from engine.store import PassStore, connect
-from engine.wire import names, sourceinfo
+from belay.engine.cli import main
+from belay.engine.cli.syncing import WantedRevision, sync_standing
+from belay.engine.kube import CONFIGMAP
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.serve.engine_client import EngineClient
+from belay.engine.serve.http import HttpServer
+from belay.engine.status.status_reader import read_status
+from belay.engine.store import PassStore, connect
+from belay.engine.wire import names, sourceinfo
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster
 from tests.redis_server import redis_process, redis_url  # noqa: F401

@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.model.cluster import Departure, Taint
-from engine.model.taints import OWNERS, REMOVING, UNSCHEDULABLE, closed_by_others, departure, owner_of, untolerated
-from engine.wire import objects
+from belay.engine.model.cluster import Departure, Taint
+from belay.engine.model.taints import (
+    OWNERS,
+    REMOVING,
+    UNSCHEDULABLE,
+    closed_by_others,
+    departure,
+    owner_of,
+    untolerated,
+)
+from belay.engine.wire import objects
 from tests import listing, worlds
 
 PAGE = Path(__file__).parent.parent / "docs/kubernetes.md"

@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.controller.messages import broker_url, configuration
-from engine.controller.queues import RECONCILE, send
-from engine.controller.triggers import Triggers
-from engine.controller.worker import Worker
-from engine.errors import InputError
-from engine.kube.lease import shard_lease
-from engine.settings import Settings, from_environment, to_environment
-from engine.store import PassStore, ProcessLiveness, connect
+from belay.engine.controller.messages import broker_url, configuration
+from belay.engine.controller.queues import RECONCILE, send
+from belay.engine.controller.triggers import Triggers
+from belay.engine.controller.worker import Worker
+from belay.engine.errors import InputError
+from belay.engine.kube.lease import shard_lease
+from belay.engine.settings import Settings, from_environment, to_environment
+from belay.engine.store import PassStore, ProcessLiveness, connect
 from tests.loop_world import Cluster, cluster, until
 from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
 
@@ -53,7 +53,7 @@ class Processes:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, role: str, identity: str = "") -> subprocess.Popen[bytes]:
-        module = {"controller": "engine.controller.controller", "worker": "engine.controller.tasks"}[role]
+        module = {"controller": "belay.engine.controller.controller", "worker": "belay.engine.controller.tasks"}[role]
         name = identity or role
         variables = {**os.environ, **to_environment(self.settings), "BELAY_IDENTITY": name, "PYTHONUNBUFFERED": "1"}
         with (self.folder / f"{name}.log").open("ab") as log:

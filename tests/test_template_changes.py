@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.model.diagnostics import Diagnostic
+from belay.engine.model.diagnostics import Diagnostic
 from tests.simworld import World
 from tests.test_sync_pruning import job, note, running, tree
 from tests.worlds import document

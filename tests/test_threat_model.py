@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from engine.model.actions import AnyAction
+from belay.engine.model.actions import AnyAction
 from tests.test_contributing import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from agents.common import ticks
-from agents.common.clock import Clock, NodeClock
+from belay.agents.common import ticks
+from belay.agents.common.clock import Clock, NodeClock
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 import yaml
 
-from agents.drivers.simulated import SimulatedDriver
-from agents.drivers.surroundings import SimulatedSurroundings
-from agents.node.detect import HANG_CHECKS
-from agents.node.shipped import shipped_policy
-from agents.node.surroundings_monitor import PINGS_EVERY
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, NODE, POD
-from engine.observe.observed import observe
-from engine.plan.health.node_faults import AGENT_STALE_MS
-from engine.sandbox import play, timeline
-from engine.sandbox.inject import FAULTS_KEY
-from engine.sandbox.settings import NODE_KEY, SandboxSettings
-from engine.sandbox.timeline import KINDS, SandboxEvent
-from engine.wire import names, publicinfo
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.drivers.surroundings import SimulatedSurroundings
+from belay.agents.node.detect import HANG_CHECKS
+from belay.agents.node.shipped import shipped_policy
+from belay.agents.node.surroundings_monitor import PINGS_EVERY
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, NODE, POD
+from belay.engine.observe.observed import observe
+from belay.engine.plan.health.node_faults import AGENT_STALE_MS
+from belay.engine.sandbox import play, timeline
+from belay.engine.sandbox.inject import FAULTS_KEY
+from belay.engine.sandbox.settings import NODE_KEY, SandboxSettings
+from belay.engine.sandbox.timeline import KINDS, SandboxEvent
+from belay.engine.wire import names, publicinfo
 from tests.agent_world import VirtualClock
 
 SAMPLE = Path(__file__).resolve().parents[1] / "deploy" / "samples" / "faults-timeline.yaml"

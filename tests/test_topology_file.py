@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.daemon.server_topology import TopologyFile
-from agents.drivers.base import Machine
+from belay.agents.daemon.server_topology import TopologyFile
+from belay.agents.drivers.base import Machine
 from tests.agent_world import VirtualClock
 
 EDGES = {"version": "2.0", "hardware_type": "Atlas 950 SuperPod 1D", "edge_list": []}

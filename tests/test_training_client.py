@@ -17,12 +17,12 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.training.clusterd import recovery_client as managers
-from agents.training.clusterd.client import ClientInfo, RecoverClient, ranks, server_address
-from agents.training.clusterd.recovery_client import DLRecoverManager
-from agents.training.compat import resetfile, torchpatch
-from engine.wire.clusterd import recover_pb2 as pb
-from engine.wire.clusterd import recover_pb2_grpc
+from belay.agents.training.clusterd import recovery_client as managers
+from belay.agents.training.clusterd.client import ClientInfo, RecoverClient, ranks, server_address
+from belay.agents.training.clusterd.recovery_client import DLRecoverManager
+from belay.agents.training.compat import resetfile, torchpatch
+from belay.engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.wire.clusterd import recover_pb2_grpc
 
 ROOT = Path(__file__).parent.parent
 
@@ -315,7 +315,7 @@ del sys.modules["mindx_elastic.api"]
 import mindx_elastic.api
 print(agent._initialize_workers is not print)
 """
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'agents/training/packages'}:{ROOT}"}
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'agents/training/packages'}:{ROOT / 'src'}"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
 
@@ -325,14 +325,14 @@ def test_scripts_import_mindx_elastic() -> None:
         "import mindx_elastic, mindx_elastic.api; from mindx_elastic.recover_manager import DLRecoverManager,"
         " report_stop_complete; print(mindx_elastic.__version__, report_stop_complete(0, '', {}))"
     )
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'agents/training/packages'}:{ROOT}"}
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'agents/training/packages'}:{ROOT / 'src'}"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["7.3.0", "400"]
 
 
 def test_the_elastic_agents_documented_names_register_a_job() -> None:
     code = """
-from agents.training.clusterd.client import RecoverClient
+from belay.agents.training.clusterd.client import RecoverClient
 from mindx_elastic.recover_manager import DLRecoverManager, pb
 info = pb.ClientInfo(ip="10.0.0.1", port="2222", taskId="job-7", role="master")
 print(info.jobId, info.role, pb.ClientInfo(jobId="job-8").jobId)
@@ -340,7 +340,7 @@ class Noted: ip, port, taskId, role = "10.0.0.1", "2222", "job-9", "agent"
 print(DLRecoverManager(info, "127.0.0.1:1", secure_conn=False).client.info.job_id)
 print(RecoverClient(Noted(), "127.0.0.1:1").info.job_id)
 """
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'agents/training/packages'}:{ROOT}"}
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'agents/training/packages'}:{ROOT / 'src'}"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["job-7", "master", "job-8", "job-7", "job-9"]
 

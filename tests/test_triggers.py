@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.controller.triggers import Triggers
-from engine.store import PassStore, ShardNews, StoreUnavailable, connect, connect_async, repair
-from engine.store.news import news_key
+from belay.engine.controller.triggers import Triggers
+from belay.engine.store import PassStore, ShardNews, StoreUnavailable, connect, connect_async, repair
+from belay.engine.store.news import news_key
 from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
 
 pytestmark = pytest.mark.real_time

@@ -45,14 +45,14 @@ for seed in range(4, 12):
 """
 LIES = {
     "Applied by reading Git alone": (
-        "import engine.status.conditions as c\n"
+        "import belay.engine.status.conditions as c\n"
         "c._applied = lambda read, stands: read\n"
         "c._not_ready = lambda applied, plan: None\n"
     ),
     "Ready although no pass comes": (
-        "import engine.model.freshness as freshness\n"
-        "from engine.controller.pass_monitor import PassMonitor\n"
-        "from engine.controller.pass_reporter import PassReporter\n"
+        "import belay.engine.model.freshness as freshness\n"
+        "from belay.engine.controller.pass_monitor import PassMonitor\n"
+        "from belay.engine.controller.pass_reporter import PassReporter\n"
         "async def silent(*_): pass\n"
         "freshness.is_missing = lambda last, now: False\n"
         "PassMonitor.look = PassReporter._doubt = silent\n"

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.drivers.base import Code, DriverError
-from agents.drivers.tools.hccn import HccnTool
-from agents.node.policy import FaultLevels
-from agents.node.port_faults import UB_DOWN, UBOE_DOWN, PortsDown, derived
-from agents.node.shipped import shipped_policy
-from agents.node.state import NodeState
-from agents.node.ub_ports import EVERY, UbPorts
+from belay.agents.drivers.base import Code, DriverError
+from belay.agents.drivers.tools.hccn import HccnTool
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.port_faults import UB_DOWN, UBOE_DOWN, PortsDown, derived
+from belay.agents.node.shipped import shipped_policy
+from belay.agents.node.state import NodeState
+from belay.agents.node.ub_ports import EVERY, UbPorts
 from tests.agent_world import VirtualClock, play
 from tests.test_fabric import MACHINE, chips
 

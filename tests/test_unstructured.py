@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
 
 RAW: dict[str, Any] = {"spec": {"template": {"labels": {"a": 1}}, "tasks": [{"name": "w"}, "no task"], "replicas": 2}}
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from engine import cli, versions
-from engine.controller.status_writer import StatusWriter
-from engine.kube import CONFIGMAP, Conflict, Invalid, Kube, KubeError, NotFound
-from engine.model.labels import FORMAT_ANNOTATION
-from engine.observe.observed import observe
-from engine.replay.recording import read, replay
-from engine.wire import formats, history, ledger, names, orders, revisionlog, sync
-from engine.wire.errors import WireError
+from belay.engine import cli, versions
+from belay.engine.controller.status_writer import StatusWriter
+from belay.engine.kube import CONFIGMAP, Conflict, Invalid, Kube, KubeError, NotFound
+from belay.engine.model.labels import FORMAT_ANNOTATION
+from belay.engine.observe.observed import observe
+from belay.engine.replay.recording import read, replay
+from belay.engine.wire import formats, history, ledger, names, orders, revisionlog, sync
+from belay.engine.wire.errors import WireError
 from tests.kube_server import stores_custom_objects
 from tests.upgrade import newest_release
 
@@ -192,7 +192,7 @@ async def _prepare(kubeconfig: str) -> None:
 
 
 async def _resource(kube: Kube, version: str) -> Any:
-    from engine.kube import Resource
+    from belay.engine.kube import Resource
 
     return Resource(f"belay.dev/{version}", "Migration", "migrations", False)
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from engine import cli
-from engine.load import load
+from belay.engine import cli
+from belay.engine.load import load
 from tests import listing
 from tests.listing import Item, node, report
 
@@ -214,6 +214,6 @@ def test_a_name_that_kubernetes_reads_as_another_type_is_refused_with_the_hint_t
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_closed_stream_is_no_bug(tmp_path: Path, closed: str) -> None:
     folder = tree(tmp_path, [deployment()])
-    line = f'exec "{sys.executable}" -m engine validate "{folder}" {closed}'
+    line = f'exec "{sys.executable}" -m belay.engine validate "{folder}" {closed}'
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "internal error" not in done.stdout + done.stderr

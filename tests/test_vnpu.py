@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.model.vnpu import ChipCapacity, ExistingVNPU, TemplateSize, change, cores, unfit
+from belay.engine.model.vnpu import ChipCapacity, ExistingVNPU, TemplateSize, change, cores, unfit
 
 CHIP = ChipCapacity(8, 7, 24576, {"vpc": 12}, 7)
 SIZES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.actions import kind_of
+from belay.engine.model.actions import kind_of
 from tests.golden.stories import compare
 from tests.vnpusim import CORE, LAYOUT, VNPUWorld, deployment
 

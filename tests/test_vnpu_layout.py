@@ -9,12 +9,12 @@ import msgspec
 import pytest
 import yaml
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import PartitionChip
-from engine.model.cluster import AgentReport, AgentVNPU, Observed, Orders
-from engine.model.plan import Plan
-from engine.plan import plan
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import PartitionChip
+from belay.engine.model.cluster import AgentReport, AgentVNPU, Observed, Orders
+from belay.engine.model.plan import Plan
+from belay.engine.plan import plan
 from tests import worlds
 from tests.worlds import NOW
 

@@ -9,15 +9,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from agents.drivers.server_models import SERVER_MODELS
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import BindPod, PartitionChip
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.sandbox.nodes_devices import Devices, PodRejection, allocate, held
-from engine.sandbox.nodes_shape import Shape
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod, PartitionChip
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.sandbox.nodes_devices import Devices, PodRejection, allocate, held
+from belay.engine.sandbox.nodes_shape import Shape
 from tests.agent_world import NODE, World, play
 from tests.vnpusim import LAYOUT
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from engine import cli
-from engine.wire import deviceinfo
+from belay.engine import cli
+from belay.engine.wire import deviceinfo
 from tests import listing
 from tests.vnpuworld import CHIPS, CORE, SHARE
 

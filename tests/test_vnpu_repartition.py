@@ -10,8 +10,8 @@ from itertools import combinations, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.repartition import ChipRepartition, allocate, repartitions
-from engine.model.vnpu import ChipCapacity, ExistingVNPU, TemplateSize, unfit
+from belay.engine.model.repartition import ChipRepartition, allocate, repartitions
+from belay.engine.model.vnpu import ChipCapacity, ExistingVNPU, TemplateSize, unfit
 from tests.test_vnpu import CHIP, SIZES
 
 Rows = list[tuple[ExistingVNPU, TemplateSize]]

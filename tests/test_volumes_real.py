@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from engine.act.batch import Batch, run
-from engine.act.edge import Edge, Fence
-from engine.kube import NAMESPACE, NODE, POD, Kube, NotFound, Object, resource_for
-from engine.kube.lease import shard_lease
-from engine.load import load
-from engine.model.actions import BindPod, PatchObject
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.observe.resources import fetch
-from engine.plan import plan
-from engine.store import PassRecord
+from belay.engine.act.batch import Batch, run
+from belay.engine.act.edge import Edge, Fence
+from belay.engine.kube import NAMESPACE, NODE, POD, Kube, NotFound, Object, resource_for
+from belay.engine.kube.lease import shard_lease
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod, PatchObject
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.observe.resources import fetch
+from belay.engine.plan import plan
+from belay.engine.store import PassRecord
 from tests.control_planes import closed_ports
 from tests.needs import assets
 

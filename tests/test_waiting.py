@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import main
-from engine.cli.waiting import job_standing
-from engine.kube import CONFIGMAP
-from engine.model.labels import ABOUT_LABEL
-from engine.status.status_reader import read_status
-from engine.wire import history, names
+from belay.engine.cli import main
+from belay.engine.cli.waiting import job_standing
+from belay.engine.kube import CONFIGMAP
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.status.status_reader import read_status
+from belay.engine.wire import history, names
 from tests.loop_world import Cluster
 
 JOB = "default/AscendJob/train"

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.controller.waiting_writer import EVENT_AGAIN, MAX_WRITTEN, REFRESH, WaitingWriter
-from engine.kube import Conflict, NotFound
-from engine.model.cluster import Observed, Pod
-from engine.model.plan import Pending, Plan
-from engine.observe.watch_events import essence
-from engine.status.waiting_pods import MAX_TEXT, Waiting, text_of, waiting
-from engine.wire import objects
+from belay.engine.controller.waiting_writer import EVENT_AGAIN, MAX_WRITTEN, REFRESH, WaitingWriter
+from belay.engine.kube import Conflict, NotFound
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.plan import Pending, Plan
+from belay.engine.observe.watch_events import essence
+from belay.engine.status.waiting_pods import MAX_TEXT, Waiting, text_of, waiting
+from belay.engine.wire import objects
 from tests import worlds
 
 NOW = worlds.NOW

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from engine.controller import watchdog
-from engine.controller.queues import ACT, MOST_WAITING, RECONCILE, send, waiting
-from engine.controller.watchdog import (
+from belay.engine.controller import watchdog
+from belay.engine.controller.queues import ACT, MOST_WAITING, RECONCILE, send, waiting
+from belay.engine.controller.watchdog import (
     MAX_RESTARTS,
     RESTART_WINDOW,
     RESTARTS,
@@ -27,10 +27,10 @@ from engine.controller.watchdog import (
     earlier,
     restart_in_place,
 )
-from engine.errors import InputError
-from engine.model.hot_loop import HotLoopDetector
-from engine.settings import from_environment
-from engine.store import StoreUnavailable, connect
+from belay.engine.errors import InputError
+from belay.engine.model.hot_loop import HotLoopDetector
+from belay.engine.settings import from_environment
+from belay.engine.store import StoreUnavailable, connect
 from tests.loop_world import Cluster, until
 from tests.ports import free_port
 from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
@@ -188,7 +188,7 @@ def test_a_hot_loop_between_tasks_is_reported() -> None:
 
 HOT = """
 import threading
-from engine import hot_loops
+from belay.engine import hot_loops
 def spin():
     while True:
         pass
@@ -215,7 +215,7 @@ DEAF = """
 import sys, threading, time
 from celery.worker.consumer.consumer import Consumer
 from celery import bootsteps
-from engine.controller import tasks, watchdog
+from belay.engine.controller import tasks, watchdog
 import os
 class Trouble(bootsteps.StartStopStep):
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -250,7 +250,7 @@ def test_a_worker_in_trouble_starts_again_in_place_and_works(
     tmp_path: Path,
     kind: str,
 ) -> None:
-    from engine.settings import to_environment
+    from belay.engine.settings import to_environment
 
     variables = {**os.environ, **to_environment(processes.settings), "BELAY_IDENTITY": "worker", "BELAY_STALL": "2"}
     variables.pop(RESTARTS, None)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from engine.model.pending_reasons import INSUFFICIENT, REASONS, reason_in_words
-from engine.model.plan import Pending
-from engine.model.remedies import MEANING, Remedy, Step
+from belay.engine.model.pending_reasons import INSUFFICIENT, REASONS, reason_in_words
+from belay.engine.model.plan import Pending
+from belay.engine.model.remedies import MEANING, Remedy, Step
 from tests import listing
 from tests.followers import Follower, follow_to_the_end
 from tests.listing import Item, job, node, report

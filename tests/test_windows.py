@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.documents.windows import MaintenanceWindow, closed, cron
-from engine.load import load
-from engine.model.actions import EvictPod, IsolateChip, ResetChips
-from engine.plan import grouping, views
-from engine.plan.health import states
-from engine.plan.recover import evictions as recover
-from engine.plan.safety import deferral
-from engine.plan.scope import Memory, Scope
+from belay.engine.documents.windows import MaintenanceWindow, closed, cron
+from belay.engine.load import load
+from belay.engine.model.actions import EvictPod, IsolateChip, ResetChips
+from belay.engine.plan import grouping, views
+from belay.engine.plan.health import states
+from belay.engine.plan.recover import evictions as recover
+from belay.engine.plan.safety import deferral
+from belay.engine.plan.scope import Memory, Scope
 from tests.test_plan_recover import evictions, gang, world
 from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, report
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.cluster import (
+from belay.engine.model.cluster import (
     AgentChip,
     AgentReport,
     AgentVNPU,
@@ -19,12 +19,12 @@ from engine.model.cluster import (
     ids_of,
     mask_of,
 )
-from engine.model.history import ChipMemory, CodeMemory, Hold, JobMemory, NodeMemory
-from engine.model.labels import CONFIGURATION_NPU
-from engine.model.recovery import Conversation, FaultyRank, State
-from engine.wire import deviceinfo, globaltable, history, ledger, nodeinfo, orders, podannotations, recoveryrecord
-from engine.wire.errors import WireError
-from engine.wire.gojson import check_code, go_json
+from belay.engine.model.history import ChipMemory, CodeMemory, Hold, JobMemory, NodeMemory
+from belay.engine.model.labels import CONFIGURATION_NPU
+from belay.engine.model.recovery import Conversation, FaultyRank, State
+from belay.engine.wire import deviceinfo, globaltable, history, ledger, nodeinfo, orders, podannotations, recoveryrecord
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import check_code, go_json
 
 #: The object printed in docs/zh/scheduling/07_references/02_common_operations.md, with its code.
 PUBLISHED_CODE = "a550811fdfafb5717555526816af2ca4ac6c3e102f5907574048578e0c8fcc73"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.documents import WorkloadKind
-from engine.load import load, shipped_policies
-from engine.replay.workload_schemas import check_against_definitions
+from belay.engine.documents import WorkloadKind
+from belay.engine.load import load, shipped_policies
+from belay.engine.replay.workload_schemas import check_against_definitions
 from tests.test_validate import findings
 
 #: Of the definitions of Kubeflow's training operator 1.8 and KubeRay 1.5: the names and types of the fields along the

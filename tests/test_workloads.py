@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from engine.gangs.grouping import group
-from engine.model.actions import EvictPod
-from engine.model.plan import Plan
-from engine.observe.observed import key_of
+from belay.engine.gangs.grouping import group
+from belay.engine.model.actions import EvictPod
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import key_of
 from tests import workload_pages
 from tests.simworld import A2, Node, World
 from tests.workload_cases import SPACE, WorkloadCase, body, cases, names, pods_of, template

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.kube import NODE, POD, NotFound, Resource, resource_for
+from belay.engine.kube import NODE, POD, NotFound, Resource, resource_for
 from tests.control_planes import closed_ports
 from tests.loop_world import Cluster, Loop, until
 from tests.needs import assets

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.serve.grpc.listening import publish_problem
+from belay.engine.serve.grpc.listening import publish_problem
 from tests.grpc_world import World, play
 from tests.rights import Right
 from tests.write_recorder import Write, account_of, asked, broken_rule

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from engine.wire import faultconfig, schedulerconf, yamltext
-from engine.wire.errors import WireError
+from belay.engine.wire import faultconfig, schedulerconf, yamltext
+from belay.engine.wire.errors import WireError
 
 DEEP = {
     "flow lists": "a: " + "[" * 60_000,

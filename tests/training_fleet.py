@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median_low
 from typing import NamedTuple
 
-from engine.model.step_times import WINDOW_STEPS, GroupTime, StepWindow
+from belay.engine.model.step_times import WINDOW_STEPS, GroupTime, StepWindow
 
 STEP_US = 1_000_000
 STAGE_WORK = (0.70, 0.62, 0.66, 0.74)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.controller.retained import before_of, identities, refused_unread, remembered_after
-from engine.load import LoadCache, Loaded, load
-from engine.load.cache import content_id
-from engine.model.diagnostics import ObjectKey
-from engine.store import RevisionRecord
-from engine.wire.sync import FileVersions, file_versions_data, parse_file_versions
+from belay.engine.controller.retained import before_of, identities, refused_unread, remembered_after
+from belay.engine.load import LoadCache, Loaded, load
+from belay.engine.load.cache import content_id
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.store import RevisionRecord
+from belay.engine.wire.sync import FileVersions, file_versions_data, parse_file_versions
 
 
 class TreeSteps:

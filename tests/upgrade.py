@@ -31,15 +31,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, POD, Kube, cancel_all
-from engine.replay.recording import replay
-from engine.wire import names, sync
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, POD, Kube, cancel_all
+from belay.engine.replay.recording import replay
+from belay.engine.wire import names, sync
 from tests import releases
 from tests.chaos.kubelets import JOBS
 from tests.chaos.live import chips_of
 from tests.chaos.rounds import LASTING, RESET, Player, owner
-from tests.chaos.site import CHIPS, ROOT, Site, Size, remove, site
+from tests.chaos.site import CHIPS, ROOT, Site, Size, import_root, module_of, remove, site
 from tests.chaos.witness import Witness
 from tests.soak.histories import _job
 
@@ -191,9 +191,10 @@ class Walk:
         head = self.site.repository.head()
         for tree in trees:
             done = subprocess.run(
-                [sys.executable, "-P", "-m", "engine.cli", "status", "-o", "json",
+                [sys.executable, "-P", "-m", module_of(tree, "belay.engine.cli"), "status", "-o", "json",
                  "--kubeconfig", str(self.site.kubeconfig)],
-                env={**os.environ, "PYTHONPATH": str(tree)}, capture_output=True, text=True, timeout=120, check=False,
+                env={**os.environ, "PYTHONPATH": import_root(tree)}, capture_output=True, text=True, timeout=120,
+                check=False,
             )  # fmt: skip
             assert done.returncode == 0, f"{title}: belay status of {tree}: {done.stderr[-500:]}"
             assert json.loads(done.stdout)["applied"] == head, f"{title}: {tree} reads another revision"

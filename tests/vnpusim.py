@@ -9,10 +9,10 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.load import load
-from engine.model.cluster import AgentVNPU
-from engine.model.vnpu import unfit
-from engine.wire.parts import parse_cores
+from belay.engine.load import load
+from belay.engine.model.cluster import AgentVNPU
+from belay.engine.model.vnpu import unfit
+from belay.engine.wire.parts import parse_cores
 from tests.simworld import INFER, Node, World
 
 CORE = "huawei.com/npu-core"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from engine.model.cluster import DeviceReport, Node, Pod
+from belay.engine.model.cluster import DeviceReport, Node, Pod
 from tests import worlds
 
 CORE = "huawei.com/npu-core"

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from engine.model.cluster import NodeDevice
-from engine.model.history import History
-from engine.wire import nodeinfo
+from belay.engine.model.cluster import NodeDevice
+from belay.engine.model.history import History
+from belay.engine.wire import nodeinfo
 from tests import listing, worlds
 from tests.claim_objects import DRIVER, allocated, capacity, claim, mounting, queue, storage_class, volume
 from tests.followers import Documents

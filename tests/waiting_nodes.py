@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any, Final
 
-from engine.wire import deviceinfo
+from belay.engine.wire import deviceinfo
 from tests import listing, worlds
 from tests.listing import Item, job, node, params, report
 from tests.waiting_jobs import (

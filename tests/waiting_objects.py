@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from engine.wire import names
-from engine.wire.gojson import check_code, go_json
+from belay.engine.wire import names
+from belay.engine.wire.gojson import check_code, go_json
 from tests.listing import Item, node, report
 
 CORE = "huawei.com/npu-core"

@@ -9,10 +9,10 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from engine.model.history import History, JobMemory
-from engine.model.times import rfc3339
-from engine.observe.observed import observe
-from engine.plan import plan
+from belay.engine.model.history import History, JobMemory
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
 from tests import listing, worlds
 from tests.followers import declared, follow_to_the_end
 from tests.listing import Item, job, node, params, report

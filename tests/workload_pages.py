@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.load import load, shipped_policies
-from engine.model.workload_kinds import Condition, Factor, StartTogether, WorkloadRole, WorkloadRow
+from belay.engine.load import load, shipped_policies
+from belay.engine.model.workload_kinds import Condition, Factor, StartTogether, WorkloadRole, WorkloadRow
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "workloads.md"
 _TEXT = """# Which pods start together

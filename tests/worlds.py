@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.cluster import (
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.cluster import (
     AgentChip,
     AgentReport,
     ChipFault,
@@ -29,14 +29,14 @@ from engine.model.cluster import (
     Taint,
     mask_of,
 )
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import History
-from engine.plan import grouping, views
-from engine.plan.health import reset, states
-from engine.plan.recover import evictions
-from engine.plan.safety import deferral
-from engine.plan.scope import Memory, Scope
-from engine.wire import deviceinfo
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import History
+from belay.engine.plan import grouping, views
+from belay.engine.plan.health import reset, states
+from belay.engine.plan.recover import evictions
+from belay.engine.plan.safety import deferral
+from belay.engine.plan.scope import Memory, Scope
+from belay.engine.wire import deviceinfo
 
 #: 2026-09-01T08:00:00Z, the time of most test worlds.
 NOW = 1788249600.0

@@ -1,8 +1,8 @@
 """Every write that Belay's own code asks of an API server in a test, compared with what its account may write.
 
 A server that the admission rules keep from its own ConfigMap is found on a hardened cluster only; here each write of
-each test is held against `tests.rights` (RBAC) and `engine.serve.admission.rules` (webhook; the CEL policies name the
-same, see `test_admission.py`). Processes that tests start are compared by the audit log of a real API server.
+each test is held against `tests.rights` (RBAC) and `belay.engine.serve.admission.rules` (webhook; the CEL policies name
+the same, see `test_admission.py`). Processes that tests start are compared by the audit log of a real API server.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from unittest import mock
 import pytest
 import yaml
 
-from agents.common.client import KubeClient
-from engine.kube.transport import Transport
-from engine.serve.admission import rules
-from engine.serve.admission.rules import WriteRequest
-from engine.wire import evidence, links, names, pings, steptimes
+from belay.agents.common.client import KubeClient
+from belay.engine.kube.transport import Transport
+from belay.engine.serve.admission import rules
+from belay.engine.serve.admission.rules import WriteRequest
+from belay.engine.wire import evidence, links, names, pings, steptimes
 from tests.rights import Right, granted
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
@@ -121,7 +121,7 @@ def _places(frame: FrameType | None) -> Iterator[str]:
         if frame is None:
             return
         if frame.f_code.co_filename.startswith(_ROOT):
-            yield frame.f_code.co_filename.removeprefix(_ROOT)
+            yield frame.f_code.co_filename.removeprefix(_ROOT).removeprefix("src/belay/")
         frame = frame.f_back
 
 

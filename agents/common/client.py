@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
-from agents.common.credentials import Access
-from agents.common.log import Log
+from belay.agents.common.credentials import Access
+from belay.agents.common.log import Log
 
 _log = Log("agent")
 

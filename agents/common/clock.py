@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from agents.common import ticks
+from belay.agents.common import ticks
 
 _T = TypeVar("_T")
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agents.common.log import Log
-from engine.wire import yamltext
+from belay.agents.common.log import Log
+from belay.engine.wire import yamltext
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_LIFE: Final = 60.0

@@ -14,8 +14,17 @@ from typing import Any, Final
 
 import yaml
 
-from agents.common.log import Log
-from engine.model.levels import FREE_RESTART, NORMAL, NOT_HANDLE, RESTART, RESTART_BUSINESS, RESTART_REQUEST, SEPARATE
+from belay import SHIPPED
+from belay.agents.common.log import Log
+from belay.engine.model.levels import (
+    FREE_RESTART,
+    NORMAL,
+    NOT_HANDLE,
+    RESTART,
+    RESTART_BUSINESS,
+    RESTART_REQUEST,
+    SEPARATE,
+)
 
 LEVELS: Final = (NOT_HANDLE, RESTART_REQUEST, RESTART_BUSINESS, FREE_RESTART, RESTART, SEPARATE)
 UNKNOWN: Final = "Unknown"
@@ -29,8 +38,6 @@ MAX_FILE: Final = 1 << 20
 _KEYS: Final = tuple(f"{level}Codes" for level in LEVELS)
 #: Levels by key; as in Go, capital letters make no difference.
 _LEVEL_OF: Final = {key.lower(): level for key, level in zip(_KEYS, LEVELS, strict=True)}
-_ROOT: Final = Path(__file__).resolve().parents[2]
-_FOLDERS: Final = (_ROOT / "policies", _ROOT / "engine" / "shipped" / "policies")
 _TABLE: Final = Path("faults") / "container.yaml"
 
 _log = Log("containers")
@@ -58,8 +65,7 @@ class Codes:
 
 def shipped(folder: Path | None = None) -> Codes:
     """The shipped table, from ``policies/``. Raises ValueError naming the file that cannot be read."""
-    root = folder or next((one for one in _FOLDERS if (one / _TABLE).is_file()), _FOLDERS[0])
-    file = root / _TABLE
+    file = (folder or SHIPPED / "policies") / _TABLE
     try:
         # every scalar as text: a code such as 80818200 is not a number
         document = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))

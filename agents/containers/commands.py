@@ -15,19 +15,19 @@ from typing import Final, Literal, TextIO
 
 import msgspec
 
-from agents.common.clock import Clock
-from agents.common.log import JsonLines, Log
-from agents.common.logfile import LogFile
-from agents.common.stopping import run_until, stop_on_signals
-from agents.containers import status
-from agents.containers.codes import Codes, custom, shipped
-from agents.containers.containerd import Containerd
-from agents.containers.docker import Docker
-from agents.containers.manager import Manager
-from agents.containers.runtime import Runtime
-from agents.containers.states import STRATEGIES, Strategy
-from agents.drivers.base import DriverError
-from agents.drivers.choice import make_driver
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import JsonLines, Log
+from belay.agents.common.logfile import LogFile
+from belay.agents.common.stopping import run_until, stop_on_signals
+from belay.agents.containers import status
+from belay.agents.containers.codes import Codes, custom, shipped
+from belay.agents.containers.containerd import Containerd
+from belay.agents.containers.docker import Docker
+from belay.agents.containers.manager import Manager
+from belay.agents.containers.runtime import Runtime
+from belay.agents.containers.states import STRATEGIES, Strategy
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.choice import make_driver
 
 RuntimeName = Literal["docker", "containerd"]
 SOCKETS: Final[dict[str, Path]] = {

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import grpc
 
-from agents.common.log import Log
-from agents.containers.api import (
+from belay.agents.common.log import Log
+from belay.agents.containers.api import (
     containers_pb2,
     containers_pb2_grpc,
     namespaces_pb2,
@@ -22,8 +22,8 @@ from agents.containers.api import (
     tasks_pb2,
     tasks_pb2_grpc,
 )
-from agents.containers.runtime import Container, RuntimeFailure
-from agents.containers.usage import UsageError, chips_of_environment, chips_of_rules, driver_majors
+from belay.agents.containers.runtime import Container, RuntimeFailure
+from belay.agents.containers.usage import UsageError, chips_of_environment, chips_of_rules, driver_majors
 
 #: Docker's own containers, which are managed through Docker.
 NOT_OURS: Final = frozenset({"moby"})

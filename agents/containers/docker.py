@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import aiohttp
 
-from agents.common.log import Log
-from agents.containers.runtime import Container, RuntimeFailure
-from agents.containers.usage import UsageError, chips_of_environment, chips_of_paths
+from belay.agents.common.log import Log
+from belay.agents.containers.runtime import Container, RuntimeFailure
+from belay.agents.containers.usage import UsageError, chips_of_environment, chips_of_paths
 
 NAMESPACE: Final = "default"
 MAX_BODY: Final = 32 << 20

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from agents.containers.codes import NORMAL, UNKNOWN, Codes
-from agents.drivers.base import Code, Event
+from belay.agents.containers.codes import NORMAL, UNKNOWN, Codes
+from belay.agents.drivers.base import Code, Event
 
 #: An entry older than this is compared with what the driver reports now (ms).
 STALE_MS: Final = 300_000

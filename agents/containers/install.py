@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from agents.containers.commands import SOCKETS, Options
+from belay import SHIPPED
+from belay.agents.containers.commands import SOCKETS, Options
 
 SERVICE: Final = "belay-containers.service"
 TIMER: Final = "belay-containers.timer"
@@ -22,8 +23,7 @@ UNITS: Final = Path("etc/systemd/system")
 FLAGS: Final = Path("etc/belay/containers.env")
 SYSTEMD: Final = Path("run/systemd/system")
 SECONDS: Final = 60
-_ROOT: Final = Path(__file__).resolve().parents[2]
-_FOLDERS: Final = (_ROOT / "deploy" / "systemd", _ROOT / "engine" / "shipped" / "deploy" / "systemd")
+_FOLDER: Final = SHIPPED / "deploy" / "systemd"
 _DELAY: Final = re.compile(r"[0-9]+(s|m|h|sec|secs|min|mins|hr|hrs)?")
 _UNSAFE: Final = re.compile(r"[\s'\"\\$`;|&<>]")
 
@@ -143,8 +143,8 @@ def _flags(options: Options) -> Mapping[str, str]:
 
 
 def _shipped(name: str) -> str:
-    file = next((folder / name for folder in _FOLDERS if (folder / name).is_file()), None)
-    if file is None:
+    file = _FOLDER / name
+    if not file.is_file():
         raise InstallError(f"{name} is missing in this installation of Belay")
     return file.read_text(encoding="utf-8")
 

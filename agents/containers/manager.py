@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.containers import status
-from agents.containers.codes import PAUSING, Codes
-from agents.containers.faults import Faults
-from agents.containers.resets import Resets
-from agents.containers.runtime import Runtime, RuntimeFailure
-from agents.containers.states import States, Status, Strategy, Tracked
-from agents.drivers.base import Code, Driver, DriverError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.containers import status
+from belay.agents.containers.codes import PAUSING, Codes
+from belay.agents.containers.faults import Faults
+from belay.agents.containers.resets import Resets
+from belay.agents.containers.runtime import Runtime, RuntimeFailure
+from belay.agents.containers.states import States, Status, Strategy, Tracked
+from belay.agents.drivers.base import Code, Driver, DriverError
 
 START_SECONDS: Final = 60.0
 START_POLL: Final = 1.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.containers.codes import AT_ONCE, LASTING, PAUSING, Codes
-from agents.containers.faults import Faults
-from agents.drivers.base import BOOTED, Driver, DriverError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.containers.codes import AT_ONCE, LASTING, PAUSING, Codes
+from belay.agents.containers.faults import Faults
+from belay.agents.drivers.base import BOOTED, Driver, DriverError
 
 LASTING_MS: Final = 60_000
 COOL_DOWN: Final = 30.0

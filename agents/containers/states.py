@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from agents.containers.runtime import Container
+from belay.agents.containers.runtime import Container
 
 Status = Literal["running", "pausing", "paused", "resuming"]
 Strategy = Literal["never", "singleRecover", "ringRecover"]

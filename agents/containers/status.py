@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.containers.states import Status
+from belay.agents.containers.states import Status
 
 FILE: Final = Path("/tmp/status.json")
 MODE: Final = 0o640

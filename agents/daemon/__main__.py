@@ -1,4 +1,4 @@
-"""``python -m agents.daemon``: the agent of one node, or a fleet of simulated ones."""
+"""``python -m belay.agents.daemon``: the agent of one node, or a fleet of simulated ones."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from agents.common.credentials import CredentialsError
-from agents.common.log import JsonLines, Log
-from agents.common.stopping import stop_on_signals
-from agents.daemon import hot_loops
-from agents.daemon.fleet import FleetNode
-from agents.daemon.folder_options import is_simulated
-from agents.daemon.parts import PARTS, chosen_parts
-from agents.daemon.run import run_agent, run_fleet
-from agents.drivers.base import DriverError
-from agents.drivers.choice import server_model
-from agents.drivers.server_models import SERVER_MODELS
-from agents.kubelet import flags
-from agents.node.hooks import FOLDER as HOOKS
-from agents.node.jobfiles import RESET_ROOT
-from agents.node.plugins import FILE as PLUGINS
-from agents.node.publicnames import FILE as NAMES
-from agents.node.publicnames import read_names
-from agents.node.rankfiles import ROOT
-from agents.node.settings import Settings
-from agents.node.shipped import shipped_policy
-from engine import versions
+from belay.agents.common.credentials import CredentialsError
+from belay.agents.common.log import JsonLines, Log
+from belay.agents.common.stopping import stop_on_signals
+from belay.agents.daemon import hot_loops
+from belay.agents.daemon.fleet import FleetNode
+from belay.agents.daemon.folder_options import is_simulated
+from belay.agents.daemon.parts import PARTS, chosen_parts
+from belay.agents.daemon.run import run_agent, run_fleet
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.choice import server_model
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.kubelet import flags
+from belay.agents.node.hooks import FOLDER as HOOKS
+from belay.agents.node.jobfiles import RESET_ROOT
+from belay.agents.node.plugins import FILE as PLUGINS
+from belay.agents.node.publicnames import FILE as NAMES
+from belay.agents.node.publicnames import read_names
+from belay.agents.node.rankfiles import ROOT
+from belay.agents.node.settings import Settings
+from belay.agents.node.shipped import shipped_policy
+from belay.engine import versions
 
-PROG = "python -m agents.daemon"
+PROG = "python -m belay.agents.daemon"
 
 #: The names of a node's ConfigMaps hold its name, and have 253 characters at most (component/noded/main.go).
 MAX_NODE: Final = 230

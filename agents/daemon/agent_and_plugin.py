@@ -8,12 +8,12 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from agents.common.clock import NodeClock
-from agents.daemon.context import AgentContext
-from agents.kubelet.kubeletpods import KubeletPods
-from agents.kubelet.plugin import DevicePlugin
-from agents.kubelet.settings import PluginSettings
-from agents.node.publicnames import PublicNames
+from belay.agents.common.clock import NodeClock
+from belay.agents.daemon.context import AgentContext
+from belay.agents.kubelet.kubeletpods import KubeletPods
+from belay.agents.kubelet.plugin import DevicePlugin
+from belay.agents.kubelet.settings import PluginSettings
+from belay.agents.node.publicnames import PublicNames
 
 
 class AgentAndPlugin:

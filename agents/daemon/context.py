@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.common.client import KubeClient
-from agents.drivers.base import Driver
-from agents.node.agent import NodeAgent
-from agents.node.settings import Settings
-from engine.wire.policy import NodePolicy
+from belay.agents.common.client import KubeClient
+from belay.agents.drivers.base import Driver
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.settings import Settings
+from belay.engine.wire.policy import NodePolicy
 
 
 @dataclass(frozen=True, kw_only=True)

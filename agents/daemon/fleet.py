@@ -18,27 +18,27 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from agents.common.client import ApiError, ApiServer
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import VNPU
-from agents.drivers.simulated import RESET_SECONDS, ServerModel, SimulatedDriver
-from agents.drivers.surroundings import SimulatedSurroundings
-from agents.node.agent import NodeAgent
-from agents.node.detect import HANG_CODE
-from agents.node.link_trust import LinkTrust
-from agents.node.linkfiles import LinkPart
-from agents.node.settings import Settings
-from agents.node.surroundings_monitor import ALARMS_EVERY, USE_EVERY, SurroundingsMonitor, default_tables
-from agents.node.trust import OrderTrust
-from engine.wire.names import NODES, SIM_PREFIX
-from engine.wire.policy import NodePolicy
+from belay.agents.common.client import ApiError, ApiServer
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import VNPU
+from belay.agents.drivers.simulated import RESET_SECONDS, ServerModel, SimulatedDriver
+from belay.agents.drivers.surroundings import SimulatedSurroundings
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.detect import HANG_CODE
+from belay.agents.node.link_trust import LinkTrust
+from belay.agents.node.linkfiles import LinkPart
+from belay.agents.node.settings import Settings
+from belay.agents.node.surroundings_monitor import ALARMS_EVERY, USE_EVERY, SurroundingsMonitor, default_tables
+from belay.agents.node.trust import OrderTrust
+from belay.engine.wire.names import NODES, SIM_PREFIX
+from belay.engine.wire.policy import NodePolicy
 
 FAULTS_KEY: Final = "faults.json"
 SURROUNDINGS_KEY: Final = "surroundings.json"
 VNPUS_FILE: Final = "vnpus.json"
 LINKS: Final = "links"
-"""Folder below a node's own through which processes on this machine receive their links (`agents.datadist`)."""
+"""Folder below a node's own through which processes on this machine receive their links (`belay.agents.datadist`)."""
 _RESTART_CEILING: Final = 30.0
 _CONFLICTS: Final = 8
 _log = Log("fleet")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from agents.node.diagnosis.files import ROOTS as LOG_ROOTS
-from agents.node.diagnosis.part import DiagnosisSettings
-from agents.node.linkfiles import ROOT as LINKS
-from agents.node.steptimes import ROOT as STEPS
+from belay.agents.node.diagnosis.files import ROOTS as LOG_ROOTS
+from belay.agents.node.diagnosis.part import DiagnosisSettings
+from belay.agents.node.linkfiles import ROOT as LINKS
+from belay.agents.node.steptimes import ROOT as STEPS
 
 
 def is_simulated(options: argparse.Namespace) -> bool:

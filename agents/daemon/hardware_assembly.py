@@ -6,24 +6,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from agents.common.client import KubeClient
-from agents.common.clock import Clock, NodeClock
-from agents.daemon.context import AgentContext
-from agents.daemon.server_topology import TopologyFile
-from agents.drivers.base import Driver
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.surroundings import Ping
-from agents.node.hardware.bmc import Bmc
-from agents.node.hardware.part import Hardware, NodeSurroundings
-from agents.node.hardware.pingmesh import LOG_FOLDER, PingMesh
-from agents.node.hardware.pingresults import PingFiles
-from agents.node.hardware.pingwindows import PingWindows
-from agents.node.hardware.roceping import FOLDER, RocePings
-from agents.node.hardware.settings import HardwareSettings
-from agents.node.hardware.snapshots import Snapshots
-from agents.node.hardware.storage import Clients
-from agents.node.hardware.superpod import SuperPod
-from agents.node.state import NodeState
+from belay.agents.common.client import KubeClient
+from belay.agents.common.clock import Clock, NodeClock
+from belay.agents.daemon.context import AgentContext
+from belay.agents.daemon.server_topology import TopologyFile
+from belay.agents.drivers.base import Driver
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.surroundings import Ping
+from belay.agents.node.hardware.bmc import Bmc
+from belay.agents.node.hardware.part import Hardware, NodeSurroundings
+from belay.agents.node.hardware.pingmesh import LOG_FOLDER, PingMesh
+from belay.agents.node.hardware.pingresults import PingFiles
+from belay.agents.node.hardware.pingwindows import PingWindows
+from belay.agents.node.hardware.roceping import FOLDER, RocePings
+from belay.agents.node.hardware.settings import HardwareSettings
+from belay.agents.node.hardware.snapshots import Snapshots
+from belay.agents.node.hardware.storage import Clients
+from belay.agents.node.hardware.superpod import SuperPod
+from belay.agents.node.state import NodeState
 
 MARKS: Final = "super-pod-marks.json"
 

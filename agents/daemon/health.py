@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from agents.common import ticks
-from agents.common.log import Log
+from belay.agents.common import ticks
+from belay.agents.common.log import Log
 
 if TYPE_CHECKING:
-    from agents.serving.tls import Certificate
+    from belay.agents.serving.tls import Certificate
 
 PORT: Final = 11_251
 #: Longest time the driver may take to answer for the first time (seconds); chips are slow to start.
@@ -65,7 +65,7 @@ def chosen(options: argparse.Namespace) -> HealthSettings | None:
 
 
 def _certificate(settings: HealthSettings) -> Certificate | None:
-    from agents.serving.tls import Certificate
+    from belay.agents.serving.tls import Certificate
 
     return Certificate(settings.certificate, settings.key) if settings.certificate else None
 
@@ -93,8 +93,8 @@ class Liveness:
 
 async def serve(settings: HealthSettings, known: Callable[[], bool]) -> None:
     """Answer until cancelled; a port that is taken is tried again. Raises ValueError for a bad certificate."""
-    from agents.serving import probe
-    from agents.serving.tls import CHECK_SECONDS
+    from belay.agents.serving import probe
+    from belay.agents.serving.tls import CHECK_SECONDS
 
     certificate = _certificate(settings)
     pulse, due = Liveness(known), 0.0

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from agents.common.log import Log
-from engine.model.hot_loop import BUSY_SHARE, BUSY_WINDOW, HotLoopDetector
+from belay.agents.common.log import Log
+from belay.engine.model.hot_loop import BUSY_SHARE, BUSY_WINDOW, HotLoopDetector
 
 _log = Log("hot-loop")
 TICK_SECONDS: Final = 5.0

@@ -15,30 +15,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from agents.common.clock import NodeClock
-from agents.common.log import Log
-from agents.daemon import folder_options, health
-from agents.daemon.context import AgentContext
-from agents.daemon.hardware_assembly import hardware_part
-from agents.daemon.health import HealthSettings
-from agents.dra import settings as dra
-from agents.dra.driver import DraDriver
-from agents.dra.settings import DraSettings
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.tools.hccn import HccnTool
-from agents.exporter import option as exporter
-from agents.exporter.settings import ExporterSettings
-from agents.node.diagnosis.part import DiagnosisPart, DiagnosisSettings
-from agents.node.hardware import settings as hardware
-from agents.node.hardware.settings import HardwareSettings
-from agents.node.link_trust import LinkTrust
-from agents.node.linkfiles import LinkPart
-from agents.node.steptimes import StepTimes
-from agents.node.trust import OrderTrust
-from agents.node.ub_ports import UbPorts
-from agents.rdma import config as rdma
-from agents.rdma.config import RdmaSettings
-from agents.rdma.plugin import RdmaPart
+from belay.agents.common.clock import NodeClock
+from belay.agents.common.log import Log
+from belay.agents.daemon import folder_options, health
+from belay.agents.daemon.context import AgentContext
+from belay.agents.daemon.hardware_assembly import hardware_part
+from belay.agents.daemon.health import HealthSettings
+from belay.agents.dra import settings as dra
+from belay.agents.dra.driver import DraDriver
+from belay.agents.dra.settings import DraSettings
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.tools.hccn import HccnTool
+from belay.agents.exporter import option as exporter
+from belay.agents.exporter.settings import ExporterSettings
+from belay.agents.node.diagnosis.part import DiagnosisPart, DiagnosisSettings
+from belay.agents.node.hardware import settings as hardware
+from belay.agents.node.hardware.settings import HardwareSettings
+from belay.agents.node.link_trust import LinkTrust
+from belay.agents.node.linkfiles import LinkPart
+from belay.agents.node.steptimes import StepTimes
+from belay.agents.node.trust import OrderTrust
+from belay.agents.node.ub_ports import UbPorts
+from belay.agents.rdma import config as rdma
+from belay.agents.rdma.config import RdmaSettings
+from belay.agents.rdma.plugin import RdmaPart
 
 Run = Callable[[], Coroutine[Any, Any, None]]
 """What a part does until it is cancelled."""
@@ -77,7 +77,7 @@ def _begin_hardware(settings: HardwareSettings, context: AgentContext) -> Run:
 
 def _begin_exporter(settings: ExporterSettings, context: AgentContext) -> Run:
     # its modules take memory that only agents with an exporter need
-    from agents.exporter.part import exporter_part
+    from belay.agents.exporter.part import exporter_part
 
     return exporter_part(settings, context.driver)
 

@@ -7,26 +7,26 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from agents.common.client import KubeClient
-from agents.common.clock import Clock, NodeClock
-from agents.common.credentials import load
-from agents.common.stopping import run_until
-from agents.daemon.agent_and_plugin import AgentAndPlugin
-from agents.daemon.context import AgentContext
-from agents.daemon.fleet import Fleet, FleetNode, FleetPace
-from agents.daemon.parts import BeginPart, run_beside
-from agents.daemon.shared_watches import SharedWatches
-from agents.dra.fleet import FleetSlices
-from agents.drivers.base import Driver
-from agents.drivers.choice import make_driver
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.kubelet.settings import PluginSettings
-from agents.node.agent import NodeAgent
-from agents.node.agent_lock import AgentLock
-from agents.node.publicnames import PublicNames, named
-from agents.node.settings import Settings
-from agents.node.shipped import shipped_policy
-from engine.wire.policy import NodePolicy
+from belay.agents.common.client import KubeClient
+from belay.agents.common.clock import Clock, NodeClock
+from belay.agents.common.credentials import load
+from belay.agents.common.stopping import run_until
+from belay.agents.daemon.agent_and_plugin import AgentAndPlugin
+from belay.agents.daemon.context import AgentContext
+from belay.agents.daemon.fleet import Fleet, FleetNode, FleetPace
+from belay.agents.daemon.parts import BeginPart, run_beside
+from belay.agents.daemon.shared_watches import SharedWatches
+from belay.agents.dra.fleet import FleetSlices
+from belay.agents.drivers.base import Driver
+from belay.agents.drivers.choice import make_driver
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.kubelet.settings import PluginSettings
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.agent_lock import AgentLock
+from belay.agents.node.publicnames import PublicNames, named
+from belay.agents.node.settings import Settings
+from belay.agents.node.shipped import shipped_policy
+from belay.engine.wire.policy import NodePolicy
 
 
 async def run_agent(

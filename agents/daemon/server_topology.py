@@ -14,10 +14,10 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import Machine
-from agents.kubelet.response import topo_file
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Machine
+from belay.agents.kubelet.response import topo_file
 
 EVERY: Final = 30.0
 """Seconds between two looks at the folder."""

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-from agents.common.client import KubeClient
-from engine.wire.links import PREFIX as LINKS_PREFIX
-from engine.wire.names import NODES, ORDERS_PREFIX, POLICY_PREFIX, SIM_PREFIX, SYSTEM
+from belay.agents.common.client import KubeClient
+from belay.engine.wire.links import PREFIX as LINKS_PREFIX
+from belay.engine.wire.names import NODES, ORDERS_PREFIX, POLICY_PREFIX, SIM_PREFIX, SYSTEM
 
 _NEEDLES: Final = {
     SYSTEM: (ORDERS_PREFIX.encode(), POLICY_PREFIX.encode(), LINKS_PREFIX.encode()),

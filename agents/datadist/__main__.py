@@ -1,4 +1,4 @@
-"""``python -m agents.datadist``: keeps the links of one cluster and serves registered memory over them.
+"""``python -m belay.agents.datadist``: keeps the links of one cluster and serves registered memory over them.
 
 For servers whose inference process does not call ``LLMDataDist.keep_links`` itself: it shares its blocks as files, for
 example on /dev/shm, and this process beside it registers them before anything is linked.
@@ -15,15 +15,15 @@ import sys
 import threading
 from pathlib import Path
 
-from agents.common import hostfiles
-from agents.common.log import JsonLines, Log
-from agents.datadist.caches import BlocksCacheKey, CacheDesc, DataType, Placement
-from agents.datadist.config import LLMConfig, LLMRole
-from agents.datadist.datadist import LLMDataDist
-from agents.datadist.status import LLMException
-from engine.model.links import cluster_number
-from engine.wire import links as wire
-from engine.wire.errors import WireError
+from belay.agents.common import hostfiles
+from belay.agents.common.log import JsonLines, Log
+from belay.agents.datadist.caches import BlocksCacheKey, CacheDesc, DataType, Placement
+from belay.agents.datadist.config import LLMConfig, LLMRole
+from belay.agents.datadist.datadist import LLMDataDist
+from belay.agents.datadist.status import LLMException
+from belay.engine.model.links import cluster_number
+from belay.engine.wire import links as wire
+from belay.engine.wire.errors import WireError
 
 _log = Log("datadist")
 ROLES = {"prompt": LLMRole.PROMPT, "decoder": LLMRole.DECODER, "mix": LLMRole.MIX}
@@ -118,7 +118,7 @@ def _orders(folder: Path) -> bytes | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m agents.datadist", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m belay.agents.datadist", description=__doc__)
     parser.add_argument("--folder", required=True, metavar="DIR", help="the folder shared with the node's agent")
     number = parser.add_mutually_exclusive_group()
     number.add_argument("--cluster", type=int, help="number of this cluster (default: as the orders say)")

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from agents.datadist.caches import BlocksCacheKey, Cache, CacheDesc, CacheKeyByIdAndIndex, Placement, Registry
-from agents.datadist.clusters import UINT32_MAX, UINT64_MAX, whole
-from agents.datadist.frames import Blocks, RegionName
-from agents.datadist.peer import Peer
-from agents.datadist.status import LLMException, LLMStatusCode
+from belay.agents.datadist.caches import BlocksCacheKey, Cache, CacheDesc, CacheKeyByIdAndIndex, Placement, Registry
+from belay.agents.datadist.clusters import UINT32_MAX, UINT64_MAX, whole
+from belay.agents.datadist.frames import Blocks, RegionName
+from belay.agents.datadist.peer import Peer
+from belay.agents.datadist.status import LLMException, LLMStatusCode
 
 REQUEST = 64 << 20  # bytes of blocks in one request; longer transfers are cut
 PER_LAYER = 2  # tensors of a layer: keys and values

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from agents.datadist.clusters import UINT32_MAX, UINT64_MAX, whole
-from agents.datadist.frames import UNKEYED, Region, RegionName
-from agents.datadist.status import LLMException, LLMStatusCode
+from belay.agents.datadist.clusters import UINT32_MAX, UINT64_MAX, whole
+from belay.agents.datadist.frames import UNKEYED, Region, RegionName
+from belay.agents.datadist.status import LLMException, LLMStatusCode
 
 MAX_TENSORS = 4096
 MAX_BLOCKS = 1 << 24

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 
-from agents.datadist import channels
-from agents.datadist.clusters import ip_number, ip_text, whole
+from belay.agents.datadist import channels
+from belay.agents.datadist.clusters import ip_number, ip_text, whole
 
 DEFAULT_SYNC_MILLISECONDS = 1000
 UINT32_MAX = 2**32 - 1

@@ -12,17 +12,17 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agents.common.log import Log
-from agents.datadist import channels
-from agents.datadist.cache_manager import CacheManager
-from agents.datadist.caches import Registry
-from agents.datadist.clusters import UINT64_MAX, LLMClusterInfo, whole
-from agents.datadist.config import LLMRole, Options
-from agents.datadist.frames import Kind
-from agents.datadist.links import Links
-from agents.datadist.ordered_links import OrderedLinks
-from agents.datadist.peer import Peer
-from agents.datadist.status import LLMException, LLMStatusCode
+from belay.agents.common.log import Log
+from belay.agents.datadist import channels
+from belay.agents.datadist.cache_manager import CacheManager
+from belay.agents.datadist.caches import Registry
+from belay.agents.datadist.clusters import UINT64_MAX, LLMClusterInfo, whole
+from belay.agents.datadist.config import LLMRole, Options
+from belay.agents.datadist.frames import Kind
+from belay.agents.datadist.links import Links
+from belay.agents.datadist.ordered_links import OrderedLinks
+from belay.agents.datadist.peer import Peer
+from belay.agents.datadist.status import LLMException, LLMStatusCode
 
 log = Log("datadist")
 

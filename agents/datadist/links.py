@@ -12,14 +12,14 @@ import socket
 import time
 from collections.abc import Sequence
 
-from agents.common.log import Log
-from agents.datadist import channels, frames, streams
-from agents.datadist.caches import Registry
-from agents.datadist.channels import TlsFiles
-from agents.datadist.clusters import LLMClusterInfo, ip_text
-from agents.datadist.frames import BadFrame, Hello, Kind, Region, Welcome
-from agents.datadist.peer import CODES, Peer
-from agents.datadist.status import LLMStatusCode
+from belay.agents.common.log import Log
+from belay.agents.datadist import channels, frames, streams
+from belay.agents.datadist.caches import Registry
+from belay.agents.datadist.channels import TlsFiles
+from belay.agents.datadist.clusters import LLMClusterInfo, ip_text
+from belay.agents.datadist.frames import BadFrame, Hello, Kind, Region, Welcome
+from belay.agents.datadist.peer import CODES, Peer
+from belay.agents.datadist.status import LLMStatusCode
 
 log = Log("datadist.links")
 

@@ -19,15 +19,15 @@ from typing import Final
 
 import msgspec
 
-from agents.common import hostfiles
-from agents.common.log import Log
-from agents.datadist.clusters import LLMClusterInfo
-from agents.datadist.links import Links
-from agents.datadist.peer import Peer
-from agents.datadist.status import LLMStatusCode
-from engine.model.links import BROKEN, FAILED, LINKED, LINKING, EndOrders, EndReport, LinkOrder, LinkReport
-from engine.wire import links as wire
-from engine.wire.errors import WireError
+from belay.agents.common import hostfiles
+from belay.agents.common.log import Log
+from belay.agents.datadist.clusters import LLMClusterInfo
+from belay.agents.datadist.links import Links
+from belay.agents.datadist.peer import Peer
+from belay.agents.datadist.status import LLMStatusCode
+from belay.engine.model.links import BROKEN, FAILED, LINKED, LINKING, EndOrders, EndReport, LinkOrder, LinkReport
+from belay.engine.wire import links as wire
+from belay.engine.wire.errors import WireError
 
 log = Log("datadist.keeper")
 

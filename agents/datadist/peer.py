@@ -12,11 +12,11 @@ import math
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from agents.datadist import frames, streams, transfer
-from agents.datadist.caches import Cache
-from agents.datadist.channels import Channel
-from agents.datadist.frames import BadFrame, Blocks, Kind, Region, RegionName
-from agents.datadist.status import LLMStatusCode
+from belay.agents.datadist import frames, streams, transfer
+from belay.agents.datadist.caches import Cache
+from belay.agents.datadist.channels import Channel
+from belay.agents.datadist.frames import BadFrame, Blocks, Kind, Region, RegionName
+from belay.agents.datadist.status import LLMStatusCode
 
 CODES = tuple(LLMStatusCode)
 WAITING = 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from typing import TypeVar
 
-from agents.datadist import frames
-from agents.datadist.channels import Channel
-from agents.datadist.frames import BadFrame, Kind
+from belay.agents.datadist import frames
+from belay.agents.datadist.channels import Channel
+from belay.agents.datadist.frames import BadFrame, Kind
 
 Body = TypeVar("Body")
 #: Milliseconds that sent bytes may stay without acknowledgement before the connection ends (tcp(7)).

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from agents.datadist.caches import Cache, HostTensor
-from agents.datadist.channels import Channel
-from agents.datadist.frames import BadFrame, Blocks
-from agents.datadist.streams import read_into
+from belay.agents.datadist.caches import Cache, HostTensor
+from belay.agents.datadist.channels import Channel
+from belay.agents.datadist.frames import BadFrame, Blocks
+from belay.agents.datadist.streams import read_into
 
 GATHER = 256 * 1024  # bytes of small runs that are sent in one call
 

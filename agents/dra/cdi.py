@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.common import hostfiles
-from agents.dra.devices import Device
-from agents.dra.settings import DraSettings
-from agents.kubelet.response import Given, device_nodes
+from belay.agents.common import hostfiles
+from belay.agents.dra.devices import Device
+from belay.agents.dra.settings import DraSettings
+from belay.agents.kubelet.response import Given, device_nodes
 
 VERSION: Final = "0.6.0"
 KIND: Final = "ascend.com/npu"

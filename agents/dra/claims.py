@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common import hostfiles
-from agents.common.log import Log
-from agents.dra import cdi
-from agents.dra.devices import Device, user_of
-from agents.dra.settings import DraSettings
-from agents.drivers.base import VNPU
-from agents.node.state import NodeState
-from engine.model.unstructured import nested_map
-from engine.wire.dra import DRIVER
+from belay.agents.common import hostfiles
+from belay.agents.common.log import Log
+from belay.agents.dra import cdi
+from belay.agents.dra.devices import Device, user_of
+from belay.agents.dra.settings import DraSettings
+from belay.agents.drivers.base import VNPU
+from belay.agents.node.state import NodeState
+from belay.engine.model.unstructured import nested_map
+from belay.engine.wire.dra import DRIVER
 
 FILE: Final = "dra-claims.json"
 _MAX_FILE: Final = 4 << 20

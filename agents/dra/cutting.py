@@ -1,4 +1,4 @@
-"""Cut chips for claims, and give the parts back: the vNPUs of the parts (``agents.dra.parts``) that claims hold.
+"""Cut chips for claims, and give the parts back: the vNPUs of the parts (``belay.agents.dra.parts``) that claims hold.
 
 A claim is on the disk before its chips are cut. While a claim holds a part of a chip nothing else cuts it: the device
 plugin gives none of it, orders for its layout are refused. So a vNPU there that no claim has written down was cut for
@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.dra.claims import ClaimError, Claims, PreparedClaim, PreparedDevice
-from agents.drivers.base import VNPU, Driver, DriverError
-from agents.node.state import NodeState
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.dra.claims import ClaimError, Claims, PreparedClaim, PreparedDevice
+from belay.agents.drivers.base import VNPU, Driver, DriverError
+from belay.agents.node.state import NodeState
 
 #: Time that the driver has for one call (s).
 SECONDS: Final = 30.0

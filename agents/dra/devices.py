@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.dra.parts import ChipParts, Part
-from agents.drivers.base import VNPU, Chip, Machine
-from agents.node.occupancy import Users
-from engine.model.generations import Generation
-from engine.wire.dra import DRIVER, TAINT_IN_USE, TAINT_UNHEALTHY
+from belay.agents.dra.parts import ChipParts, Part
+from belay.agents.drivers.base import VNPU, Chip, Machine
+from belay.agents.node.occupancy import Users
+from belay.engine.model.generations import Generation
+from belay.engine.wire.dra import DRIVER, TAINT_IN_USE, TAINT_UNHEALTHY
 
 #: Devices of one slice: the API's limit for slices with taints (resource.k8s.io/v1, ResourceSliceMaxDevicesWithTaints).
 MAX_DEVICES: Final = 64

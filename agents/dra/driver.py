@@ -10,19 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.dra.claims import ClaimError, Claims, PreparedClaim
-from agents.dra.cutting import ClaimCutter
-from agents.dra.devices import Device, devices
-from agents.dra.parts import ChipParts, parts_of
-from agents.dra.publisher import GROUP, SliceApi, SlicePublisher
-from agents.dra.server import DraServer
-from agents.dra.settings import DraSettings
-from agents.drivers.base import Driver
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.dra.claims import ClaimError, Claims, PreparedClaim
+from belay.agents.dra.cutting import ClaimCutter
+from belay.agents.dra.devices import Device, devices
+from belay.agents.dra.parts import ChipParts, parts_of
+from belay.agents.dra.publisher import GROUP, SliceApi, SlicePublisher
+from belay.agents.dra.server import DraServer
+from belay.agents.dra.settings import DraSettings
+from belay.agents.drivers.base import Driver
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
 
 #: Pause between looks at whether prepared claims still exist (s). Kubelet takes claims back itself; one that is gone
 #: from the API server at two looks in a row was forgotten, e.g. by a kubelet that lost its own records.

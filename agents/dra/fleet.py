@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.dra.devices import devices
-from agents.dra.publisher import GROUP, SliceApi, SlicePublisher
-from agents.node.agent import NodeAgent
-from engine.wire.dra import DRIVER, VERSIONS
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.dra.devices import devices
+from belay.agents.dra.publisher import GROUP, SliceApi, SlicePublisher
+from belay.agents.node.agent import NodeAgent
+from belay.engine.wire.dra import DRIVER, VERSIONS
 
 #: Pause between looks at the class and at the nodes (s).
 PERIOD: Final = 2.0

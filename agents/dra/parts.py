@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from agents.drivers.base import Machine
-from agents.kubelet import templates
-from engine.model.vnpu import ChipCapacity, TemplateSize
+from belay.agents.drivers.base import Machine
+from belay.agents.kubelet import templates
+from belay.engine.model.vnpu import ChipCapacity, TemplateSize
 
 #: More parts of one kind stand for nothing that a chip could give (the largest chip has 16 vNPUs).
 MAX_OF_A_KIND = 16
@@ -66,7 +66,7 @@ def _of_chip(total: ChipCapacity) -> dict[str, int]:
 
 
 def _of_template(total: ChipCapacity, size: TemplateSize) -> dict[str, int]:
-    """What a template takes; one that takes all media engines leaves none to others (engine.model.vnpu)."""
+    """What a template takes; one that takes all media engines leaves none to others (belay.engine.model.vnpu)."""
     found = {"ai-cores": size.aicore, "ai-cpus": size.aicpu, "memory": size.memory}
     if total.max_vnpus is not None:
         found["vnpus"] = 1

@@ -11,10 +11,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from agents.common.client import ApiError
-from agents.common.log import Log
-from agents.dra.devices import CounterForm, Device, slices
-from engine.wire.dra import DRIVER, VERSIONS
+from belay.agents.common.client import ApiError
+from belay.agents.common.log import Log
+from belay.agents.dra.devices import CounterForm, Device, slices
+from belay.engine.wire.dra import DRIVER, VERSIONS
 
 GROUP: Final = "/apis/resource.k8s.io"
 RESYNC: Final = 60.0

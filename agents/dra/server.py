@@ -15,17 +15,17 @@ from typing import Any, Final
 
 import grpc
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.dra import cdi
-from agents.dra.api import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
-from agents.dra.api import health_pb2 as health
-from agents.dra.api import health_pb2_grpc as health_services
-from agents.dra.api import registration_pb2 as registration
-from agents.dra.api import registration_pb2_grpc as registration_services
-from agents.dra.claims import ClaimError, PreparedClaim
-from agents.dra.settings import DraSettings
-from engine.wire.dra import DRIVER
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.dra import cdi
+from belay.agents.dra.api import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
+from belay.agents.dra.api import health_pb2 as health
+from belay.agents.dra.api import health_pb2_grpc as health_services
+from belay.agents.dra.api import registration_pb2 as registration
+from belay.agents.dra.api import registration_pb2_grpc as registration_services
+from belay.agents.dra.claims import ClaimError, PreparedClaim
+from belay.agents.dra.settings import DraSettings
+from belay.engine.wire.dra import DRIVER
 
 SOCKET: Final = "dra.sock"
 SUPPORTED: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")

@@ -12,9 +12,9 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from agents.drivers.failures import DriverError as DriverError
-from engine.model.generations import Generation, generation_of
-from engine.model.labels import ASCEND_910, NPU
+from belay.agents.drivers.failures import DriverError as DriverError
+from belay.engine.model.generations import Generation, generation_of
+from belay.engine.model.labels import ASCEND_910, NPU
 
 BOOTED: Final = 16
 """Boot status of a chip whose start is finished (component/ascend-device-plugin/pkg/server/hot_reset_manager.go)."""

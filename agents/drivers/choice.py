@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 from typing import Final
 
-from agents.common.clock import Clock
-from agents.drivers.base import Driver
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.dcmi.library import find
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import ServerModel, SimulatedDriver
-from agents.drivers.tools.command import Runner
-from agents.drivers.tools.driver import SmiDriver
+from belay.agents.common.clock import Clock
+from belay.agents.drivers.base import Driver
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.dcmi.library import find
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.drivers.simulated import ServerModel, SimulatedDriver
+from belay.agents.drivers.tools.command import Runner
+from belay.agents.drivers.tools.driver import SmiDriver
 
 DRIVERS: Final = ("dcmi", "npu_smi", "simulated")
 DEFAULT_MODEL: Final = "atlas-800t-a2"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from agents.drivers.base import Machine
-from agents.drivers.simulated import ServerModel
-from engine.model.labels import ASCEND_310P
-from engine.model.vnpu import ChipCapacity, TemplateSize
+from belay.agents.drivers.base import Machine
+from belay.agents.drivers.simulated import ServerModel
+from belay.engine.model.labels import ASCEND_310P
+from belay.engine.model.vnpu import ChipCapacity, TemplateSize
 
 _CORES: Final = {
     "910": 30, "910B1": 25, "910B2": 24, "910B2C": 24, "910B3": 20, "910B4": 20, "910B4-1": 20,

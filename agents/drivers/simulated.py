@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.drivers.base import BOOTED, CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
-from engine.model.labels import ASCEND_910
-from engine.model.vnpu import ChipCapacity, TemplateSize, unfit
+from belay.agents.drivers.base import BOOTED, CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
+from belay.engine.model.labels import ASCEND_910
+from belay.engine.model.vnpu import ChipCapacity, TemplateSize, unfit
 
 RESET_SECONDS: Final = 20.0
 """Time of a healthy chip from reset to boot status 16; real chips take 10 s to 60 s."""

@@ -1,8 +1,8 @@
-"""``python -m agents.exporter``."""
+"""``python -m belay.agents.exporter``."""
 
 import sys
 
-from agents.exporter.run import main
+from belay.agents.exporter.run import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

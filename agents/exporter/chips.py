@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi import family as families
-from agents.exporter.source import Place, Source
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi import family as families
+from belay.agents.exporter.source import Place, Source
 
 PERIOD: Final = 60.0
 VDIE: Final = 1

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.drivers.dcmi.family import A2, A3, A5, P310
-from agents.exporter.chips import Chip, Machine
-from agents.exporter.samples import FAILED, Value
-from agents.exporter.source import Reading, Source
-from agents.exporter.table import of_group
+from belay.agents.drivers.dcmi.family import A2, A3, A5, P310
+from belay.agents.exporter.chips import Chip, Machine
+from belay.agents.exporter.samples import FAILED, Value
+from belay.agents.exporter.source import Reading, Source
+from belay.agents.exporter.table import of_group
 
 MOST_CODES: Final = 128
 """Error codes of one chip that Telegraf gets; Prometheus shows those that `table.py` has rows for, ten."""

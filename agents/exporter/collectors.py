@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common.log import Log
-from agents.exporter.chips import Machine
-from agents.exporter.table import BY_NAME
-from agents.exporter.textfiles import (
+from belay.agents.common.log import Log
+from belay.agents.exporter.chips import Machine
+from belay.agents.exporter.table import BY_NAME
+from belay.agents.exporter.textfiles import (
     LABEL_NAME,
     LONGEST_DESC,
     LONGEST_NAME,

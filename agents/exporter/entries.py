@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from agents.drivers.dcmi.family import A5
-from agents.exporter.chips import Chip, Machine, Vnpu
+from belay.agents.drivers.dcmi.family import A5
+from belay.agents.exporter.chips import Chip, Machine, Vnpu
 
 SHARED: Final = "not_displayed_for_multi_pod"
 """Stands for pod and container of a chip that several containers hold."""

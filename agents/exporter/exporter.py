@@ -11,26 +11,26 @@ from typing import Final, Protocol
 
 import msgspec
 
-from agents.common import ticks
-from agents.common.log import Log
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi.family import A5
-from agents.drivers.tools.hccn import HccnTool
-from agents.exporter import chips, groups, telegraf
-from agents.exporter.chips import Chip, ChipList, Machine
-from agents.exporter.collect import COLLECTORS, Collector, Reader
-from agents.exporter.collectors import Collectors
-from agents.exporter.entries import Containers
-from agents.exporter.groups import CARD_MAINBOARDS, Group
-from agents.exporter.page import CONTENT_TYPE, Page
-from agents.exporter.ports import Ports
-from agents.exporter.samples import NODE, Cache, Value
-from agents.exporter.schedule import Lane, Work
-from agents.exporter.settings import ExporterSettings
-from agents.exporter.source import Source
-from agents.exporter.textfiles import TextFiles, TextMetric
-from agents.serving.http import HTML, LANDING, HttpResponse
-from engine import versions
+from belay.agents.common import ticks
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi.family import A5
+from belay.agents.drivers.tools.hccn import HccnTool
+from belay.agents.exporter import chips, groups, telegraf
+from belay.agents.exporter.chips import Chip, ChipList, Machine
+from belay.agents.exporter.collect import COLLECTORS, Collector, Reader
+from belay.agents.exporter.collectors import Collectors
+from belay.agents.exporter.entries import Containers
+from belay.agents.exporter.groups import CARD_MAINBOARDS, Group
+from belay.agents.exporter.page import CONTENT_TYPE, Page
+from belay.agents.exporter.ports import Ports
+from belay.agents.exporter.samples import NODE, Cache, Value
+from belay.agents.exporter.schedule import Lane, Work
+from belay.agents.exporter.settings import ExporterSettings
+from belay.agents.exporter.source import Source
+from belay.agents.exporter.textfiles import TextFiles, TextMetric
+from belay.agents.serving.http import HTML, LANDING, HttpResponse
+from belay.engine import versions
 
 CONTAINER_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 1.0

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from agents.common.log import Log
-from agents.drivers.dcmi.family import A1, A2, A3, A5, P310
-from agents.exporter.chips import Machine
+from belay.agents.common.log import Log
+from belay.agents.drivers.dcmi.family import A1, A2, A3, A5, P310
+from belay.agents.exporter.chips import Machine
 
 FOLDER: Final = Path("/user/mind-cluster/npu-exporter-config")
 METRICS_FILE: Final = "metricConfiguration.json"

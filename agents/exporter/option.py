@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from agents.exporter.settings import TELEGRAF, ExporterSettings, parse
+from belay.agents.exporter.settings import TELEGRAF, ExporterSettings, parse
 
 
 def add(parser: argparse.ArgumentParser) -> None:

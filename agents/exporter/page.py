@@ -10,12 +10,12 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from agents.exporter.chips import Machine
-from agents.exporter.entries import Containers, Entry, entries
-from agents.exporter.groups import CARD_MAINBOARDS, TEXT
-from agents.exporter.samples import NODE, Cache, Sample, Value
-from agents.exporter.table import BY_NAME, LABELS
-from agents.exporter.textfiles import TextMetric
+from belay.agents.exporter.chips import Machine
+from belay.agents.exporter.entries import Containers, Entry, entries
+from belay.agents.exporter.groups import CARD_MAINBOARDS, TEXT
+from belay.agents.exporter.samples import NODE, Cache, Sample, Value
+from belay.agents.exporter.table import BY_NAME, LABELS
+from belay.agents.exporter.textfiles import TextMetric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _GZIP: Final = 16 + zlib.MAX_WBITS

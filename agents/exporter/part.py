@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from agents.common.log import Log
-from agents.drivers.base import Driver, DriverError
-from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.tools.driver import SmiDriver
-from agents.exporter.run import serve
-from agents.exporter.settings import ExporterSettings
-from agents.exporter.smi import SmiSource
-from agents.exporter.source import DcmiSource, Source
-from agents.serving.tls import TlsError
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Driver, DriverError
+from belay.agents.drivers.dcmi.driver import DcmiDriver
+from belay.agents.drivers.tools.driver import SmiDriver
+from belay.agents.exporter.run import serve
+from belay.agents.exporter.settings import ExporterSettings
+from belay.agents.exporter.smi import SmiSource
+from belay.agents.exporter.source import DcmiSource, Source
+from belay.agents.serving.tls import TlsError
 
 RETRY_SECONDS: Final = (1.0, 5.0, 30.0, 60.0)
 _log = Log("exporter")

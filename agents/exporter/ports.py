@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from agents.common.log import Log
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi.family import A5
-from agents.drivers.tools.hccn import HccnTool, Port, bare, measured
-from agents.exporter.chips import Chip, Machine
-from agents.exporter.samples import FAILED, Value
-from agents.exporter.source import Source
-from agents.exporter.table import UB_KEYS, UBOE_KEYS, of_group
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi.family import A5
+from belay.agents.drivers.tools.hccn import HccnTool, Port, bare, measured
+from belay.agents.exporter.chips import Chip, Machine
+from belay.agents.exporter.samples import FAILED, Value
+from belay.agents.exporter.source import Source
+from belay.agents.exporter.table import UB_KEYS, UBOE_KEYS, of_group
 
 FAST_SECONDS: Final = 0.010
 """When a UB call takes longer than this, each chip gets its own loop."""

@@ -14,20 +14,20 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from agents.common.log import JsonLines, Log
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi.library import find
-from agents.drivers.dcmi.supervisor import Supervisor
-from agents.drivers.tools.command import Runner
-from agents.drivers.tools.hccn import HccnTool
-from agents.exporter.exporter import Exporter, version
-from agents.exporter.runtimes import Runtimes
-from agents.exporter.settings import TELEGRAF, ExporterSettings, FlagError, parse
-from agents.exporter.source import DcmiSource, Source
-from agents.serving import probe
-from agents.serving.http import Server
-from agents.serving.limits import RequestLimiter
-from agents.serving.tls import CHECK_SECONDS, Certificate, TlsError
+from belay.agents.common.log import JsonLines, Log
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi.library import find
+from belay.agents.drivers.dcmi.supervisor import Supervisor
+from belay.agents.drivers.tools.command import Runner
+from belay.agents.drivers.tools.hccn import HccnTool
+from belay.agents.exporter.exporter import Exporter, version
+from belay.agents.exporter.runtimes import Runtimes
+from belay.agents.exporter.settings import TELEGRAF, ExporterSettings, FlagError, parse
+from belay.agents.exporter.source import DcmiSource, Source
+from belay.agents.serving import probe
+from belay.agents.serving.http import Server
+from belay.agents.serving.limits import RequestLimiter
+from belay.agents.serving.tls import CHECK_SECONDS, Certificate, TlsError
 
 ANY_ADDRESS: Final = ""
 LOG_BYTES: Final = 20 << 20
@@ -63,8 +63,8 @@ async def _alone(settings: ExporterSettings) -> None:
     kind, _, file = settings.driver.partition(":")
     if kind == "npu_smi":
         # with the library, which is the rule, nothing of the programs' driver stays in memory
-        from agents.drivers.tools.driver import SmiDriver
-        from agents.exporter.smi import SmiSource
+        from belay.agents.drivers.tools.driver import SmiDriver
+        from belay.agents.exporter.smi import SmiSource
 
         await serve(settings, SmiSource(SmiDriver(Runner(file) if file else None)), stop)
         return

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import grpc
 
-from agents.exporter.api import runtimes_pb2 as pb
-from agents.exporter.entries import NotServed, RuntimeFault
+from belay.agents.exporter.api import runtimes_pb2 as pb
+from belay.agents.exporter.entries import NotServed, RuntimeFault
 
 CALL_SECONDS: Final = 5.0
 MOST_MESSAGE: Final = 16 << 20

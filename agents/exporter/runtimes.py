@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agents.common.log import Log
-from agents.exporter import visible
-from agents.exporter.entries import Container, Containers, NotServed, RuntimeFault
+from belay.agents.common.log import Log
+from belay.agents.exporter import visible
+from belay.agents.exporter.entries import Container, Containers, NotServed, RuntimeFault
 
 if TYPE_CHECKING:
-    from agents.exporter.runtime_client import RuntimeClient
+    from belay.agents.exporter.runtime_client import RuntimeClient
 
 MOST_CONTAINERS: Final = 1024
 LONGEST_ID: Final = 2048
@@ -165,7 +165,7 @@ class Runtimes:
                 continue
             _trusted(Path(path), self._owners)
             if path not in self._clients:
-                from agents.exporter.runtime_client import RuntimeClient
+                from belay.agents.exporter.runtime_client import RuntimeClient
 
                 self._clients[path] = RuntimeClient(path)
             return self._clients[path]

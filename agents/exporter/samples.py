@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from agents.exporter.groups import Group
-from agents.exporter.table import BY_NAME
+from belay.agents.exporter.groups import Group
+from belay.agents.exporter.table import BY_NAME
 
 NODE: Final = -1
 """Stands for the node where a chip's physical id is expected."""

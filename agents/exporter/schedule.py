@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from agents.common import ticks
-from agents.common.log import Log
-from agents.exporter.groups import ONCE, Group
+from belay.agents.common import ticks
+from belay.agents.common.log import Log
+from belay.agents.exporter.groups import ONCE, Group
 
 LEAST: Final = 0.05
 EMPTY: Final = 1.0

@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from agents.common.log import Log
-from agents.drivers.tools import hccn
-from agents.exporter.groups import FOLDER
-from agents.serving.limits import Limits, Network
+from belay.agents.common.log import Log
+from belay.agents.drivers.tools import hccn
+from belay.agents.exporter.groups import FOLDER
+from belay.agents.serving.limits import Limits, Network
 
 MOST_TELEGRAF: Final = 11
 PROMETHEUS, TELEGRAF = "Prometheus", "Telegraf"

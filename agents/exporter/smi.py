@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from agents.drivers.base import DriverError
-from agents.drivers.tools.driver import SmiDriver
-from agents.drivers.tools.npu_smi import Facts
-from agents.exporter.source import Place, Reading
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.tools.driver import SmiDriver
+from belay.agents.drivers.tools.npu_smi import Facts
+from belay.agents.exporter.source import Place, Reading
 
 _MEGABYTE: Final = 1 << 20
 
 
 class SmiSource:
-    """See `agents.exporter.source.Source`. One turn asks each command once."""
+    """See `belay.agents.exporter.source.Source`. One turn asks each command once."""
 
     def __init__(self, driver: SmiDriver) -> None:
         self._driver = driver

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
-from agents.drivers.dcmi.supervisor import Supervisor
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
+from belay.agents.drivers.dcmi.supervisor import Supervisor
 
 SECONDS: Final = 5.0
 """Seconds that a turn may take in addition to the time its readings sleep."""
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
 
 class Source(Protocol):
-    """Readings by the names of agents.drivers.dcmi.calls."""
+    """Readings by the names of belay.agents.drivers.dcmi.calls."""
 
     async def places(self) -> Sequence[Place]:
         """Return the location of every chip. Raises DriverError."""

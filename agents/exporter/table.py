@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from agents.drivers.dcmi.family import A1, A2, A3, A5, P310
+from belay.agents.drivers.dcmi.family import A1, A2, A3, A5, P310
 
 PRODUCTS: Final[Mapping[str, str]] = {
     "A1": "Atlas training series (910)",

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from agents.exporter.chips import Machine
-from agents.exporter.page import machine_counts
-from agents.exporter.samples import NODE, Sample, Value
-from agents.exporter.table import BY_NAME
-from agents.exporter.textfiles import TextMetric
+from belay.agents.exporter.chips import Machine
+from belay.agents.exporter.page import machine_counts
+from belay.agents.exporter.samples import NODE, Sample, Value
+from belay.agents.exporter.table import BY_NAME
+from belay.agents.exporter.textfiles import TextMetric
 
 MEASUREMENT: Final = "ascend"
 _MEASUREMENT = str.maketrans({",": r"\,", " ": r"\ ", "\n": " "})

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from agents.common.log import Log
-from agents.exporter.table import BY_NAME
+from belay.agents.common.log import Log
+from belay.agents.exporter.table import BY_NAME
 
 MOST_FILES: Final = 10
 MOST_BYTES: Final = 100 * 1024

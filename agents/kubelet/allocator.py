@@ -14,21 +14,21 @@ from typing import Final
 
 import msgspec
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.kubelet import choice, holders, mapping, names
-from agents.kubelet.choice import Demand, Wanted
-from agents.kubelet.cutting import Cutter, Refused
-from agents.kubelet.device_holdings import DeviceHoldings, Holding, HoldingsError
-from agents.kubelet.inventory import Offer, cores_of
-from agents.kubelet.ledger import Grant, Ledger
-from agents.kubelet.podcache import PodCache
-from agents.kubelet.pods import MAX_TIME, UNKNOWN_POD, PodFacts
-from agents.kubelet.settings import PluginSettings
-from agents.node.state import NodeState
-from engine.model.labels import ASCEND_REAL
-from engine.wire.podannotations import physical_names
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.kubelet import choice, holders, mapping, names
+from belay.agents.kubelet.choice import Demand, Wanted
+from belay.agents.kubelet.cutting import Cutter, Refused
+from belay.agents.kubelet.device_holdings import DeviceHoldings, Holding, HoldingsError
+from belay.agents.kubelet.inventory import Offer, cores_of
+from belay.agents.kubelet.ledger import Grant, Ledger
+from belay.agents.kubelet.podcache import PodCache
+from belay.agents.kubelet.pods import MAX_TIME, UNKNOWN_POD, PodFacts
+from belay.agents.kubelet.settings import PluginSettings
+from belay.agents.node.state import NodeState
+from belay.engine.model.labels import ASCEND_REAL
+from belay.engine.wire.podannotations import physical_names
 
 #: Seconds of each wait of GetPreferredAllocation for a pod that fits.
 PREFER_WAIT: Final = 0.2

@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from agents.kubelet import names
-from agents.kubelet.ledger import Grant
-from agents.kubelet.pods import PodFacts
-from agents.kubelet.settings import DUO
-from agents.node.state import NodeState
-from engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX, INFER_CARD_TYPE, KUBELET_DEVICES, PREDICATE_TIME
-from engine.wire.podannotations import (
+from belay.agents.kubelet import names
+from belay.agents.kubelet.ledger import Grant
+from belay.agents.kubelet.pods import PodFacts
+from belay.agents.kubelet.settings import DUO
+from belay.agents.node.state import NodeState
+from belay.engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX, INFER_CARD_TYPE, KUBELET_DEVICES, PREDICATE_TIME
+from belay.engine.wire.podannotations import (
     PREDICATE_TIME_USED,
     Configuration,
     Device,

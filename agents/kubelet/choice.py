@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from agents.kubelet.names import CORE
-from agents.kubelet.pods import MAX_TIME, REJECTED, PodFacts
-from engine.model.labels import HUAWEI_PREFIX
-from engine.model.vnpu import cores as template_cores
-from engine.wire.parts import parse_cores
+from belay.agents.kubelet.names import CORE
+from belay.agents.kubelet.pods import MAX_TIME, REJECTED, PodFacts
+from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.vnpu import cores as template_cores
+from belay.engine.wire.parts import parse_cores
 
 
 class Wanted(NamedTuple):

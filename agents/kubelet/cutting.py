@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import VNPU, Driver, DriverError
-from agents.kubelet import names
-from agents.node.state import NodeState
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import VNPU, Driver, DriverError
+from belay.agents.kubelet import names
+from belay.agents.node.state import NodeState
 
 SECONDS: Final = 30.0
 _log = Log("kubelet")

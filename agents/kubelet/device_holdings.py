@@ -18,16 +18,16 @@ import grpc
 import msgspec
 from google.protobuf.message import DecodeError
 
-from agents.kubelet.api import (
+from belay.agents.kubelet.api import (
     deviceplugin_pb2,
     podresources_v1_pb2,
     podresources_v1_pb2_grpc,
     podresources_v1alpha1_pb2,
     podresources_v1alpha1_pb2_grpc,
 )
-from agents.kubelet.pods import VISIBLE
-from agents.node.publicnames import PublicNames
-from engine.model.labels import HUAWEI_PREFIX
+from belay.agents.kubelet.pods import VISIBLE
+from belay.agents.node.publicnames import PublicNames
+from belay.engine.model.labels import HUAWEI_PREFIX
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 MAX_CHECKPOINT: Final = 10 << 20

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.kubelet.pods import VISIBLE
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.kubelet.pods import VISIBLE
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
 
 #: State folders of containerd: standalone, and started by Docker.
 STATES: Final = (Path("/run/containerd"), Path("/run/docker/containerd/daemon"), Path("/run/docker/containerd"))

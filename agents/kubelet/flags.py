@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from agents.common.log import JsonLines
-from agents.kubelet.settings import PluginSettings
-from agents.node.settings import Settings
-from engine.model.faults import Duration
-from engine.wire.policy import NodePolicy
+from belay.agents.common.log import JsonLines
+from belay.agents.kubelet.settings import PluginSettings
+from belay.agents.node.settings import Settings
+from belay.engine.model.faults import Duration
+from belay.engine.wire.policy import NodePolicy
 
 LINK_DOWN: Final = "81078603"
 LOG_BYTES: Final = 20 << 20

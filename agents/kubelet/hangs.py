@@ -14,15 +14,15 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import Code, DriverError
-from agents.drivers.surroundings import Use
-from agents.drivers.tools.hccn import HccnTool, Port
-from agents.exporter.table import UB_KEYS
-from agents.node.detect import HANG_CODE, HangLimits, HangWatch
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Code, DriverError
+from belay.agents.drivers.surroundings import Use
+from belay.agents.drivers.tools.hccn import HccnTool, Port
+from belay.agents.exporter.table import UB_KEYS
+from belay.agents.node.detect import HANG_CODE, HangLimits, HangWatch
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
 
 CONFIG: Final = Path("/usr/local/hangDetectionConfig.json")
 EVERY: Final = 60.0

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from agents.kubelet import names
-from agents.kubelet.device_holdings import Holding
-from agents.kubelet.inventory import Offer
-from agents.kubelet.ledger import Grant
-from agents.kubelet.pods import PodFacts
-from engine.model.labels import ASCEND_REAL, KUBELET_DEVICES
+from belay.agents.kubelet import names
+from belay.agents.kubelet.device_holdings import Holding
+from belay.agents.kubelet.inventory import Offer
+from belay.agents.kubelet.ledger import Grant
+from belay.agents.kubelet.pods import PodFacts
+from belay.engine.model.labels import ASCEND_REAL, KUBELET_DEVICES
 
 
 class GrantChanges(NamedTuple):

@@ -10,11 +10,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from agents.drivers.base import VNPU, Chip, Machine
-from agents.kubelet import names
-from agents.kubelet.names import CORE, EDGE_PREFIX
-from agents.kubelet.settings import PluginSettings
-from engine.model.labels import HUAWEI_PREFIX
+from belay.agents.drivers.base import VNPU, Chip, Machine
+from belay.agents.kubelet import names
+from belay.agents.kubelet.names import CORE, EDGE_PREFIX
+from belay.agents.kubelet.settings import PluginSettings
+from belay.engine.model.labels import HUAWEI_PREFIX
 
 Kind = Literal["whole", "static", "core", "share", "soft"]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from agents.common.client import ApiError
+from belay.agents.common.client import ApiError
 
 SECONDS: Final = 5.0
 MAX_BODY: Final = 64 << 20

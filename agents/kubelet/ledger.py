@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from agents.common.linefile import LineFile, lines_of, records_of
+from belay.agents.common.linefile import LineFile, lines_of, records_of
 
 FILE: Final = "grants"
 MAX_BYTES: Final = 512 * 1024

@@ -14,34 +14,34 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import Driver, DriverError
-from agents.drivers.tools.hccn import HccnTool
-from agents.kubelet import annotate, softshare, topology
-from agents.kubelet.allocator import Allocator
-from agents.kubelet.api import deviceplugin_pb2 as api
-from agents.kubelet.cutting import Cutter, Refused
-from agents.kubelet.device_holdings import CHECKPOINT, DeviceHoldings
-from agents.kubelet.duplicates import Duplicates
-from agents.kubelet.hangs import Flits, Hangs, all_packets, limits
-from agents.kubelet.inventory import Offer, offers
-from agents.kubelet.ledger import Grant, Ledger
-from agents.kubelet.podcache import PodCache
-from agents.kubelet.pods import PodFacts
-from agents.kubelet.registrar import Registrar
-from agents.kubelet.response import Given, respond, topo_file
-from agents.kubelet.server import ResourceServer
-from agents.kubelet.settings import PluginSettings
-from agents.kubelet.slownode import SlowNode
-from agents.kubelet.templates import suffixes
-from agents.kubelet.witness import KubeletWitness
-from agents.node.detect import HangLimits
-from agents.node.publicnames import PublicNames
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
-from engine.model.generations import Generation
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Driver, DriverError
+from belay.agents.drivers.tools.hccn import HccnTool
+from belay.agents.kubelet import annotate, softshare, topology
+from belay.agents.kubelet.allocator import Allocator
+from belay.agents.kubelet.api import deviceplugin_pb2 as api
+from belay.agents.kubelet.cutting import Cutter, Refused
+from belay.agents.kubelet.device_holdings import CHECKPOINT, DeviceHoldings
+from belay.agents.kubelet.duplicates import Duplicates
+from belay.agents.kubelet.hangs import Flits, Hangs, all_packets, limits
+from belay.agents.kubelet.inventory import Offer, offers
+from belay.agents.kubelet.ledger import Grant, Ledger
+from belay.agents.kubelet.podcache import PodCache
+from belay.agents.kubelet.pods import PodFacts
+from belay.agents.kubelet.registrar import Registrar
+from belay.agents.kubelet.response import Given, respond, topo_file
+from belay.agents.kubelet.server import ResourceServer
+from belay.agents.kubelet.settings import PluginSettings
+from belay.agents.kubelet.slownode import SlowNode
+from belay.agents.kubelet.templates import suffixes
+from belay.agents.kubelet.witness import KubeletWitness
+from belay.agents.node.detect import HangLimits
+from belay.agents.node.publicnames import PublicNames
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
+from belay.engine.model.generations import Generation
 
 #: Seconds after an answer at which kubelet's records are read; once they hold it, the pod is annotated.
 SETTLE: Final = (0.03, 0.1, 0.3, 1.0, 3.0)

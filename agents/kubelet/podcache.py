@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.kubelet.pods import PodFacts, facts
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.kubelet.pods import PodFacts, facts
 
 _log = Log("kubelet")
 

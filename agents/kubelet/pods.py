@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import ASCEND_REAL, KUBELET_DEVICES, PREDICATE_TIME
-from engine.wire.podannotations import PREDICATE_TIME_USED
+from belay.engine.model.labels import ASCEND_REAL, KUBELET_DEVICES, PREDICATE_TIME
+from belay.engine.wire.podannotations import PREDICATE_TIME_USED
 
 REJECTED: Final = "UnexpectedAdmissionError"
 VISIBLE: Final = "ASCEND_VISIBLE_DEVICES"

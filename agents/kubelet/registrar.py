@@ -12,12 +12,12 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.kubelet.server import KUBELET_SOCKET, ResourceServer
-from agents.kubelet.settings import PluginSettings
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.kubelet.server import KUBELET_SOCKET, ResourceServer
+from belay.agents.kubelet.settings import PluginSettings
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
 
 #: Seconds within which kubelet calls ListAndWatch of a registered server; then it is registered again.
 LISTENS: Final = 15.0

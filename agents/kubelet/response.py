@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from agents.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, DeviceSpec, Mount
-from agents.kubelet.pods import VISIBLE
-from agents.kubelet.settings import SOC_PRODUCT
+from belay.agents.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, DeviceSpec, Mount
+from belay.agents.kubelet.pods import VISIBLE
+from belay.agents.kubelet.settings import SOC_PRODUCT
 
 OPTIONS: Final = "ASCEND_RUNTIME_OPTIONS"
 ALLOW_LINK: Final = "ASCEND_ALLOW_LINK"

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import grpc
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.kubelet.api import deviceplugin_pb2 as api
-from agents.kubelet.api import deviceplugin_pb2_grpc as services
-from agents.kubelet.cutting import Refused
-from agents.kubelet.device_holdings import CHANNEL
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.kubelet.api import deviceplugin_pb2 as api
+from belay.agents.kubelet.api import deviceplugin_pb2_grpc as services
+from belay.agents.kubelet.cutting import Refused
+from belay.agents.kubelet.device_holdings import CHANNEL
 
 VERSION: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.labels import INFER_CARD_TYPE
+from belay.engine.model.labels import INFER_CARD_TYPE
 
 PLUGIN_FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 POD_RESOURCES: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")

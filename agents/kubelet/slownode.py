@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Protocol
 
-from agents.common.log import Log
+from belay.agents.common.log import Log
 
 MAP: Final = ("kube-system", "steptime-dtpgroup")
 KEYS: Final = {"PerfDumpPath": "PERF_DUMP_PATH", "PerfDumpConfig": "PERF_DUMP_CONFIG"}

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from agents.kubelet.pods import PodFacts
-from engine.model.labels import SHARE_CORES, SHARE_MEMORY, SHARE_POLICY
-from engine.wire.parts import POLICY_NUMBERS
+from belay.agents.kubelet.pods import PodFacts
+from belay.engine.model.labels import SHARE_CORES, SHARE_MEMORY, SHARE_POLICY
+from belay.engine.wire.parts import POLICY_NUMBERS
 
 FILE: Final = "npu_info.config"
 INSIDE: Final = "/etc/enpu/vcann-rt/"

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import yaml
 
-from engine.model.vnpu import ChipCapacity, TemplateSize
+from belay import SHIPPED
+from belay.engine.model.vnpu import ChipCapacity, TemplateSize
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
-_FOLDERS: Final = (_ROOT / "policies" / "vnpu", _ROOT / "engine" / "shipped" / "policies" / "vnpu")
+_FOLDER: Final = SHIPPED / "policies" / "vnpu"
 _MAX_FILE: Final = 1 << 20
 
 
@@ -21,7 +21,7 @@ def suffixes(resource: str, chip_name: str, folder: Path | None = None) -> dict[
     The document that names the chip applies; where none does, all documents of the resource do. Raises ValueError
     naming a file that cannot be read.
     """
-    root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
+    root = folder or (_FOLDER if _FOLDER.is_dir() else None)
     general: dict[str, str] = {}
     for spec in _documents(root) if root is not None else ():
         if str(spec.get("resourcePrefix", "")) != f"{resource}-":
@@ -41,7 +41,7 @@ def sizes(
 
     Raises ValueError naming a file that cannot be read, or a template whose figures are none.
     """
-    root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
+    root = folder or (_FOLDER if _FOLDER.is_dir() else None)
     rows = [
         (spec, chip)
         for spec in (_documents(root) if root is not None else ())

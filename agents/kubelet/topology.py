@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.common.log import Log
-from agents.drivers.base import Driver, DriverError, Machine
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Driver, DriverError, Machine
 
 SYSTEM: Final = Path("/sys/devices/system/node")
 PCI: Final = Path("/sys/bus/pci/devices")

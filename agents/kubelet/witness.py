@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from agents.kubelet.allocator import Allocator
-from agents.kubelet.device_holdings import DeviceHoldings, HoldingsError
-from agents.node.witness import WitnessError
+from belay.agents.kubelet.allocator import Allocator
+from belay.agents.kubelet.device_holdings import DeviceHoldings, HoldingsError
+from belay.agents.node.witness import WitnessError
 
 Parts = tuple[Allocator, DeviceHoldings, Callable[[Sequence[int]], bool]]
 

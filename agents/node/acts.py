@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from agents.node.journal import LAYOUT, Done, Journal
-from agents.node.state import NodeState
-from engine.model.cluster import AgentReport, InPlaceReset, Orders, ResetOrder
+from belay.agents.node.journal import LAYOUT, Done, Journal
+from belay.agents.node.state import NodeState
+from belay.engine.model.cluster import AgentReport, InPlaceReset, Orders, ResetOrder
 
 
 class Act(msgspec.Struct, frozen=True):

@@ -11,41 +11,41 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common.client import ApiError, ApiServer
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import Driver, DriverError
-from agents.node import fault_events, reporting, reset_groups
-from agents.node.acts import baseline, catch_up, reported
-from agents.node.cluster_tables import ClusterTables
-from agents.node.engine_presence import EnginePresence
-from agents.node.executor import Executor
-from agents.node.facts import FactUnavailable
-from agents.node.fault_events import FaultEvents
-from agents.node.followed_orders import FollowedOrders
-from agents.node.hooks import Hooks
-from agents.node.jobfiles import TRACE_ROOT, Roots, keep_job_files
-from agents.node.journal import Done, Journal, JournalLost
-from agents.node.labels import keep_node
-from agents.node.notices import Notice, released
-from agents.node.own_resets import OwnResets
-from agents.node.plugins import ResetPlugins
-from agents.node.policy import DiskCache, FaultLevels
-from agents.node.published import MANUAL_SECONDS as MANUAL
-from agents.node.published import PublishedUpgrades
-from agents.node.publisher import Publisher
-from agents.node.rankfiles import keep_rank_files
-from agents.node.settings import MAX_TEXT, Settings
-from agents.node.state import NodeState
-from agents.node.trust import OrderTrust
-from agents.node.witness import Witness
-from engine.model.cluster import Orders, Pod
-from engine.wire import objects
-from engine.wire.errors import NewerFormat, WireError
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
-from engine.wire.orders import parse_orders, parse_report
-from engine.wire.policy import NodePolicy
-from engine.wire.unwritten import is_unwritten
+from belay.agents.common.client import ApiError, ApiServer
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Driver, DriverError
+from belay.agents.node import fault_events, reporting, reset_groups
+from belay.agents.node.acts import baseline, catch_up, reported
+from belay.agents.node.cluster_tables import ClusterTables
+from belay.agents.node.engine_presence import EnginePresence
+from belay.agents.node.executor import Executor
+from belay.agents.node.facts import FactUnavailable
+from belay.agents.node.fault_events import FaultEvents
+from belay.agents.node.followed_orders import FollowedOrders
+from belay.agents.node.hooks import Hooks
+from belay.agents.node.jobfiles import TRACE_ROOT, Roots, keep_job_files
+from belay.agents.node.journal import Done, Journal, JournalLost
+from belay.agents.node.labels import keep_node
+from belay.agents.node.notices import Notice, released
+from belay.agents.node.own_resets import OwnResets
+from belay.agents.node.plugins import ResetPlugins
+from belay.agents.node.policy import DiskCache, FaultLevels
+from belay.agents.node.published import MANUAL_SECONDS as MANUAL
+from belay.agents.node.published import PublishedUpgrades
+from belay.agents.node.publisher import Publisher
+from belay.agents.node.rankfiles import keep_rank_files
+from belay.agents.node.settings import MAX_TEXT, Settings
+from belay.agents.node.state import NodeState
+from belay.agents.node.trust import OrderTrust
+from belay.agents.node.witness import Witness
+from belay.engine.model.cluster import Orders, Pod
+from belay.engine.wire import objects
+from belay.engine.wire.errors import NewerFormat, WireError
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
+from belay.engine.wire.orders import parse_orders, parse_report
+from belay.engine.wire.policy import NodePolicy
+from belay.engine.wire.unwritten import is_unwritten
 
 _START_CEILING: Final = 30.0
 _LEAST_PAUSE: Final = 0.02

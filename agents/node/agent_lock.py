@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from agents.common.log import Log
+from belay.agents.common.log import Log
 
 FILE: Final = "lock"
 LOOK_SECONDS: Final = 0.5

@@ -15,17 +15,17 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common.client import ApiServer
-from agents.common.log import Log
-from agents.node.policy import DiskCache, FaultLevels
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
-from engine.model.faults import CodeRules, Duration, Frequency, code_key
-from engine.model.levels import CHIP_LEVELS, NODE_LEVELS, SwitchTableLevel
-from engine.wire import faultconfig
-from engine.wire.errors import WireError
-from engine.wire.faultconfig import FaultConfig, Levels, Rule
-from engine.wire.policy import NodePolicy
+from belay.agents.common.client import ApiServer
+from belay.agents.common.log import Log
+from belay.agents.node.policy import DiskCache, FaultLevels
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
+from belay.engine.model.faults import CodeRules, Duration, Frequency, code_key
+from belay.engine.model.levels import CHIP_LEVELS, NODE_LEVELS, SwitchTableLevel
+from belay.engine.wire import faultconfig
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.faultconfig import FaultConfig, Levels, Rule
+from belay.engine.wire.policy import NodePolicy
 
 _RULE: Final = faultconfig.DEVICE[1]
 _log = Log("agent")

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common.log import Log
-from agents.node.facts import FactUnavailable
-from engine.model.seals import BUILT_IN_RULES, Warrant
-from engine.wire import commitproof, committext, sshsignatures
-from engine.wire.commitproof import CommitProof
-from engine.wire.errors import WireError
-from engine.wire.sshsignatures import AllowedSigner
+from belay.agents.common.log import Log
+from belay.agents.node.facts import FactUnavailable
+from belay.engine.model.seals import BUILT_IN_RULES, Warrant
+from belay.engine.wire import commitproof, committext, sshsignatures
+from belay.engine.wire.commitproof import CommitProof
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.sshsignatures import AllowedSigner
 
 TRAILER: Final = "Belay-Source"
 _KEPT: Final = "commit-trust.json"

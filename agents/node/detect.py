@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from agents.drivers.surroundings import Alarm, Client, Ping, SwitchFault, Use
-from engine.model.cluster import NodeDevice
-from engine.model.levels import (
+from belay.agents.drivers.surroundings import Alarm, Client, Ping, SwitchFault, Use
+from belay.engine.model.cluster import NodeDevice
+from belay.engine.model.levels import (
     NODE_LEVELS,
     SWITCH_LEVELS,
     SWITCH_WORDS,
@@ -21,7 +21,7 @@ from engine.model.levels import (
     node_status,
     switch_status,
 )
-from engine.wire.gojson import go_json
+from belay.engine.wire.gojson import go_json
 
 MAX_SWITCH_FAULTS: Final = 128
 #: All ports of a switch chip towards the second level: without them the chip is cut off.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from agents.common.client import ApiError, ApiServer
-from agents.common.log import Log
-from agents.node.facts import FactUnavailable
-from agents.node.followed_orders import FollowedOrders
-from agents.node.settings import Settings
-from agents.node.trust import OrderTrust
-from engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, SYNC, SYSTEM
+from belay.agents.common.client import ApiError, ApiServer
+from belay.agents.common.log import Log
+from belay.agents.node.facts import FactUnavailable
+from belay.agents.node.followed_orders import FollowedOrders
+from belay.agents.node.settings import Settings
+from belay.agents.node.trust import OrderTrust
+from belay.engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, SYNC, SYSTEM
 
 #: Seconds without a sign of an engine after which the agent decides itself.
 ABSENT_SECONDS: Final = 300.0

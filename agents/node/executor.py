@@ -10,26 +10,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import Driver, DriverError
-from agents.node import reset_groups
-from agents.node.acts import Act, ordered
-from agents.node.facts import ActRefused, Facts, FactUnavailable
-from agents.node.hooks import Hooks
-from agents.node.in_place_recovery import InPlaceRecovery, Step
-from agents.node.journal import Done, Journal
-from agents.node.layouts import Layouts
-from agents.node.notices import Notice
-from agents.node.own_resets import OwnResets
-from agents.node.plugins import ResetPlugins
-from agents.node.rescans import Rescans
-from agents.node.resetter import LATE, Resetter
-from agents.node.settings import MAX_TEXT, Settings
-from agents.node.state import NodeState
-from agents.node.trust import OrderTrust
-from agents.node.witness import Witness, WitnessError
-from engine.model.cluster import Orders
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Driver, DriverError
+from belay.agents.node import reset_groups
+from belay.agents.node.acts import Act, ordered
+from belay.agents.node.facts import ActRefused, Facts, FactUnavailable
+from belay.agents.node.hooks import Hooks
+from belay.agents.node.in_place_recovery import InPlaceRecovery, Step
+from belay.agents.node.journal import Done, Journal
+from belay.agents.node.layouts import Layouts
+from belay.agents.node.notices import Notice
+from belay.agents.node.own_resets import OwnResets
+from belay.agents.node.plugins import ResetPlugins
+from belay.agents.node.rescans import Rescans
+from belay.agents.node.resetter import LATE, Resetter
+from belay.agents.node.settings import MAX_TEXT, Settings
+from belay.agents.node.state import NodeState
+from belay.agents.node.trust import OrderTrust
+from belay.agents.node.witness import Witness, WitnessError
+from belay.engine.model.cluster import Orders
 
 _log = Log("agent")
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from agents.common.log import Log
-from agents.drivers.base import Chip, Machine
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Chip, Machine
 
 NIC_FILE: Final = Path("/user/mindx-dl/npu/npu-nic-mapping.json")
 MAX_NIC_FILE: Final = 1 << 20

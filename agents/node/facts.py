@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from engine.model.cluster import Orders, Pod
+from belay.engine.model.cluster import Orders, Pod
 
 
 class FactUnavailable(Exception):

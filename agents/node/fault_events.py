@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.drivers.base import Chip, Plane
-from agents.node.faults import Present
-from agents.node.notices import Notice
-from agents.node.state import NodeState
-from engine.model.generations import LOGICAL_PREFIXES
-from engine.model.times import rfc3339
-from engine.wire.names import DEVICE_NAMESPACE
+from belay.agents.drivers.base import Chip, Plane
+from belay.agents.node.faults import Present
+from belay.agents.node.notices import Notice
+from belay.agents.node.state import NodeState
+from belay.engine.model.generations import LOGICAL_PREFIXES
+from belay.engine.model.times import rfc3339
+from belay.engine.wire.names import DEVICE_NAMESPACE
 
 COMPONENT: Final = "device-plugin"
 PER_MINUTE: Final = 10

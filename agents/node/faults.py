@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from agents.drivers.base import CARD_DROP, RESET_FINISHED, Code, Event, Plane
+from belay.agents.drivers.base import CARD_DROP, RESET_FINISHED, Code, Event, Plane
 
 MAX_EVENTS_PER_MINUTE: Final = 1000
 """Beyond this number an event only triggers a poll."""

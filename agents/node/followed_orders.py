@@ -9,17 +9,17 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agents.common.client import ApiServer
-from agents.node.policy import DiskCache
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
-from agents.node.trust import OrderTrust
-from engine.model.cluster import Orders
-from engine.model.labels import POOL_LABEL
-from engine.wire.errors import WireError
-from engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, SYSTEM
-from engine.wire.orders import parse_orders
-from engine.wire.policy import NodePolicy, parse_policy
+from belay.agents.common.client import ApiServer
+from belay.agents.node.policy import DiskCache
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
+from belay.agents.node.trust import OrderTrust
+from belay.engine.model.cluster import Orders
+from belay.engine.model.labels import POOL_LABEL
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, SYSTEM
+from belay.engine.wire.orders import parse_orders
+from belay.engine.wire.policy import NodePolicy, parse_policy
 
 
 class FollowedOrders:

@@ -23,11 +23,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from agents.common.log import Log
-from agents.common.processes import kill_session
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi.library import trusted
-from agents.node.settings import MAX_TEXT
+from belay.agents.common.log import Log
+from belay.agents.common.processes import kill_session
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi.library import trusted
+from belay.agents.node.settings import MAX_TEXT
 
 FOLDER: Final = Path("/usr/local/hotResetPlugins")
 Hook = Literal["PreReset", "CustomReset", "AfterReset"]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from engine.model.cluster import InPlaceReset
-from engine.model.in_place_recovery import RESTART, RESTART_REQUEST
+from belay.engine.model.cluster import InPlaceReset
+from belay.engine.model.in_place_recovery import RESTART, RESTART_REQUEST
 
 #: Seconds that the codes of a RestartRequest fault may take to clear without a reset.
 CODES_SECONDS: Final = 30.0

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from agents.common.client import ApiServer
-from agents.common.clock import Clock
-from agents.common.hostfiles import open_folder, read, remove, replace
-from agents.common.log import Log
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
-from engine.wire.resetinfo import PREFIX, RESET_KEY, TYPE_KEY
+from belay.agents.common.client import ApiServer
+from belay.agents.common.clock import Clock
+from belay.agents.common.hostfiles import open_folder, read, remove, replace
+from belay.agents.common.log import Log
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
+from belay.engine.wire.resetinfo import PREFIX, RESET_KEY, TYPE_KEY
 
 RESET_ROOT: Final = Path("/user/restore/reset")
 TRACE_ROOT: Final = Path("/user/cluster-info/datatrace-config")

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from agents.common.linefile import LineFile, lines_of, records_of
+from belay.agents.common.linefile import LineFile, lines_of, records_of
 
 INTERRUPTED: Final = "failed: interrupted"
 """Result of an act that was begun and whose end is unknown."""

@@ -6,12 +6,12 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from agents.common.client import ApiError, ApiServer
-from agents.common.clock import Clock
-from agents.node import fabric, reporting
-from agents.node.fabric import Nics
-from agents.node.settings import MAX_TEXT, Settings
-from agents.node.state import NodeState
+from belay.agents.common.client import ApiError, ApiServer
+from belay.agents.common.clock import Clock
+from belay.agents.node import fabric, reporting
+from belay.agents.node.fabric import Nics
+from belay.agents.node.settings import MAX_TEXT, Settings
+from belay.agents.node.state import NodeState
 
 
 async def keep_node(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 
-from agents.common.clock import Clock
-from agents.drivers.base import VNPU, Driver, DriverError
-from agents.node.facts import ActRefused, Facts, FactUnavailable
-from agents.node.settings import Settings
-from agents.node.state import NodeState
-from engine.model.vnpu import ExistingVNPU, VNPUChange, change
+from belay.agents.common.clock import Clock
+from belay.agents.drivers.base import VNPU, Driver, DriverError
+from belay.agents.node.facts import ActRefused, Facts, FactUnavailable
+from belay.agents.node.settings import Settings
+from belay.agents.node.state import NodeState
+from belay.engine.model.vnpu import ExistingVNPU, VNPUChange, change
 
 
 class Layouts:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common.log import Log
-from agents.node.trust import OrderTrust
-from engine.wire.seals import seal_of
+from belay.agents.common.log import Log
+from belay.agents.node.trust import OrderTrust
+from belay.engine.wire.seals import seal_of
 
 _KEPT: Final = "link-orders.json"
 _log = Log("links")

@@ -2,8 +2,8 @@
 
 A process with registered memory runs in a container and reaches no API server. It shares a folder of the host with the
 agent, ``<root>/<namespace>.<pod>`` (a pod mounts it with ``subPathExpr: $(POD_NAMESPACE).$(POD_NAME)``) or
-``<root>/cluster-<number>``: there the agent puts ``links.json``, and the process (``agents.datadist``) answers with
-``report.json`` while it holds the lock of the folder. Without an API server the files stay unchanged.
+``<root>/cluster-<number>``: there the agent puts ``links.json``, and the process (``belay.agents.datadist``) answers
+with ``report.json`` while it holds the lock of the folder. Without an API server the files stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from agents.common import hostfiles
-from agents.common.client import ApiServer
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.node.link_trust import LinkTrust
-from agents.node.publisher import Publisher
-from engine.model.links import EndOrders, EndReport
-from engine.wire import links as wire
-from engine.wire.errors import WireError
-from engine.wire.names import SYSTEM
+from belay.agents.common import hostfiles
+from belay.agents.common.client import ApiServer
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.node.link_trust import LinkTrust
+from belay.agents.node.publisher import Publisher
+from belay.engine.model.links import EndOrders, EndReport
+from belay.engine.wire import links as wire
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYSTEM
 
 ROOT: Final = Path("/run/belay/links")
 PERIOD: Final = 1.0

@@ -12,9 +12,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from agents.drivers.base import Chip
-from agents.node.upgrades import Reason, grouped
-from engine.wire.gojson import go_json
+from belay.agents.drivers.base import Chip
+from belay.agents.node.upgrades import Reason, grouped
+from belay.engine.wire.gojson import go_json
 
 START, COMPLETE, FAILED = "HotResetStart", "HotResetComplete", "HotResetFailed"
 RELEASE: Final = "EventReleaseUpgradeFault"

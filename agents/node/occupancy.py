@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from agents.drivers.base import VNPU
-from engine.model.cluster import Pod
-from engine.model.labels import HUAWEI_PREFIX, NPU_CORE
-from engine.wire.podannotations import chip_ids
+from belay.agents.drivers.base import VNPU
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import HUAWEI_PREFIX, NPU_CORE
+from belay.engine.wire.podannotations import chip_ids
 
 
 class Users(msgspec.Struct, frozen=True):

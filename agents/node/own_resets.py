@@ -16,15 +16,15 @@ from typing import Final
 
 import msgspec
 
-from agents.common.clock import Clock
-from agents.common.linefile import LineFile, lines_of, records_of
-from agents.common.log import Log
-from agents.drivers.base import Driver, DriverError
-from agents.node.acts import Act
-from agents.node.engine_presence import EnginePresence
-from agents.node.settings import MAX_TEXT, Settings
-from agents.node.state import NodeState
-from engine.model.levels import RESETTABLE
+from belay.agents.common.clock import Clock
+from belay.agents.common.linefile import LineFile, lines_of, records_of
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Driver, DriverError
+from belay.agents.node.acts import Act
+from belay.agents.node.engine_presence import EnginePresence
+from belay.agents.node.settings import MAX_TEXT, Settings
+from belay.agents.node.state import NodeState
+from belay.engine.model.levels import RESETTABLE
 
 #: Resets of one group within the window, and the window in seconds.
 TOKENS: Final = 3

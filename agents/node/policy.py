@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.node.faults import Present
-from agents.node.upgrades import Key, Upgrades
-from engine.model import faults
-from engine.model.faults import CARD, NETWORK, CodeRules
-from engine.model.history import CodeMemory
-from engine.model.levels import IN_SERVICE, worst
-from engine.wire.errors import WireError
-from engine.wire.policy import NodePolicy
+from belay.agents.node.faults import Present
+from belay.agents.node.upgrades import Key, Upgrades
+from belay.engine.model import faults
+from belay.engine.model.faults import CARD, NETWORK, CodeRules
+from belay.engine.model.history import CodeMemory
+from belay.engine.model.levels import IN_SERVICE, worst
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.policy import NodePolicy
 
 _KINDS: Final = {"chip": CARD, "network": NETWORK}
 

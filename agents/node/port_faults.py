@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from agents.drivers.base import Code
+from belay.agents.drivers.base import Code
 
 #: Codes of the driver: a UBOE port is down, a UB port is down.
 UBOE_DOWN: Final = "81078607"

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from agents.common.client import KubeClient
-from agents.common.log import Log
-from engine.model.labels import ASCEND_REAL, BASE_DEVICES, CONFIGURATION_910, HUAWEI_PREFIX, KUBELET_DEVICES
-from engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
-from engine.wire.gojson import check_code, go_json
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from belay.agents.common.client import KubeClient
+from belay.agents.common.log import Log
+from belay.engine.model.labels import ASCEND_REAL, BASE_DEVICES, CONFIGURATION_910, HUAWEI_PREFIX, KUBELET_DEVICES
+from belay.engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
+from belay.engine.wire.gojson import check_code, go_json
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 
 FILE: Final = Path("/usr/local/deviceNameCustomization.json")
 MAX_FILE: Final = 1 << 20

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agents.node.policy import DiskCache
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
-from engine.model.cluster import ids_of
-from engine.wire import deviceinfo
-from engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
-from engine.wire.errors import WireError
-from engine.wire.gojson import go_json
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from belay.agents.node.policy import DiskCache
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
+from belay.engine.model.cluster import ids_of
+from belay.engine.wire import deviceinfo
+from belay.engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import go_json
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 
 #: Seconds between two readings of the key while it names a chip, so that a name taken out counts within five.
 MANUAL_SECONDS: Final = 4.0

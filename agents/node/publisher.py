@@ -11,9 +11,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.common.log import Log
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
 
 _BACKOFF_CEILING: Final = 60.0
 _AWAY_CEILING: Final = 0.5

@@ -14,16 +14,16 @@ import os
 from pathlib import Path
 from typing import Final
 
-from agents.common.client import ApiServer
-from agents.common.clock import Clock
-from agents.common.hostfiles import open_folder, read, remove, replace
-from agents.common.log import Log
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
-from engine.wire import rankfile
-from engine.wire.errors import WireError
-from engine.wire.names import SYSTEM
-from engine.wire.rankfile import RankFile
+from belay.agents.common.client import ApiServer
+from belay.agents.common.clock import Clock
+from belay.agents.common.hostfiles import open_folder, read, remove, replace
+from belay.agents.common.log import Log
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
+from belay.engine.wire import rankfile
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYSTEM
+from belay.engine.wire.rankfile import RankFile
 
 #: The folder where MindCluster's operator writes them and from which pods mount them.
 ROOT: Final = Path("/user/mindx-dl/ranktable")

@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.drivers.base import Machine, Plane
-from agents.node.fabric import rack_of
-from agents.node.faults import Present
-from agents.node.journal import LAYOUT, Done
-from agents.node.state import NodeState
-from engine.model.cluster import AgentChip, AgentReport, AgentVNPU
-from engine.model.faults import CARD, NETWORK, code_key
-from engine.model.generations import Generation
-from engine.model.labels import (
+from belay.agents.drivers.base import Machine, Plane
+from belay.agents.node.fabric import rack_of
+from belay.agents.node.faults import Present
+from belay.agents.node.journal import LAYOUT, Done
+from belay.agents.node.state import NodeState
+from belay.engine.model.cluster import AgentChip, AgentReport, AgentVNPU
+from belay.engine.model.faults import CARD, NETWORK, code_key
+from belay.engine.model.generations import Generation
+from belay.engine.model.labels import (
     ACCELERATOR_LABEL,
     BASE_DEVICES,
     CHIP_MEMORY,
@@ -38,9 +38,9 @@ from engine.model.labels import (
     TREE_SERVER,
     TREE_SUPER_POD,
 )
-from engine.model.levels import MANUALLY_SEPARATE, NORMAL, RESETTABLE, SEPARATE, rank, worst
-from engine.wire import deviceinfo, orders
-from engine.wire.gojson import go_json
+from belay.engine.model.levels import MANUALLY_SEPARATE, NORMAL, RESETTABLE, SEPARATE, rank, worst
+from belay.engine.wire import deviceinfo, orders
+from belay.engine.wire.gojson import go_json
 
 #: What Kubernetes takes as a label's value; one that it does not would cost the node all of them.
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")

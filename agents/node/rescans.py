@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import BOOTED, Driver, DriverError
-from agents.node.settings import Settings
-from agents.node.state import NodeState
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import BOOTED, Driver, DriverError
+from belay.agents.node.settings import Settings
+from belay.agents.node.state import NodeState
 
 _log = Log("agent")
 

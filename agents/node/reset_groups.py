@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 
-from agents.common.clock import Clock
-from agents.drivers.base import Driver, DriverError
-from agents.node.state import NodeState
+from belay.agents.common.clock import Clock
+from belay.agents.drivers.base import Driver, DriverError
+from belay.agents.node.state import NodeState
 
 
 async def learn(state: NodeState, driver: Driver, clock: Clock, limit: float) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import BOOTED, Chip, Driver, DriverError
-from agents.node.acts import Act
-from agents.node.hooks import Device, Hooks
-from agents.node.in_place_recovery import READY_SECONDS
-from agents.node.notices import Notice, reset_ended, reset_started
-from agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
-from agents.node.settings import Settings
-from agents.node.state import NodeState
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import BOOTED, Chip, Driver, DriverError
+from belay.agents.node.acts import Act
+from belay.agents.node.hooks import Device, Hooks
+from belay.agents.node.in_place_recovery import READY_SECONDS
+from belay.agents.node.notices import Notice, reset_ended, reset_started
+from belay.agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
+from belay.agents.node.settings import Settings
+from belay.agents.node.state import NodeState
 
 #: Seconds that chips may take to boot after their board controller has reset them.
 OUT_OF_BAND_BOOT: Final = 150.0

@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from engine.model.faults import CodeRules, Duration, Frequency, Unlisted, code_key
-from engine.wire.commitproof import rules_of
-from engine.wire.policy import NodePolicy
+from belay import SHIPPED
+from belay.engine.model.faults import CodeRules, Duration, Frequency, Unlisted, code_key
+from belay.engine.wire.commitproof import rules_of
+from belay.engine.wire.policy import NodePolicy
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
-_FOLDERS: Final = (_ROOT / "policies", _ROOT / "engine" / "shipped" / "policies")
+_FOLDER: Final = SHIPPED / "policies"
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
 _MAX_FILE: Final = 4 << 20
@@ -31,7 +31,7 @@ def shipped_policy(pool: str = "default", folder: Path | None = None) -> NodePol
     read.
     """
     rules = CodeRules()
-    root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
+    root = folder or (_FOLDER if _FOLDER.is_dir() else None)
     for spec in _tables(root) if root is not None else ():
         if spec["plane"] != "chip":
             levels = {
@@ -52,7 +52,7 @@ def shipped_policy(pool: str = "default", folder: Path | None = None) -> NodePol
 def shipped_rules(folder: Path | None = None) -> frozenset[str]:
     """The rules of resets and partitions of the documents below `folder` (default: the shipped ones), as warrants name
     them. Raises ValueError naming the file that cannot be read."""
-    root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
+    root = folder or (_FOLDER if _FOLDER.is_dir() else None)
     documents = _documents(root, "kind: Product") if root is not None else ()
     return frozenset(rule for document in documents for rule in rules_of(document))
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.drivers.base import VNPU, Chip, Code, Machine
-from agents.node.faults import PresentFaults
-from agents.node.occupancy import Users, users
-from agents.node.policy import FaultLevels
-from agents.node.port_faults import PORT_CODES, PortsDown, derived
-from engine.model.cluster import Orders, Pod
-from engine.model.levels import IN_SERVICE, NOT_HANDLE, rank, stays_healthy, worst
-from engine.wire.podannotations import physical_names
+from belay.agents.drivers.base import VNPU, Chip, Code, Machine
+from belay.agents.node.faults import PresentFaults
+from belay.agents.node.occupancy import Users, users
+from belay.agents.node.policy import FaultLevels
+from belay.agents.node.port_faults import PORT_CODES, PortsDown, derived
+from belay.engine.model.cluster import Orders, Pod
+from belay.engine.model.levels import IN_SERVICE, NOT_HANDLE, rank, stays_healthy, worst
+from belay.engine.wire.podannotations import physical_names
 
 
 @dataclass

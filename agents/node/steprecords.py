@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.model.step_times import WINDOW_STEPS, GroupTime, StepWindow
+from belay.engine.model.step_times import WINDOW_STEPS, GroupTime, StepWindow
 
 STARTS: Final = 2 | 16
 ENDS: Final = 4 | 32

@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from agents.common import hostfiles
-from agents.common.client import ApiServer
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.node.publisher import Publisher
-from agents.node.steprecords import Groups, RankSteps, kind_of
-from engine.model.step_times import NodeSteps
-from engine.wire import steptimes as wire
+from belay.agents.common import hostfiles
+from belay.agents.common.client import ApiServer
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.node.publisher import Publisher
+from belay.agents.node.steprecords import Groups, RankSteps, kind_of
+from belay.engine.model.step_times import NodeSteps
+from belay.engine.wire import steptimes as wire
 
 ROOT: Final = Path("/user/cluster-info/profiling")
 GROUPS_FILE: Final = "parallel_group.json"

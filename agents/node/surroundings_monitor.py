@@ -11,19 +11,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import DriverError
-from agents.drivers.surroundings import Surroundings
-from agents.node import detect
-from agents.node.detect import ActiveFault, HangWatch, StorageWatch
-from agents.node.settings import Settings
-from engine.model.labels import CIM_CONSUMER
-from engine.model.levels import NODE_LEVELS
-from engine.wire import nodeinfo, publicinfo
-from engine.wire.gojson import go_json
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.surroundings import Surroundings
+from belay.agents.node import detect
+from belay.agents.node.detect import ActiveFault, HangWatch, StorageWatch
+from belay.agents.node.settings import Settings
+from belay.engine.model.labels import CIM_CONSUMER
+from belay.engine.model.levels import NODE_LEVELS
+from belay.engine.wire import nodeinfo, publicinfo
+from belay.engine.wire.gojson import go_json
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX
 
 #: Seconds between two readings (component/noded, component/ascend-device-plugin: monitorPeriod and list-watch).
 ALARMS_EVERY: Final = 60.0

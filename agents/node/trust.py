@@ -16,17 +16,17 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common.log import Log
-from agents.node.acts import Act
-from agents.node.commit_trust import CommitTrust
-from agents.node.shipped import shipped_rules
-from engine.model.cluster import Orders
-from engine.model.seals import Entitlements, Warrant, layout_warrant, reset_warrant
-from engine.wire import seals, sshsignatures
-from engine.wire.key_folder import KeyFolder, Stamp
-from engine.wire.names import MAIN_SHARD, ORDERS_PREFIX, commit_config_map
-from engine.wire.policy import parse_entitlements, parse_policy
-from engine.wire.seals import TrustedKeys
+from belay.agents.common.log import Log
+from belay.agents.node.acts import Act
+from belay.agents.node.commit_trust import CommitTrust
+from belay.agents.node.shipped import shipped_rules
+from belay.engine.model.cluster import Orders
+from belay.engine.model.seals import Entitlements, Warrant, layout_warrant, reset_warrant
+from belay.engine.wire import seals, sshsignatures
+from belay.engine.wire.key_folder import KeyFolder, Stamp
+from belay.engine.wire.names import MAIN_SHARD, ORDERS_PREFIX, commit_config_map
+from belay.engine.wire.policy import parse_entitlements, parse_policy
+from belay.engine.wire.seals import TrustedKeys
 
 UNSIGNED: Final = "Unsigned"
 VERIFIED: Final = "Verified"

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import Chip, DriverError
-from agents.drivers.tools.hccn import HccnTool
-from agents.node.port_faults import PortsDown
-from agents.node.state import NodeState
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import Chip, DriverError
+from belay.agents.drivers.tools.hccn import HccnTool
+from belay.agents.node.port_faults import PortsDown
+from belay.agents.node.state import NodeState
 
 #: Seconds between two readings of the ports of a chip without news, and between two looks for news.
 EVERY: Final = 300.0

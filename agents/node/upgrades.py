@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.drivers.base import Plane
-from engine.model import faults
-from engine.model.cluster import Upgrade
-from engine.model.faults import CodeRules
-from engine.model.history import CodeMemory
-from engine.model.levels import MANUALLY_SEPARATE, NORMAL, worst
+from belay.agents.drivers.base import Plane
+from belay.engine.model import faults
+from belay.engine.model.cluster import Upgrade
+from belay.engine.model.faults import CodeRules
+from belay.engine.model.history import CodeMemory
+from belay.engine.model.levels import MANUALLY_SEPARATE, NORMAL, worst
 
 FREQUENCY: Final = "FaultFrequency"
 DURATION: Final = "FaultDuration"

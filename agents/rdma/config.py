@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.levels import SwitchTableLevel
+from belay.engine.model.levels import SwitchTableLevel
 
 MAX_BYTES: Final = 1 << 20
 MAX_ENTRIES: Final = 64

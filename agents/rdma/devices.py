@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from agents.rdma.config import RdmaResource, number
+from belay.agents.rdma.config import RdmaResource, number
 
 #: Number of cards of a bus that are looked at.
 MAX_CARDS: Final = 4096

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from agents.drivers.base import DriverError
-from agents.rdma import cards
-from agents.rdma.config import FaultCode
-from agents.rdma.devices import RdmaCard, text
+from belay.agents.drivers.base import DriverError
+from belay.agents.rdma import cards
+from belay.agents.rdma.config import FaultCode
+from belay.agents.rdma.devices import RdmaCard, text
 
 
 class RdmaFault(msgspec.Struct, frozen=True):

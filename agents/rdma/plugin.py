@@ -12,22 +12,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.tools.command import Runner
-from agents.kubelet.api import deviceplugin_pb2 as api
-from agents.kubelet.cutting import Refused
-from agents.kubelet.registrar import Registrar
-from agents.kubelet.server import ResourceServer
-from agents.kubelet.settings import PluginSettings
-from agents.node.settings import MAX_TEXT
-from agents.node.state import NodeState
-from agents.rdma import cards as tool_output
-from agents.rdma.config import RdmaResource, RdmaSettings
-from agents.rdma.devices import RdmaCard, cards, selected
-from agents.rdma.faults import Checks
-from agents.rdma.report import DpuReport, switch_on
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.tools.command import Runner
+from belay.agents.kubelet.api import deviceplugin_pb2 as api
+from belay.agents.kubelet.cutting import Refused
+from belay.agents.kubelet.registrar import Registrar
+from belay.agents.kubelet.server import ResourceServer
+from belay.agents.kubelet.settings import PluginSettings
+from belay.agents.node.settings import MAX_TEXT
+from belay.agents.node.state import NodeState
+from belay.agents.rdma import cards as tool_output
+from belay.agents.rdma.config import RdmaResource, RdmaSettings
+from belay.agents.rdma.devices import RdmaCard, cards, selected
+from belay.agents.rdma.faults import Checks
+from belay.agents.rdma.report import DpuReport, switch_on
 
 _PERMISSIONS: Final = "rwm"
 _log = Log("rdma")

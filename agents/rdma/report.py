@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.rdma.devices import RdmaCard
-from agents.rdma.faults import RdmaFault
-from engine.model.labels import CLUSTERD_CONSUMER
-from engine.wire.names import DEVICE_NAMESPACE, DPU_KEY, DPU_PREFIX
+from belay.agents.rdma.devices import RdmaCard
+from belay.agents.rdma.faults import RdmaFault
+from belay.engine.model.labels import CLUSTERD_CONSUMER
+from belay.engine.wire.names import DEVICE_NAMESPACE, DPU_KEY, DPU_PREFIX
 
 #: A report is written again after so long without a change (s).
 AGAIN: Final = 300.0

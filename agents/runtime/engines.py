@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from agents.runtime import tomltext
+from belay.agents.runtime import tomltext
 
 NAME: Final = "ascend"
 FALLBACK: Final = "runc"

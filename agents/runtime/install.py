@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agents.runtime import engines
-from agents.runtime.build import DRIVER, RUNTIME, BuildError, build, compiler
-from agents.runtime.containers import running
-from agents.runtime.installed import (
+from belay.agents.runtime import engines
+from belay.agents.runtime.build import DRIVER, RUNTIME, BuildError, build, compiler
+from belay.agents.runtime.containers import running
+from belay.agents.runtime.installed import (
     FOLDER,
     HOME,
     INFO,
@@ -39,7 +39,7 @@ from agents.runtime.installed import (
     text_of,
     write,
 )
-from agents.runtime.tables import policies
+from belay.agents.runtime.tables import policies
 
 TYPES: Final[Mapping[str, str]] = {
     "A500": "Atlas 500 (model 3000)",

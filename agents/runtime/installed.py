@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agents.runtime.build import DRIVER, RUNTIME
-from agents.runtime.containers import running
+from belay.agents.runtime.build import DRIVER, RUNTIME
+from belay.agents.runtime.containers import running
 
 FOLDER: Final = "Ascend-Docker-Runtime"
 HOME: Final = "/usr/local/Ascend"

@@ -1,7 +1,7 @@
 """`oci/tables.h`, made from policies/runtime/nodes.toml and the names of templates in policies/vnpu.
 
-The file is checked in, so that a host needs only a C compiler; ``python -m agents.runtime.tables`` regenerates it, and
-a test checks that it is current.
+The file is checked in, so that a host needs only a C compiler; ``python -m belay.agents.runtime.tables`` regenerates
+it, and a test checks that it is current.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import yaml
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from belay import SHIPPED
+
 HEADER: Final = Path(__file__).parent / "oci" / "tables.h"
-_FOLDERS: Final = (ROOT / "policies", ROOT / "engine" / "shipped" / "policies")
 _MAX_FILE: Final = 1 << 20
 
 
 def policies() -> Path:
-    """The shipped policies: beside the code in a checkout, below ``engine/`` in an installation."""
-    return next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
+    """The shipped policies: at the top of a checkout, inside an installed package."""
+    return SHIPPED / "policies"
 
 
 def header(folder: Path | None = None) -> str:
@@ -66,7 +66,8 @@ def _text(data: Mapping[str, Any], templates: Sequence[str]) -> str:
     }
     return "\n".join(
         [
-            "/* Made from policies/runtime and policies/vnpu by `python -m agents.runtime.tables`; do not edit. */",
+            "/* Made from policies/runtime and policies/vnpu by `python -m belay.agents.runtime.tables`; "
+            "do not edit. */",
             "#ifndef BELAY_TABLES_H",
             "#define BELAY_TABLES_H",
             "",

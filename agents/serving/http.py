@@ -13,8 +13,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from agents.common.log import Log
-from agents.serving.limits import RequestLimiter
+from belay.agents.common.log import Log
+from belay.agents.serving.limits import RequestLimiter
 
 MOST_HEADER: Final = 1024
 MOST_BODY: Final = 10 << 20

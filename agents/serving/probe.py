@@ -10,9 +10,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from agents.serving.http import Handler, HttpResponse, Server
-from agents.serving.limits import Limits, RequestLimiter
-from agents.serving.tls import Certificate
+from belay.agents.serving.http import Handler, HttpResponse, Server
+from belay.agents.serving.limits import Limits, RequestLimiter
+from belay.agents.serving.tls import Certificate
 
 PER_SECOND: Final = 1.0
 BURST: Final = 5

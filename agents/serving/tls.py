@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from agents.common.log import Log
+from belay.agents.common.log import Log
 
 CHECK_SECONDS: Final = 30.0
 _log = Log("exporter")

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from agents.storage.findings import Finding
-from agents.storage.probes import explained
-from agents.training.checkpoint.places import Mount, mount_of
+from belay.agents.storage.findings import Finding
+from belay.agents.storage.probes import explained
+from belay.agents.training.checkpoint.places import Mount, mount_of
 
 CHECKPOINT_SECONDS = 15 * 60
 """How long a full checkpoint may take to be stored, so that elastic training can end a pod in order."""
@@ -187,7 +187,7 @@ def _nfs(mount: Mount) -> Iterator[Finding]:
 
 def _probed(folder: Path, size: int, seconds: float, checkpoint: int) -> Iterator[Finding]:
     child = subprocess.Popen(
-        [sys.executable, "-m", "agents.storage.probes", str(folder), str(size)],
+        [sys.executable, "-m", "belay.agents.storage.probes", str(folder), str(size)],
         stdout=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
     )
@@ -232,7 +232,7 @@ def _probed(folder: Path, size: int, seconds: float, checkpoint: int) -> Iterato
             "unknown",
             f"the probes ended while trying {doing}",
             "",
-            "Run python -m agents.storage.probes FOLDER 1048576 to see why.",
+            "Run python -m belay.agents.storage.probes FOLDER 1048576 to see why.",
         )
     elif not failed:
         yield from _room(folder, checkpoint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agents.storage.findings import Finding
+from belay.agents.storage.findings import Finding
 
 MOST_BYTES = 256 * 1024
 _WORD = re.compile(r'"[^"]*"|\S+')

@@ -1,8 +1,8 @@
 """What is tried in a folder, one probe after the other; each yields findings and removes what it made.
 
-`python -m agents.storage.probes FOLDER SIZE` prints one JSON document a line: {"begins": NAME} before a probe and, once
-a second, while it goes on; and its findings. The process that started it judges silence (`agents.storage.check`): a
-slow store is measured, one that does not answer is silent.
+`python -m belay.agents.storage.probes FOLDER SIZE` prints one JSON document a line: {"begins": NAME} before a probe
+and, once a second, while it goes on; and its findings. The process that started it judges silence
+(`belay.agents.storage.check`): a slow store is measured, one that does not answer is silent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents.storage.findings import Finding
+from belay.agents.storage.findings import Finding
 
 BLOCK = 4 * 1024 * 1024
 SMALL_FILES = 200

@@ -26,17 +26,21 @@ class BuiltVersion(BuildHookInterface[Any]):
         if version == "editable":
             return
         if (root / BUILT).exists():
-            build_data.setdefault("force_include", {})[str(root / BUILT)] = BUILT
+            build_data.setdefault("force_include", {})[str(root / BUILT)] = self._target()
             return
         self._folder = tempfile.TemporaryDirectory(prefix="belay-build-")
         file = Path(self._folder.name) / "build.json"
         file.write_text(built(root, self.metadata.version))
-        build_data.setdefault("force_include", {})[str(file)] = BUILT
+        build_data.setdefault("force_include", {})[str(file)] = self._target()
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what ``initialize`` wrote."""
         if folder := getattr(self, "_folder", None):
             folder.cleanup()
+
+    def _target(self) -> str:
+        """Where the file lies: a wheel holds all of Belay below one package."""
+        return f"belay/{BUILT}" if self.target_name == "wheel" else BUILT
 
 
 def built(root: Path, version: str) -> str:

@@ -6,11 +6,11 @@ One function per kind of action (``table.TABLE``); ``batch.run`` carries out the
 
 from __future__ import annotations
 
-from engine.act.batch import Batch, decode, dropped, run, split
-from engine.act.claims import SETTLE_SECONDS, ClaimResult, SettlingClaims, claim, ended
-from engine.act.edge import Edge, Fence, Refused, Superseded, written
-from engine.act.pod_watch import PodWatch
-from engine.act.table import TABLE
+from belay.engine.act.batch import Batch, decode, dropped, run, split
+from belay.engine.act.claims import SETTLE_SECONDS, ClaimResult, SettlingClaims, claim, ended
+from belay.engine.act.edge import Edge, Fence, Refused, Superseded, written
+from belay.engine.act.pod_watch import PodWatch
+from belay.engine.act.table import TABLE
 
 __all__ = [
     "SETTLE_SECONDS",

@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from engine.act import orders
-from engine.act.edge import Edge, Refused, Superseded
-from engine.act.permitted import check
-from engine.act.pod_watch import MIN_BINDINGS
-from engine.act.table import TABLE
-from engine.kube import Conflict, KubeError, run_many
-from engine.log import get
-from engine.model.action_documents import action_of, document
-from engine.model.actions import (
+from belay.engine.act import orders
+from belay.engine.act.edge import Edge, Refused, Superseded
+from belay.engine.act.permitted import check
+from belay.engine.act.pod_watch import MIN_BINDINGS
+from belay.engine.act.table import TABLE
+from belay.engine.kube import Conflict, KubeError, run_many
+from belay.engine.log import get
+from belay.engine.model.action_documents import action_of, document
+from belay.engine.model.actions import (
     AnyAction,
     BindPod,
     IsolateChip,
@@ -26,7 +26,7 @@ from engine.model.actions import (
     ResetChips,
     kind_of,
 )
-from engine.store import ActionOutcome, BatchResult, PassRecord
+from belay.engine.store import ActionOutcome, BatchResult, PassRecord
 
 _log = get("act")
 _CHIP_ACTIONS = (IsolateChip, ReleaseChip, ResetChips, PartitionChip)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.act.edge import Refused, written
-from engine.kube import CONFIGMAP, Conflict, Kube
-from engine.model.history import History
-from engine.model.labels import MANAGED_BY
-from engine.store import ObjectWrite
-from engine.wire import reservations
-from engine.wire.errors import WireError
-from engine.wire.names import BUDGET, SYSTEM
+from belay.engine.act.edge import Refused, written
+from belay.engine.kube import CONFIGMAP, Conflict, Kube
+from belay.engine.model.history import History
+from belay.engine.model.labels import MANAGED_BY
+from belay.engine.store import ObjectWrite
+from belay.engine.wire import reservations
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import BUDGET, SYSTEM
 
 KEY = reservations.KEY
 FIELD = f"v1|ConfigMap|{SYSTEM}|{BUDGET}"

@@ -14,24 +14,24 @@ from functools import lru_cache
 
 import msgspec
 
-from engine.act.edge import written
-from engine.kube import CONFIGMAP, Conflict, Kube
-from engine.model.actions import BindPod
-from engine.model.cluster import Pod, mask_of
-from engine.model.labels import SHARE_CORES
-from engine.store import ObjectWrite
-from engine.wire import ledger
-from engine.wire.errors import WireError
-from engine.wire.ledger import Claim
-from engine.wire.names import LEDGER_PREFIX, SYSTEM
-from engine.wire.orders import chip_number
+from belay.engine.act.edge import written
+from belay.engine.kube import CONFIGMAP, Conflict, Kube
+from belay.engine.model.actions import BindPod
+from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.labels import SHARE_CORES
+from belay.engine.store import ObjectWrite
+from belay.engine.wire import ledger
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.ledger import Claim
+from belay.engine.wire.names import LEDGER_PREFIX, SYSTEM
+from belay.engine.wire.orders import chip_number
 
 _TRIES = 8
 LIMIT = 960 * 1024
 """Most bytes of claims in a ledger, as a ConfigMap holds 1 MiB. A pass that binds more leaves the rest to the next."""
 SETTLE_SECONDS = 25.0
-"""How long a binding that nothing is known of may be under way: ``engine.kube.BIND_SECONDS`` until its sender gives
-up, as long until the server does (parameter ``timeout``), and time on the way."""
+"""How long a binding that nothing is known of may be under way: ``belay.engine.kube.BIND_SECONDS`` until its sender
+gives up, as long until the server does (parameter ``timeout``), and time on the way."""
 OVERHEAD = 70
 """Bytes of a claim beside its texts: UID, time, quotes and commas."""
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from engine.act.pod_watch import PodWatch
-from engine.errors import BelayError
-from engine.kube import LEASE, Kube, Object
-from engine.kube.lease import NAMESPACE, epoch_of
-from engine.kube.order_keys import OrderKeys
-from engine.store import ObjectWrite
+from belay.engine.act.pod_watch import PodWatch
+from belay.engine.errors import BelayError
+from belay.engine.kube import LEASE, Kube, Object
+from belay.engine.kube.lease import NAMESPACE, epoch_of
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.store import ObjectWrite
 
 FENCE_SECONDS = 1.0
 """Seconds for which one read of the Lease counts.

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import orjson
 
-from engine.act import ssh_keys
-from engine.act.edge import Edge, Refused
-from engine.kube import CONFIGMAP, POD, Conflict, Invalid, NotFound, Object, resource_for
-from engine.model.actions import (
+from belay.engine.act import ssh_keys
+from belay.engine.act.edge import Edge, Refused
+from belay.engine.kube import CONFIGMAP, POD, Conflict, Invalid, NotFound, Object, resource_for
+from belay.engine.model.actions import (
     CreateObject,
     DeleteObject,
     PatchObject,
@@ -21,10 +21,10 @@ from engine.model.actions import (
     SignalJob,
     WriteRankTable,
 )
-from engine.wire import links, rankfile, resetinfo
-from engine.wire.errors import WireError
-from engine.wire.names import SYSTEM
-from engine.wire.seals import seal_of
+from belay.engine.wire import links, rankfile, resetinfo
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYSTEM
+from belay.engine.wire.seals import seal_of
 
 RANK_TABLE_KEY = "hccl.json"
 _TRIES = 5
@@ -141,7 +141,7 @@ async def scale_job(edge: Edge, action: ScaleJob) -> bool:
 
 async def write_rank_table(edge: Edge, action: WriteRankTable) -> bool:
     """Write the table into the job's ConfigMap, unless the ConfigMap was recreated; a table that becomes a file goes to
-    the nodes' agents (``engine.wire.rankfile``).
+    the nodes' agents (``belay.engine.wire.rankfile``).
     """
     if action.file is not None:
         return await _file_rank_table(edge, action)
@@ -184,7 +184,8 @@ async def _file_rank_table(edge: Edge, action: WriteRankTable) -> bool:
 
 
 async def signal_job(edge: Edge, action: SignalJob) -> bool:
-    """Signal a job's processes through ``reset-config-<job>`` in MindCluster's format (``engine.wire.resetinfo``).
+    """Signal a job's processes through ``reset-config-<job>`` in MindCluster's format
+    (``belay.engine.wire.resetinfo``).
 
     If the owner also made ``fault-config-<job>``, which older managers read, that is written first: after an
     interruption both are written again.

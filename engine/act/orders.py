@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
-from engine.act.edge import Edge, Refused
-from engine.act.pods import pods_on
-from engine.kube import CONFIGMAP, FIELD_MANAGER, NODE, Conflict, NotFound, Object
-from engine.log import get
-from engine.model.actions import IsolateChip, IsolateNode, PartitionChip, ReleaseChip, ReleaseNode, ResetChips
-from engine.model.cluster import Orders
-from engine.model.labels import CORDONED_ANNOTATION, ISOLATED_ANNOTATION, NPU_CORE, POOL_LABEL, RESET_ATTEMPTS
-from engine.model.seals import Seal, Warrant, isolation_warrant, layout_warrant, reset_warrant
-from engine.wire.errors import WireError
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, ORDERS_PREFIX, SYSTEM
-from engine.wire.objects import held_chips
-from engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders, reset_order
-from engine.wire.parts import chip_of
-from engine.wire.seals import digests, seal_of
+from belay.engine.act.edge import Edge, Refused
+from belay.engine.act.pods import pods_on
+from belay.engine.kube import CONFIGMAP, FIELD_MANAGER, NODE, Conflict, NotFound, Object
+from belay.engine.log import get
+from belay.engine.model.actions import IsolateChip, IsolateNode, PartitionChip, ReleaseChip, ReleaseNode, ResetChips
+from belay.engine.model.cluster import Orders
+from belay.engine.model.labels import CORDONED_ANNOTATION, ISOLATED_ANNOTATION, NPU_CORE, POOL_LABEL, RESET_ATTEMPTS
+from belay.engine.model.seals import Seal, Warrant, isolation_warrant, layout_warrant, reset_warrant
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, ORDERS_PREFIX, SYSTEM
+from belay.engine.wire.objects import held_chips
+from belay.engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders, reset_order
+from belay.engine.wire.parts import chip_of
+from belay.engine.wire.seals import digests, seal_of
 
 ChipAction = IsolateChip | ReleaseChip | ResetChips | PartitionChip
 Busy = Mapping[int, AbstractSet[str]]

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn, assert_never
 
-from engine.act.edge import Refused
-from engine.documents import KINDS
-from engine.documents.kinds import API_VERSION
-from engine.documents.manifests import ACCEPTED
-from engine.gangs.owners import POD_GROUP_APIS
-from engine.model import actions as act
-from engine.model.labels import BELAY_PREFIX, BOUND_BY_CONTROLLER, DELETE_PROTECTION, SELECTED_NODE
-from engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS
-from engine.model.unstructured import nested_list
-from engine.wire import links, reserved
-from engine.wire.dra import VERSIONS
-from engine.wire.names import SYSTEM, bounded
+from belay.engine.act.edge import Refused
+from belay.engine.documents import KINDS
+from belay.engine.documents.kinds import API_VERSION
+from belay.engine.documents.manifests import ACCEPTED
+from belay.engine.gangs.owners import POD_GROUP_APIS
+from belay.engine.model import actions as act
+from belay.engine.model.labels import BELAY_PREFIX, BOUND_BY_CONTROLLER, DELETE_PROTECTION, SELECTED_NODE
+from belay.engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS
+from belay.engine.model.unstructured import nested_list
+from belay.engine.wire import links, reserved
+from belay.engine.wire.dra import VERSIONS
+from belay.engine.wire.names import SYSTEM, bounded
 
 MOST_REPLICAS: Final = 1_000_000
 _SCALERS: Final = frozenset((api, "HorizontalPodAutoscaler") for api in ("autoscaling/v2", "autoscaling/v2beta2"))

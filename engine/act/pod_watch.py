@@ -12,8 +12,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
-from engine.kube import Kube, KubeError, Object, cancel_all
-from engine.log import get
+from belay.engine.kube import Kube, KubeError, Object, cancel_all
+from belay.engine.log import get
 
 _log = get("act")
 MIN_BINDINGS: Final = 8

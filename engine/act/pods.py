@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from typing import Any
 
-from engine.act.edge import Edge, Refused
-from engine.act.pod_watch import WatchedPod
-from engine.kube import BIND_SECONDS, POD, Conflict, KubeError, NotFound, Object, Unavailable
-from engine.log import get
-from engine.model.actions import BindPod, CreatePod, EvictPod
-from engine.wire.podannotations import chosen_devices
+from belay.engine.act.edge import Edge, Refused
+from belay.engine.act.pod_watch import WatchedPod
+from belay.engine.kube import BIND_SECONDS, POD, Conflict, KubeError, NotFound, Object, Unavailable
+from belay.engine.log import get
+from belay.engine.model.actions import BindPod, CreatePod, EvictPod
+from belay.engine.wire.podannotations import chosen_devices
 
 _log = get("act")
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from engine.act.edge import written
-from engine.kube import CONFIGMAP, Conflict, Kube
-from engine.log import get
-from engine.model.actions import AnyAction
-from engine.model.refusals import RefusalCause, RefusalKey, ServerRefusal
-from engine.model.refused_actions import refusal_key, refused_again
-from engine.store import ActionOutcome, ObjectWrite
-from engine.wire import refusals as wire
-from engine.wire.errors import WireError
-from engine.wire.names import SYSTEM, refusals_config_map
+from belay.engine.act.edge import written
+from belay.engine.kube import CONFIGMAP, Conflict, Kube
+from belay.engine.log import get
+from belay.engine.model.actions import AnyAction
+from belay.engine.model.refusals import RefusalCause, RefusalKey, ServerRefusal
+from belay.engine.model.refused_actions import refusal_key, refused_again
+from belay.engine.store import ActionOutcome, ObjectWrite
+from belay.engine.wire import refusals as wire
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYSTEM, refusals_config_map
 
 _TRIES = 8
 _log = get("act")

@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from engine.act.edge import Edge, Refused
-from engine.kube import Conflict, NotFound, resource_for
-from engine.model.actions import CreateObject, OwnerReference
-from engine.model.labels import SSH_KEYS
+from belay.engine.act.edge import Edge, Refused
+from belay.engine.kube import Conflict, NotFound, resource_for
+from belay.engine.model.actions import CreateObject, OwnerReference
+from belay.engine.model.labels import SSH_KEYS
 
 KEY_BITS: Final = 2048
 #: Longest time in seconds for making a key pair.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from engine.act import objects, orders, pods
-from engine.act.edge import Edge
-from engine.model import actions as act
+from belay.engine.act import objects, orders, pods
+from belay.engine.act.edge import Edge
+from belay.engine.model import actions as act
 
 Run = Callable[[Edge, Any], Awaitable[bool]]
 """Carries out one action: True when it wrote, False when nothing changed. Raises Refused, Superseded or KubeError."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from engine.cli import (
+from belay.engine.cli import (
     artefacts,
     checkpoints,
     checks,
@@ -30,11 +30,11 @@ from engine.cli import (
     views,
     waiting,
 )  # fmt: skip
-from engine.cli.acts import beginnings, new, policies
-from engine.cli.acts import verbs as acts
-from engine.cli.invocation import fails_clearly
-from engine.cli.review import verb as reviewing
-from engine.cli.verb_groups import GroupedVerbs, lay_out_examples
+from belay.engine.cli.acts import beginnings, new, policies
+from belay.engine.cli.acts import verbs as acts
+from belay.engine.cli.invocation import fails_clearly
+from belay.engine.cli.review import verb as reviewing
+from belay.engine.cli.verb_groups import GroupedVerbs, lay_out_examples
 
 #: Words of kubectl and of other tools of this field, and the verb that does this.
 _MEANT: Final = {
@@ -46,7 +46,7 @@ _MEANT: Final = {
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from engine import versions
+        from belay.engine import versions
 
         click.echo(f"belay {versions.version()}")
         context.exit()
@@ -89,14 +89,14 @@ def version(output: str) -> None:
 
     Example: belay version
     """
-    from engine import versions
+    from belay.engine import versions
 
     if output == "table":
         click.echo(f"belay {versions.version()}")
         return
-    from engine.cli import output as show
-    from engine.model.times import rfc3339
-    from engine.replay.recording import FORMAT
+    from belay.engine.cli import output as show
+    from belay.engine.model.times import rfc3339
+    from belay.engine.replay.recording import FORMAT
 
     build = versions.build()
     time = rfc3339(build.time) if build.time else ""
@@ -117,17 +117,17 @@ def schema(kind: str | None, write: str | None, crds: str | None, rights: str | 
     Examples: belay schema NodePool; belay schema --write schemas
     """
     if rights:
-        from engine.load import load
-        from engine.load.files import load_directory
-        from engine.load.workload_rights import OWN_ROLE, role_text
+        from belay.engine.load import load
+        from belay.engine.load.files import load_directory
+        from belay.engine.load.workload_rights import OWN_ROLE, role_text
 
         declared = load(load_directory(rights), shipped={}).desired.workload_table
         click.echo(role_text(declared.rows.values(), OWN_ROLE), nl=False)
         return
 
-    from engine.errors import InputError
-    from engine.load.custom_resources import definition_text, definitions
-    from engine.load.schemas import schema_text, schemas
+    from belay.engine.errors import InputError
+    from belay.engine.load.custom_resources import definition_text, definitions
+    from belay.engine.load.schemas import schema_text, schemas
 
     found = schemas()
     if crds:

@@ -1,6 +1,6 @@
-"""``python -m engine.cli`` is ``belay``."""
+"""``python -m belay.engine.cli`` is ``belay``."""
 
-from engine.cli import main
+from belay.engine.cli import main
 
 if __name__ == "__main__":
     main(prog_name="belay")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from engine.model.times import parse_rfc3339
+from belay.engine.model.times import parse_rfc3339
 
 _TIME: Final = re.compile(r"\b[12]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)")
 #: Beyond so many seconds a time is a placeholder of a format (year 1 or 9999), not a moment.

@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from engine.cli.counted_chips import planned_use, pool_rows
-from engine.cli.holds import how_held
-from engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import group
-from engine.gangs.job_status import FAILED, end_message, standing
-from engine.model.cluster import Observed, ids_of
-from engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips
-from engine.model.states import ChipHealth
-from engine.model.times import rfc3339
-from engine.status.jobs import awaits_pods, job_object, phase_of, shown_jobs, succeeded
-from engine.status.links import row_of
+from belay.engine.cli.counted_chips import planned_use, pool_rows
+from belay.engine.cli.holds import how_held
+from belay.engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
+from belay.engine.gangs.forming import pending_by_gang
+from belay.engine.gangs.grouping import group
+from belay.engine.gangs.job_status import FAILED, end_message, standing
+from belay.engine.model.cluster import Observed, ids_of
+from belay.engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips
+from belay.engine.model.states import ChipHealth
+from belay.engine.model.times import rfc3339
+from belay.engine.status.jobs import awaits_pods, job_object, phase_of, shown_jobs, succeeded
+from belay.engine.status.links import row_of
 
 _LINK_KEYS: Final = ("state", "latencyMs", "error", "node", "decode", "prefill", "since", "tries")
 

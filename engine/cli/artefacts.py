@@ -21,8 +21,8 @@ from typing import Final
 
 import click
 
-from engine.cli.invocation import fails_clearly
-from engine.model.wording import counted
+from belay.engine.cli.invocation import fails_clearly
+from belay.engine.model.wording import counted
 
 MOST_PACKED: Final = 64 * 1024 * 1024
 MOST_BYTES: Final = 256 * 1024 * 1024
@@ -55,7 +55,7 @@ def files_of(packed: bytes, where: str) -> dict[str, bytes]:
     Raises:
         InputError: no such archive, too large, or a member that is not a plain file below the root.
     """
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     try:
         data = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(MOST_BYTES + 1)
@@ -93,7 +93,7 @@ def layer_of(layout: Path, digest: str | None) -> bytes:
     """
     import msgspec
 
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     def described(data: bytes, where: str) -> Mapping[str, object]:
         try:
@@ -138,7 +138,7 @@ def committed(files: Mapping[str, bytes], repository: Path, branch: str, message
     Raises:
         InputError: git refused, or something else than a repository is there.
     """
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     if not repository.exists() or (repository.is_dir() and not any(repository.iterdir())):
         _git(None, {}, "init", "-q", "--bare", f"--initial-branch={branch}", str(repository))
@@ -172,7 +172,7 @@ def committed(files: Mapping[str, bytes], repository: Path, branch: str, message
 
 
 def _archive(file: Path, digest: str | None) -> bytes:
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     data = _read(file)
     found = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -182,7 +182,7 @@ def _archive(file: Path, digest: str | None) -> bytes:
 
 
 def _read(file: Path) -> bytes:
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     try:
         with file.open("rb") as stream:
@@ -195,7 +195,7 @@ def _read(file: Path) -> bytes:
 
 
 def _is_bare(repository: Path) -> bool:
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     try:
         return _git(repository, {}, "rev-parse", "--is-bare-repository") == "true"
@@ -204,7 +204,7 @@ def _is_bare(repository: Path) -> bool:
 
 
 def _git(repository: Path | None, more: Mapping[str, str], *words: str, folder: Path | None = None) -> str:
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     bare = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     bare |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", **more}

@@ -1,6 +1,6 @@
 """`belay policy test`: recorded passes under the policies of their time and under another one, and the difference.
 
-Every frame is planned twice (``engine.plan.Comparison``). An action that only the policies of the time took is
+Every frame is planned twice (``belay.engine.plan.Comparison``). An action that only the policies of the time took is
 ``avoided``; it is ``missed`` if the recording shows that its fault lasted: still reported ten minutes later, or the
 pod failed. An action that only the new policy takes is ``new``.
 """
@@ -15,24 +15,24 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.cli.phrases import target
-from engine.cli.progress import progress
-from engine.documents import Desired
-from engine.errors import InputError
-from engine.load import Loaded, load, load_directory
-from engine.load.cluster import foreign_documents
-from engine.load.yaml12 import MAX_BYTES
-from engine.model import actions as act
-from engine.model.actions import AnyAction, kind_of
-from engine.model.cluster import Observed
-from engine.model.times import rfc3339
-from engine.observe.observed import observe
-from engine.plan import Comparison, DecisionKey, enforced, plan
-from engine.replay.cluster_file import read_cluster
-from engine.replay.offline import desired_from, every_role, moment, newest
-from engine.replay.recording import declared, read
-from engine.replay.summary import RECORDING_SUFFIX
-from engine.wire.orders import chip_number
+from belay.engine.cli.phrases import target
+from belay.engine.cli.progress import progress
+from belay.engine.documents import Desired
+from belay.engine.errors import InputError
+from belay.engine.load import Loaded, load, load_directory
+from belay.engine.load.cluster import foreign_documents
+from belay.engine.load.yaml12 import MAX_BYTES
+from belay.engine.model import actions as act
+from belay.engine.model.actions import AnyAction, kind_of
+from belay.engine.model.cluster import Observed
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import observe
+from belay.engine.plan import Comparison, DecisionKey, enforced, plan
+from belay.engine.replay.cluster_file import read_cluster
+from belay.engine.replay.offline import desired_from, every_role, moment, newest
+from belay.engine.replay.recording import declared, read
+from belay.engine.replay.summary import RECORDING_SUFFIX
+from belay.engine.wire.orders import chip_number
 
 #: Most frames of one comparison; the newest ones are taken.
 MAX_FRAMES: Final = 2_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from engine.cli.selection import RESTLESS, name_of
+from belay.engine.cli.selection import RESTLESS, name_of
 
 Row = Mapping[str, Any]
 Event = Literal["ADDED", "MODIFIED", "DELETED"]

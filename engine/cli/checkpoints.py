@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from engine.cli.ages import relative
-from engine.cli.invocation import WholeNumber, fails_clearly
-from engine.cli.progress import progress
-from engine.errors import InputError
-from engine.model.wording import counted
+from belay.engine.cli.ages import relative
+from belay.engine.cli.invocation import WholeNumber, fails_clearly
+from belay.engine.cli.progress import progress
+from belay.engine.errors import InputError
+from belay.engine.model.wording import counted
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _ANY = click.Path(exists=True, path_type=Path)
@@ -41,7 +41,7 @@ def list_sets(folder: Path, output: str) -> None:
 
     Example: belay checkpoint list /mnt/checkpoints
     """
-    from agents.training.checkpoint import sets
+    from belay.agents.training.checkpoint import sets
 
     with progress(f"reading {folder}"):
         found = sets.scan(folder.absolute())
@@ -75,7 +75,7 @@ def verify(folder: Path, threads: int) -> None:
 
     Example: belay checkpoint verify /mnt/checkpoints --threads 8
     """
-    from agents.training.checkpoint import sets, verifying
+    from belay.agents.training.checkpoint import sets, verifying
 
     files = list(verifying.files(folder))
     if not files:
@@ -116,10 +116,10 @@ def convert(source: Path, target: Path, wanted: str | None) -> None:
 
     Example: belay checkpoint convert step-1000.pt step-1000.safetensors --to safetensors
     """
-    from agents.training.checkpoint.errors import CheckpointError
+    from belay.agents.training.checkpoint.errors import CheckpointError
 
     try:
-        from agents.training.checkpoint import convert as converter
+        from belay.agents.training.checkpoint import convert as converter
     except ImportError as error:
         raise InputError(
             "converting needs PyTorch", hint="Run it in the training image, or pip install torch."
@@ -142,7 +142,7 @@ def du(folder: Path) -> None:
     """
     import shutil
 
-    from agents.training.checkpoint import retention, sets
+    from belay.agents.training.checkpoint import retention, sets
 
     with progress(f"reading {folder}"):
         found, left = sets.scan(folder.absolute()), retention.leftovers(folder)
@@ -165,7 +165,7 @@ def check(folder: Path, size: int) -> None:
 
     Example: belay checkpoint check /mnt/checkpoints
     """
-    from agents.training.checkpoint import places
+    from belay.agents.training.checkpoint import places
 
     count = size // 4 * 4 << 20
     with progress("measuring", 2 * count, unit="B") as step:
@@ -197,7 +197,7 @@ def prune(folder: Path, keep: int | None, age: str | None, dry: bool) -> None:
 
     Example: belay checkpoint prune /mnt/checkpoints --keep 5 --dry-run
     """
-    from agents.training.checkpoint import retention
+    from belay.agents.training.checkpoint import retention
 
     oldest = time.time() - _age(age) if age else None
     word = "would remove" if dry else "removing"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli.invocation import Number, fails_clearly, output_option
-from engine.errors import InputError
+from belay.engine.cli.invocation import Number, fails_clearly, output_option
+from belay.engine.errors import InputError
 
 if TYPE_CHECKING:
-    from agents.storage.findings import Finding
+    from belay.agents.storage.findings import Finding
 
 _SIZE = re.compile(r"(?P<number>[0-9]{1,12}(\.[0-9]{1,6})?)(?P<unit>|[KMGT]i?)B?\Z")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -69,9 +69,9 @@ def storage(folder: Path | None, size: int, checkpoint: int, limit: float, expor
     """
     import msgspec
 
-    from agents.storage.check import check_folder
-    from agents.storage.exports import check_exports
-    from engine.cli import output as show
+    from belay.agents.storage.check import check_folder
+    from belay.agents.storage.exports import check_exports
+    from belay.engine.cli import output as show
 
     if folder is None and exports is None:
         raise InputError("nothing to check", hint="Name the folder, or --exports FILE on the server.")
@@ -90,7 +90,7 @@ def storage(folder: Path | None, size: int, checkpoint: int, limit: float, expor
 
 
 def _print(found: Sequence[Finding]) -> None:
-    from engine.cli import output as show
+    from belay.engine.cli import output as show
 
     show.table(("STATE", "CHECK", "FOUND"), [(one.state, one.check, one.found) for one in found])
     for one in found:

@@ -25,7 +25,7 @@ class KindOrCode(click.ParamType[str]):
     name = "kind"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from engine.model.codes import canonical, near
+        from belay.engine.model.codes import canonical, near
 
         text = str(value)
         if text.lower() in KINDS:
@@ -40,7 +40,7 @@ class KindOrCode(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Kinds, or codes where a capital begins the word: there are too many to offer them beside kinds."""
-        from engine.model.codes import codes
+        from belay.engine.model.codes import codes
 
         known = codes() if incomplete[:1].isupper() else KINDS
         return [CompletionItem(one) for one in known if one.lower().startswith(incomplete.lower())]
@@ -48,7 +48,7 @@ class KindOrCode(click.ParamType[str]):
 
 def canonical_fault(text: str) -> str:
     """The code of a fault as it is shown: upper case without ``0x``, a switch's in brackets. Empty: it is none."""
-    from engine.model.faults import HEARTBEAT
+    from belay.engine.model.faults import HEARTBEAT
 
     if text.casefold() == HEARTBEAT.casefold():
         return HEARTBEAT
@@ -59,7 +59,7 @@ def canonical_fault(text: str) -> str:
 
 def code_rows(code: str) -> list[dict[str, str]]:
     """What is known of a code, one row for each place where it is met."""
-    from engine.model.codes import PAGE, explained
+    from belay.engine.model.codes import PAGE, explained
 
     return [
         {

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from engine.cli import last_words
-from engine.cli.holds import how_held
-from engine.cli.phrases import ranges
-from engine.gangs.grouping import group
-from engine.model.actions import PartitionChip, ResetChips
-from engine.model.cluster import Departure, Node, Observed, Orders, Pod, ResetOrder
-from engine.model.disruption import SETTLED, awaits_its_deletion
-from engine.model.holds import Held
-from engine.model.jobs import Gang
-from engine.model.labels import CORDONED_ANNOTATION
-from engine.model.plan import CONTRADICTED, ChipState, NodeState, Plan
-from engine.model.states import ChipHealth, NodeHealth
-from engine.model.times import rfc3339
-from engine.model.wording import counted
+from belay.engine.cli import last_words
+from belay.engine.cli.holds import how_held
+from belay.engine.cli.phrases import ranges
+from belay.engine.gangs.grouping import group
+from belay.engine.model.actions import PartitionChip, ResetChips
+from belay.engine.model.cluster import Departure, Node, Observed, Orders, Pod, ResetOrder
+from belay.engine.model.disruption import SETTLED, awaits_its_deletion
+from belay.engine.model.holds import Held
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import CORDONED_ANNOTATION
+from belay.engine.model.plan import CONTRADICTED, ChipState, NodeState, Plan
+from belay.engine.model.states import ChipHealth, NodeHealth
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
 
 _NOTHING_DUE: Final = "nothing is due"
 _MOST_LINES: Final = 5

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.cli.chain_checks import Check, Maps
-from engine.errors import InputError, SourceError
-from engine.model.seals import BUILT_IN_RULES
-from engine.model.wording import counted
-from engine.source.records import SourceConfig, VerifyMode
-from engine.source.signatures import Verifier
-from engine.wire import commitproof, names, revisionlog
-from engine.wire.commitproof import object_name
-from engine.wire.committext import parse as commit_text
-from engine.wire.errors import WireError
+from belay.engine.cli.chain_checks import Check, Maps
+from belay.engine.errors import InputError, SourceError
+from belay.engine.model.seals import BUILT_IN_RULES
+from belay.engine.model.wording import counted
+from belay.engine.source.records import SourceConfig, VerifyMode
+from belay.engine.source.signatures import Verifier
+from belay.engine.wire import commitproof, names, revisionlog
+from belay.engine.wire.commitproof import object_name
+from belay.engine.wire.committext import parse as commit_text
+from belay.engine.wire.errors import WireError
 
 
 def commit_checks(maps: Maps, signers: Path | None) -> list[Check]:
@@ -46,7 +46,7 @@ def commit_checks(maps: Maps, signers: Path | None) -> list[Check]:
 
 def proven_rules(maps: Maps) -> dict[str, frozenset[str]]:
     """By commit the rules that its documents and those that come with Belay entitle to."""
-    from agents.node.shipped import shipped_rules
+    from belay.agents.node.shipped import shipped_rules
 
     found = {}
     for _, body in _maps(maps, names.COMMIT):

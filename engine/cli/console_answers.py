@@ -1,7 +1,7 @@
 """The process that answers the console's questions: one request after another, until its standard input ends.
 
-`python -m engine.cli.console_answers`, started by the console with bounds on its memory. The answers are those of the
-verbs: `belay explain`, `belay plan`, `belay simulate`. It writes nothing but answers.
+`python -m belay.engine.cli.console_answers`, started by the console with bounds on its memory. The answers are those of
+the verbs: `belay explain`, `belay plan`, `belay simulate`. It writes nothing but answers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from engine.cli.console_moments import Moments, MomentSource, about
-from engine.errors import BelayError
-from engine.log import redact
-from engine.serve.console.answers import LENGTH, MEMORY_VARIABLE, AnswerHead
-from engine.serve.console.texts import cleaned, line, name
+from belay.engine.cli.console_moments import Moments, MomentSource, about
+from belay.engine.errors import BelayError
+from belay.engine.log import redact
+from belay.engine.serve.console.answers import LENGTH, MEMORY_VARIABLE, AnswerHead
+from belay.engine.serve.console.texts import cleaned, line, name
 
 MAX_REQUEST: Final = 2 * 1024 * 1024
 MOST_LINES: Final = 2_000
@@ -126,8 +126,8 @@ def answer(data: bytes, moments: Moments) -> tuple[AnswerHead, bytes]:
 
 
 def _document(question: Question, moments: Moments) -> bytes:
-    from engine.serve.console.document import Builder
-    from engine.serve.console.planned import document_of
+    from belay.engine.serve.console.document import Builder
+    from belay.engine.serve.console.planned import document_of
 
     moment = moments.read(question.source)
     document = document_of(
@@ -138,9 +138,9 @@ def _document(question: Question, moments: Moments) -> bytes:
 
 
 def _explain(question: Question, moments: Moments) -> bytes:
-    from engine.cli.explanation import explain
-    from engine.cli.narrative import narrate
-    from engine.errors import InputError
+    from belay.engine.cli.explanation import explain
+    from belay.engine.cli.narrative import narrate
+    from belay.engine.errors import InputError
 
     moment = moments.read(question.source)
     if question.kind not in _KINDS:
@@ -163,19 +163,19 @@ def _explain(question: Question, moments: Moments) -> bytes:
 
 
 def _branches(question: Question, moments: Moments) -> bytes:
-    from engine.cli.console_plans import branches
+    from belay.engine.cli.console_plans import branches
 
     return msgspec.json.encode(branches(question.repository, question.path, question.data, question.base))
 
 
 def _log(question: Question, moments: Moments) -> bytes:
-    from engine.cli.console_plans import commits
+    from belay.engine.cli.console_plans import commits
 
     return msgspec.json.encode(commits(question.repository, question.path, question.data, question.base))
 
 
 def _plan(question: Question, moments: Moments) -> bytes:
-    from engine.cli.console_plans import branch_plan
+    from belay.engine.cli.console_plans import branch_plan
 
     moment = moments.read(question.source)
     place = (question.repository, question.path, question.data)
@@ -183,7 +183,7 @@ def _plan(question: Question, moments: Moments) -> bytes:
 
 
 def _what_if(question: Question, moments: Moments) -> bytes:
-    from engine.cli.console_what_if import what_if
+    from belay.engine.cli.console_what_if import what_if
 
     deadline = WhatIfDeadline(question.ends) if question.ends else None
     moment = moments.read(question.source)

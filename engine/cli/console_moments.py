@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.documents import Desired
-from engine.errors import InputError
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.wire.names import MAIN_SHARD
+from belay.engine.documents import Desired
+from belay.engine.errors import InputError
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.wire.names import MAIN_SHARD
 
 LIVE_SECONDS: Final = 5.0
 """Seconds for which a reading of a live cluster counts as the present one."""
@@ -75,7 +75,7 @@ class Moments:
 
 def about(moment: AskedMoment, name: str) -> Plan:
     """The moment's plan, with more effort to find a way out for one job or pod."""
-    from engine.plan import plan
+    from belay.engine.plan import plan
 
     return plan(moment.desired, moment.observed, moment.plan.now, shard=moment.shard, about=name)
 
@@ -83,16 +83,16 @@ def about(moment: AskedMoment, name: str) -> Plan:
 def _read(source: MomentSource) -> AskedMoment:
     if source.kind == "recording":
         return _recorded(source)
-    from engine.replay.offline import plan_offline
+    from belay.engine.replay.offline import plan_offline
 
     tree, overlays = source.desired or None, source.policies
     if source.kind == "cluster":
-        from engine.replay.cluster_file import read_cluster
+        from belay.engine.replay.cluster_file import read_cluster
 
         items = read_cluster(source.path)
         plan, observed, desired = plan_offline(items, tree=tree, overlays=overlays, clock=time.time())
     elif source.kind == "live":
-        from engine.observe.live import read_live
+        from belay.engine.observe.live import read_live
 
         items, clock = read_live(source.kubeconfig or None, source.context or None), time.time()
         now, shard = rfc3339(clock), source.shard or MAIN_SHARD
@@ -107,10 +107,10 @@ def _read(source: MomentSource) -> AskedMoment:
 
 
 def _recorded(source: MomentSource) -> AskedMoment:
-    from engine.observe.observed import observe
-    from engine.plan import plan
-    from engine.replay.offline import policies_of
-    from engine.replay.recording import declared, read
+    from belay.engine.observe.observed import observe
+    from belay.engine.plan import plan
+    from belay.engine.replay.offline import policies_of
+    from belay.engine.replay.recording import declared, read
 
     recording = read(Path(source.path))
     overlays: list[Mapping[str, bytes]] = [policies_of(folder) for folder in source.policies]

@@ -9,22 +9,22 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.cli.console_moments import AskedMoment
-from engine.cli.differences import changes, differences
-from engine.cli.forecast import Forecast, end_of, forecast
-from engine.documents import Desired
-from engine.errors import BelayError, SourceError
-from engine.load import load
-from engine.load.cluster import foreign_documents
-from engine.model.actions import kind_of
-from engine.model.diagnostics import Diagnostic
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.plan import plan
-from engine.replay.offline import every_role
-from engine.serve.console.repository import finding
-from engine.serve.console.texts import cleaned, line
-from engine.source.branches import Branches
+from belay.engine.cli.console_moments import AskedMoment
+from belay.engine.cli.differences import changes, differences
+from belay.engine.cli.forecast import Forecast, end_of, forecast
+from belay.engine.documents import Desired
+from belay.engine.errors import BelayError, SourceError
+from belay.engine.load import load
+from belay.engine.load.cluster import foreign_documents
+from belay.engine.model.actions import kind_of
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.plan import plan
+from belay.engine.replay.offline import every_role
+from belay.engine.serve.console.repository import finding
+from belay.engine.serve.console.texts import cleaned, line
+from belay.engine.source.branches import Branches
 
 MOST_ROWS: Final = 500
 MOST_LINES: Final = 5_000

@@ -14,27 +14,27 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
-from engine.cli.console_moments import AskedMoment
-from engine.cli.console_plans import declared_by, outcome_body
-from engine.cli.forecast import Forecast, ForecastWatcher, staged
-from engine.cli.phrases import ranges, target
-from engine.documents import Declared, Isolation
-from engine.errors import InputError
-from engine.load.validation_errors import problems_of
-from engine.model.actions import kind_of
-from engine.model.diagnostics import ObjectKey, Origin
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.replay.cluster_file import objects_of
-from engine.replay.offline import every_role
-from engine.serve.console import patches
-from engine.serve.console.document import Builder, StateDocument
-from engine.serve.console.planned import document_of
-from engine.serve.console.texts import line, name
-from engine.simulate import World
-from engine.simulate.run import simulate
-from engine.simulate.timeline import Event, check, due
-from engine.source.branches import REQUEST
+from belay.engine.cli.console_moments import AskedMoment
+from belay.engine.cli.console_plans import declared_by, outcome_body
+from belay.engine.cli.forecast import Forecast, ForecastWatcher, staged
+from belay.engine.cli.phrases import ranges, target
+from belay.engine.documents import Declared, Isolation
+from belay.engine.errors import InputError
+from belay.engine.load.validation_errors import problems_of
+from belay.engine.model.actions import kind_of
+from belay.engine.model.diagnostics import ObjectKey, Origin
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.replay.cluster_file import objects_of
+from belay.engine.replay.offline import every_role
+from belay.engine.serve.console import patches
+from belay.engine.serve.console.document import Builder, StateDocument
+from belay.engine.serve.console.planned import document_of
+from belay.engine.serve.console.texts import line, name
+from belay.engine.simulate import World
+from belay.engine.simulate.run import simulate
+from belay.engine.simulate.timeline import Event, check, due
+from belay.engine.source.branches import REQUEST
 
 MOST_CHANGES: Final = 32
 MOST_FRAMES: Final = 120

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.cli.selection import Answer
-from engine.model.cluster import Observed
-from engine.model.plan import Plan
-from engine.model.states import IN_SERVICE, NodeHealth
-from engine.model.wording import counted
+from belay.engine.cli.selection import Answer
+from belay.engine.model.cluster import Observed
+from belay.engine.model.plan import Plan
+from belay.engine.model.states import IN_SERVICE, NodeHealth
+from belay.engine.model.wording import counted
 
 _TAKES_WORK: Final = frozenset(one.value for one in (NodeHealth.HEALTHY, NodeHealth.SUB_HEALTHY))
 

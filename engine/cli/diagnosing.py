@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from engine.cli.invocation import fails_clearly, output_option, seconds
-from engine.errors import InputError
-from engine.model.wording import counted
+from belay.engine.cli.invocation import fails_clearly, output_option, seconds
+from belay.engine.errors import InputError
+from belay.engine.model.wording import counted
 
 if TYPE_CHECKING:
-    from agents.node.diagnosis.collected import CollectedNode
-    from engine.documents import Desired
-    from engine.model.log_evidence import LogRule, PodEvidence
+    from belay.agents.node.diagnosis.collected import CollectedNode
+    from belay.engine.documents import Desired
+    from belay.engine.model.log_evidence import LogRule, PodEvidence
 
 _ZONE: Final = re.compile(r"([+-])(\d\d):?(\d\d)\Z")
 #: Nodes beyond which reading is worth several processes.
@@ -59,9 +59,9 @@ def diagnose(
 
     Example: belay diagnose logs/node-1 logs/node-2
     """
-    from agents.node.diagnosis.collected import newest_line
-    from engine.cli import output as show
-    from engine.status.diagnoses import diagnosis_body
+    from belay.agents.node.diagnosis.collected import newest_line
+    from belay.engine.cli import output as show
+    from belay.engine.status.diagnoses import diagnosis_body
 
     nodes = _nodes(folders)
     desired = _desired(policies)
@@ -81,7 +81,7 @@ def diagnose(
 
 def _nodes(folders: Sequence[Path]) -> list[CollectedNode]:
     """The nodes of all folders; equal names differ by their folder."""
-    from agents.node.diagnosis.collected import nodes_in
+    from belay.agents.node.diagnosis.collected import nodes_in
 
     found: dict[str, CollectedNode] = {}
     for folder in folders:
@@ -99,8 +99,8 @@ def _nodes(folders: Sequence[Path]) -> list[CollectedNode]:
 
 
 def _desired(policies: Sequence[str]) -> Desired:
-    from engine.load import load
-    from engine.replay.offline import policies_of
+    from belay.engine.load import load
+    from belay.engine.replay.offline import policies_of
 
     loaded = load({}, overlays=[policies_of(folder) for folder in policies])
     for one in loaded.diagnostics:
@@ -112,7 +112,7 @@ def _desired(policies: Sequence[str]) -> Desired:
 def _read(
     nodes: Sequence[CollectedNode], rules: Sequence[LogRule], since: int, zone: int | None, addresses: bool
 ) -> list[PodEvidence]:
-    from agents.node.diagnosis.collected import read_node
+    from belay.agents.node.diagnosis.collected import read_node
 
     work = partial(read_node, rules=rules, since_ms=since, zone=zone, addresses=addresses)
     workers = min(os.cpu_count() or 1, len(nodes))
@@ -124,7 +124,7 @@ def _read(
 
 def _node_rows(nodes: Sequence[CollectedNode], evidence: Sequence[PodEvidence]) -> list[dict[str, Any]]:
     """Each node with its logs by source, and what was found in them."""
-    from engine.model.times import rfc3339
+    from belay.engine.model.times import rfc3339
 
     rows = []
     for node in nodes:
@@ -170,7 +170,7 @@ def _at(time: str | None) -> str:
 
 
 def _say(text: str) -> None:
-    from engine.cli.output import plain
+    from belay.engine.cli.output import plain
 
     click.echo("\n".join(plain(line) for line in text.split("\n")))
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from engine.model.actions import CreateObject, DeleteObject, PatchObject
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import APPLIED_DIGEST
-from engine.model.plan import Plan
-from engine.model.rules import RuleKind
+from belay.engine.model.actions import CreateObject, DeleteObject, PatchObject
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import APPLIED_DIGEST
+from belay.engine.model.plan import Plan
+from belay.engine.model.rules import RuleKind
 
 _HIDDEN: Final = (APPLIED_DIGEST,)
 _FILLED_IN: Final = frozenset(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from engine.cli.invocation import Number, WholeNumber, access_options, fails_clearly
-from engine.cli.known_names import complete_row
-from engine.model.labels import EVENT_CHIPS, EVENT_NODE
+from belay.engine.cli.invocation import Number, WholeNumber, access_options, fails_clearly
+from belay.engine.cli.known_names import complete_row
+from belay.engine.model.labels import EVENT_CHIPS, EVENT_NODE
 
 if TYPE_CHECKING:
-    from engine.cli.job_pods import PublishedPods
-    from engine.kube import Kube
+    from belay.engine.cli.job_pods import PublishedPods
+    from belay.engine.kube import Kube
 
 Row = Mapping[str, Any]
 _SUBJECTS: Final = ("job", "pod", "node", "chip")
@@ -51,7 +51,7 @@ class EventQuestion:
         return self._since is None or row["at"] >= self._since
 
     def _fitting(self, jobs: Sequence[PublishedPods]) -> Callable[[Row], bool]:
-        from engine.cli.job_pods import job_of_pod, meant_job
+        from belay.engine.cli.job_pods import job_of_pod, meant_job
 
         name = self.name
         if self.subject == "job":
@@ -100,9 +100,9 @@ def events(
 
     Examples: belay events -w; belay events job default/llm; belay events node node-3 --since 15m --all-sources
     """
-    from engine.cli.history import moment
-    from engine.errors import InputError
-    from engine.observe.live import with_kube
+    from belay.engine.cli.history import moment
+    from belay.engine.errors import InputError
+    from belay.engine.observe.live import with_kube
 
     if everywhere and namespace:
         raise InputError("give a namespace, or all of them", where="-n, -A")
@@ -119,7 +119,7 @@ def events(
 
     shown = EventTable(output, headings=not no_headers, watched=watch)
     if watch:
-        from engine.cli.watching import stream
+        from belay.engine.cli.watching import stream
 
         stream(kubeconfig, read, shown.add, every=every, context=context)
         return
@@ -136,7 +136,7 @@ class EventTable:
     """Prints Events that were not printed yet; one that came again is printed again with its number."""
 
     def __init__(self, output: str, *, headings: bool, watched: bool) -> None:
-        from engine.cli import output as show
+        from belay.engine.cli import output as show
 
         self._output, self._watched = output, watched
         self._columns = _WIDE if output == "wide" else _COLUMNS
@@ -145,8 +145,8 @@ class EventTable:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Print the new ones of a reading."""
-        from engine.cli import output as show
-        from engine.cli.phrases import ranges
+        from belay.engine.cli import output as show
+        from belay.engine.cli.phrases import ranges
 
         new = [row for row in rows if (row["id"], row["count"]) not in self._seen]
         # what Kubernetes has dropped cannot come again
@@ -171,8 +171,8 @@ class EventTable:
 
 def event_row(raw: Mapping[str, Any]) -> Row:
     """One Event of the API server as a row; what it lacks is empty."""
-    from engine.serve.console.texts import mapping
-    from engine.serve.records.reading import moment
+    from belay.engine.serve.console.texts import mapping
+    from belay.engine.serve.records.reading import moment
 
     metadata, subject = mapping(raw.get("metadata")), mapping(raw.get("involvedObject"))
     marks, source = mapping(metadata.get("annotations")), mapping(raw.get("source"))
@@ -202,10 +202,10 @@ def event_row(raw: Mapping[str, Any]) -> Row:
 async def _read(kube: Kube, asked: EventQuestion, *, all_sources: bool) -> list[Row]:
     import asyncio
 
-    from engine.cli.job_pods import SELECTOR, published_jobs
-    from engine.kube import CONFIGMAP, EVENT
-    from engine.serve.records.events import FIELDS
-    from engine.wire import names
+    from belay.engine.cli.job_pods import SELECTOR, published_jobs
+    from belay.engine.kube import CONFIGMAP, EVENT
+    from belay.engine.serve.records.events import FIELDS
+    from belay.engine.wire import names
 
     found = kube.list(EVENT, asked.namespace, None, None if all_sources else FIELDS)
     if asked.subject != "job":

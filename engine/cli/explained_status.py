@@ -7,18 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.cli.counted_chips import CountedChips
-from engine.cli.published import ABOUT, PublishedCluster
-from engine.cli.selection import named
-from engine.errors import InputError
-from engine.model.labels import ABOUT_LABEL
-from engine.model.wording import counted
-from engine.serve.console.texts import mapping
-from engine.status.status_reader import read_status
-from engine.wire import names, sync
+from belay.engine.cli.counted_chips import CountedChips
+from belay.engine.cli.published import ABOUT, PublishedCluster
+from belay.engine.cli.selection import named
+from belay.engine.errors import InputError
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.wording import counted
+from belay.engine.serve.console.texts import mapping
+from belay.engine.status.status_reader import read_status
+from belay.engine.wire import names, sync
 
 if TYPE_CHECKING:
-    from engine.kube import Kube
+    from belay.engine.kube import Kube
 
 Json = Mapping[str, Any]
 _MOST: Final = 20
@@ -35,8 +35,8 @@ def explain_published(kind: str, name: str, inputs: Mapping[str, Any]) -> tuple[
         InputError: there is no such object, or an option asks for a plan. BelayError: nothing answers, or no pass
             has published anything.
     """
-    from engine.cli.inputs import LIVE, cluster_items
-    from engine.observe.live import with_kube
+    from belay.engine.cli.inputs import LIVE, cluster_items
+    from belay.engine.observe.live import with_kube
 
     if inputs["desired"] or inputs["policies"] or inputs["now"]:
         raise InputError(f"a {kind} is explained as the engine published it", where="--desired, --policies, --now",
@@ -79,8 +79,8 @@ def _config_maps(items: Iterable[Json]) -> list[Json]:
 
 
 async def _read(kind: str, kube: Kube) -> list[dict[str, Any]]:
-    from engine.cli.listed import OBJECTS
-    from engine.kube import CONFIGMAP, NotFound
+    from belay.engine.cli.listed import OBJECTS
+    from belay.engine.kube import CONFIGMAP, NotFound
 
     about = sorted({"sync", "pass", "job", *(one for kinds in ABOUT.values() for one in kinds)})
     items = (await kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL} in ({','.join(about)})")).items
@@ -179,7 +179,7 @@ def _ill_chip(row: Json, node_holds: Sequence[str]) -> dict[str, Any]:
 
 
 def _policy(name: str, found: PublishedCluster, policies: Sequence[Json]) -> dict[str, Any]:
-    from engine.cli.listed import ListedObjects
+    from belay.engine.cli.listed import ListedObjects
 
     row = _one("policy", name, ListedObjects(policies, found.now).answer("policies").rows)
     own = str(row["name"])
@@ -207,7 +207,7 @@ def _policy(name: str, found: PublishedCluster, policies: Sequence[Json]) -> dic
 
 
 def _revision(name: str, found: PublishedCluster, _: Sequence[Json]) -> dict[str, Any]:
-    from engine.cli.syncing import WantedRevision, sync_standing
+    from belay.engine.cli.syncing import WantedRevision, sync_standing
 
     status = found.published
     row = _one("revision", name, found.answer("revisions").rows)

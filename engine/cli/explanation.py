@@ -11,36 +11,36 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.cli import coming, last_words, staying
-from engine.cli.answers import GET, chip_names, chip_row, links, vnpus_of
-from engine.cli.holders import holders_of
-from engine.cli.phrases import cause_text
-from engine.cli.whys import Whys
-from engine.documents import Desired
-from engine.errors import InputError
-from engine.gangs.evidence import by_job
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import group
-from engine.gangs.job_status import FAILED, end_message, ended, is_suspended
-from engine.gangs.owners import JOB_KINDS
-from engine.load import load
-from engine.model.actions import kind_of
-from engine.model.cluster import Observed, Pod, ids_of
-from engine.model.diagnostics import ObjectKey
-from engine.model.holds import Held
-from engine.model.jobs import Gang
-from engine.model.last_changes import Place
-from engine.model.links import LINKED, count_states
-from engine.model.log_codes import BMC, CHIP, meaning_of
-from engine.model.plan import CONFIRM, Pending, Plan
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.status.jobs import broken, graded, impact, impact_body, job_object
-from engine.status.links import summary
-from engine.status.recoveries import conversation_body, effective, recovery_body, recovery_sentences
-from engine.status.rescheduling import asked_retries
-from engine.wire import names, slownode
-from engine.wire.links import name_of as link_orders
+from belay.engine.cli import coming, last_words, staying
+from belay.engine.cli.answers import GET, chip_names, chip_row, links, vnpus_of
+from belay.engine.cli.holders import holders_of
+from belay.engine.cli.phrases import cause_text
+from belay.engine.cli.whys import Whys
+from belay.engine.documents import Desired
+from belay.engine.errors import InputError
+from belay.engine.gangs.evidence import by_job
+from belay.engine.gangs.forming import pending_by_gang
+from belay.engine.gangs.grouping import group
+from belay.engine.gangs.job_status import FAILED, end_message, ended, is_suspended
+from belay.engine.gangs.owners import JOB_KINDS
+from belay.engine.load import load
+from belay.engine.model.actions import kind_of
+from belay.engine.model.cluster import Observed, Pod, ids_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.holds import Held
+from belay.engine.model.jobs import Gang
+from belay.engine.model.last_changes import Place
+from belay.engine.model.links import LINKED, count_states
+from belay.engine.model.log_codes import BMC, CHIP, meaning_of
+from belay.engine.model.plan import CONFIRM, Pending, Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.status.jobs import broken, graded, impact, impact_body, job_object
+from belay.engine.status.links import summary
+from belay.engine.status.recoveries import conversation_body, effective, recovery_body, recovery_sentences
+from belay.engine.status.rescheduling import asked_retries
+from belay.engine.wire import names, slownode
+from belay.engine.wire.links import name_of as link_orders
 
 _COMPARED: Final = 5000
 _MAX_LINKS: Final = 50
@@ -60,7 +60,7 @@ def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desir
     if kind == "pod":
         return _pod(name, plan, observed, declared)
     if kind == "code":
-        from engine.cli.fault_codes import explain_fault
+        from belay.engine.cli.fault_codes import explain_fault
 
         return explain_fault(name, plan, observed, declared)
 

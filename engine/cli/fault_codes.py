@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.cli.codes import SWITCH_CODE
-from engine.documents import Desired, FaultPolicy
-from engine.documents.fault_policy import IDLE, INFERENCE, TRAINING
-from engine.model.cluster import Observed
-from engine.model.faults import CARD, HEARTBEAT, NETWORK, code_key, level_of
-from engine.model.levels import TO_NODE, FaultAction, NodeLevel
-from engine.model.log_codes import ADVICE, BMC, CHIP, SWITCH, meaning_of
-from engine.model.plan import Plan
-from engine.model.wording import counted
-from engine.plan import ChipRules, RulesInForce
-from engine.wire import faultconfig
+from belay.engine.cli.codes import SWITCH_CODE
+from belay.engine.documents import Desired, FaultPolicy
+from belay.engine.documents.fault_policy import IDLE, INFERENCE, TRAINING
+from belay.engine.model.cluster import Observed
+from belay.engine.model.faults import CARD, HEARTBEAT, NETWORK, code_key, level_of
+from belay.engine.model.levels import TO_NODE, FaultAction, NodeLevel
+from belay.engine.model.log_codes import ADVICE, BMC, CHIP, SWITCH, meaning_of
+from belay.engine.model.plan import Plan
+from belay.engine.model.wording import counted
+from belay.engine.plan import ChipRules, RulesInForce
+from belay.engine.wire import faultconfig
 
 Body = dict[str, Any]
 _MOST: Final = 50

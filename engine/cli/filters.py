@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.cli.ages import moment_of
-from engine.errors import InputError
-from engine.model.durations import parse_duration
+from belay.engine.cli.ages import moment_of
+from belay.engine.errors import InputError
+from belay.engine.model.durations import parse_duration
 
 _CONDITION: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9 _-]{0,40}?)\s*(!=|>=|<=|==|=|>|<)(.*)", re.DOTALL)
 _LONGEST: Final = 1000

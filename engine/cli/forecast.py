@@ -11,21 +11,21 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.cli.restarts import KeptTemplate, changed_templates, kept_templates
-from engine.documents import Desired
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import group
-from engine.model.actions import BindPod, DeleteObject, EvictPod
-from engine.model.cluster import Pod
-from engine.model.costs import measured
-from engine.model.plan import Pending, Plan
-from engine.model.rules import RuleKind
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.replay.offline import newest
-from engine.simulate import World
-from engine.simulate.run import MAX_PASSES, QUIET, simulate
-from engine.simulate.workloads import SCALED
+from belay.engine.cli.restarts import KeptTemplate, changed_templates, kept_templates
+from belay.engine.documents import Desired
+from belay.engine.gangs.forming import pending_by_gang
+from belay.engine.gangs.grouping import group
+from belay.engine.model.actions import BindPod, DeleteObject, EvictPod
+from belay.engine.model.cluster import Pod
+from belay.engine.model.costs import measured
+from belay.engine.model.plan import Pending, Plan
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.replay.offline import newest
+from belay.engine.simulate import World
+from belay.engine.simulate.run import MAX_PASSES, QUIET, simulate
+from belay.engine.simulate.workloads import SCALED
 
 EFFORT: Final = 250_000
 """Objects looked at, all passes together: a large cluster is played forward for fewer passes."""

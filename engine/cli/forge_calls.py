@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from engine.errors import BelayError, InputError
-from engine.proxies import proxy_for
+from belay.engine.errors import BelayError, InputError
+from belay.engine.proxies import proxy_for
 
 GITHUB, GITLAB, GITEA, GITEE, GITCODE = "GitHub", "GitLab", "Gitea", "Gitee", "GitCode"
 ATTEMPTS: Final = 5

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import click
 
-from engine.cli.invocation import WholeNumber, access_options, fails_clearly
-from engine.cli.known_names import complete_row
-from engine.model.wording import counted
+from belay.engine.cli.invocation import WholeNumber, access_options, fails_clearly
+from belay.engine.cli.known_names import complete_row
+from belay.engine.model.wording import counted
 
 _SUBJECTS: Final = ("job", "node", "chip", "pool", "user")
 _DAY: Final = 86_400.0
@@ -51,7 +51,7 @@ def history(
 
     Examples: belay history --since 22:00; belay history job default/llm --since 7d; belay history node node-3
     """
-    from engine.cli.history_source import ask, asked_times
+    from belay.engine.cli.history_source import ask, asked_times
 
     if verify or head:
         _verify(head or "", output, sources)
@@ -64,7 +64,7 @@ def history(
     if left := answer.body.get("leftOut"):
         _note(f"{left} older records are not shown: --limit shows more")
     if output in ("json", "yaml"):
-        from engine.cli import output as show
+        from belay.engine.cli import output as show
 
         show.document(answer.body, output)
     elif output == "csv":
@@ -83,8 +83,8 @@ _AUDIT: Final = ("number", *_COLUMNS, "previous", "hash")
 
 
 def _verify(head: str, output: str, sources: Mapping[str, Any]) -> None:
-    from engine.cli import output as show
-    from engine.cli.history_source import ask
+    from belay.engine.cli import output as show
+    from belay.engine.cli.history_source import ask
 
     found = ask("verify", {"expected": head} if head else {}, **sources).body
     if output in ("json", "yaml"):
@@ -101,7 +101,7 @@ def _verify(head: str, output: str, sources: Mapping[str, Any]) -> None:
 
 
 def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
-    from engine.cli import output as show
+    from belay.engine.cli import output as show
 
     if not rows:
         click.echo("nothing is recorded for this time", err=True)
@@ -112,7 +112,7 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
 
 def _show_audit(rows: Sequence[Mapping[str, Any]]) -> None:
     """Who wrote the commit that was the cause, which commit, and what was done."""
-    from engine.cli import output as show
+    from belay.engine.cli import output as show
 
     cells = [
         [row["number"], when(row["time"]), row["author"] or "-", row["revision"][:12] or "-", about(row), row["text"]]
@@ -155,7 +155,7 @@ def said(row: Mapping[str, Any], more: int, *, wide: bool = True) -> str:
 
 def when(text: str) -> str:
     """A time as the clock on the wall shows it here."""
-    from engine.model.times import parse_rfc3339
+    from belay.engine.model.times import parse_rfc3339
 
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(parse_rfc3339(text)))
 
@@ -166,9 +166,9 @@ def moment(text: str | None, option: str) -> float | None:
     Raises:
         InputError: it is none of these.
     """
-    from engine.errors import InputError
-    from engine.model.durations import parse_duration
-    from engine.model.times import parse_rfc3339
+    from belay.engine.errors import InputError
+    from belay.engine.model.durations import parse_duration
+    from belay.engine.model.times import parse_rfc3339
 
     if text is None:
         return None
@@ -211,7 +211,7 @@ def _harmless(value: Any) -> Any:
 
 
 def _note(text: str) -> None:
-    from engine.cli.output import plain
+    from belay.engine.cli.output import plain
 
     if text:
         click.echo(plain(text), err=True)
@@ -232,9 +232,9 @@ def report(week: bool, month: str | None, since: str | None, until: str | None, 
 
     Example: belay report --week
     """
-    from engine.cli import output as show
-    from engine.cli.history_report import show_report
-    from engine.cli.history_source import ask, asked_times
+    from belay.engine.cli import output as show
+    from belay.engine.cli.history_report import show_report
+    from belay.engine.cli.history_source import ask, asked_times
 
     answer = ask("report", asked_times(*_span(month, since or ("7d" if week else None), until)), **sources)
     _note(answer.note)
@@ -259,8 +259,8 @@ def usage(by: str, month: str | None, since: str | None, until: str | None, outp
 
     A month is one of the local time zone. Example: belay usage --by user --month 2026-11 > november.csv
     """
-    from engine.cli import output as show
-    from engine.cli.history_source import ask, asked_times
+    from belay.engine.cli import output as show
+    from belay.engine.cli.history_source import ask, asked_times
 
     current = time.strftime("%Y-%m") if since is None else None
     asked = {"by": by} | asked_times(*_span(month or current, since, until))
@@ -282,7 +282,7 @@ def _span(month: str | None, since: str | None, until: str | None) -> tuple[floa
     Raises:
         InputError: both are given, or one cannot be read.
     """
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     if month is None:
         return moment(since, "--since"), moment(until, "--until")

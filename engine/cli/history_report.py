@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.cli import output as show
-from engine.cli.ages import length
-from engine.model.wording import counted
+from belay.engine.cli import output as show
+from belay.engine.cli.ages import length
+from belay.engine.model.wording import counted
 
 Rows = Sequence[Mapping[str, Any]]
 _TABLES: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (

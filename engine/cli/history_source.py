@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from engine.cli.server_client import SERVER, NoServer, ask_server, server_address
-from engine.errors import BelayError
-from engine.model.times import rfc3339
+from belay.engine.cli.server_client import SERVER, NoServer, ask_server, server_address
+from belay.engine.errors import BelayError
+from belay.engine.model.times import rfc3339
 
 if TYPE_CHECKING:
-    from engine.kube import Kube
-    from engine.serve.records.store import RecordStore
+    from belay.engine.kube import Kube
+    from belay.engine.serve.records.store import RecordStore
 
 _ITSELF: Final = "cli"
 
@@ -51,8 +51,8 @@ def ask(
 
 
 def _of_database(word: str, values: Mapping[str, str], url: str) -> dict[str, Any]:
-    from engine.serve.records.questions import QUESTIONS
-    from engine.serve.records.store import RecordStore
+    from belay.engine.serve.records.questions import QUESTIONS
+    from belay.engine.serve.records.store import RecordStore
 
     store = RecordStore(url)
     try:
@@ -67,8 +67,8 @@ def _of_cluster(
     """The answer from what the cluster still says: its status, and Events, which Kubernetes keeps for an hour."""
     if word == "verify":
         raise BelayError(f"there is no history to verify: {why}")
-    from engine.observe.live import with_kube
-    from engine.serve.records.questions import QUESTIONS
+    from belay.engine.observe.live import with_kube
+    from belay.engine.serve.records.questions import QUESTIONS
 
     store = with_kube(kubeconfig, _read, context=context)
     try:
@@ -79,13 +79,13 @@ def _of_cluster(
 
 
 async def _read(kube: Kube) -> RecordStore:
-    from engine.kube import CONFIGMAP, EVENT
-    from engine.serve.console.document import SELECTOR, data_of
-    from engine.serve.records.changes import LookTimes, bindings, changes, evictions
-    from engine.serve.records.events import FIELDS, read_events
-    from engine.serve.records.reading import StatusReading
-    from engine.serve.records.store import MEMORY, RecordStore
-    from engine.wire import names
+    from belay.engine.kube import CONFIGMAP, EVENT
+    from belay.engine.serve.console.document import SELECTOR, data_of
+    from belay.engine.serve.records.changes import LookTimes, bindings, changes, evictions
+    from belay.engine.serve.records.events import FIELDS, read_events
+    from belay.engine.serve.records.reading import StatusReading
+    from belay.engine.serve.records.store import MEMORY, RecordStore
+    from belay.engine.wire import names
 
     status, events = await asyncio.gather(
         kube.list(CONFIGMAP, names.SYSTEM, SELECTOR), kube.list(EVENT, None, None, FIELDS)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.model.cluster import Observed
-from engine.model.unstructured import nested_list
-from engine.wire.dra import DRIVER
+from belay.engine.model.cluster import Observed
+from belay.engine.model.unstructured import nested_list
+from belay.engine.wire.dra import DRIVER
 
 
 def holders_of(observed: Observed, node: str, chip: str) -> list[str]:

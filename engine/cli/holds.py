@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from engine.model.history import HOLD_KINDS, HoldKind
-from engine.model.holds import Held
-from engine.model.rules import RuleKind, rule_kind
-from engine.wire import manualinfo, names
+from belay.engine.model.history import HOLD_KINDS, HoldKind
+from belay.engine.model.holds import Held
+from belay.engine.model.rules import RuleKind, rule_kind
+from belay.engine.wire import manualinfo, names
 
 
 def how_held(hold: Held) -> str:

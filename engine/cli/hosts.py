@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from engine import versions
-from engine.cli.invocation import fails_clearly, output_option
-from engine.errors import InputError
+from belay.engine import versions
+from belay.engine.cli.invocation import fails_clearly, output_option
+from belay.engine.errors import InputError
 
 
 @click.command(
@@ -23,7 +23,7 @@ def train(arguments: tuple[str, ...]) -> None:
 
     Example: belay train --nproc 8 train.py --steps 1000
     """
-    from agents.training.train.agent.launcher import main
+    from belay.agents.training.train.agent.launcher import main
 
     sys.exit(main(arguments))
 
@@ -45,7 +45,7 @@ def runtime_build(folder: Path, arch: str) -> None:
 
     Example: belay runtime build --out build --arch aarch64
     """
-    from agents.runtime.build import BuildError, build
+    from belay.agents.runtime.build import BuildError, build
 
     try:
         click.echo("\n".join(map(str, build(folder, arch))))
@@ -70,7 +70,7 @@ def runtime_install(root: Path, **options: Any) -> None:
 
     Example: belay runtime install --install-scene containerd
     """
-    from agents.runtime.install import Host, InstallError, InstallOptions, install
+    from belay.agents.runtime.install import Host, InstallError, InstallOptions, install
 
     try:
         click.echo("\n".join(install(InstallOptions(**options), versions.version(), Host(root))))
@@ -89,7 +89,7 @@ def runtime_upgrade(root: Path, **options: Any) -> None:
 
     Example: belay runtime upgrade
     """
-    from agents.runtime.install import Host, InstallError, InstallOptions, upgrade
+    from belay.agents.runtime.install import Host, InstallError, InstallOptions, upgrade
 
     try:
         click.echo("\n".join(upgrade(InstallOptions(**options), versions.version(), Host(root))))
@@ -106,7 +106,7 @@ def runtime_check(base: str, root: Path) -> None:
 
     Example: belay runtime check
     """
-    from agents.runtime.install import Host, InstallError, check
+    from belay.agents.runtime.install import Host, InstallError, check
 
     try:
         wrong = check(base, host=Host(root))
@@ -126,7 +126,7 @@ def runtime_version(base: str, root: Path) -> None:
 
     Example: belay runtime version
     """
-    from agents.runtime.install import Host, InstallError, status
+    from belay.agents.runtime.install import Host, InstallError, status
 
     try:
         found = status(base, host=Host(root))
@@ -146,7 +146,7 @@ def runtime_uninstall(base: str, force: bool, root: Path) -> None:
 
     Example: belay runtime uninstall
     """
-    from agents.runtime.install import Host, InstallError, uninstall
+    from belay.agents.runtime.install import Host, InstallError, uninstall
 
     try:
         click.echo("\n".join(uninstall(base, force=force, host=Host(root))))
@@ -164,8 +164,8 @@ def runtime_status(base: str, output: str, root: Path) -> None:
 
     Example: belay runtime status
     """
-    from agents.runtime.install import Host, InstallError, status
-    from engine.cli import output as show
+    from belay.agents.runtime.install import Host, InstallError, status
+    from belay.engine.cli import output as show
 
     try:
         found = status(base, host=Host(root))
@@ -236,7 +236,7 @@ def containers_run(**options: Any) -> None:
 
     Example: belay containers run --runtime containerd --strategy ringRecover
     """
-    from agents.containers.commands import Options, run
+    from belay.agents.containers.commands import Options, run
 
     try:
         chosen = Options(**options)
@@ -253,7 +253,7 @@ def containers_status(state: Path) -> None:
 
     Example: belay containers status
     """
-    from agents.containers.commands import show
+    from belay.agents.containers.commands import show
 
     sys.exit(show(state))
 
@@ -267,8 +267,8 @@ def containers_install(delay: str, **options: Any) -> None:
 
     Example: belay containers install --strategy singleRecover
     """
-    from agents.containers.commands import Options
-    from agents.containers.install import InstallError, install
+    from belay.agents.containers.commands import Options
+    from belay.agents.containers.install import InstallError, install
 
     try:
         written = install(Options(**options), delay=delay)
@@ -284,7 +284,7 @@ def containers_upgrade() -> None:
 
     Example: belay containers upgrade
     """
-    from agents.containers.install import InstallError, upgrade
+    from belay.agents.containers.install import InstallError, upgrade
 
     def flags_problem(words: list[str]) -> str:
         try:
@@ -307,7 +307,7 @@ def containers_uninstall() -> None:
 
     Example: belay containers uninstall
     """
-    from agents.containers.install import InstallError, uninstall
+    from belay.agents.containers.install import InstallError, uninstall
 
     try:
         removed = uninstall()

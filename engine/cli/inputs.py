@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from engine.cli.progress import progress
+from belay.engine.cli.progress import progress
 
 if TYPE_CHECKING:
-    from engine.cli.measurements import Measured
-    from engine.cli.published import PublishedCluster
-    from engine.cli.selection import Answer
-    from engine.documents import Desired
-    from engine.kube import Kube
-    from engine.model.cluster import Observed
-    from engine.model.plan import Plan
+    from belay.engine.cli.measurements import Measured
+    from belay.engine.cli.published import PublishedCluster
+    from belay.engine.cli.selection import Answer
+    from belay.engine.documents import Desired
+    from belay.engine.kube import Kube
+    from belay.engine.model.cluster import Observed
+    from belay.engine.model.plan import Plan
 
 LIVE = "live"
 _SHOWN = 5
@@ -39,7 +39,7 @@ class PlannedCluster(NamedTuple):
 
     def answer(self, what: str) -> Answer:
         """The rows of a kind of `belay get`."""
-        from engine.cli import answers, records
+        from belay.engine.cli import answers, records
 
         if what in answers.GET:
             return answers.GET[what](self.plan, self.observed)
@@ -51,7 +51,7 @@ class PlannedCluster(NamedTuple):
         Raises:
             InputError: a place cannot be read.
         """
-        from engine.cli.measurements import measured
+        from belay.engine.cli.measurements import measured
 
         addresses = {node.internal_ip: name for name, node in self.observed.nodes.items() if node.internal_ip}
         addresses |= {name: name for name in self.observed.nodes}
@@ -72,7 +72,7 @@ def plan_cluster(
     Raises:
         BelayError: an input is not usable, or the cluster does not answer.
     """
-    from engine.replay.offline import plan_offline
+    from belay.engine.replay.offline import plan_offline
 
     items, clock, now = cluster_items(cluster, now, kubeconfig, context)
     live = cluster == LIVE
@@ -91,16 +91,16 @@ def published_cluster(what: str, inputs: Mapping[str, Any]) -> PublishedCluster 
     """
     from functools import partial
 
-    from engine.observe.live import with_kube
+    from belay.engine.observe.live import with_kube
 
     return with_kube(inputs["kubeconfig"], partial(read_published, what), context=inputs["context"])
 
 
 async def read_published(what: str, kube: Kube) -> PublishedCluster | None:
     """The same over a connection."""
-    from engine.cli.published import PublishedCluster, selector
-    from engine.kube import CONFIGMAP
-    from engine.wire import names
+    from belay.engine.cli.published import PublishedCluster, selector
+    from belay.engine.kube import CONFIGMAP
+    from belay.engine.wire import names
 
     items = (await kube.list(CONFIGMAP, names.SYSTEM, selector(what))).items
     found = PublishedCluster(items, time.time())
@@ -118,10 +118,10 @@ def cluster_planner(inputs: Mapping[str, Any]) -> Callable[[Kube], Awaitable[Pla
     Raises:
         InputError: the inputs name a file, which does not change, or a fixed time.
     """
-    from engine.errors import InputError
-    from engine.model.times import rfc3339
-    from engine.observe.resources import fetch
-    from engine.replay.offline import plan_offline
+    from belay.engine.errors import InputError
+    from belay.engine.model.times import rfc3339
+    from belay.engine.observe.resources import fetch
+    from belay.engine.replay.offline import plan_offline
 
     if inputs["cluster"] != LIVE:
         raise InputError("a file does not change", where="-w", hint="Leave --cluster out to watch the live cluster.")
@@ -145,16 +145,16 @@ def cluster_items(
 ) -> tuple[list[dict[str, Any]], float, str | None]:
     """The objects, the clock, and the time to plan for (None: the newest report's)."""
     if cluster == LIVE:
-        from engine.cli.output import plain
-        from engine.model.times import rfc3339
-        from engine.observe.live import read_live
+        from belay.engine.cli.output import plain
+        from belay.engine.model.times import rfc3339
+        from belay.engine.observe.live import read_live
 
         with progress("reading the cluster", plain=False):
             items, clock = read_live(kubeconfig, context), time.time()
         if note := missing_pass_note(items, clock):
             click.echo(plain(note), err=True)
         return items, clock, now or rfc3339(clock)
-    from engine.replay.cluster_file import read_cluster
+    from belay.engine.replay.cluster_file import read_cluster
 
     with progress(f"reading {cluster}", plain=False):
         return read_cluster(cluster), time.time(), now
@@ -162,8 +162,8 @@ def cluster_items(
 
 def missing_pass_note(items: Sequence[Mapping[str, Any]], now: float) -> str:
     """What to know before reading an answer while no pass comes; empty while passes do."""
-    from engine.model.freshness import missing_pass
-    from engine.wire import names, passinfo
+    from belay.engine.model.freshness import missing_pass
+    from belay.engine.wire import names, passinfo
 
     for item in items:
         metadata = item.get("metadata") or {}
@@ -176,10 +176,10 @@ def missing_pass_note(items: Sequence[Mapping[str, Any]], now: float) -> str:
 
 def left_out(plan: Plan, items: Sequence[Mapping[str, Any]], cluster: str) -> str:
     """A note on objects that the plan creates, although pods of them run: the file does not hold them. Empty: none."""
-    from engine.model.actions import CreateObject
-    from engine.model.diagnostics import ObjectKey
-    from engine.observe.observed import key_of
-    from engine.simulate.owners import absent_owners
+    from belay.engine.model.actions import CreateObject
+    from belay.engine.model.diagnostics import ObjectKey
+    from belay.engine.observe.observed import key_of
+    from belay.engine.simulate.owners import absent_owners
 
     created = {
         ObjectKey(a.api_version, a.object_kind, a.namespace, a.name)

@@ -15,7 +15,7 @@ from typing import Any, Final, ParamSpec
 
 import click
 
-from engine.errors import INTERRUPTED, leave
+from belay.engine.errors import INTERRUPTED, leave
 
 P = ParamSpec("P")
 DEBUG: Final = "BELAY_DEBUG"
@@ -38,7 +38,7 @@ def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        from engine.errors import BelayError
+        from belay.engine.errors import BelayError
 
         try:
             _open_closed()
@@ -106,8 +106,8 @@ def seconds(text: str | None, option: str) -> float | None:
     Raises:
         InputError: no duration.
     """
-    from engine.errors import InputError
-    from engine.model.durations import parse_duration
+    from belay.engine.errors import InputError
+    from belay.engine.model.durations import parse_duration
 
     if text is None:
         return None
@@ -164,7 +164,7 @@ def _fail(text: str, code: str) -> None:
         import traceback
 
         traceback.print_exc()
-    from engine.cli.output import plain
+    from belay.engine.cli.output import plain
 
     click.echo(f"belay: {plain(text)} [{code}]", err=True)
     sys.exit(2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from engine.errors import InputError
-from engine.model.labels import ABOUT_LABEL
+from belay.engine.errors import InputError
+from belay.engine.model.labels import ABOUT_LABEL
 
 
 class PublishedPods(NamedTuple):
@@ -34,7 +34,7 @@ SELECTOR = f"{ABOUT_LABEL}=job"
 
 def published_jobs(config_maps: Iterable[Mapping[str, Any]]) -> list[PublishedPods]:
     """Every job that is published, in order of name."""
-    from engine.status.status_reader import read_status
+    from belay.engine.status.status_reader import read_status
 
     found = []
     for job in read_status(config_maps).jobs:
@@ -52,7 +52,7 @@ def meant_job(jobs: Iterable[PublishedPods], name: str, namespace: str | None = 
     Raises:
         InputError: there is none, or there are several.
     """
-    from engine.cli.selection import named
+    from belay.engine.cli.selection import named
 
     known = {job.key: job for job in jobs if namespace is None or job.namespace == namespace}
     rows = [{"namespace": job.namespace, "kind": job.kind, "name": job.name} for job in known.values()]

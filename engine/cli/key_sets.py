@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.errors import InputError
-from engine.model.times import rfc3339
-from engine.store.keyring import LEAST_KEY
-from engine.wire import names, seals, sshsignatures
-from engine.wire.errors import WireError
-from engine.wire.orders import parse_orders
-from engine.wire.seals import SigningKey, TrustedKeys
+from belay.engine.errors import InputError
+from belay.engine.model.times import rfc3339
+from belay.engine.store.keyring import LEAST_KEY
+from belay.engine.wire import names, seals, sshsignatures
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.orders import parse_orders
+from belay.engine.wire.seals import SigningKey, TrustedKeys
 
 SIGNING: Final = "signing.pem"
 NEXT: Final = "next.pem"
@@ -318,7 +318,7 @@ def batch_rows(content: bytes) -> list[KeyRow]:
 
 def batch_name(line: bytes) -> str:
     """The name under which logs and seals show a key of batches."""
-    from engine.store.keyring import key_name
+    from belay.engine.store.keyring import key_name
 
     return key_name(line)
 

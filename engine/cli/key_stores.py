@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from engine.errors import BelayError, InputError
-from engine.kube import Conflict, Kube, Object, resource_for
-from engine.model.labels import PART_OF
-from engine.wire.names import NODES, SYSTEM
-from engine.wire.seals import MAX_PEM
+from belay.engine.errors import BelayError, InputError
+from belay.engine.kube import Conflict, Kube, Object, resource_for
+from belay.engine.model.labels import PART_OF
+from belay.engine.wire.names import NODES, SYSTEM
+from belay.engine.wire.seals import MAX_PEM
 
 ENGINE: Final = "order-keys"
 TRUST: Final = "order-trust"
@@ -95,7 +95,7 @@ class ClusterSecrets:
 
     def read(self, part: str) -> dict[str, bytes] | None:
         """The data of a Secret; None without it."""
-        from engine.observe.live import with_kube
+        from belay.engine.observe.live import with_kube
 
         async def get(kube: Kube) -> Object | None:
             return await kube.get(_SECRET, f"belay-{part}", namespace(part))
@@ -108,7 +108,7 @@ class ClusterSecrets:
 
     def write(self, part: str, files: Mapping[str, bytes], new: bool = False) -> str:
         """Create or replace a Secret."""
-        from engine.observe.live import with_kube
+        from belay.engine.observe.live import with_kube
 
         body, where = secret(part, files), f"Secret {namespace(part)}/belay-{part}"
         before = self._seen.get(part)
@@ -164,7 +164,7 @@ def read_list(path: Path) -> bytes:
 
 def print_secret(part: str, files: Mapping[str, bytes]) -> None:
     """Print a Secret as YAML. Raises InputError where private parts would stand on a terminal."""
-    from engine.cli import output
+    from belay.engine.cli import output
 
     if part != TRUST and sys.stdout.isatty():
         raise InputError("private keys are not printed on a terminal", hint="Pipe them: … --yaml | kubectl apply -f -")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.invocation import fails_clearly, output_option, seconds
+from belay.engine.cli.invocation import fails_clearly, output_option, seconds
 
 if TYPE_CHECKING:
-    from engine.cli.key_sets import KeyRow, OrderKeySet
-    from engine.cli.key_stores import KeyStore
+    from belay.engine.cli.key_sets import KeyRow, OrderKeySet
+    from belay.engine.cli.key_stores import KeyStore
 
 _SETS = click.Choice(["orders", "batch"])
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -71,8 +71,8 @@ def create(
 
     Example: belay keys create orders --dir keys
     """
-    from engine.cli import key_sets, key_stores
-    from engine.errors import InputError
+    from belay.engine.cli import key_sets, key_stores
+    from belay.engine.errors import InputError
 
     if not (directory or apply or as_yaml) or (apply and directory):
         raise InputError("say where the key goes", hint="Give --dir DIR, --apply or --yaml")
@@ -104,8 +104,8 @@ def pin(directory: Path | None, kubeconfig: str | None, apply: bool, **policy: A
 
     Example: belay keys pin --apply
     """
-    from engine.cli import key_sets, key_stores
-    from engine.errors import InputError
+    from belay.engine.cli import key_sets, key_stores
+    from belay.engine.errors import InputError
 
     if bool(directory) == apply:
         raise InputError("say where the keys are", hint="Give --dir DIR or --apply")
@@ -143,8 +143,8 @@ def rotate(
 
     Example: belay keys rotate orders --apply
     """
-    from engine.cli import key_sets, key_stores
-    from engine.errors import InputError
+    from belay.engine.cli import key_sets, key_stores
+    from belay.engine.errors import InputError
 
     if bool(directory) == apply:
         raise InputError("say where the keys are", hint="Give --dir DIR or --apply")
@@ -191,7 +191,7 @@ def list_keys(directory: Path | None, kubeconfig: str | None, output: str) -> No
 
     Example: belay keys list
     """
-    from engine.cli import output as show
+    from belay.engine.cli import output as show
 
     rows = _rows(_store(directory, kubeconfig))
     if output in ("json", "yaml"):
@@ -211,8 +211,8 @@ def show(directory: Path | None, kubeconfig: str | None, as_yaml: bool) -> None:
 
     Example: belay keys show --dir keys
     """
-    from engine.cli import key_sets, key_stores
-    from engine.model.times import rfc3339
+    from belay.engine.cli import key_sets, key_stores
+    from belay.engine.model.times import rfc3339
 
     held = _order_keys(_store(directory, kubeconfig))
     if as_yaml:
@@ -226,22 +226,22 @@ def show(directory: Path | None, kubeconfig: str | None, as_yaml: bool) -> None:
 
 
 def _store(directory: Path | None, kubeconfig: str | None) -> KeyStore:
-    from engine.cli.key_stores import ClusterSecrets, KeyDirectory
+    from belay.engine.cli.key_stores import ClusterSecrets, KeyDirectory
 
     return KeyDirectory(directory) if directory else ClusterSecrets(kubeconfig)
 
 
 def _policy(signers: Path | None, allowed_signers: Path | None, source: str) -> dict[str, bytes]:
-    from engine.cli.key_sets import policy_files
-    from engine.cli.key_stores import read_list
+    from belay.engine.cli.key_sets import policy_files
+    from belay.engine.cli.key_stores import read_list
 
     texts = [read_list(path) if path else None for path in (signers, allowed_signers)]
     return policy_files(texts[0], texts[1], source)
 
 
 def _order_keys(store: KeyStore) -> OrderKeySet:
-    from engine.cli import key_sets, key_stores
-    from engine.errors import InputError
+    from belay.engine.cli import key_sets, key_stores
+    from belay.engine.errors import InputError
 
     engine = store.read(key_stores.ENGINE)
     if engine is None:
@@ -250,7 +250,7 @@ def _order_keys(store: KeyStore) -> OrderKeySet:
 
 
 def _rows(store: KeyStore) -> list[KeyRow]:
-    from engine.cli import key_sets, key_stores
+    from belay.engine.cli import key_sets, key_stores
 
     engine, trust, batch = (store.read(part) for part in key_stores.PARTS)
     rows = key_sets.order_rows(key_sets.OrderKeySet(engine or {}, trust or {})) if engine or trust else []
@@ -259,12 +259,12 @@ def _rows(store: KeyStore) -> list[KeyRow]:
 
 def _config_maps(cluster: str, kubeconfig: str | None) -> list[dict[str, Any]]:
     if cluster != "live":
-        from engine.replay.cluster_file import read_cluster
+        from belay.engine.replay.cluster_file import read_cluster
 
         return read_cluster(cluster)
-    from engine.kube import CONFIGMAP, Kube
-    from engine.observe.live import with_kube
-    from engine.wire.names import NODES, SYSTEM
+    from belay.engine.kube import CONFIGMAP, Kube
+    from belay.engine.observe.live import with_kube
+    from belay.engine.wire.names import NODES, SYSTEM
 
     async def read(kube: Kube) -> list[dict[str, Any]]:
         found = []

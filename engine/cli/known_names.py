@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import click
 
-from engine.model.labels import ABOUT_LABEL
+from belay.engine.model.labels import ABOUT_LABEL
 
 #: Seconds for which names are taken as they are, and after which they are no longer offered.
 FRESH: Final = 20.0
@@ -90,10 +90,10 @@ def refresh(kubeconfig: str | None, context: str | None) -> Names:
     Raises:
         BelayError: the cluster does not answer.
     """
-    from engine.cli.published import PublishedCluster
-    from engine.kube import CONFIGMAP, Kube
-    from engine.observe.live import with_kube
-    from engine.wire import names
+    from belay.engine.cli.published import PublishedCluster
+    from belay.engine.kube import CONFIGMAP, Kube
+    from belay.engine.observe.live import with_kube
+    from belay.engine.wire import names
 
     async def read(kube: Kube) -> list[dict[str, Any]]:
         selector = f"{ABOUT_LABEL} in (sync,pass,job,map,queues,revisions)"
@@ -127,7 +127,7 @@ def _refresh_later(kubeconfig: str | None, context: str | None) -> None:
     file = cache_file(kubeconfig, context)
     os.utime(file)  # others that ask in the meantime start no second one
     subprocess.Popen(
-        [sys.executable, "-m", "engine.cli.known_names", kubeconfig or "", context or ""],
+        [sys.executable, "-m", "belay.engine.cli.known_names", kubeconfig or "", context or ""],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
 

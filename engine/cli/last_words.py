@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.log import redact
-from engine.model.cluster import Container, Pod
+from belay.engine.log import redact
+from belay.engine.model.cluster import Container, Pod
 
 _MOST_LINES: Final = 10
 

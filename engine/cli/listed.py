@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.cli.selection import Answer
-from engine.errors import InputError
-from engine.kube import POD, Kube, NotFound, Resource, resource_for
-from engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX
+from belay.engine.cli.selection import Answer
+from belay.engine.errors import InputError
+from belay.engine.kube import POD, Kube, NotFound, Resource, resource_for
+from belay.engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX
 
 Json = Mapping[str, Any]
 _BELAY: Final = "belay.dev/v1alpha1"
@@ -44,8 +44,8 @@ def listed(what: str, labels: str, inputs: Mapping[str, Any]) -> ListedObjects:
     Raises:
         BelayError: the cluster does not answer, or an option does not go with the file.
     """
-    from engine.cli.inputs import LIVE, cluster_items
-    from engine.observe.live import with_kube
+    from belay.engine.cli.inputs import LIVE, cluster_items
+    from belay.engine.observe.live import with_kube
 
     if inputs["cluster"] == LIVE:
         return with_kube(

@@ -6,13 +6,13 @@ import asyncio
 import sys
 from typing import Final
 
-from engine.cli.job_pods import PublishedPods, published_jobs
-from engine.cli.log_lines import ContinuedLog, read_line
-from engine.cli.log_sources import LogPrinter, LogQuestion, RankPod, found_job, pods_of, tail_params
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, Kube, KubeError, NotFound, cancel_all
-from engine.model.wording import counted
-from engine.wire import names
+from belay.engine.cli.job_pods import PublishedPods, published_jobs
+from belay.engine.cli.log_lines import ContinuedLog, read_line
+from belay.engine.cli.log_sources import LogPrinter, LogQuestion, RankPod, found_job, pods_of, tail_params
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, Kube, KubeError, NotFound, cancel_all
+from belay.engine.model.wording import counted
+from belay.engine.wire import names
 
 MOST_FOLLOWED: Final = 200
 """Streams at once. Each holds a connection of the client, which has 256: the looks at the job need some too."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from engine.model.labels import (
+from belay.engine.model.labels import (
     BATCH_JOB_NAME,
     DEFAULT_CONTAINER,
     DEPLOY_NAME,
@@ -24,9 +24,9 @@ from engine.model.labels import (
 )
 
 if TYPE_CHECKING:
-    from engine.cli.job_pods import PublishedPods
-    from engine.cli.log_lines import LogLine
-    from engine.kube import Kube
+    from belay.engine.cli.job_pods import PublishedPods
+    from belay.engine.cli.log_lines import LogLine
+    from belay.engine.kube import Kube
 
 MOST_PODS: Final = 256
 _AT_ONCE: Final = 16
@@ -97,7 +97,7 @@ class LogPrinter:
 
     def line(self, prefix: str, line: LogLine) -> None:
         """Print one line."""
-        from engine.cli.log_lines import shown
+        from belay.engine.cli.log_lines import shown
 
         words = (prefix if self._prefixed else "", line.stamp if self._timestamps else "")
         text = shown(line.text, terminal=self._terminal)
@@ -105,7 +105,7 @@ class LogPrinter:
 
     def remark(self, text: str) -> None:
         """Say something that is no line of a log."""
-        from engine.cli.output import plain
+        from belay.engine.cli.output import plain
 
         sys.stdout.flush()
         click.echo(f"belay: {plain(text)}", err=True)
@@ -117,9 +117,9 @@ async def found_job(kube: Kube, asked: LogQuestion) -> tuple[PublishedPods, str]
     Raises:
         InputError: there is no such job.
     """
-    from engine.cli.job_pods import SELECTOR, meant_job, published_jobs
-    from engine.kube import CONFIGMAP
-    from engine.wire import history, names
+    from belay.engine.cli.job_pods import SELECTOR, meant_job, published_jobs
+    from belay.engine.kube import CONFIGMAP
+    from belay.engine.wire import history, names
 
     maps = (await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)).items
     job = meant_job(published_jobs(maps), asked.job, asked.namespace)
@@ -135,8 +135,8 @@ async def pods_of(
     Raises:
         InputError: there is no such rank or container.
     """
-    from engine.errors import InputError
-    from engine.kube import POD
+    from belay.engine.errors import InputError
+    from belay.engine.kube import POD
 
     if not job.pods:
         return [], selector
@@ -174,7 +174,7 @@ def rank_pod(raw: Mapping[str, Any], container: str) -> RankPod:
     Raises:
         InputError: it has no container of that name.
     """
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     marks = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
@@ -206,8 +206,8 @@ def tail_params(asked: LogQuestion, pods: Sequence[RankPod]) -> dict[str, str]:
 
 async def show_once(kube: Kube, asked: LogQuestion, printer: LogPrinter) -> bool:
     """Print what there is, in order of time; False where no pod has a log."""
-    from engine.cli.log_lines import merged
-    from engine.errors import InputError
+    from belay.engine.cli.log_lines import merged
+    from belay.engine.errors import InputError
 
     job = (await found_job(kube, asked))[0]
     pods = (await pods_of(kube, asked, job))[0]
@@ -238,8 +238,8 @@ async def _read(
     kube: Kube, pod: RankPod, params: Mapping[str, str], most: int, remark: Callable[[str], None]
 ) -> list[LogLine] | None:
     """The lines of one pod, of at most so many bytes; None where it has no log, which is said."""
-    from engine.cli.log_lines import read_line
-    from engine.kube import KubeError
+    from belay.engine.cli.log_lines import read_line
+    from belay.engine.kube import KubeError
 
     lines, size = [], 0
     try:

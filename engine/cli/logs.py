@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli.invocation import WholeNumber, access_options, fails_clearly
-from engine.cli.known_names import completes
+from belay.engine.cli.invocation import WholeNumber, access_options, fails_clearly
+from belay.engine.cli.known_names import completes
 
 if TYPE_CHECKING:
-    from engine.kube import Kube
+    from belay.engine.kube import Kube
 
 
 @click.command(short_help="Show the logs of a job's pods as one, and follow its recoveries.")
@@ -43,10 +43,10 @@ def logs(
 
     Examples: belay logs default/llm; belay logs llm -f --rank 0; belay logs llm --rank 4-7 --tail 20 -p
     """
-    from engine.cli.invocation import seconds
-    from engine.cli.log_sources import LogPrinter, LogQuestion, show_once
-    from engine.errors import InputError
-    from engine.observe.live import with_kube
+    from belay.engine.cli.invocation import seconds
+    from belay.engine.cli.log_sources import LogPrinter, LogQuestion, show_once
+    from belay.engine.errors import InputError
+    from belay.engine.observe.live import with_kube
 
     if follow and previous:
         raise InputError("a run that is over does not go on", where="-f, -p")
@@ -57,7 +57,7 @@ def logs(
     printer = LogPrinter(prefixed=prefixed, timestamps=timestamps)
 
     async def run(kube: Kube) -> bool:
-        from engine.cli.log_follower import LogFollower
+        from belay.engine.cli.log_follower import LogFollower
 
         if follow:
             return await LogFollower(kube, asked, printer).run()
@@ -76,8 +76,8 @@ def rank_numbers(text: str) -> frozenset[int]:
     Raises:
         InputError: it is none of these.
     """
-    from engine.cli.log_sources import MOST_PODS
-    from engine.errors import InputError
+    from belay.engine.cli.log_sources import MOST_PODS
+    from belay.engine.errors import InputError
 
     found: set[int] = set()
     for part in text.split(","):

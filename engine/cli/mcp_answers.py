@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.errors import BelayError, InputError, bounded
-from engine.log import redact
+from belay.engine.errors import BelayError, InputError, bounded
+from belay.engine.log import redact
 
 MOST_CHARS: Final = 60_000
 """Longest answer: what a model can read with room for others."""

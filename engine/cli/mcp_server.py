@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import click
 
-from engine.cli.invocation import fails_clearly
+from belay.engine.cli.invocation import fails_clearly
 
 EXTRA: Final = "mcp"
 _INSTRUCTIONS: Final = (
@@ -36,7 +36,7 @@ def mcp(**inputs: str | None) -> None:
 
     Example: belay mcp --desired state
     """
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     try:
         server = made({name: text or "" for name, text in inputs.items()})
@@ -55,8 +55,8 @@ def made(inputs: dict[str, str]) -> Any:
     from mcp.server.mcpserver import MCPServer
     from mcp_types import ToolAnnotations
 
-    from engine import versions
-    from engine.cli.mcp_answers import McpAnswers
+    from belay.engine import versions
+    from belay.engine.cli.mcp_answers import McpAnswers
 
     answers = McpAnswers({f"--{name}": text for name, text in inputs.items()})
     server = MCPServer("belay", version=versions.version(), instructions=_INSTRUCTIONS, log_level="WARNING")
@@ -115,7 +115,7 @@ async def _said(asked: Any) -> str:
     """The answer; an error of Belay as the SDK's error of a tool, which is shown to the assistant."""
     from mcp.server.mcpserver.exceptions import ToolError
 
-    from engine.errors import BelayError
+    from belay.engine.errors import BelayError
 
     try:
         text: str = await asked

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.errors import InputError
+from belay.engine.errors import InputError
 
 _PREFIX: Final = "npu_chip_info_"
 _METRICS: Final = ("utilization", "hbm_used_memory", "hbm_total_memory", "power", "temperature")

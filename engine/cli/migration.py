@@ -11,10 +11,10 @@ from typing import Any, Final
 import click
 import msgspec
 
-from engine.cli import output as show
-from engine.cli.mindcluster import COMPONENTS, CONFIG_MAPS, SAME, Component, known_flags
-from engine.model.labels import ACCELERATOR_TYPE, HUAWEI_PREFIX
-from engine.model.unstructured import nested_list, nested_map
+from belay.engine.cli import output as show
+from belay.engine.cli.mindcluster import COMPONENTS, CONFIG_MAPS, SAME, Component, known_flags
+from belay.engine.model.labels import ACCELERATOR_TYPE, HUAWEI_PREFIX
+from belay.engine.model.unstructured import nested_list, nested_map
 
 _STEPS: Final = (
     (1, "scheduling and jobs", "kubectl -n volcano-system scale deployment volcano-scheduler volcano-controllers "

@@ -130,11 +130,11 @@ def known_flags(component: Component) -> Mapping[str, str]:
     """The flags of a component that Belay understands → ``SAME``, or what stands for them."""
     same: dict[str, str] = {}
     if component.name == "ascend-device-plugin":
-        from agents.kubelet.flags import FLAGS
+        from belay.agents.kubelet.flags import FLAGS
 
         same = {flag.name: SAME for flag in FLAGS}
     elif component.name == "npu-exporter":
-        from agents.exporter.settings import FLAG_NAMES
+        from belay.agents.exporter.settings import FLAG_NAMES
 
         same = dict.fromkeys(FLAG_NAMES, SAME)
     return {**same, **_COMMON, **component.flags}

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
-from engine.cli import output as show
-from engine.cli.phrases import ranges
-from engine.model.levels import FaultLevel
+from belay.engine.cli import output as show
+from belay.engine.cli.phrases import ranges
+from belay.engine.model.levels import FaultLevel
 
 Body = Mapping[str, Any]
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")

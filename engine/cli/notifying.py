@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from engine.cli.invocation import fails_clearly
+from belay.engine.cli.invocation import fails_clearly
 
 
 @click.group(short_help="Try the receivers of notifications.")
@@ -28,8 +28,8 @@ def test(receiver: str, server: str | None, kubeconfig: str | None, output: str)
 
     Example: belay notify test ops-chat
     """
-    from engine.cli import output as show
-    from engine.cli.server_client import ask_test
+    from belay.engine.cli import output as show
+    from belay.engine.cli.server_client import ask_test
 
     found: dict[str, Any] = ask_test(receiver, server=server, kubeconfig=kubeconfig)
     rows = found.get("receivers", [])

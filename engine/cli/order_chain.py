@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from engine.cli.chain_checks import Check, Maps
-from engine.cli.commit_chain import commit_checks, proven_rules
-from engine.errors import InputError
-from engine.model.cluster import AgentReport, Orders
-from engine.model.seals import Entitlements, Warrant, isolation_warrant, layout_warrant, reset_warrant
-from engine.model.times import rfc3339
-from engine.wire import names, revisionlog, seals
-from engine.wire.errors import WireError
-from engine.wire.orders import parse_orders, parse_report
-from engine.wire.policy import parse_entitlements, parse_policy
-from engine.wire.revisionlog import RevisionEntry
+from belay.engine.cli.chain_checks import Check, Maps
+from belay.engine.cli.commit_chain import commit_checks, proven_rules
+from belay.engine.errors import InputError
+from belay.engine.model.cluster import AgentReport, Orders
+from belay.engine.model.seals import Entitlements, Warrant, isolation_warrant, layout_warrant, reset_warrant
+from belay.engine.model.times import rfc3339
+from belay.engine.wire import names, revisionlog, seals
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.orders import parse_orders, parse_report
+from belay.engine.wire.policy import parse_entitlements, parse_policy
+from belay.engine.wire.revisionlog import RevisionEntry
 
 _MAX_KEYS: Final = 64
 

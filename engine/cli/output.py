@@ -18,9 +18,9 @@ from typing import Any, Final, TextIO
 import click
 import msgspec
 
-from engine.cli.ages import readable
-from engine.cli.layout import Grid, beneath, grid, laid_out, width, wrapped
-from engine.model.states import CONCERNS
+from belay.engine.cli.ages import readable
+from belay.engine.cli.layout import Grid, beneath, grid, laid_out, width, wrapped
+from belay.engine.model.states import CONCERNS
 
 #: Columns where a terminal does not say how many it has.
 _USUAL: Final = 80

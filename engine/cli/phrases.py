@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import AnyAction
-from engine.model.causes import Cause
+from belay.engine.model.actions import AnyAction
+from belay.engine.model.causes import Cause
 
 _RUN: Final = re.compile(r"\b((?:Ascend\w*|npu)-)\d{1,6}(?:, \1\d{1,6})+\b")
 

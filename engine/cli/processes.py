@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from engine.cli.invocation import fails_clearly
+from belay.engine.cli.invocation import fails_clearly
 
-CONSOLE_ANSWERS = (sys.executable, "-m", "engine.cli.console_answers")
+CONSOLE_ANSWERS = (sys.executable, "-m", "belay.engine.cli.console_answers")
 """The command of the processes that answer the console's questions."""
 
 
@@ -21,7 +21,7 @@ def controller(kubeconfig: str | None, source: str | None) -> None:
 
     Example: belay controller --source source.yaml
     """
-    from engine.controller.controller import main as run
+    from belay.engine.controller.controller import main as run
 
     sys.exit(run(kubeconfig, source))
 
@@ -33,7 +33,7 @@ def worker() -> None:
 
     Example: belay worker
     """
-    from engine.controller.tasks import main as run
+    from belay.engine.controller.tasks import main as run
 
     sys.exit(run())
 
@@ -48,7 +48,7 @@ def server(listen: str) -> None:
 
     Example: belay server --listen 0.0.0.0:8080
     """
-    from engine.serve.http import main as run
+    from belay.engine.serve.http import main as run
 
     sys.exit(run(listen, CONSOLE_ANSWERS))
 
@@ -79,9 +79,9 @@ def console(
 
     Examples: belay console; belay console --recording passes/
     """
-    from engine.serve.console.offline import AccessSettings, ConsoleOptions
-    from engine.serve.console.offline import main as run
-    from engine.settings import from_environment
+    from belay.engine.serve.console.offline import AccessSettings, ConsoleOptions
+    from belay.engine.serve.console.offline import main as run
+    from belay.engine.settings import from_environment
 
     settings = from_environment()
     access = AccessSettings(
@@ -112,15 +112,15 @@ def admission(listen: str, certificates: str) -> None:
 
     Example: belay admission --listen 0.0.0.0:9443
     """
-    from engine.serve.admission.server import main as run
+    from belay.engine.serve.admission.server import main as run
 
     sys.exit(run(listen, certificates))
 
 
 def _agent_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Print the agent's version, as ``python -m agents.daemon -version`` does, and end."""
+    """Print the agent's version, as ``python -m belay.agents.daemon -version`` does, and end."""
     if wanted and not context.resilient_parsing:
-        from engine import versions
+        from belay.engine import versions
 
         click.echo(f"belay agent {versions.version()}")
         context.exit()
@@ -157,11 +157,11 @@ def agent(node: str, driver: str, kubeconfig: str | None, journal: str, more: tu
     """Run the node agent: report, take orders, reset, partition.
 
     With --device-plugin it serves kubelet too, by the flags of MindCluster's device plugin (-volcanoType=true, …);
-    python -m agents.daemon --help lists them all.
+    python -m belay.agents.daemon --help lists them all.
 
     Example: belay agent --node node-1 --driver dcmi
     """
-    from agents.daemon.__main__ import main as run
+    from belay.agents.daemon.__main__ import main as run
 
     given = ["--node", node, "--driver", driver, "--state-dir", journal]
     sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ()), *more], prog="belay agent"))
@@ -182,18 +182,18 @@ def exporter(flags: tuple[str, ...]) -> None:
     Example: belay exporter -ip=0.0.0.0 -port=8082
     """
     if flags in (("--help",), ("-h",)):
-        from agents.exporter.settings import usage
+        from belay.agents.exporter.settings import usage
 
         click.echo(f"{click.get_current_context().get_help()}\n\nFlags:\n{usage()}")
         return
     if flags == ("--metrics",):
-        from agents.exporter.table import METRICS
-        from engine.cli import output
+        from belay.agents.exporter.table import METRICS
+        from belay.engine.cli import output
 
         rows = [[m.name, m.group, m.labels, m.unit, ",".join(m.products), m.meaning] for m in METRICS]
         output.table(("METRIC", "GROUP", "LABELS", "UNIT", "PRODUCTS", "MEANING"), rows)
         return
-    from agents.exporter.run import main as run
+    from belay.agents.exporter.run import main as run
 
     sys.exit(run(flags))
 

@@ -1,7 +1,7 @@
 """Answers of `belay get` from what the engine publishes: the status ConfigMaps of ``belay-system``, without a planner.
 
-The rows are those that `engine.cli.answers` makes of a plan. What is published in part only (a list that was cut, a
-kind or column that is not in the status) has no answer here, and the caller plans.
+The rows are those that `belay.engine.cli.answers` makes of a plan. What is published in part only (a list that was cut,
+a kind or column that is not in the status) has no answer here, and the caller plans.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from engine.cli.counted_chips import CountedChips, chip_use, pool_rows
-from engine.cli.holds import held_sentence
-from engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
-from engine.cli.status_records import recovery_rows, revision_rows
-from engine.model.history import JobMemory
-from engine.model.labels import ABOUT_LABEL, HUAWEI_PREFIX
-from engine.model.levels import FaultLevel
-from engine.model.states import OUT_OF_SERVICE, NodeHealth
-from engine.serve.console.layout import Layout, map_parts, map_texts
-from engine.serve.console.texts import decoded, mapping, number, rows
-from engine.status.status_reader import PublishedStatus, read_status
-from engine.wire import clustermap, history, names
-from engine.wire.errors import WireError
+from belay.engine.cli.counted_chips import CountedChips, chip_use, pool_rows
+from belay.engine.cli.holds import held_sentence
+from belay.engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
+from belay.engine.cli.status_records import recovery_rows, revision_rows
+from belay.engine.model.history import JobMemory
+from belay.engine.model.labels import ABOUT_LABEL, HUAWEI_PREFIX
+from belay.engine.model.levels import FaultLevel
+from belay.engine.model.states import OUT_OF_SERVICE, NodeHealth
+from belay.engine.serve.console.layout import Layout, map_parts, map_texts
+from belay.engine.serve.console.texts import decoded, mapping, number, rows
+from belay.engine.status.status_reader import PublishedStatus, read_status
+from belay.engine.wire import clustermap, history, names
+from belay.engine.wire.errors import WireError
 
 #: By kind, which ConfigMaps are about it, beside ``belay-sync`` and ``belay-pass``.
 ABOUT: Final[Mapping[str, tuple[str, ...]]] = {

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.codes import KINDS, PUBLISHED_KINDS, KindOrCode, canonical_fault, code_lines, code_rows
-from engine.cli.inputs import cluster_items, left_out, plan_cluster
-from engine.cli.invocation import cluster_options, fails_clearly, output_option
-from engine.cli.known_names import complete_row, completes
-from engine.cli.storage import storage
+from belay.engine.cli.codes import KINDS, PUBLISHED_KINDS, KindOrCode, canonical_fault, code_lines, code_rows
+from belay.engine.cli.inputs import cluster_items, left_out, plan_cluster
+from belay.engine.cli.invocation import cluster_options, fails_clearly, output_option
+from belay.engine.cli.known_names import complete_row, completes
+from belay.engine.cli.storage import storage
 
 if TYPE_CHECKING:
-    from engine.cli.forecast import Forecast
-    from engine.documents import Desired
-    from engine.model.plan import Plan
+    from belay.engine.cli.forecast import Forecast
+    from belay.engine.documents import Desired
+    from belay.engine.model.plan import Plan
 
 
 @click.command(short_help="Check a state repository. Exit 1 on errors.")
@@ -49,10 +49,10 @@ def validate(
 
     Examples: belay validate; belay validate state
     """
-    from engine.cli import output as show
-    from engine.cli.summary import validation_summary
-    from engine.replay.cluster_file import read_definitions
-    from engine.replay.offline import validated
+    from belay.engine.cli import output as show
+    from belay.engine.cli.summary import validation_summary
+    from belay.engine.replay.cluster_file import read_definitions
+    from belay.engine.replay.offline import validated
 
     items = cluster_items(cluster, None, kubeconfig)[0] if cluster else None
     definitions = [item for path in crds for item in read_definitions(path)]
@@ -71,8 +71,8 @@ def validate(
 
 def _repository_here() -> str:
     """The state repository whose clone one stands in. Raises InputError where there is none."""
-    from engine.cli.acts.clone import Clone
-    from engine.errors import InputError
+    from belay.engine.cli.acts.clone import Clone
+    from belay.engine.errors import InputError
 
     try:
         return str(Clone(".").folder)
@@ -96,9 +96,9 @@ def plan(explain: bool, exit_code: bool, now_only: bool, output: str, **inputs: 
 
     Examples: belay plan --desired .; belay plan --desired . --cluster cluster.yaml --explain
     """
-    from engine.cli import output as show
-    from engine.cli.summary import outcome_table, plan_table
-    from engine.replay.offline import plan_offline
+    from belay.engine.cli import output as show
+    from belay.engine.cli.summary import outcome_table, plan_table
+    from belay.engine.replay.offline import plan_offline
 
     items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"], inputs["context"])
     live = inputs["cluster"] == "live"
@@ -134,9 +134,9 @@ def diff(output: str, **inputs: Any) -> None:
 
     Example: belay diff --desired .
     """
-    from engine.cli import output as show
-    from engine.cli.differences import changes, differences
-    from engine.errors import InputError
+    from belay.engine.cli import output as show
+    from belay.engine.cli.differences import changes, differences
+    from belay.engine.errors import InputError
 
     if not inputs["desired"]:
         raise InputError("there is nothing to compare with", hint="Give --desired DIR, the state repository.")
@@ -177,9 +177,9 @@ def explain(kind: str, name: str | None, output: str, **inputs: Any) -> None:
     Examples: belay explain job default/llm; belay explain chip node-3/4; belay explain queue research;
     belay explain revision 4f2c91a; belay explain TopologyNotMet; belay explain 80C98001
     """
-    from engine.cli import output as show
-    from engine.cli.narrative import narrate
-    from engine.cli.served import fault_facts, served_explanation
+    from belay.engine.cli import output as show
+    from belay.engine.cli.narrative import narrate
+    from belay.engine.cli.served import fault_facts, served_explanation
 
     if kind not in KINDS:
         if name is not None:
@@ -191,7 +191,7 @@ def explain(kind: str, name: str | None, output: str, **inputs: Any) -> None:
     if name is None:
         raise click.UsageError(f"Missing argument 'NAME': which {kind}?")
     if kind in PUBLISHED_KINDS:
-        from engine.cli.explained_status import explain_published
+        from belay.engine.cli.explained_status import explain_published
 
         body, now = explain_published(kind, name, inputs)
     elif kind == "code":
@@ -201,12 +201,12 @@ def explain(kind: str, name: str | None, output: str, **inputs: Any) -> None:
     elif kind == "order":
         import msgspec
 
-        from engine.cli.order_chain import explain_order
+        from belay.engine.cli.order_chain import explain_order
 
         items, now, _ = cluster_items(inputs["cluster"], None, inputs["kubeconfig"], inputs["context"])
         body = msgspec.to_builtins(explain_order(name, items), str_keys=True)
     else:
-        from engine.cli.explanation import explain as explained
+        from belay.engine.cli.explanation import explain as explained
 
         result, observed, desired, _ = plan_cluster(**inputs, about=name if kind in ("job", "pod") else "")
         body, now = explained(kind, name, result, observed, desired), result.now
@@ -217,7 +217,7 @@ def explain(kind: str, name: str | None, output: str, **inputs: Any) -> None:
 
 
 def _explain_code(code: str, output: str) -> None:
-    from engine.cli import output as show
+    from belay.engine.cli import output as show
 
     if output != "text":
         show.document(code_rows(code), output)
@@ -235,11 +235,11 @@ def replay(recording: tuple[str, ...], output: str) -> None:
 
     Example: belay replay passes/main-0001.json.gz
     """
-    from engine.cli import output as show
-    from engine.cli.progress import progress
-    from engine.model.times import rfc3339
-    from engine.replay.recording import replay as again
-    from engine.replay.summary import SUFFIX as FIGURES
+    from belay.engine.cli import output as show
+    from belay.engine.cli.progress import progress
+    from belay.engine.model.times import rfc3339
+    from belay.engine.replay.recording import replay as again
+    from belay.engine.replay.summary import SUFFIX as FIGURES
 
     results = []
     # figures lie beside recordings, where a pattern of the shell finds them too
@@ -289,10 +289,10 @@ def simulate(
     Examples: belay simulate --kill node-2; belay simulate --drain node-3 --fault node-1/3 --desired .;
     belay simulate --timeline faults.yaml --for 2h
     """
-    from engine.cli import output as show
-    from engine.cli.invocation import seconds
-    from engine.cli.simulation import simulate_cluster, simulation_table
-    from engine.cli.what_if import asked, closing_sentence
+    from belay.engine.cli import output as show
+    from belay.engine.cli.invocation import seconds
+    from belay.engine.cli.simulation import simulate_cluster, simulation_table
+    from belay.engine.cli.what_if import asked, closing_sentence
 
     items, clock, now = cluster_items(inputs["cluster"], inputs["now"], inputs["kubeconfig"], inputs["context"])
     outcome, findings = simulate_cluster(
@@ -336,9 +336,9 @@ def policy_test(
 
     Example: belay policy test policies/training.yaml --against passes/
     """
-    from engine.cli import output as show
-    from engine.cli.backtest import compare, policy_files
-    from engine.cli.summary import backtest_table
+    from belay.engine.cli import output as show
+    from belay.engine.cli.backtest import compare, policy_files
+    from belay.engine.cli.summary import backtest_table
 
     verdict = compare(policy_files(policy_path), recordings, tree=desired, overlays=policies)
     if output in ("json", "yaml"):
@@ -350,9 +350,9 @@ def policy_test(
 
 def _forecast(result: Plan, desired: Desired, items: list[dict[str, Any]]) -> tuple[Forecast | None, str]:
     """The outcome of a plan, or why it cannot be simulated."""
-    from engine.cli.forecast import forecast
-    from engine.cli.invocation import debugging
-    from engine.cli.progress import progress
+    from belay.engine.cli.forecast import forecast
+    from belay.engine.cli.invocation import debugging
+    from belay.engine.cli.progress import progress
 
     try:
         with progress("simulating the outcome", plain=False):
@@ -378,9 +378,9 @@ def verify(files: tuple[str, ...], keys: Path | None, signers: Path | None, outp
 
     Example: belay verify configmaps.yaml --keys keys --signers allowed_signers
     """
-    from engine.cli import output as show
-    from engine.cli.order_chain import verify as checked
-    from engine.replay.cluster_file import read_cluster
+    from belay.engine.cli import output as show
+    from belay.engine.cli.order_chain import verify as checked
+    from belay.engine.replay.cluster_file import read_cluster
 
     paths = [
         str(path) for name in files for path in (sorted(Path(name).glob("*.*")) if Path(name).is_dir() else [name])
@@ -413,8 +413,8 @@ def check(cluster: str, kubeconfig: str | None, output: str) -> None:
 
     Example: belay migrate check
     """
-    from engine.cli import output as show
-    from engine.cli.migration import examine, table
+    from belay.engine.cli import output as show
+    from belay.engine.cli.migration import examine, table
 
     items, _, _ = cluster_items(cluster, None, kubeconfig)
     found = examine(items)

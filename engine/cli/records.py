@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from engine.cli.selection import Answer
-from engine.cli.status_records import recovery_rows, revision_rows
-from engine.documents import Desired
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import group
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import HUAWEI_PREFIX
-from engine.model.plan import Plan
-from engine.plan import QueueState, queues_of
-from engine.status.status_reader import read_status
-from engine.wire import names
+from belay.engine.cli.selection import Answer
+from belay.engine.cli.status_records import recovery_rows, revision_rows
+from belay.engine.documents import Desired
+from belay.engine.gangs.forming import pending_by_gang
+from belay.engine.gangs.grouping import group
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.plan import Plan
+from belay.engine.plan import QueueState, queues_of
+from belay.engine.status.status_reader import read_status
+from belay.engine.wire import names
 
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
 

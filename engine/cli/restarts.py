@@ -12,18 +12,18 @@ from typing import Final
 
 import msgspec
 
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import group
-from engine.gangs.templates import pod_templates
-from engine.model.actions import PatchObject
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.jobs import Gang
-from engine.model.plan import Plan
-from engine.model.rules import RuleKind
-from engine.simulate import World
-from engine.simulate.objects import applied
-from engine.simulate.run import simulate
+from belay.engine.gangs.forming import pending_by_gang
+from belay.engine.gangs.grouping import group
+from belay.engine.gangs.templates import pod_templates
+from belay.engine.model.actions import PatchObject
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.jobs import Gang
+from belay.engine.model.plan import Plan
+from belay.engine.model.rules import RuleKind
+from belay.engine.simulate import World
+from belay.engine.simulate.objects import applied
+from belay.engine.simulate.run import simulate
 
 TRIALS: Final = 8
 """Most jobs that are restarted on a copy; of the others it is only said that they keep their template."""

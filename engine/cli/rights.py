@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
 import click
 
-from engine.cli.invocation import fails_clearly
+from belay import SHIPPED
+from belay.engine.cli.invocation import fails_clearly
 
 _COMPONENT: Final = ("components", "without-admission")
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
@@ -62,9 +62,9 @@ def rendered(
 
 
 def _check(nodes: Sequence[str], namespaces: Sequence[str], shards: Sequence[str], super_pods: Sequence[str]) -> None:
-    from engine.errors import InputError
-    from engine.serve.admission.rules import GUARDED
-    from engine.wire.names import RECOVERIES
+    from belay.engine.errors import InputError
+    from belay.engine.serve.admission.rules import GUARDED
+    from belay.engine.wire.names import RECOVERIES
 
     for option, given, shape in (
         ("--node", nodes, _NODE), ("--namespace", namespaces, _LABEL), ("--shard", shards, _LABEL),
@@ -83,10 +83,7 @@ def _check(nodes: Sequence[str], namespaces: Sequence[str], shards: Sequence[str
 
 def _folder() -> Path:
     """The component's manifests: of the source tree, else as the package ships them."""
-    folder = Path(__file__).resolve().parents[2].joinpath("deploy", *_COMPONENT)
-    if folder.is_dir():
-        return folder
-    return Path(str(resources.files("engine") / "shipped" / "deploy")).joinpath(*_COMPONENT)
+    return SHIPPED.joinpath("deploy", *_COMPONENT)
 
 
 VERBS: Final = (rights,)

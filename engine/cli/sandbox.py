@@ -9,9 +9,9 @@ from typing import Final
 
 import click
 
-from engine.cli.invocation import Number, WholeNumber, fails_clearly
-from engine.cli.known_names import completes
-from engine.errors import InputError
+from belay.engine.cli.invocation import Number, WholeNumber, fails_clearly
+from belay.engine.cli.known_names import completes
+from belay.engine.errors import InputError
 
 MOST_NODES = 1000
 _MOST_DIGITS: Final = 6
@@ -41,9 +41,9 @@ def up(
 
     In another terminal: eval "$(belay up --env)". Example: belay up --nodes 4x800t-a2,2x300i-pro --data sandbox
     """
-    from engine.sandbox.folder import running_folder
-    from engine.sandbox.up import exports
-    from engine.sandbox.up import main as run
+    from belay.engine.sandbox.folder import running_folder
+    from belay.engine.sandbox.up import exports
+    from belay.engine.sandbox.up import main as run
 
     if env:
         click.echo("\n".join(exports(running_folder(data).kubeconfig)))
@@ -63,8 +63,8 @@ def _servers(text: str) -> tuple[int, tuple[tuple[str, int], ...]]:
     Raises:
         InputError: it is neither, or too many.
     """
-    from engine.cli.acts.beginnings import named_products
-    from engine.sandbox.shapes import shipped_shapes
+    from belay.engine.cli.acts.beginnings import named_products
+    from belay.engine.sandbox.shapes import shipped_shapes
 
     is_number = re.fullmatch(r"-?[0-9]+", text) is not None
     if is_number and len(text) > _MOST_DIGITS:
@@ -84,7 +84,7 @@ def demo() -> None:
 
     Example: belay demo
     """
-    from engine.sandbox.demo import main as run
+    from belay.engine.sandbox.demo import main as run
 
     sys.exit(run())
 
@@ -109,8 +109,8 @@ def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, 
         return
     if timeline is None:
         raise click.UsageError("Give --timeline FILE, or one of the commands fault and node.")
-    from engine.sandbox import play
-    from engine.sandbox.timeline import read
+    from belay.engine.sandbox import play
+    from belay.engine.sandbox.timeline import read
 
     try:
         events = read(Path(timeline))
@@ -139,7 +139,7 @@ def inject_fault(
 
     Example: belay inject fault node-1/3 80C98001
     """
-    from engine.sandbox.inject import fault
+    from belay.engine.sandbox.inject import fault
 
     click.echo(fault(chip, codes, network=network, clear=clear, reset_fails=reset_fails, kubeconfig=kubeconfig))
 
@@ -154,7 +154,7 @@ def inject_node(node: str, state: str, kubeconfig: str | None) -> None:
 
     Example: belay inject node node-2 not-ready
     """
-    from engine.sandbox.inject import node_ready
+    from belay.engine.sandbox.inject import node_ready
 
     click.echo(node_ready(node, state == "ready", kubeconfig=kubeconfig))
 
@@ -177,9 +177,9 @@ def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
 
     Example: belay sim-driver build --out build --chips 8
     """
-    from agents.drivers.standin.build import BuildError, build, build_switch, place_hccn_tool
-    from agents.drivers.standin.state import Standin
-    from engine.errors import BelayError
+    from belay.agents.drivers.standin.build import BuildError, build, build_switch, place_hccn_tool
+    from belay.agents.drivers.standin.state import Standin
+    from belay.engine.errors import BelayError
 
     try:
         library, switch, tool = build(folder), build_switch(folder), place_hccn_tool(folder)

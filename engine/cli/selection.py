@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.errors import InputError
+from belay.engine.errors import InputError
 
 Row = Mapping[str, Any]
 

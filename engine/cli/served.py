@@ -9,16 +9,16 @@ from urllib.parse import quote
 
 import click
 
-from engine.cli.inputs import LIVE, PlannedCluster, asks_of_now, plan_cluster
-from engine.cli.output import plain
-from engine.cli.server_client import NoServer, ask_server, server_address
-from engine.errors import BelayError, InputError
-from engine.kube import CONFIGMAP, Kube
-from engine.model.freshness import missing_pass
-from engine.model.labels import ABOUT_LABEL
-from engine.model.times import rfc3339
-from engine.observe.live import with_kube
-from engine.wire import names, passinfo
+from belay.engine.cli.inputs import LIVE, PlannedCluster, asks_of_now, plan_cluster
+from belay.engine.cli.output import plain
+from belay.engine.cli.server_client import NoServer, ask_server, server_address
+from belay.engine.errors import BelayError, InputError
+from belay.engine.kube import CONFIGMAP, Kube
+from belay.engine.model.freshness import missing_pass
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.live import with_kube
+from belay.engine.wire import names, passinfo
 
 #: Kinds that the server explains.
 KINDS: Final = frozenset({"pod", "job", "chip", "node", "code"})
@@ -62,13 +62,13 @@ def fault_facts(code: str, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], f
         note = f"no cluster answers ({error}): levels are those of the shipped tables and of --desired"
         click.echo(plain(note), err=True)
 
-    from engine.cli.fault_codes import explain_fault
+    from belay.engine.cli.fault_codes import explain_fault
 
     return explain_fault(code, planned.plan, planned.observed, planned.desired), planned.now
 
 
 def _without_cluster(inputs: Mapping[str, Any]) -> PlannedCluster:
-    from engine.replay.offline import plan_offline
+    from belay.engine.replay.offline import plan_offline
 
     clock = time.time()
     return PlannedCluster(

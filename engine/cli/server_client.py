@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from engine.errors import BelayError, InputError, bounded
-from engine.kube.credentials import loader, server_of
-from engine.proxies import proxy_for
+from belay.engine.errors import BelayError, InputError, bounded
+from belay.engine.kube.credentials import loader, server_of
+from belay.engine.proxies import proxy_for
 
 SERVER: Final = "BELAY_SERVER"
 ANSWER_SECONDS: Final = 70.0

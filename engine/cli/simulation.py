@@ -6,19 +6,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.cli import output
-from engine.cli.forecast import staged
-from engine.cli.phrases import ranges, target
-from engine.cli.progress import progress
-from engine.cli.what_if import AskedWhatIf, closing_sentence
-from engine.errors import InputError
-from engine.model.actions import kind_of
-from engine.model.diagnostics import Diagnostic
-from engine.model.states import ChipHealth
-from engine.model.wording import counted
-from engine.replay.offline import desired_from, every_role, moment
-from engine.simulate.run import Outcome, simulate
-from engine.simulate.timeline import check, due, read_timeline
+from belay.engine.cli import output
+from belay.engine.cli.forecast import staged
+from belay.engine.cli.phrases import ranges, target
+from belay.engine.cli.progress import progress
+from belay.engine.cli.what_if import AskedWhatIf, closing_sentence
+from belay.engine.errors import InputError
+from belay.engine.model.actions import kind_of
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.states import ChipHealth
+from belay.engine.model.wording import counted
+from belay.engine.replay.offline import desired_from, every_role, moment
+from belay.engine.simulate.run import Outcome, simulate
+from belay.engine.simulate.timeline import check, due, read_timeline
 
 _NOTHING: Final = AskedWhatIf()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.cli.selection import Answer
-from engine.model.costs import cost, so_far
-from engine.model.history import JobMemory, Recovery
-from engine.model.times import rfc3339
-from engine.status.status_reader import PublishedStatus
-from engine.wire import names, revisionlog
-from engine.wire.errors import WireError
+from belay.engine.cli.selection import Answer
+from belay.engine.model.costs import cost, so_far
+from belay.engine.model.history import JobMemory, Recovery
+from belay.engine.model.times import rfc3339
+from belay.engine.status.status_reader import PublishedStatus
+from belay.engine.wire import names, revisionlog
+from belay.engine.wire.errors import WireError
 
 _SUBJECT: Final = 120
 

@@ -9,15 +9,15 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from engine.cli import output as show
-from engine.cli.phrases import ranges
-from engine.cli.watching import follow, stream
-from engine.errors import BelayError
-from engine.kube import CONFIGMAP, Kube
-from engine.model.freshness import NO_PASS
-from engine.observe.live import server_address, with_kube
-from engine.status.status_reader import SELECTOR, PublishedStatus, read_status
-from engine.wire import names
+from belay.engine.cli import output as show
+from belay.engine.cli.phrases import ranges
+from belay.engine.cli.watching import follow, stream
+from belay.engine.errors import BelayError
+from belay.engine.kube import CONFIGMAP, Kube
+from belay.engine.model.freshness import NO_PASS
+from belay.engine.observe.live import server_address, with_kube
+from belay.engine.status.status_reader import SELECTOR, PublishedStatus, read_status
+from belay.engine.wire import names
 
 #: Seconds between two readings of a watched status.
 EVERY: Final = 1.0

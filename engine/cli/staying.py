@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from engine.model.attribution import HARMLESS, FaultRank
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.labels import FAULT_SCHEDULING
-from engine.model.levels import SUB_HEALTH
-from engine.model.plan import Plan
-from engine.model.states import OUT_OF_SERVICE
+from belay.engine.model.attribution import HARMLESS, FaultRank
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import FAULT_SCHEDULING
+from belay.engine.model.levels import SUB_HEALTH
+from belay.engine.model.plan import Plan
+from belay.engine.model.states import OUT_OF_SERVICE
 
 #: The way out for a job that asks not to be moved.
 ADD_LABEL: Final = "add fault-scheduling: grace to the labels of the job, of a Deployment to those of its pod template"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from engine.cli.invocation import fails_clearly, output_option
+from belay.engine.cli.invocation import fails_clearly, output_option
 
 if TYPE_CHECKING:
-    from engine.kube import Kube
+    from belay.engine.kube import Kube
 
 GROUPS: Final = ("belay.dev",)
 """API groups of which Belay owns the definitions; MindCluster's and Volcano's are migrated by their own tools."""
@@ -46,8 +46,8 @@ def storage(write: bool, kubeconfig: str | None, output: str) -> None:
 
     Example: belay migrate storage --write
     """
-    from engine.cli import output as show
-    from engine.observe.live import with_kube
+    from belay.engine.cli import output as show
+    from belay.engine.observe.live import with_kube
 
     async def work(kube: Kube) -> list[StoredKind]:
         return [*await _kinds(kube, write), *await _config_maps(kube)]
@@ -63,7 +63,7 @@ def storage(write: bool, kubeconfig: str | None, output: str) -> None:
 
 async def _kinds(kube: Kube, write: bool) -> list[StoredKind]:
     """Belay's custom resources."""
-    from engine.kube import Conflict, NotFound
+    from belay.engine.kube import Conflict, NotFound
 
     definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
     rows = []
@@ -95,8 +95,8 @@ async def _kinds(kube: Kube, write: bool) -> list[StoredKind]:
 
 async def _config_maps(kube: Kube) -> list[StoredKind]:
     """Belay's own ConfigMaps, by the formats that their annotations name."""
-    from engine.kube import CONFIGMAP
-    from engine.wire import formats, names
+    from belay.engine.kube import CONFIGMAP
+    from belay.engine.wire import formats, names
 
     families: dict[str, list[Mapping[str, Any]]] = {prefix: [] for prefix in formats.NEWEST}
     for namespace in (names.SYSTEM, names.NODES):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from engine.cli import output as show
-from engine.cli.backtest import BacktestResult
-from engine.cli.forecast import Forecast, end_of
-from engine.cli.phrases import cause_text, ranges, target
-from engine.load import Loaded
-from engine.model.actions import AnyAction, kind_of
-from engine.model.plan import ChipState, Plan
-from engine.model.states import ChipHealth
-from engine.model.times import rfc3339
-from engine.model.wording import counted
+from belay.engine.cli import output as show
+from belay.engine.cli.backtest import BacktestResult
+from belay.engine.cli.forecast import Forecast, end_of
+from belay.engine.cli.phrases import cause_text, ranges, target
+from belay.engine.load import Loaded
+from belay.engine.model.actions import AnyAction, kind_of
+from belay.engine.model.plan import ChipState, Plan
+from belay.engine.model.states import ChipHealth
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
 
 _SCORES_SHOWN: Final = 20
 _PLACES_SHOWN: Final = 8

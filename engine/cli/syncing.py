@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from engine.cli.invocation import access_options, fails_clearly, seconds
-from engine.cli.known_names import completes
-from engine.model.labels import ABOUT_LABEL
+from belay.engine.cli.invocation import access_options, fails_clearly, seconds
+from belay.engine.cli.known_names import completes
+from belay.engine.model.labels import ABOUT_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine.cli.waiting import WaitStanding
-    from engine.status.status_reader import PublishedStatus
+    from belay.engine.cli.waiting import WaitStanding
+    from belay.engine.status.status_reader import PublishedStatus
 
 #: Seconds after the request in which a refusal may still be that of an earlier fetch.
 _OLD_ANSWER: Final = 5.0
@@ -53,9 +53,9 @@ def sync(
 
     Examples: belay sync; belay sync 4f2c91a --timeout 2m; belay sync --no-wait
     """
-    from engine.cli.output import plain
-    from engine.cli.waiting import until_reached
-    from engine.errors import BelayError
+    from belay.engine.cli.output import plain
+    from belay.engine.cli.waiting import until_reached
+    from belay.engine.errors import BelayError
 
     longest = seconds(limit, "--timeout")
     assert longest is not None
@@ -88,7 +88,7 @@ def sync_standing(status: PublishedStatus, wanted: WantedRevision, *, settled: b
     """How far the revision is. ``settled``: what is published is no answer to an earlier fetch any more, so a refusal
     is one.
     """
-    from engine.cli.waiting import WaitStanding, revision_standing
+    from belay.engine.cli.waiting import WaitStanding, revision_standing
 
     found = revision_standing(status, wanted.commit, wanted.is_within)
     hindrance = "" if found.reached or status.no_pass or not settled else _hindrance(status, wanted)
@@ -97,7 +97,7 @@ def sync_standing(status: PublishedStatus, wanted: WantedRevision, *, settled: b
 
 def _hindrance(status: PublishedStatus, wanted: WantedRevision) -> str:
     """What must be done before the revision can come into force; empty where waiting helps."""
-    from engine.status.conditions import API_REFUSES, EXCEPT_REFUSED
+    from belay.engine.status.conditions import API_REFUSES, EXCEPT_REFUSED
 
     read = status.attempted.startswith(wanted.commit) or wanted.is_within(status.attempted)
     if not read:
@@ -115,8 +115,8 @@ def _hindrance(status: PublishedStatus, wanted: WantedRevision) -> str:
 
 def _ask(server: str | None, kubeconfig: str | None, context: str | None) -> str:
     """Ask for the fetch; why that was not possible, or empty."""
-    from engine.cli.server_client import NoServer, ask_fetch
-    from engine.errors import InputError
+    from belay.engine.cli.server_client import NoServer, ask_fetch
+    from belay.engine.errors import InputError
 
     try:
         ask_fetch(server=server, kubeconfig=kubeconfig, context=context)
@@ -131,8 +131,8 @@ def _wanted(name: str | None, kubeconfig: str | None, context: str | None) -> Wa
     Raises:
         InputError: it is not pushed, or none can be found.
     """
-    from engine.cli.acts.clone import Clone
-    from engine.errors import InputError
+    from belay.engine.cli.acts.clone import Clone
+    from belay.engine.errors import InputError
 
     try:
         clone = Clone(".")
@@ -154,10 +154,10 @@ def _wanted(name: str | None, kubeconfig: str | None, context: str | None) -> Wa
 
 def _newest(kubeconfig: str | None, context: str | None) -> str:
     """The newest commit of the branch that the main shard's controller follows."""
-    from engine.errors import InputError
-    from engine.kube import CONFIGMAP, Kube
-    from engine.observe.live import with_kube
-    from engine.wire import names, sourceinfo
+    from belay.engine.errors import InputError
+    from belay.engine.kube import CONFIGMAP, Kube
+    from belay.engine.observe.live import with_kube
+    from belay.engine.wire import names, sourceinfo
 
     async def read(kube: Kube) -> sourceinfo.FollowedRepository | None:
         found = (await kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL}=source")).items

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.cli.answers import chip_names, jobs
-from engine.cli.counted_chips import CountedChips, planned_use
-from engine.cli.measurements import Measured, Reading
-from engine.cli.selection import Answer
-from engine.gangs.grouping import group
-from engine.model.cluster import Observed, ids_of
-from engine.model.plan import ChipState, NodeState, Plan
+from belay.engine.cli.answers import chip_names, jobs
+from belay.engine.cli.counted_chips import CountedChips, planned_use
+from belay.engine.cli.measurements import Measured, Reading
+from belay.engine.cli.selection import Answer
+from belay.engine.gangs.grouping import group
+from belay.engine.model.cluster import Observed, ids_of
+from belay.engine.model.plan import ChipState, NodeState, Plan
 
 _MEASURED: Final = ("utilization", "hbm", "power", "temperature")
 #: The column by which an answer is sorted where the user names none: the first that it has.

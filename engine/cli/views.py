@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 import click
 
-from engine.cli.invocation import (
+from belay.engine.cli.invocation import (
     KindChoice,
     Number,
     WholeNumber,
@@ -17,14 +17,14 @@ from engine.cli.invocation import (
     fails_clearly,
     output_option,
 )
-from engine.cli.known_names import complete_row
+from belay.engine.cli.known_names import complete_row
 
 if TYPE_CHECKING:
-    from engine.cli.inputs import PlannedCluster
-    from engine.cli.listed import ListedObjects
-    from engine.cli.published import PublishedCluster
-    from engine.cli.selection import Answer
-    from engine.kube import Kube
+    from belay.engine.cli.inputs import PlannedCluster
+    from belay.engine.cli.listed import ListedObjects
+    from belay.engine.cli.published import PublishedCluster
+    from belay.engine.cli.selection import Answer
+    from belay.engine.kube import Kube
 
     Ask = Callable[[PlannedCluster], Answer]
     Rows = list[Mapping[str, Any]]
@@ -56,7 +56,7 @@ def status(watch: bool, kubeconfig: str | None, context: str | None, output: str
 
     Example: belay status -w
     """
-    from engine.cli.status_table import show_status
+    from belay.engine.cli.status_table import show_status
 
     show_status(kubeconfig, output, watch, context)
 
@@ -88,8 +88,8 @@ def get(
 
     Examples: belay get jobs --filter phase=Pending; belay get chips node-3; belay get pods -n train -l app=llm
     """
-    from engine.cli import output as show
-    from engine.errors import InputError
+    from belay.engine.cli import output as show
+    from belay.engine.errors import InputError
 
     if everywhere and namespace:
         raise InputError("give a namespace, or all of them", where="-n, -A")
@@ -124,8 +124,8 @@ class AskedRows:
 
     def read(self) -> Reading:
         """The cluster, read once."""
-        from engine.cli.inputs import plan_cluster, published_cluster
-        from engine.cli.listed import OBJECTS, listed
+        from belay.engine.cli.inputs import plan_cluster, published_cluster
+        from belay.engine.cli.listed import OBJECTS, listed
 
         if self.what in OBJECTS:
             return listed(self.what, self._labels, self.inputs)
@@ -134,8 +134,8 @@ class AskedRows:
 
     def reader(self) -> Callable[[Kube], Awaitable[Reading]]:
         """The same at each call over a connection, for ``-w``."""
-        from engine.cli.inputs import cluster_planner, read_published
-        from engine.cli.listed import OBJECTS, read_objects
+        from belay.engine.cli.inputs import cluster_planner, read_published
+        from belay.engine.cli.listed import OBJECTS, read_objects
 
         plan = cluster_planner(self.inputs)
 
@@ -153,8 +153,8 @@ class AskedRows:
         return answer, _selected(self.what, answer, self._name, self._filters, reading.now)
 
     def _is_published(self) -> bool:
-        from engine.cli.inputs import asks_of_now
-        from engine.cli.published import ABOUT, PLANNED_COLUMNS
+        from belay.engine.cli.inputs import asks_of_now
+        from belay.engine.cli.published import ABOUT, PLANNED_COLUMNS
 
         if self.what not in ABOUT or not asks_of_now(self.inputs):
             return False
@@ -190,8 +190,8 @@ def top(
 
     Examples: belay top; belay top jobs --sort chips -n 10
     """
-    from engine.cli import output as show
-    from engine.cli.inputs import cluster_planner, plan_cluster
+    from belay.engine.cli import output as show
+    from belay.engine.cli.inputs import cluster_planner, plan_cluster
 
     screen = _TopScreen(what, sort, reverse, most, places, filters)
     if watch and output in ("table", "wide"):
@@ -221,8 +221,8 @@ class _TopScreen:
 
     def rows(self, planned: PlannedCluster) -> tuple[Answer, Rows]:
         """The answer and its rows in order."""
-        from engine.cli import usage
-        from engine.cli.filters import column_of
+        from belay.engine.cli import usage
+        from belay.engine.cli.filters import column_of
 
         answer = usage.TOP[self._what](planned.plan, planned.observed, planned.readings(self._places))
         self._columns = answer.columns
@@ -236,8 +236,8 @@ class _TopScreen:
 
     def paint(self, planned: PlannedCluster, out: TextIO, *, wide: bool) -> None:
         """Print the table under three lines about the whole cluster."""
-        from engine.cli import output as show
-        from engine.cli import usage
+        from belay.engine.cli import output as show
+        from belay.engine.cli import usage
 
         answer, rows = self.rows(planned)
         if planned.note:
@@ -250,8 +250,8 @@ class _TopScreen:
 
     def watch(self, inputs: Mapping[str, Any], every: float, *, wide: bool) -> None:
         """Show it until interrupted."""
-        from engine.cli.inputs import cluster_planner
-        from engine.cli.watching import follow
+        from belay.engine.cli.inputs import cluster_planner
+        from belay.engine.cli.watching import follow
 
         follow(
             inputs["kubeconfig"],
@@ -276,8 +276,8 @@ class _TopScreen:
 
 
 def _selected(what: str, answer: Answer, name: str | None, filters: Iterable[str], now: float) -> Rows:
-    from engine.cli.filters import conditions
-    from engine.cli.selection import named
+    from belay.engine.cli.filters import conditions
+    from belay.engine.cli.selection import named
 
     rows: Rows = list(answer.rows) if name is None else named(what, answer.rows, name)
     more = sorted({column for row in rows[:1] for column in row} - {*answer.columns, *answer.wide})
@@ -286,8 +286,8 @@ def _selected(what: str, answer: Answer, name: str | None, filters: Iterable[str
 
 
 def _watch(asked: AskedRows, every: float, *, events: bool, headings: bool) -> None:
-    from engine.cli import output as show
-    from engine.cli.changes import RowChanges
+    from belay.engine.cli import output as show
+    from belay.engine.cli.changes import RowChanges
 
     what, output = asked.what, asked.output
     changes = RowChanges(what)
@@ -318,8 +318,8 @@ def _watch(asked: AskedRows, every: float, *, events: bool, headings: bool) -> N
 def _stream(
     inputs: Mapping[str, Any], read: Callable[[Kube], Awaitable[Any]], every: float, take: Callable[[Any], None]
 ) -> None:
-    from engine.cli.output import plain
-    from engine.cli.watching import MissingPassNotes, stream
+    from belay.engine.cli.output import plain
+    from belay.engine.cli.watching import MissingPassNotes, stream
 
     notes = MissingPassNotes()
 
@@ -333,7 +333,7 @@ def _stream(
 
 def _print_document(value: object, output: str) -> None:
     """One document of a stream: a line of JSON, or YAML after a separator."""
-    from engine.cli import output as show
+    from belay.engine.cli import output as show
 
     if output == "yaml":
         sys.stdout.write("---\n")
@@ -343,8 +343,8 @@ def _print_document(value: object, output: str) -> None:
 
 
 def _print_names(what: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    from engine.cli.output import plain
-    from engine.cli.selection import typed_name
+    from belay.engine.cli.output import plain
+    from belay.engine.cli.selection import typed_name
 
     for row in rows:
         click.echo(plain(typed_name(what, row)))
@@ -352,7 +352,7 @@ def _print_names(what: str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def _one_or_all(what: str, name: str | None, rows: Rows) -> object:
     """One object where a name means exactly one, as with kubectl."""
-    from engine.cli.selection import NAMED_BY
+    from belay.engine.cli.selection import NAMED_BY
 
     alone = len(NAMED_BY[what][1]) == 1 or what in ("jobs", "chips")
     return rows[0] if name is not None and len(rows) == 1 and alone else rows

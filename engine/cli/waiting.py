@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from engine.cli.invocation import access_options, fails_clearly, seconds
-from engine.cli.known_names import complete_row
+from belay.engine.cli.invocation import access_options, fails_clearly, seconds
+from belay.engine.cli.known_names import complete_row
 
 if TYPE_CHECKING:
-    from engine.status.status_reader import PublishedJob, PublishedStatus
+    from belay.engine.status.status_reader import PublishedJob, PublishedStatus
 
     Judge = Callable[[PublishedStatus], "WaitStanding"]
 
@@ -54,8 +54,8 @@ def wait(kind: str, name: str | None, state: str, limit: str, kubeconfig: str | 
     Examples: belay wait job default/llm --for running --timeout 10m; belay wait job default/llm --for recovered;
     belay wait revision
     """
-    from engine.cli.output import plain
-    from engine.errors import InputError
+    from belay.engine.cli.output import plain
+    from belay.engine.errors import InputError
 
     longest = seconds(limit, "--timeout")
     assert longest is not None
@@ -72,7 +72,7 @@ VERBS = (wait,)
 
 def job_standing(status: PublishedStatus, name: str, state: str) -> WaitStanding:
     """How far a job is, by what the engine published of it."""
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     rows = [job for job in status.jobs if name in (_short(job.name), _short(job.name).rpartition("/")[2], job.name)]
     if len(rows) > 1:
@@ -138,8 +138,8 @@ def _job_judge(name: str, state: str) -> Judge:
 
 def _revision_judge(name: str | None) -> Judge:
     """Judges a revision by its id; where this is a clone of the repository, a later commit brings it into force too."""
-    from engine.cli.acts.clone import Clone
-    from engine.errors import InputError
+    from belay.engine.cli.acts.clone import Clone
+    from belay.engine.errors import InputError
 
     try:
         clone = Clone(".")
@@ -154,10 +154,10 @@ def _revision_judge(name: str | None) -> Judge:
 
 def until_reached(kubeconfig: str | None, judge: Judge, longest: float, context: str | None = None) -> WaitStanding:
     """Read the published status until the judge is content, or sees no hope, or the time is up."""
-    from engine.kube import CONFIGMAP, Kube, KubeError
-    from engine.observe.live import with_kube
-    from engine.status.status_reader import SELECTOR, read_status
-    from engine.wire import names
+    from belay.engine.kube import CONFIGMAP, Kube, KubeError
+    from belay.engine.observe.live import with_kube
+    from belay.engine.status.status_reader import SELECTOR, read_status
+    from belay.engine.wire import names
 
     async def run(kube: Kube) -> WaitStanding:
         ends, last = time.monotonic() + longest, WaitStanding(False, False, "the cluster did not answer")

@@ -12,11 +12,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final, TextIO, TypeVar
 
-from engine.cli import output
-from engine.errors import INTERRUPTED
-from engine.kube import Kube, KubeError
-from engine.model.wording import counted
-from engine.observe.live import CALL_WITHIN, with_kube
+from belay.engine.cli import output
+from belay.engine.errors import INTERRUPTED
+from belay.engine.kube import Kube, KubeError
+from belay.engine.model.wording import counted
+from belay.engine.observe.live import CALL_WITHIN, with_kube
 
 T = TypeVar("T")
 Read = Callable[[Kube], Awaitable[T]]

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.cli.ages import length
-from engine.errors import InputError
-from engine.model.actions import BindPod, EvictPod
-from engine.model.states import IN_SERVICE, NodeHealth
-from engine.model.wording import counted
-from engine.simulate.run import Outcome
-from engine.simulate.timeline import Event
+from belay.engine.cli.ages import length
+from belay.engine.errors import InputError
+from belay.engine.model.actions import BindPod, EvictPod
+from belay.engine.model.states import IN_SERVICE, NodeHealth
+from belay.engine.model.wording import counted
+from belay.engine.simulate.run import Outcome
+from belay.engine.simulate.timeline import Event
 
 USUAL_CODE: Final = "80C98001"
 """An error of the chip's memory that a reset does away with."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from engine.documents import Desired
-from engine.model.cluster import Observed
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import Observed
 
 
 class Whys(NamedTuple):

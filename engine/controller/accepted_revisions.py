@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine import log
-from engine.errors import SourceError
-from engine.kube import CONFIGMAP, Conflict, Kube, NotFound, Object
-from engine.kube.order_keys import OrderKeys
-from engine.model.labels import ABOUT_LABEL
-from engine.model.seals import Seal
-from engine.source import Revision, SourceConfig
-from engine.wire import names, revisionlog
-from engine.wire.errors import WireError
-from engine.wire.policy import POLICY_ABOUT, parse_entitlements
-from engine.wire.revisionlog import RevisionEntry, RevisionLog
-from engine.wire.seals import seal_of
+from belay.engine import log
+from belay.engine.errors import SourceError
+from belay.engine.kube import CONFIGMAP, Conflict, Kube, NotFound, Object
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.seals import Seal
+from belay.engine.source import Revision, SourceConfig
+from belay.engine.wire import names, revisionlog
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.policy import POLICY_ABOUT, parse_entitlements
+from belay.engine.wire.revisionlog import RevisionEntry, RevisionLog
+from belay.engine.wire.seals import seal_of
 
 _TRIES = 5
 _log = log.get("controller")

@@ -24,9 +24,9 @@ from kombu.transport import redis as transport
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 
-from engine import log
-from engine.controller.queues import QUEUES, RECONCILE, task_message
-from engine.store import StoreUnavailable, repair, require_room
+from belay.engine import log
+from belay.engine.controller.queues import QUEUES, RECONCILE, task_message
+from belay.engine.store import StoreUnavailable, repair, require_room
 
 _log = log.get("broker")
 # kombu's stubs lack what is overridden here
@@ -214,7 +214,7 @@ class SentinelBrokerChannel(BrokerChannel, _SentinelChannel):  # type: ignore[mi
 
 
 class SentinelBrokerTransport(BrokerTransport):
-    """The same transport where Sentinels name the Redis (`engine.store.sentinel`)."""
+    """The same transport where Sentinels name the Redis (`belay.engine.store.sentinel`)."""
 
     default_port = 26379
     Channel = SentinelBrokerChannel
@@ -228,5 +228,5 @@ def _dropped(where: str, error: Exception) -> None:
 def install() -> None:
     """Make every Celery connection of this process to Redis use this transport."""
     for scheme in ("redis", "rediss"):
-        kombu.transport.TRANSPORT_ALIASES[scheme] = "engine.controller.broker:BrokerTransport"
-    kombu.transport.TRANSPORT_ALIASES["sentinel"] = "engine.controller.broker:SentinelBrokerTransport"
+        kombu.transport.TRANSPORT_ALIASES[scheme] = "belay.engine.controller.broker:BrokerTransport"
+    kombu.transport.TRANSPORT_ALIASES["sentinel"] = "belay.engine.controller.broker:SentinelBrokerTransport"

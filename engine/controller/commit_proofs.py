@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from engine import log
-from engine.errors import SourceError
-from engine.kube import Kube, KubeError
-from engine.source import GitSource, Revision
-from engine.wire import commitproof
+from belay.engine import log
+from belay.engine.errors import SourceError
+from belay.engine.kube import Kube, KubeError
+from belay.engine.source import GitSource, Revision
+from belay.engine.wire import commitproof
 
 RETRY_SECONDS = 30.0
 _log = log.get("controller")

@@ -15,21 +15,21 @@ from collections.abc import Callable, Coroutine, Iterable
 
 import redis.asyncio
 
-from engine import hot_loops, log
-from engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
-from engine.controller.pass_reporter import PassReporter
-from engine.controller.queues import RECONCILE, send, waiting
-from engine.controller.revision_feed import RevisionFeed
-from engine.controller.snapshot_feed import RETRY_SECONDS, SnapshotFeed, wait
-from engine.controller.triggers import Triggers
-from engine.kube import Kube, KubeError, cancel_all
-from engine.kube.lease import Lease
-from engine.observe.resources import WATCHED, Watched
-from engine.settings import Settings, from_environment, kube_variables, warn
-from engine.source import GitSource
-from engine.source import configuration as source_configuration
-from engine.source.git import stop_all
-from engine.store import (
+from belay.engine import hot_loops, log
+from belay.engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
+from belay.engine.controller.pass_reporter import PassReporter
+from belay.engine.controller.queues import RECONCILE, send, waiting
+from belay.engine.controller.revision_feed import RevisionFeed
+from belay.engine.controller.snapshot_feed import RETRY_SECONDS, SnapshotFeed, wait
+from belay.engine.controller.triggers import Triggers
+from belay.engine.kube import Kube, KubeError, cancel_all
+from belay.engine.kube.lease import Lease
+from belay.engine.observe.resources import WATCHED, Watched
+from belay.engine.settings import Settings, from_environment, kube_variables, warn
+from belay.engine.source import GitSource
+from belay.engine.source import configuration as source_configuration
+from belay.engine.source.git import stop_all
+from belay.engine.store import (
     CONTROLLER_BEAT,
     Keyring,
     PassStore,
@@ -42,8 +42,8 @@ from engine.store import (
     connect,
     connect_async,
 )
-from engine.wire import leases
-from engine.wire.names import MAIN_SHARD
+from belay.engine.wire import leases
+from belay.engine.wire.names import MAIN_SHARD
 
 _log = log.get("controller")
 TICK_SECONDS = 0.25

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.act import Edge
-from engine.documents import Desired
-from engine.kube import CONFIGMAP, Conflict, Object, run_many
-from engine.log import get
-from engine.model.actions import CreateObject, PatchObject
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan
-from engine.wire import links
-from engine.wire.errors import WireError
-from engine.wire.names import SYSTEM
-from engine.wire.seals import seal_of
+from belay.engine.act import Edge
+from belay.engine.documents import Desired
+from belay.engine.kube import CONFIGMAP, Conflict, Object, run_many
+from belay.engine.log import get
+from belay.engine.model.actions import CreateObject, PatchObject
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Plan
+from belay.engine.wire import links
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYSTEM
+from belay.engine.wire.seals import seal_of
 
 SIGNED_PER_PASS = 200
 """Most orders signed again per pass; the rest follows in the next passes."""

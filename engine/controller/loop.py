@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from engine.act import Refused
-from engine.controller.shard import Shard
-from engine.kube import KubeError
-from engine.kube.lease import NAMESPACE
-from engine.log import get, in_pass
-from engine.model.freshness import Hindrance
+from belay.engine.act import Refused
+from belay.engine.controller.shard import Shard
+from belay.engine.kube import KubeError
+from belay.engine.kube.lease import NAMESPACE
+from belay.engine.log import get, in_pass
+from belay.engine.model.freshness import Hindrance
 
 _log = get("reconcile")
 WAIT_SECONDS = 0.1

@@ -10,10 +10,10 @@ from typing import Any
 import redis.retry
 from kombu import Queue
 
-from engine.controller import broker
-from engine.controller.queues import QUEUES
-from engine.settings import Settings
-from engine.store import sentinel
+from belay.engine.controller import broker
+from belay.engine.controller.queues import QUEUES
+from belay.engine.settings import Settings
+from belay.engine.store import sentinel
 
 
 def broker_url(redis_url: str) -> str:

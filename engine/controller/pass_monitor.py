@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from engine.controller.pass_reporter import PassReporter
-from engine.kube import CONFIGMAP, LEASE, Kube, KubeError
-from engine.kube.lease import CEILING_SECONDS, NAMESPACE, shard_lease_name
-from engine.model.freshness import Hindrance
-from engine.model.labels import ABOUT_LABEL
-from engine.store import PassStore, StoreUnavailable
-from engine.wire import names, sync
+from belay.engine.controller.pass_reporter import PassReporter
+from belay.engine.kube import CONFIGMAP, LEASE, Kube, KubeError
+from belay.engine.kube.lease import CEILING_SECONDS, NAMESPACE, shard_lease_name
+from belay.engine.model.freshness import Hindrance
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.store import PassStore, StoreUnavailable
+from belay.engine.wire import names, sync
 
 LOOK_SECONDS: Final = 5.0
 SAY_SECONDS: Final = 30.0

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, NotFound
-from engine.log import get
-from engine.model.freshness import DOUBTED, NO_PASS, Hindrance, LastPass, allowed_seconds
-from engine.wire import names, passinfo, sync
+from belay.engine.kube import CONFIGMAP, Conflict, Kube, KubeError, NotFound
+from belay.engine.log import get
+from belay.engine.model.freshness import DOUBTED, NO_PASS, Hindrance, LastPass, allowed_seconds
+from belay.engine.wire import names, passinfo, sync
 
 WRITE_SECONDS: Final = 5.0
 """Least seconds between two writes after passes that completed."""

@@ -5,25 +5,25 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from engine.act import Edge, Refused
-from engine.act.orders import set_policy
-from engine.documents import Desired
-from engine.kube import Object, run_many
-from engine.kube.order_keys import OrderKeys
-from engine.log import get
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.faults import CodeRules
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.model.seals import BUILT_IN_RULES, Entitlements
-from engine.plan import pool_rules
-from engine.wire import revisionlog
-from engine.wire.errors import WireError
-from engine.wire.names import SYSTEM, revisions_config_map
-from engine.wire.policy import NodePolicy, build_policy, entitle, parse_entitlements, parse_policy
-from engine.wire.revisionlog import RevisionLog
-from engine.wire.seals import seal_of
+from belay.engine.act import Edge, Refused
+from belay.engine.act.orders import set_policy
+from belay.engine.documents import Desired
+from belay.engine.kube import Object, run_many
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.log import get
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.faults import CodeRules
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.seals import BUILT_IN_RULES, Entitlements
+from belay.engine.plan import pool_rules
+from belay.engine.wire import revisionlog
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYSTEM, revisions_config_map
+from belay.engine.wire.policy import NodePolicy, build_policy, entitle, parse_entitlements, parse_policy
+from belay.engine.wire.revisionlog import RevisionLog
+from belay.engine.wire.seals import seal_of
 
 _log = get("policy")
 MAX_RULES = 2000

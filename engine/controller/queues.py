@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 import redis
 
-from engine.store import StoreUnavailable, require_room, translated
+from belay.engine.store import StoreUnavailable, require_room, translated
 
 RECONCILE: Final = "belay.reconcile"
 ACT: Final = "belay.act"

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine.load import FileVersion, Loaded, PriorState, Retained
-from engine.store import RevisionRecord
-from engine.wire.sync import FileVersions, RetainedFiles
+from belay.engine.load import FileVersion, Loaded, PriorState, Retained
+from belay.engine.store import RevisionRecord
+from belay.engine.wire.sync import FileVersions, RetainedFiles
 
 VERSIONS_KEPT = 3
 """Number of good versions of a file that are remembered."""

@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import orjson
 
-from engine import log
-from engine.controller.accepted_revisions import AcceptedRevisions
-from engine.controller.commit_proofs import CommitProofs
-from engine.errors import SourceError
-from engine.kube import Backoff, Kube, KubeError, cancel_all
-from engine.kube.order_keys import OrderKeys
-from engine.settings import Settings
-from engine.source import FetchResult, GitSource, Revision, configuration
-from engine.source.pending_deletion import PendingDeletion
-from engine.source.worktree import blob_id
-from engine.store import RevisionWriter, StoreUnavailable, ValueTooLarge
-from engine.wire import lastchanges, sourceinfo
+from belay.engine import log
+from belay.engine.controller.accepted_revisions import AcceptedRevisions
+from belay.engine.controller.commit_proofs import CommitProofs
+from belay.engine.errors import SourceError
+from belay.engine.kube import Backoff, Kube, KubeError, cancel_all
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.settings import Settings
+from belay.engine.source import FetchResult, GitSource, Revision, configuration
+from belay.engine.source.pending_deletion import PendingDeletion
+from belay.engine.source.worktree import blob_id
+from belay.engine.store import RevisionWriter, StoreUnavailable, ValueTooLarge
+from belay.engine.wire import lastchanges, sourceinfo
 
 _log = log.get("controller")
 NO_SOURCE = "no repository is followed: give --source FILE or BELAY_SOURCE_URL; nothing is applied from Git"

@@ -9,23 +9,23 @@ from typing import Any
 
 import msgspec
 
-from engine.controller.retained import before_of, helpful, identities, needed, refused_unread, remembered_after
-from engine.documents import Manifest
-from engine.load import UNKNOWN, LoadCache, Loaded, PriorState, load
-from engine.load.cluster import belay_objects, copies_from_git, foreign_documents, places_of, with_places
-from engine.load.earlier_manifests import manifests_of_files, with_earlier
-from engine.log import get, redact
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.last_changes import LastChange
-from engine.model.plan_cache import PlanCache
-from engine.model.wording import counted
-from engine.plan import declared_keys
-from engine.status import StatusCondition, SyncState
-from engine.store import RevisionRecord, StoredRevisions
-from engine.wire import lastchanges, sourceinfo
-from engine.wire.names import SYNC, SYSTEM, source_config_map
-from engine.wire.sync import FileVersions, file_versions_data, parse_file_versions
+from belay.engine.controller.retained import before_of, helpful, identities, needed, refused_unread, remembered_after
+from belay.engine.documents import Manifest
+from belay.engine.load import UNKNOWN, LoadCache, Loaded, PriorState, load
+from belay.engine.load.cluster import belay_objects, copies_from_git, foreign_documents, places_of, with_places
+from belay.engine.load.earlier_manifests import manifests_of_files, with_earlier
+from belay.engine.log import get, redact
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.last_changes import LastChange
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.wording import counted
+from belay.engine.plan import declared_keys
+from belay.engine.status import StatusCondition, SyncState
+from belay.engine.store import RevisionRecord, StoredRevisions
+from belay.engine.wire import lastchanges, sourceinfo
+from belay.engine.wire.names import SYNC, SYSTEM, source_config_map
+from belay.engine.wire.sync import FileVersions, file_versions_data, parse_file_versions
 
 PATIENCE_SECONDS = 10.0
 """Seconds that a revision waits for older versions of its broken files before it comes into force without them."""

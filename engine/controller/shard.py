@@ -12,37 +12,37 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 import orjson
 
-from engine import versions
-from engine.act import SETTLE_SECONDS, Edge, Fence, Refused, SettlingClaims, claim, ended, refusals
-from engine.act.batch import Numbered, split
-from engine.act.budget import FIELD, reserve
-from engine.controller.link_seals import seal_links
-from engine.controller.pass_reporter import PassReporter
-from engine.controller.policies import Policies, assign_policies, policy_bodies
-from engine.controller.revision_reader import RevisionReader
-from engine.controller.snapshot_reader import SnapshotReader
-from engine.controller.status_writer import StatusWriter
-from engine.controller.triggers import Triggers
-from engine.controller.waiting_writer import WaitingWriter
-from engine.documents import Desired
-from engine.errors import BelayError
-from engine.kube import Kube, KubeError, cancel_all
-from engine.kube.lease import shard_lease
-from engine.kube.order_keys import OrderKeys
-from engine.log import get
-from engine.metrics import PassSummary, counter_name, recovery_counts, timed, wait_counts
-from engine.model.actions import BindPod
-from engine.model.cluster import Observed
-from engine.model.freshness import Hindrance
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.model.states import NodeHealth
-from engine.plan import plan as make_plan
-from engine.plan import resolve_roles
-from engine.replay import recording
-from engine.replay.summary import write_digest
-from engine.settings import Settings
-from engine.status import (
+from belay.engine import versions
+from belay.engine.act import SETTLE_SECONDS, Edge, Fence, Refused, SettlingClaims, claim, ended, refusals
+from belay.engine.act.batch import Numbered, split
+from belay.engine.act.budget import FIELD, reserve
+from belay.engine.controller.link_seals import seal_links
+from belay.engine.controller.pass_reporter import PassReporter
+from belay.engine.controller.policies import Policies, assign_policies, policy_bodies
+from belay.engine.controller.revision_reader import RevisionReader
+from belay.engine.controller.snapshot_reader import SnapshotReader
+from belay.engine.controller.status_writer import StatusWriter
+from belay.engine.controller.triggers import Triggers
+from belay.engine.controller.waiting_writer import WaitingWriter
+from belay.engine.documents import Desired
+from belay.engine.errors import BelayError
+from belay.engine.kube import Kube, KubeError, cancel_all
+from belay.engine.kube.lease import shard_lease
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.log import get
+from belay.engine.metrics import PassSummary, counter_name, recovery_counts, timed, wait_counts
+from belay.engine.model.actions import BindPod
+from belay.engine.model.cluster import Observed
+from belay.engine.model.freshness import Hindrance
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.states import NodeHealth
+from belay.engine.plan import plan as make_plan
+from belay.engine.plan import resolve_roles
+from belay.engine.replay import recording
+from belay.engine.replay.summary import write_digest
+from belay.engine.settings import Settings
+from belay.engine.status import (
     PublishedPools,
     forgotten,
     memory_bodies,
@@ -51,9 +51,9 @@ from engine.status import (
     surplus,
     sync_bodies,
 )
-from engine.status.conditions import StatusCondition
-from engine.status.waiting_pods import waiting
-from engine.store import (
+from belay.engine.status.conditions import StatusCondition
+from belay.engine.status.waiting_pods import waiting
+from belay.engine.store import (
     ActionOutcome,
     BatchResult,
     ObjectWrite,
@@ -62,8 +62,8 @@ from engine.store import (
     StoredRevisions,
     StoredSnapshots,
 )
-from engine.wire import sync
-from engine.wire.names import MAIN_SHARD
+from belay.engine.wire import sync
+from belay.engine.wire.names import MAIN_SHARD
 
 _log = get("reconcile")
 RECORDED_BYTES = 64 * 1024 * 1024

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from engine import freed_memory, log
-from engine.controller.revision_feed import RevisionFeed
-from engine.controller.workload_followers import WorkloadFollowers
-from engine.kube import Kube, Reflector, WatchChange
-from engine.observe.resources import Watched
-from engine.observe.watch_events import WatchEvents
-from engine.store import PassStore, SnapshotWriter, StoreUnavailable, fits
+from belay.engine import freed_memory, log
+from belay.engine.controller.revision_feed import RevisionFeed
+from belay.engine.controller.workload_followers import WorkloadFollowers
+from belay.engine.kube import Kube, Reflector, WatchChange
+from belay.engine.observe.resources import Watched
+from belay.engine.observe.watch_events import WatchEvents
+from belay.engine.store import PassStore, SnapshotWriter, StoreUnavailable, fits
 
 _log = log.get("controller")
 RETRY_SECONDS = 1.0

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from engine import freed_memory
-from engine.log import get
-from engine.model.cluster import Observed
-from engine.model.labels import MANAGED_BY
-from engine.observe.observed import Observer, key_of
-from engine.store import ObjectWrite, PassState, PassStore, StoredSnapshots, field_of
+from belay.engine import freed_memory
+from belay.engine.log import get
+from belay.engine.model.cluster import Observed
+from belay.engine.model.labels import MANAGED_BY
+from belay.engine.observe.observed import Observer, key_of
+from belay.engine.store import ObjectWrite, PassState, PassStore, StoredSnapshots, field_of
 
 _log = get("reconcile")
 STUCK_SECONDS = 30.0

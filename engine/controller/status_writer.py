@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from engine.act import written
-from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, KubeError, NotFound, Object, run_many
-from engine.log import get
-from engine.model.actions import AnyAction
-from engine.model.cluster import Observed
-from engine.model.labels import PUBLISHED_ANNOTATION
-from engine.model.plan import Plan, ShadowChange
-from engine.status import ClusterInfo, WriteTracker, is_foreign
-from engine.status.events import (
+from belay.engine.act import written
+from belay.engine.kube import CONFIGMAP, EVENT, Conflict, Kube, KubeError, NotFound, Object, run_many
+from belay.engine.log import get
+from belay.engine.model.actions import AnyAction
+from belay.engine.model.cluster import Observed
+from belay.engine.model.labels import PUBLISHED_ANNOTATION
+from belay.engine.model.plan import Plan, ShadowChange
+from belay.engine.status import ClusterInfo, WriteTracker, is_foreign
+from belay.engine.status.events import (
     MAX_EVENTS,
     events,
     held_events,
@@ -25,9 +25,9 @@ from engine.status.events import (
     repeat_events,
     shadow_events,
 )
-from engine.store import ObjectWrite
-from engine.wire import formats, names
-from engine.wire.errors import WireError
+from belay.engine.store import ObjectWrite
+from belay.engine.wire import formats, names
+from belay.engine.wire.errors import WireError
 
 _log = get("status")
 RETRY_SECONDS = 1.0

@@ -20,16 +20,16 @@ from celery.signals import worker_init, worker_ready, worker_shutdown, worker_sh
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
 
-from engine import log
-from engine.controller import garbage_collection, watchdog
-from engine.controller.messages import configuration
-from engine.controller.queues import ACT, RECONCILE, send, waiting
-from engine.controller.triggers import Triggers
-from engine.controller.worker import TASK_SECONDS, Worker
-from engine.errors import BelayError
-from engine.kube.order_keys import OrderKeys
-from engine.settings import Settings, from_environment, warn
-from engine.store import Keyring, StoreUnavailable, connect, eviction_warning, heal, repair
+from belay.engine import log
+from belay.engine.controller import garbage_collection, watchdog
+from belay.engine.controller.messages import configuration
+from belay.engine.controller.queues import ACT, RECONCILE, send, waiting
+from belay.engine.controller.triggers import Triggers
+from belay.engine.controller.worker import TASK_SECONDS, Worker
+from belay.engine.errors import BelayError
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.settings import Settings, from_environment, warn
+from belay.engine.store import Keyring, StoreUnavailable, connect, eviction_warning, heal, repair
 
 _log = log.get("worker")
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import redis
 
-from engine.store.news import KEPT_SECONDS
-from engine.store.port import translated
+from belay.engine.store.news import KEPT_SECONDS
+from belay.engine.store.port import translated
 
 # The state of a shard, shared by the scripts, in keys of one hash slot:
 #   dirty  sorted set  shard -> when it is due (ms)

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from engine.kube import EVENT, POD, Conflict, Kube, NotFound, run_many
-from engine.log import get
-from engine.status.waiting_pods import Waiting, condition_patch, event, repeated
+from belay.engine.kube import EVENT, POD, Conflict, Kube, NotFound, run_many
+from belay.engine.log import get
+from belay.engine.status.waiting_pods import Waiting, condition_patch, event, repeated
 
 _log = get("status")
 MAX_WRITTEN: Final = 250

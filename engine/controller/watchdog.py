@@ -21,10 +21,10 @@ import msgspec
 from celery import bootsteps
 from celery.worker import state
 
-from engine import hot_loops
-from engine.log import get
-from engine.model.hot_loop import HotLoopDetector
-from engine.store import StoreUnavailable
+from belay.engine import hot_loops
+from belay.engine.log import get
+from belay.engine.model.hot_loop import HotLoopDetector
+from belay.engine.store import StoreUnavailable
 
 _log = get("watchdog")
 TICK_SECONDS: Final = 1.0

@@ -15,23 +15,23 @@ from typing import Any, TypeVar
 import msgspec
 import redis
 
-from engine.act import Edge, Fence, PodWatch, refusals
-from engine.act import batch as batches
-from engine.controller.loop import reconcile
-from engine.controller.queues import ACT, RECONCILE
-from engine.controller.shard import Shard, ShardLost
-from engine.controller.status_writer import write_events
-from engine.controller.triggers import Triggers
-from engine.errors import BelayError
-from engine.kube import Backoff, Kube, KubeError, cancel_all
-from engine.kube.lease import release_former_leases
-from engine.kube.order_keys import OrderKeys
-from engine.log import get, in_pass
-from engine.metrics import counter_name
-from engine.model.actions import kind_of
-from engine.model.freshness import Hindrance
-from engine.settings import Settings, kube_variables
-from engine.store import (
+from belay.engine.act import Edge, Fence, PodWatch, refusals
+from belay.engine.act import batch as batches
+from belay.engine.controller.loop import reconcile
+from belay.engine.controller.queues import ACT, RECONCILE
+from belay.engine.controller.shard import Shard, ShardLost
+from belay.engine.controller.status_writer import write_events
+from belay.engine.controller.triggers import Triggers
+from belay.engine.errors import BelayError
+from belay.engine.kube import Backoff, Kube, KubeError, cancel_all
+from belay.engine.kube.lease import release_former_leases
+from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.log import get, in_pass
+from belay.engine.metrics import counter_name
+from belay.engine.model.actions import kind_of
+from belay.engine.model.freshness import Hindrance
+from belay.engine.settings import Settings, kube_variables
+from belay.engine.store import (
     BatchResult,
     Keyring,
     PassStore,

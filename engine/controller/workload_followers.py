@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from engine import log
-from engine.kube import Object, Reflector, WatchChange, cancel_all
-from engine.observe.resources import Watched
-from engine.observe.workload_watches import DECIDING, served_kinds
+from belay.engine import log
+from belay.engine.kube import Object, Reflector, WatchChange, cancel_all
+from belay.engine.observe.resources import Watched
+from belay.engine.observe.workload_watches import DECIDING, served_kinds
 
 _log = log.get("controller")
 

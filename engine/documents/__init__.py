@@ -1,11 +1,11 @@
 """The kinds people write, and the desired state they add up to.
 
-Everything here is pure and frozen: :mod:`engine.load` reads files into it, the planner computes with it.
+Everything here is pure and frozen: :mod:`belay.engine.load` reads files into it, the planner computes with it.
 """
 
-from engine.documents.desired import CLUSTER, SHIPPED, Declared, Desired, Manifest
-from engine.documents.diagnosis_rules import DiagnosisRule, DiagnosisRules
-from engine.documents.fault_policy import (
+from belay.engine.documents.desired import CLUSTER, SHIPPED, Declared, Desired, Manifest
+from belay.engine.documents.diagnosis_rules import DiagnosisRule, DiagnosisRules
+from belay.engine.documents.fault_policy import (
     AttemptBudgets,
     Attempts,
     DurationRule,
@@ -18,8 +18,8 @@ from engine.documents.fault_policy import (
     PolicyTest,
     TimelineEvent,
 )
-from engine.documents.fault_tables import CodeDetail, FaultTable, FaultTableSpec, UnlistedRule
-from engine.documents.kinds import (
+from belay.engine.documents.fault_tables import CodeDetail, FaultTable, FaultTableSpec, UnlistedRule
+from belay.engine.documents.kinds import (
     API_VERSION,
     BUDGET_UNITS,
     ENDED_JOBS,
@@ -49,7 +49,7 @@ from engine.documents.kinds import (
     VNPULayout,
     VNPULayoutSpec,
 )
-from engine.documents.notifications import (
+from belay.engine.documents.notifications import (
     MailServer,
     NoticeEvent,
     NotificationPolicy,
@@ -60,7 +60,7 @@ from engine.documents.notifications import (
     ReceiverType,
     SecretValue,
 )
-from engine.documents.products import (
+from belay.engine.documents.products import (
     Handler,
     Placement,
     PlacementStrategy,
@@ -69,8 +69,8 @@ from engine.documents.products import (
     ResetRule,
     VNPUSupport,
 )
-from engine.documents.scalars import Document, Limit, format_duration, parse_chips, parse_duration, parse_limit
-from engine.documents.scheduling import (
+from belay.engine.documents.scalars import Document, Limit, format_duration, parse_chips, parse_duration, parse_limit
+from belay.engine.documents.scheduling import (
     CLUSTER_KINDS,
     InitParams,
     Queue,
@@ -78,7 +78,7 @@ from engine.documents.scheduling import (
     SchedulingSettings,
     SchedulingSettingsSpec,
 )
-from engine.documents.vnpu import (
+from belay.engine.documents.vnpu import (
     DVPP,
     ChipTotals,
     Downgrade,
@@ -88,7 +88,7 @@ from engine.documents.vnpu import (
     VNPUTemplates,
     VNPUTemplatesSpec,
 )
-from engine.documents.workload_kinds import WorkloadKind
+from belay.engine.documents.workload_kinds import WorkloadKind
 
 KINDS: dict[str, type[BelayDocument]] = {
     model.KIND: model

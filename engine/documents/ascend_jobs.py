@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.documents.containers import check_amounts
-from engine.documents.pods import check_retried, check_template
-from engine.documents.problems import Path, Problems
-from engine.documents.spelling import unknown_fields
-from engine.model.labels import (
+from belay.engine.documents.containers import check_amounts
+from belay.engine.documents.pods import check_retried, check_template
+from belay.engine.documents.problems import Path, Problems
+from belay.engine.documents.spelling import unknown_fields
+from belay.engine.model.labels import (
     FRAMEWORK_LABEL,
     RECOVER_STRATEGY,
     SCALEOUT_TYPE,
@@ -21,7 +21,7 @@ from engine.model.labels import (
     SCALING_RULE,
     SERVICE_JOB_ID,
 )
-from engine.model.unstructured import nested_map
+from belay.engine.model.unstructured import nested_map
 
 MAX_REPLICAS: Final = 20_000
 MAX_NAME: Final = 63

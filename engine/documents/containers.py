@@ -10,10 +10,10 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from engine.documents.problems import Path, Problems
-from engine.documents.scalars import LABEL_PATTERN
-from engine.documents.spelling import unknown_fields
-from engine.model import quantities
+from belay.engine.documents.problems import Path, Problems
+from belay.engine.documents.scalars import LABEL_PATTERN
+from belay.engine.documents.spelling import unknown_fields
+from belay.engine.model import quantities
 
 _LABEL: Final = re.compile(LABEL_PATTERN)
 _PORT_NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$")

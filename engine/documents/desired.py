@@ -9,20 +9,20 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from engine.documents.diagnosis_rules import DiagnosisRule, DiagnosisRules
-from engine.documents.fault_policy import FaultPolicy
-from engine.documents.fault_tables import FaultTable
-from engine.documents.kinds import Isolation, KVLink, NodePool, SafetyBudget, VNPULayout
-from engine.documents.notifications import NotificationPolicy
-from engine.documents.products import Product
-from engine.documents.scheduling import SchedulingSettings, SchedulingSettingsSpec
-from engine.documents.vnpu import VNPUTemplates
-from engine.documents.workload_kinds import WorkloadKind
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey, Origin
-from engine.model.labels import CHIP_NAME, SERVER_TYPE
-from engine.model.last_changes import LastChange, Place
-from engine.model.workload_kinds import WorkloadTable, table_of
+from belay.engine.documents.diagnosis_rules import DiagnosisRule, DiagnosisRules
+from belay.engine.documents.fault_policy import FaultPolicy
+from belay.engine.documents.fault_tables import FaultTable
+from belay.engine.documents.kinds import Isolation, KVLink, NodePool, SafetyBudget, VNPULayout
+from belay.engine.documents.notifications import NotificationPolicy
+from belay.engine.documents.products import Product
+from belay.engine.documents.scheduling import SchedulingSettings, SchedulingSettingsSpec
+from belay.engine.documents.vnpu import VNPUTemplates
+from belay.engine.documents.workload_kinds import WorkloadKind
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey, Origin
+from belay.engine.model.labels import CHIP_NAME, SERVER_TYPE
+from belay.engine.model.last_changes import LastChange, Place
+from belay.engine.model.workload_kinds import WorkloadTable, table_of
 
 Document_co = TypeVar("Document_co", covariant=True)
 

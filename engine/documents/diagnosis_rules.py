@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from engine.documents.kinds import BelayDocument
-from engine.documents.scalars import Document
-from engine.model.log_evidence import MAX_ALTERNATIVES, MAX_RULES, MAX_TEXTS, EventRole, LogRule, LogSource
+from belay.engine.documents.kinds import BelayDocument
+from belay.engine.documents.scalars import Document
+from belay.engine.model.log_evidence import MAX_ALTERNATIVES, MAX_RULES, MAX_TEXTS, EventRole, LogRule, LogSource
 
 Fragment = Annotated[str, StringConstraints(min_length=3, max_length=200)]
 Sentence = Annotated[str, StringConstraints(min_length=1, max_length=600)]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, StrictInt, StringConstraints, model_validator
 
-from engine.documents.kinds import BelayDocument
-from engine.documents.scalars import Code, Count, Document, Duration, Flag, Name, Positive, Text
-from engine.model.cluster import JUDGED_OTHERWISE
-from engine.model.levels import (
+from belay.engine.documents.kinds import BelayDocument
+from belay.engine.documents.scalars import Code, Count, Document, Duration, Flag, Name, Positive, Text
+from belay.engine.model.cluster import JUDGED_OTHERWISE
+from belay.engine.model.levels import (
     MANUALLY_SEPARATE,
     RESETTABLE,
     FaultLevel,

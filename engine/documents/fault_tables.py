@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from engine.documents.fault_policy import DurationRule, FrequencyRule, Level
-from engine.documents.kinds import BelayDocument
-from engine.documents.scalars import Code, Document, Text
+from belay.engine.documents.fault_policy import DurationRule, FrequencyRule, Level
+from belay.engine.documents.kinds import BelayDocument
+from belay.engine.documents.scalars import Code, Document, Text
 
 Plane = Literal["chip", "switch", "node", "public", "container"]
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.documents.pods import check_template
-from engine.documents.problems import Path, Problems
-from engine.model.labels import MAX_SURGE, MAX_UNAVAILABLE, ROLLOUT_ANNOTATION
+from belay.engine.documents.pods import check_template
+from belay.engine.documents.problems import Path, Problems
+from belay.engine.model.labels import MAX_SURGE, MAX_UNAVAILABLE, ROLLOUT_ANNOTATION
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _AMOUNT: Final = re.compile(r"[0-9]{1,5}%?")

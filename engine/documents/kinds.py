@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, StrictInt, StringConstraints, model_validator
 
-from engine.documents.scalars import (
+from belay.engine.documents.scalars import (
     Chips,
     Document,
     Duration,
@@ -19,7 +19,7 @@ from engine.documents.scalars import (
     Text,
     Until,
 )
-from engine.documents.windows import MaintenanceWindow
+from belay.engine.documents.windows import MaintenanceWindow
 
 API_VERSION: Final = "belay.dev/v1alpha1"
 

@@ -9,15 +9,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from engine.documents import inference_services
-from engine.documents.ascend_jobs import check_ascend_job
-from engine.documents.containers import PROTOCOLS, check_amounts
-from engine.documents.pods import check_labels, check_template
-from engine.documents.problems import Path, Problem, Problems
-from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
-from engine.documents.spelling import misspelt_fields, unknown_fields
-from engine.documents.volcano_jobs import check_volcano_job
-from engine.wire.reserved import KUBERNETES, refusal
+from belay.engine.documents import inference_services
+from belay.engine.documents.ascend_jobs import check_ascend_job
+from belay.engine.documents.containers import PROTOCOLS, check_amounts
+from belay.engine.documents.pods import check_labels, check_template
+from belay.engine.documents.problems import Path, Problem, Problems
+from belay.engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
+from belay.engine.documents.spelling import misspelt_fields, unknown_fields
+from belay.engine.documents.volcano_jobs import check_volcano_job
+from belay.engine.wire.reserved import KUBERNETES, refusal
 
 #: apiVersion and kind of every accepted manifest, and whether it lives in a namespace.
 ACCEPTED: Final[Mapping[tuple[str, str], bool]] = {

@@ -12,12 +12,12 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, StrictInt, StringConstraints, model_validator
 
-from engine.documents.kinds import BelayDocument
-from engine.documents.problems import Problem
-from engine.documents.scalars import Document, Duration, Flag, Name, Text
-from engine.documents.windows import TimeZone, zone_problem
-from engine.model.levels import FaultLevel
-from engine.model.notices import NoticeEvent, ReceiverType
+from belay.engine.documents.kinds import BelayDocument
+from belay.engine.documents.problems import Problem
+from belay.engine.documents.scalars import Document, Duration, Flag, Name, Text
+from belay.engine.documents.windows import TimeZone, zone_problem
+from belay.engine.model.levels import FaultLevel
+from belay.engine.model.notices import NoticeEvent, ReceiverType
 
 #: What environment variables begin with that a policy may name: no other variable of the server can be sent anywhere.
 ENVIRONMENT: Final = "BELAY_NOTIFY_"

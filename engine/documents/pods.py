@@ -10,10 +10,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from engine.documents.containers import check_amounts, check_container_fields, check_limits, check_pod_fields
-from engine.documents.problems import Path, Problems
-from engine.documents.spelling import misspelt_fields
-from engine.model.labels import (
+from belay.engine.documents.containers import check_amounts, check_container_fields, check_limits, check_pod_fields
+from belay.engine.documents.problems import Path, Problems
+from belay.engine.documents.spelling import misspelt_fields
+from belay.engine.model.labels import (
     ASCEND_310,
     ASCEND_310P,
     ASCEND_910,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from engine.model.codes.findings import FindingCode
-from engine.model.diagnostics import Severity
+from belay.engine.model.codes.findings import FindingCode
+from belay.engine.model.diagnostics import Severity
 
 Path = tuple[str | int, ...]
 

@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StrictInt, StringConstraints, model_validator
 
-from engine.documents.kinds import BelayDocument, LabelKey, LabelValue
-from engine.documents.scalars import Chips, Document, Flag, Positive, Sizes, Text
-from engine.model.generations import Generation, generation_of
+from belay.engine.documents.kinds import BelayDocument, LabelKey, LabelValue
+from belay.engine.documents.scalars import Chips, Document, Flag, Positive, Sizes, Text
+from belay.engine.model.generations import Generation, generation_of
 
 Handler = Literal[
     "base", "ring8", "half", "box16", "a3", "superpod", "mesh4", "card", "card310", "chip310", "duo-card", "duo-chip",

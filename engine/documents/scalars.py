@@ -22,10 +22,10 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from engine.model.durations import DURATION_PATTERN
-from engine.model.durations import format_duration as format_duration
-from engine.model.durations import parse_duration as parse_duration
-from engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.model.durations import DURATION_PATTERN
+from belay.engine.model.durations import format_duration as format_duration
+from belay.engine.model.durations import parse_duration as parse_duration
+from belay.engine.model.times import parse_rfc3339, rfc3339
 
 MAX_CHIPS: Final = 64
 """Most chips a node can have (docs: 64 cards per node)."""

@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
-from engine.documents.kinds import BelayDocument
-from engine.documents.scalars import Count, Document, Duration, Flag, Name, Positive
-from engine.model import quantities
+from belay.engine.documents.kinds import BelayDocument
+from belay.engine.documents.scalars import Count, Document, Duration, Flag, Name, Positive
+from belay.engine.model import quantities
 
 DEFAULT_SUPER_POD_NODES: Final = 48
 DEFAULT_RESERVE_NODES: Final = 2

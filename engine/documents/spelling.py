@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from engine.documents.problems import Path, Problems
-from engine.model.codes.findings import FindingCode
+from belay.engine.documents.problems import Path, Problems
+from belay.engine.model.codes.findings import FindingCode
 
 _ALIKE: Final = 0.8
 """Similarity (``difflib``, 1.0 is equal) from which a field counts as another one mistyped."""

@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from engine.documents.kinds import BelayDocument, TemplateName
-from engine.documents.scalars import Count, Document, Flag, Positive, Text
-from engine.model.vnpu import ChipCapacity, TemplateSize
+from belay.engine.documents.kinds import BelayDocument, TemplateName
+from belay.engine.documents.scalars import Count, Document, Flag, Positive, Text
+from belay.engine.model.vnpu import ChipCapacity, TemplateSize
 
 
 class DVPP(Document):

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.documents.pods import check_retried, check_template
-from engine.documents.problems import Path, Problems
-from engine.documents.spelling import misspelt_fields
+from belay.engine.documents.pods import check_retried, check_template
+from belay.engine.documents.problems import Path, Problems
+from belay.engine.documents.spelling import misspelt_fields
 
 PLUGINS: Final = ("env", "ssh", "svc", "tensorflow", "mpi", "pytorch", "ray", "hcclrank")
 _EVENTS: Final = (

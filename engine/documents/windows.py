@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, StringConstraints, model_validator
 
-from engine.documents.scalars import Document, Duration, Name
+from belay.engine.documents.scalars import Document, Duration, Name
 
 #: An IANA name, as far as its form goes; :func:`zone_problem` says whether it is known.
 TimeZone = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$")]

@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StrictInt, StringConstraints, field_validator, model_validator
 
-from engine.documents.kinds import BelayDocument
-from engine.documents.scalars import Document
-from engine.model import workload_kinds as rows
-from engine.model.workload_kinds import StartTogether
+from belay.engine.documents.kinds import BelayDocument
+from belay.engine.documents.scalars import Document
+from belay.engine.model import workload_kinds as rows
+from belay.engine.model.workload_kinds import StartTogether
 
 _PART = r"(\*|[A-Za-z0-9_][A-Za-z0-9_-]*|\[[^\[\]]{1,253}\])"
 FieldPath = Annotated[str, StringConstraints(pattern=rf"^{_PART}(\.{_PART})*$", max_length=300)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.model.cluster import Pod
-from engine.model.labels import HUAWEI_PREFIX
-from engine.model.workload_kinds import EACH, Condition, Factor, WorkloadRole, WorkloadRow
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.workload_kinds import EACH, Condition, Factor, WorkloadRole, WorkloadRow
 
 #: More pods than any workload has; a larger product is a mistake of its author.
 _MOST: Final = 1_000_000

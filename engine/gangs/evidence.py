@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.gangs.forming import gang_key
-from engine.gangs.owners import JOB_KINDS, POD_GROUP_APIS
-from engine.model.cluster import Observed
-from engine.model.log_evidence import PodEvidence
+from belay.engine.gangs.forming import gang_key
+from belay.engine.gangs.owners import JOB_KINDS, POD_GROUP_APIS
+from belay.engine.model.cluster import Observed
+from belay.engine.model.log_evidence import PodEvidence
 
 
 def job_of(evidence: PodEvidence) -> str:

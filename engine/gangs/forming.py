@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from engine.gangs.owners import (
+from belay.engine.gangs.owners import (
     GENERATED_GROUP,
     POD_GROUP_APIS,
     VOLCANO_API,
@@ -28,11 +28,11 @@ from engine.gangs.owners import (
     spec_of,
     tasks_of,
 )
-from engine.gangs.templates import by_template, replica_sets_of, wanted_of_template
-from engine.gangs.together import GangStart, in_order, start_of, stated_fields
-from engine.model.cluster import Observed, Pod
-from engine.model.jobs import Gang
-from engine.model.labels import (
+from belay.engine.gangs.templates import by_template, replica_sets_of, wanted_of_template
+from belay.engine.gangs.together import GangStart, in_order, start_of, stated_fields
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import (
     ASCEND_310,
     ASCEND_310P,
     ASCEND_910,
@@ -57,12 +57,12 @@ from engine.model.labels import (
     SUPER_POD_RANK,
     VOLCANO_TASK_SPEC,
 )
-from engine.model.native_groups import gang_minimum
-from engine.model.plan import Pending
-from engine.model.plan_cache import CacheKey, Memo
-from engine.model.times import parse_rfc3339
-from engine.model.unstructured import nested_map
-from engine.model.workload_kinds import api_group
+from belay.engine.model.native_groups import gang_minimum
+from belay.engine.model.plan import Pending
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.model.unstructured import nested_map
+from belay.engine.model.workload_kinds import api_group
 
 REPLICA_TYPE_KEYS: Final = (KUBEFLOW_REPLICA_TYPE, REPLICA_TYPE)
 DEFAULT_QUEUE: Final = "default"

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from engine.gangs.forming import GANGS, REPLICATED_KINDS, form_gang, gang_key, priorities
-from engine.gangs.owners import POD_GROUP_APIS, JobOwner, OwnerIndex, metadata
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.jobs import Gang
-from engine.model.plan_cache import CacheKey, Memo, PlanCache, Slot, differing
-from engine.model.workload_kinds import WorkloadTable
+from belay.engine.gangs.forming import GANGS, REPLICATED_KINDS, form_gang, gang_key, priorities
+from belay.engine.gangs.owners import POD_GROUP_APIS, JobOwner, OwnerIndex, metadata
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.jobs import Gang
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache, Slot, differing
+from belay.engine.model.workload_kinds import WorkloadTable
 
 #: If more than one in so many pods changed, all pods are grouped again.
 _FEW: Final = 8

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.model.phases import VolcanoJobPhase
-from engine.model.times import rfc3339
-from engine.model.unstructured import nested_list
+from belay.engine.model.phases import VolcanoJobPhase
+from belay.engine.model.times import rfc3339
+from belay.engine.model.unstructured import nested_list
 
 CREATED: Final = "Created"
 RUNNING: Final = "Running"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.model.cluster import Observed, Pod
-from engine.model.labels import KUEUE_PREFIX
-from engine.model.unstructured import nested_list, nested_map
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.labels import KUEUE_PREFIX
+from belay.engine.model.unstructured import nested_list, nested_map
 
 #: Label of the LocalQueue that people write.
 QUEUE_LABEL: Final = f"{KUEUE_PREFIX}queue-name"

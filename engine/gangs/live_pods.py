@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.model.cluster import Observed, Pod
-from engine.model.plan_cache import CacheKey, PlanCache, Slot, differing
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.plan_cache import CacheKey, PlanCache, Slot, differing
 
 #: The pods of the newest snapshot, and the live ones of each node.
 _LAST: Final = CacheKey("live pods of the last snapshot", Slot[tuple[Mapping[str, Pod], dict[str, list[Pod]]]])

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
 
-from engine.gangs.declared import group_of, label_or_annotation, says_size
-from engine.gangs.kueue import Admissions
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import GROUP_NAME, POD_TEMPLATE_HASH, VOLCANO_GROUP_NAME
-from engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS, find_native_group, gang_minimum
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.model.workload_kinds import StartTogether, WorkloadRow, WorkloadTable
+from belay.engine.gangs.declared import group_of, label_or_annotation, says_size
+from belay.engine.gangs.kueue import Admissions
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import GROUP_NAME, POD_TEMPLATE_HASH, VOLCANO_GROUP_NAME
+from belay.engine.model.native_groups import NATIVE_GROUP, NATIVE_GROUP_APIS, find_native_group, gang_minimum
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.model.workload_kinds import StartTogether, WorkloadRow, WorkloadTable
 
 ASCEND_API: Final = "mindxdl.gitee.com/v1"
 VOLCANO_API: Final = "batch.volcano.sh/v1alpha1"

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.jobs import Gang
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.jobs import Gang
 
 #: Where Volcano's plugin keeps how many retries jobs have left.
 RETRIES_KEY: Final = ObjectKey("v1", "ConfigMap", "volcano-system", "vcjob-fault-npu-cm")

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.gangs.owners import JobOwner, OwnerIndex, annotations_of, non_negative, spec_of
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import (
+from belay.engine.gangs.owners import JobOwner, OwnerIndex, annotations_of, non_negative, spec_of
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import (
     CONTROLLER_REVISION_HASH,
     DEPLOYMENT_REVISION,
     LEADER_WORKER_SET_REVISION,
     POD_TEMPLATE_HASH,
 )
-from engine.model.unstructured import nested_map
+from belay.engine.model.unstructured import nested_map
 
 
 def template_of(pod: Pod) -> str:

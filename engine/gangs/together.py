@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.gangs.declared import (
+from belay.engine.gangs.declared import (
     DeclaredSize,
     declared_size,
     is_stepwise,
@@ -18,9 +18,9 @@ from engine.gangs.declared import (
     size_of_group,
     value_at,
 )
-from engine.gangs.owners import JobOwner
-from engine.model.cluster import Pod
-from engine.model.workload_kinds import StartTogether
+from belay.engine.gangs.owners import JobOwner
+from belay.engine.model.cluster import Pod
+from belay.engine.model.workload_kinds import StartTogether
 
 #: How long pods wait for more where nothing says how many they are; controllers make pods in batches without pauses.
 SETTLE_SECONDS: Final = 5.0

@@ -8,15 +8,25 @@ async with Kube.from_config() as kube:
 
 from __future__ import annotations
 
-from engine.kube.backoff import Backoff
-from engine.kube.bulk import CallOutcome, run_many
-from engine.kube.cancellation import cancel_all, run_all
-from engine.kube.client import BIND_SECONDS, FIELD_MANAGER, Kube, Listing, Object, PatchKind
-from engine.kube.credentials import Endpoint
-from engine.kube.errors import Conflict, Forbidden, Gone, Invalid, KubeError, NotFound, TooMany, Unavailable
-from engine.kube.reflector import Key, Reflector, WatchChange
-from engine.kube.resources import CONFIGMAP, EVENT, LEASE, NAMESPACE, NODE, POD, Resource, resource_for, resource_of
-from engine.kube.transport import Transport
+from belay.engine.kube.backoff import Backoff
+from belay.engine.kube.bulk import CallOutcome, run_many
+from belay.engine.kube.cancellation import cancel_all, run_all
+from belay.engine.kube.client import BIND_SECONDS, FIELD_MANAGER, Kube, Listing, Object, PatchKind
+from belay.engine.kube.credentials import Endpoint
+from belay.engine.kube.errors import Conflict, Forbidden, Gone, Invalid, KubeError, NotFound, TooMany, Unavailable
+from belay.engine.kube.reflector import Key, Reflector, WatchChange
+from belay.engine.kube.resources import (
+    CONFIGMAP,
+    EVENT,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    Resource,
+    resource_for,
+    resource_of,
+)
+from belay.engine.kube.transport import Transport
 
 __all__ = [
     "BIND_SECONDS",

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
-from engine.kube.cancellation import cancel_all
-from engine.kube.errors import KubeError
+from belay.engine.kube.cancellation import cancel_all
+from belay.engine.kube.errors import KubeError
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """The client of Kubernetes: objects as dicts over aiohttp, one method per operation of the API.
 
 The sandbox's API server and a real one are reached by the same code. Every call is bounded in time; idempotent calls
-are retried; errors are the classes of ``engine.kube.errors``.
+are retried; errors are the classes of ``belay.engine.kube.errors``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from engine.kube.credentials import Loader
-from engine.kube.errors import Conflict, Invalid, KubeError, NotFound, bounded
-from engine.kube.reader import KubeReader, Listing, Object, as_object
-from engine.kube.resources import EVENT, KNOWN, POD, Resource
-from engine.kube.transport import PROTOBUF, Transport
-from engine.model.refusals import RefusalCause
+from belay.engine.kube.credentials import Loader
+from belay.engine.kube.errors import Conflict, Invalid, KubeError, NotFound, bounded
+from belay.engine.kube.reader import KubeReader, Listing, Object, as_object
+from belay.engine.kube.resources import EVENT, KNOWN, POD, Resource
+from belay.engine.kube.transport import PROTOBUF, Transport
+from belay.engine.model.refusals import RefusalCause
 
 FIELD_MANAGER = "belay"
 BIND_SECONDS = 10
@@ -153,7 +153,7 @@ class Kube(KubeReader):
         """
         limit = {"timeout": f"{BIND_SECONDS}s"}
         if self._packs:
-            from engine.kube import pod_protobuf  # see ``pod_heads``
+            from belay.engine.kube import pod_protobuf  # see ``pod_heads``
 
             try:
                 data = pod_protobuf.binding(ns, pod, uid, node, annotations or {})

@@ -1,9 +1,10 @@
 """The API server's address and our credentials.
 
-Service accounts and plain kubeconfigs are read by `engine.kube.plain_access`, all else by the official client's loader:
-KUBECONFIG with several files, proxies, exec plugins. Whichever it is reads them again whenever the server answers 401,
-so rotated tokens and plugin credentials are picked up; the token of a service account, and one in a kubeconfig's
-``tokenFile``, is read again every minute too, since API servers accept an old one for long but complain of it.
+Service accounts and plain kubeconfigs are read by `belay.engine.kube.plain_access`, all else by the official client's
+loader: KUBECONFIG with several files, proxies, exec plugins. Whichever it is reads them again whenever the server
+answers 401, so rotated tokens and plugin credentials are picked up; the token of a service account, and one in a
+kubeconfig's ``tokenFile``, is read again every minute too, since API servers accept an old one for long but complain of
+it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from urllib.request import getproxies
 
 from yarl import URL
 
-from engine.errors import InputError
-from engine.kube.plain_access import PlainAccess, from_file, in_cluster, plain_extension
-from engine.log import redact
+from belay.engine.errors import InputError
+from belay.engine.kube.plain_access import PlainAccess, from_file, in_cluster, plain_extension
+from belay.engine.log import redact
 
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """Where Kubernetes puts the token of a pod's service account."""

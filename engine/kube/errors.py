@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from engine.errors import BelayError
-from engine.model.refusals import RefusalCause
+from belay.engine.errors import BelayError
+from belay.engine.model.refusals import RefusalCause
 
 MESSAGE_LIMIT = 256
 CAUSES_LIMIT = 20

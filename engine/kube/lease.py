@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from engine.kube import LEASE, Conflict, Kube, NotFound, Object
-from engine.wire import leases
+from belay.engine.kube import LEASE, Conflict, Kube, NotFound, Object
+from belay.engine.wire import leases
 
 NAMESPACE = "belay-system"
 DURATION_SECONDS = 15.0

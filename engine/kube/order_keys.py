@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from engine.errors import InputError
-from engine.kube.reader import Object
-from engine.log import get
-from engine.model.cluster import Orders
-from engine.model.seals import Seal
-from engine.wire import seals
-from engine.wire.key_folder import KeyFolder
-from engine.wire.names import ORDERS_PREFIX
-from engine.wire.seals import SigningKey, TrustedKeys
+from belay.engine.errors import InputError
+from belay.engine.kube.reader import Object
+from belay.engine.log import get
+from belay.engine.model.cluster import Orders
+from belay.engine.model.seals import Seal
+from belay.engine.wire import seals
+from belay.engine.wire.key_folder import KeyFolder
+from belay.engine.wire.names import ORDERS_PREFIX
+from belay.engine.wire.seals import SigningKey, TrustedKeys
 
 SIGNING: Final = "signing.pem"
 _CHECK_SECONDS: Final = 5.0

@@ -1,7 +1,8 @@
 """Addresses and credentials that need no library: a pod's service account, a kubeconfig with tokens and files only.
 
-The official client (`engine.kube.credentials`) reads every kubeconfig and runs plugins, but costs each process 10 MiB
-and a third of a second. So what most installations have is read here, and all else, bad files included, is left to it.
+The official client (`belay.engine.kube.credentials`) reads every kubeconfig and runs plugins, but costs each process 10
+MiB and a third of a second. So what most installations have is read here, and all else, bad files included, is left to
+it.
 """
 
 from __future__ import annotations

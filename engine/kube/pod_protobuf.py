@@ -13,8 +13,17 @@ from typing import Any, Final
 import orjson
 from google.protobuf.message import DecodeError
 
-from engine.kube.api.pods_pb2 import Binding, ObjectMeta, ObjectReference, Pod, Status, TypeMeta, Unknown, WatchEvent
-from engine.kube.errors import KubeError, Unavailable, from_answer
+from belay.engine.kube.api.pods_pb2 import (
+    Binding,
+    ObjectMeta,
+    ObjectReference,
+    Pod,
+    Status,
+    TypeMeta,
+    Unknown,
+    WatchEvent,
+)
+from belay.engine.kube.errors import KubeError, Unavailable, from_answer
 
 _MAGIC: Final = b"k8s\x00"
 _BINDING: Final = TypeMeta(api_version="v1", kind="Binding")

@@ -11,10 +11,10 @@ from typing import Any, Self
 import msgspec
 import orjson
 
-from engine.kube.credentials import Loader, loader
-from engine.kube.errors import Gone, KubeError, NotFound, Unavailable, from_answer
-from engine.kube.resources import POD, Resource
-from engine.kube.transport import Transport
+from belay.engine.kube.credentials import Loader, loader
+from belay.engine.kube.errors import Gone, KubeError, NotFound, Unavailable, from_answer
+from belay.engine.kube.resources import POD, Resource
+from belay.engine.kube.transport import Transport
 
 PAGE = 500
 """Objects per page."""
@@ -167,7 +167,7 @@ class KubeReader:
         """Changes of all pods after ``rv`` like ``watch``, in protobuf where the server supports it, with the fields of
         ``pod_protobuf.event``. Raises Gone when ``rv`` is too old, Unavailable when the connection breaks.
         """
-        from engine.kube import pod_protobuf  # protobuf takes longer to import than all the rest of a client
+        from belay.engine.kube import pod_protobuf  # protobuf takes longer to import than all the rest of a client
 
         where = f"WATCH {POD.path()}"
         params = _watch_from(rv, seconds)

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.kube.backoff import Backoff
-from engine.kube.cancellation import cancel_all
-from engine.kube.client import Kube, Object
-from engine.kube.errors import Forbidden, Gone, KubeError, NotFound
-from engine.kube.resources import Resource
-from engine.log import get
+from belay.engine.kube.backoff import Backoff
+from belay.engine.kube.cancellation import cancel_all
+from belay.engine.kube.client import Kube, Object
+from belay.engine.kube.errors import Forbidden, Gone, KubeError, NotFound
+from belay.engine.kube.resources import Resource
+from belay.engine.log import get
 
 _log = get("kube.reflector")
 

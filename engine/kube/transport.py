@@ -15,10 +15,10 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from engine.errors import InputError
-from engine.kube.backoff import Backoff
-from engine.kube.credentials import Endpoint, Loader
-from engine.kube.errors import KubeError, TooMany, Unavailable, from_answer
+from belay.engine.errors import InputError
+from belay.engine.kube.backoff import Backoff
+from belay.engine.kube.credentials import Endpoint, Loader
+from belay.engine.kube.errors import KubeError, TooMany, Unavailable, from_answer
 
 ATTEMPT_SECONDS = 15.0
 """Longest wait for one answer."""

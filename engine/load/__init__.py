@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from engine.documents import (
+from belay.engine.documents import (
     SHIPPED,
     Desired,
     DiagnosisRules,
@@ -28,17 +28,17 @@ from engine.documents import (
     VNPUTemplates,
     WorkloadKind,
 )
-from engine.load import cluster
-from engine.load.assembly import Assembly
-from engine.load.cache import LoadCache
-from engine.load.files import is_document, load_directory, shipped_policies
-from engine.load.layers import Layer, documents_of, is_belay, manifests_of, names_of
-from engine.load.parser import digest
-from engine.load.prior_state import UNKNOWN, FileVersion, PriorState, Retained
-from engine.load.references import KnownNames
-from engine.load.schemas import schema_text, schemas
-from engine.model.codes.findings import FindingCode
-from engine.model.diagnostics import Diagnostic
+from belay.engine.load import cluster
+from belay.engine.load.assembly import Assembly
+from belay.engine.load.cache import LoadCache
+from belay.engine.load.files import is_document, load_directory, shipped_policies
+from belay.engine.load.layers import Layer, documents_of, is_belay, manifests_of, names_of
+from belay.engine.load.parser import digest
+from belay.engine.load.prior_state import UNKNOWN, FileVersion, PriorState, Retained
+from belay.engine.load.references import KnownNames
+from belay.engine.load.schemas import schema_text, schemas
+from belay.engine.model.codes.findings import FindingCode
+from belay.engine.model.diagnostics import Diagnostic
 
 MAX_TREE_DOCUMENTS: Final = 20_000
 MAX_DIAGNOSTICS: Final = 2_000
@@ -87,7 +87,8 @@ def load(
         before: what was declared until now.
         refused_files: paths whose content is refused unread (too large, a broken link).
         blob_ids: names of contents; a content that ``cache`` knows is not fetched from ``files``.
-        foreign: documents in the cluster that did not come from Git (``engine.load.cluster``). Those count whose kind
+        foreign: documents in the cluster that did not come from Git (``belay.engine.load.cluster``). Those count whose
+        kind
             the settings name and that Git does not declare.
     """
     memory = LoadCache() if cache is None else cache

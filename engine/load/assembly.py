@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine.documents import Declared, FaultTable, Manifest, NodePool, Product, SafetyBudget, VNPUTemplates
-from engine.documents.problems import Problem
-from engine.load.cache import LoadCache
-from engine.load.layers import Layer, LayerItem, is_belay
-from engine.load.parser import FileEntry, FileResult, similar_kind
-from engine.load.prior_state import FileVersion, PriorState, Retained
-from engine.load.references import KnownNames, check_references, check_schedule_policy
-from engine.load.workloads import check_use
-from engine.model.codes.findings import FindingCode
-from engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
+from belay.engine.documents import Declared, FaultTable, Manifest, NodePool, Product, SafetyBudget, VNPUTemplates
+from belay.engine.documents.problems import Problem
+from belay.engine.load.cache import LoadCache
+from belay.engine.load.layers import Layer, LayerItem, is_belay
+from belay.engine.load.parser import FileEntry, FileResult, similar_kind
+from belay.engine.load.prior_state import FileVersion, PriorState, Retained
+from belay.engine.load.references import KnownNames, check_references, check_schedule_policy
+from belay.engine.load.workloads import check_use
+from belay.engine.model.codes.findings import FindingCode
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
 
 #: Kinds that other documents name.
 _NAMED: Final = frozenset((NodePool.KIND, Product.KIND, VNPUTemplates.KIND, FaultTable.KIND))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from engine.load.parser import FileResult, read_file
+from belay.engine.load.parser import FileResult, read_file
 
 
 class LoadCache:

@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
-from engine.documents import CLUSTER, CLUSTER_KINDS, SHIPPED, Declared, Desired
-from engine.documents.kinds import API_VERSION
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey, Origin
-from engine.model.labels import APPLIED_DIGEST, BELAY_PREFIX, MANAGED_BY
-from engine.model.last_changes import LastChange, Place
-from engine.wire import names, sync
+from belay.engine.documents import CLUSTER, CLUSTER_KINDS, SHIPPED, Declared, Desired
+from belay.engine.documents.kinds import API_VERSION
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey, Origin
+from belay.engine.model.labels import APPLIED_DIGEST, BELAY_PREFIX, MANAGED_BY
+from belay.engine.model.last_changes import LastChange, Place
+from belay.engine.wire import names, sync
 
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
 

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from engine.documents import KINDS, format_duration
-from engine.load.validation_errors import json_schema
+from belay.engine.documents import KINDS, format_duration
+from belay.engine.load.validation_errors import json_schema
 
 _HEADER: Final = (
     "# Made by `belay schema --crds DIR`; do not edit. The cluster holds read-only copies of what Git declares; Belay\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.documents import Desired, Manifest
-from engine.load import load
+from belay.engine.documents import Desired, Manifest
+from belay.engine.load import load
 
 
 def manifests_of_files(files: Mapping[str, bytes]) -> tuple[Manifest, ...]:

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from engine.errors import InputError
-from engine.load.yaml12 import MAX_BYTES
-from engine.shipped_files import shipped_root
+from belay.engine.errors import InputError
+from belay.engine.load.yaml12 import MAX_BYTES
+from belay.engine.shipped_files import shipped_root
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 MAX_FILES: Final = 20_000
@@ -91,5 +91,4 @@ def shipped_policies() -> Mapping[str, bytes]:
     Raises:
         InputError: the installation lacks them.
     """
-    with shipped_root() as root:
-        return {name: data for name, data in load_directory(root).items() if name.startswith("policies/")}
+    return {name: data for name, data in load_directory(shipped_root()).items() if name.startswith("policies/")}

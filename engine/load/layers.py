@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from engine.documents import (
+from belay.engine.documents import (
     BelayDocument,
     Declared,
     Desired,
@@ -17,10 +17,10 @@ from engine.documents import (
     VNPULayout,
     VNPUTemplates,
 )
-from engine.documents.kinds import API_VERSION
-from engine.load.parser import FileEntry
-from engine.load.references import KnownNames
-from engine.model.diagnostics import ObjectKey
+from belay.engine.documents.kinds import API_VERSION
+from belay.engine.load.parser import FileEntry
+from belay.engine.load.references import KnownNames
+from belay.engine.model.diagnostics import ObjectKey
 
 DocumentT = TypeVar("DocumentT", bound=BelayDocument)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from engine.documents import SafetyBudget
-from engine.documents.problems import Problem
+from belay.engine.documents import SafetyBudget
+from belay.engine.documents.problems import Problem
 
 #: What waits for ever under a limit of 0, by action.
 _CONSEQUENCES: Final = {

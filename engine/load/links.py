@@ -9,8 +9,8 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Final
 
-from engine.documents import KVLink, KVSide
-from engine.documents.problems import Path, Problem
+from belay.engine.documents import KVLink, KVSide
+from belay.engine.documents.problems import Path, Problem
 
 ADVISED: Final = 0.2
 """Seconds below which links may fail that would otherwise succeed."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import yaml
 
-from engine.documents.problems import Path
-from engine.load import yaml12
-from engine.model.diagnostics import Origin
+from belay.engine.documents.problems import Path
+from belay.engine.load import yaml12
+from belay.engine.model.diagnostics import Origin
 
 
 def location_of(files: Mapping[str, bytes], origin: Origin, path: Path) -> tuple[int, int, str]:

@@ -13,17 +13,17 @@ import orjson
 import yaml
 from pydantic import ValidationError
 
-from engine.documents import KINDS, BelayDocument, Declared, Manifest
-from engine.documents.kinds import API_VERSION
-from engine.documents.manifests import ACCEPTED, SECRET_HINT, accepted_kinds, check_manifest
-from engine.documents.problems import Path, Problem, Problems
-from engine.load import yaml12
-from engine.load.plain_names import names_read_otherwise
-from engine.load.pod_uses import PodUse, pod_uses
-from engine.load.validation_errors import problems_of
-from engine.model.codes.findings import FindingCode
-from engine.model.diagnostics import Diagnostic, ObjectKey, Origin
-from engine.model.labels import SCHEDULE_POLICY
+from belay.engine.documents import KINDS, BelayDocument, Declared, Manifest
+from belay.engine.documents.kinds import API_VERSION
+from belay.engine.documents.manifests import ACCEPTED, SECRET_HINT, accepted_kinds, check_manifest
+from belay.engine.documents.problems import Path, Problem, Problems
+from belay.engine.load import yaml12
+from belay.engine.load.plain_names import names_read_otherwise
+from belay.engine.load.pod_uses import PodUse, pod_uses
+from belay.engine.load.validation_errors import problems_of
+from belay.engine.model.codes.findings import FindingCode
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey, Origin
+from belay.engine.model.labels import SCHEDULE_POLICY
 
 MAX_DIAGNOSTICS: Final = 100
 """Most diagnostics of one file; one more counts the rest."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import yaml
 
-from engine.documents.problems import Path, Problem
+from belay.engine.documents.problems import Path, Problem
 
 _WORDS: Final = frozenset({"on", "off", "yes", "no", "true", "false"})
 _OCTAL: Final = re.compile(r"[-+]?0[0-9_]+\Z")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from engine.documents.pods import NPU_RESOURCE
-from engine.documents.problems import Path
-from engine.model.labels import (
+from belay.engine.documents.pods import NPU_RESOURCE
+from belay.engine.documents.problems import Path
+from belay.engine.model.labels import (
     ACCELERATOR_TYPE,
     ELASTIC_SCHEDULING,
     NPU_CORE,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from engine.documents import (
+from belay.engine.documents import (
     BelayDocument,
     FaultPolicy,
     FaultTable,
@@ -18,13 +18,13 @@ from engine.documents import (
     VNPULayout,
     VNPUTemplates,
 )
-from engine.documents.notifications import check_receivers
-from engine.documents.problems import Path, Problem
-from engine.load.limits import check_limits
-from engine.load.links import check_links
-from engine.model.codes.findings import FindingCode
-from engine.model.vnpu import cores, unfit
-from engine.model.wording import counted
+from belay.engine.documents.notifications import check_receivers
+from belay.engine.documents.problems import Path, Problem
+from belay.engine.load.limits import check_limits
+from belay.engine.load.links import check_links
+from belay.engine.model.codes.findings import FindingCode
+from belay.engine.model.vnpu import cores, unfit
+from belay.engine.model.wording import counted
 
 IMPLICIT_POOL = "default"
 

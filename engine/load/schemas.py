@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from engine.documents import KINDS
-from engine.load.validation_errors import json_schema
+from belay.engine.documents import KINDS
+from belay.engine.load.validation_errors import json_schema
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -7,10 +7,10 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from engine.documents import Source
-from engine.errors import InputError
-from engine.load import yaml12
-from engine.load.validation_errors import problems_of
+from belay.engine.documents import Source
+from belay.engine.errors import InputError
+from belay.engine.load import yaml12
+from belay.engine.load.validation_errors import problems_of
 
 _MAX_SHOWN: Final = 5
 

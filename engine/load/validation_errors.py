@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from engine.documents.descriptions import described
-from engine.documents.problems import Path, Problem
-from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
-from engine.model.codes.findings import FindingCode
+from belay.engine.documents.descriptions import described
+from belay.engine.documents.problems import Path, Problem
+from belay.engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
+from belay.engine.model.codes.findings import FindingCode
 
 
 @cache

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import yaml
 
-from engine.model.labels import READS_WORKLOADS
-from engine.model.workload_kinds import WorkloadRow
+from belay.engine.model.labels import READS_WORKLOADS
+from belay.engine.model.workload_kinds import WorkloadRow
 
 SHIPPED_ROLE: Final = "belay-workloads-shipped"
 OWN_ROLE: Final = "belay-workloads-own"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from engine.documents import Product
-from engine.load.pod_uses import PodUse
-from engine.load.references import KnownNames
-from engine.model.labels import ASCEND_910, ELASTIC_SCHEDULING, NPU_CORE, PROCESS_RECOVER_ENABLE
-from engine.model.wording import counted
+from belay.engine.documents import Product
+from belay.engine.load.pod_uses import PodUse
+from belay.engine.load.references import KnownNames
+from belay.engine.model.labels import ASCEND_910, ELASTIC_SCHEDULING, NPU_CORE, PROCESS_RECOVER_ENABLE
+from belay.engine.model.wording import counted
 
 #: The kind of servers with two rings of four chips, which needs no product.
 _PLACED_WITHOUT_PRODUCT = ("module",)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.metrics.catalogue import BY_NAME, METRICS, Described
-from engine.metrics.counters import MICRO, counter_name, recovery_counts, timed, wait_counts
-from engine.metrics.passes import BelayCollector, PassSummary, gauge
+from belay.engine.metrics.catalogue import BY_NAME, METRICS, Described
+from belay.engine.metrics.counters import MICRO, counter_name, recovery_counts, timed, wait_counts
+from belay.engine.metrics.passes import BelayCollector, PassSummary, gauge
 
 __all__ = [
     "BY_NAME", "METRICS", "MICRO", "BelayCollector", "Described", "PassSummary", "counter_name", "gauge",

@@ -8,12 +8,12 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from engine.metrics.catalogue import BY_NAME, Described
-from engine.model.actions import BindPod
-from engine.model.cluster import Observed
-from engine.model.costs import cost
-from engine.model.history import Recovery
-from engine.model.plan import Plan
+from belay.engine.metrics.catalogue import BY_NAME, Described
+from belay.engine.model.actions import BindPod
+from belay.engine.model.cluster import Observed
+from belay.engine.model.costs import cost
+from belay.engine.model.history import Recovery
+from belay.engine.model.plan import Plan
 
 MICRO: Final = 1_000_000
 #: Labels of a counter that no label value may break: the separators of its key.

@@ -14,11 +14,11 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.metrics.catalogue import BY_NAME
-from engine.metrics.counters import families
-from engine.model.actions import kind_of
-from engine.model.cluster import Observed
-from engine.model.plan import BudgetUse, Plan
+from belay.engine.metrics.catalogue import BY_NAME
+from belay.engine.metrics.counters import families
+from belay.engine.model.actions import kind_of
+from belay.engine.model.cluster import Observed
+from belay.engine.model.plan import BudgetUse, Plan
 
 #: The counts of a summary that are shown by shard and one label.
 _COUNTED: Final = ("nodes", "chips", "pending", "deferred", "diagnostics", "shadow", "lemons", "refused")

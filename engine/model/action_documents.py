@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.actions import Action, AnyAction
-from engine.model.reasons import ActionReason
+from belay.engine.model.actions import Action, AnyAction
+from belay.engine.model.reasons import ActionReason
 
 _PARAMETERS: Final[Mapping[str, Mapping[str, str]]] = {
     "CreateObject": {"generate": "generate"},

@@ -2,7 +2,8 @@
 
 Each action says why (``reason``, ``message``), from what (``evidence``) and under which
 assumptions (``preconditions``); ``act`` runs it, ``plan`` prints it, status shows it. A new
-kind of action needs a row in the contracts first. As JSON, actions are what ``engine.model.action_documents`` writes.
+kind of action needs a row in the contracts first. As JSON, actions are what ``belay.engine.model.action_documents``
+writes.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.model.causes import Cause
-from engine.model.cluster import InPlaceReset
-from engine.model.rules import RuleKind, rule_kind
+from belay.engine.model.causes import Cause
+from belay.engine.model.cluster import InPlaceReset
+from belay.engine.model.rules import RuleKind, rule_kind
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=False, rename="camel"):

@@ -11,9 +11,9 @@ from typing import Final, assert_never
 
 import msgspec
 
-from engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Observed, Pod
-from engine.model.labels import FAULT_TYPE
-from engine.model.levels import (
+from belay.engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Observed, Pod
+from belay.engine.model.labels import FAULT_TYPE
+from belay.engine.model.levels import (
     FREE_RESTART,
     SEPARATE,
     SUB_HEALTH,

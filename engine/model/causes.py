@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from engine.model.last_changes import Place
+from belay.engine.model.last_changes import Place
 
 
 class CauseKind(StrEnum):

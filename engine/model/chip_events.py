@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 class Meaning(NamedTuple):
     """A text in English and Chinese; ``cause``: it alone may break a job; ``priority`` as rules have it;
-    ``advice`` is a key of `engine.model.log_codes.ADVICE`."""
+    ``advice`` is a key of `belay.engine.model.log_codes.ADVICE`."""
 
     en: str
     zh: str

@@ -1,6 +1,6 @@
 """The observed cluster: nodes, chips, pods and reports in the newest snapshot.
 
-Everything is frozen and built by ``engine.observe.observed`` from Kubernetes objects; times are
+Everything is frozen and built by ``belay.engine.observe.observed`` from Kubernetes objects; times are
 Unix seconds (float) unless a field says milliseconds; chip ids are the driver's physical
 ids; sets of chips are integer bit masks (bit *i* = chip *i*).
 """
@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
-from engine.model.history import History
-from engine.model.last_changes import Place
-from engine.model.log_evidence import PodEvidence
-from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
-from engine.model.recovery.progress import RecoveryProgress
-from engine.model.refusals import RefusalKey, ServerRefusal
-from engine.model.seals import Seal, Warrant
-from engine.model.workload_kinds import NO_TABLE, WorkloadTable
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscriptions
+from belay.engine.model.history import History
+from belay.engine.model.last_changes import Place
+from belay.engine.model.log_evidence import PodEvidence
+from belay.engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
+from belay.engine.model.recovery.progress import RecoveryProgress
+from belay.engine.model.refusals import RefusalKey, ServerRefusal
+from belay.engine.model.seals import Seal, Warrant
+from belay.engine.model.workload_kinds import NO_TABLE, WorkloadTable
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -200,7 +200,7 @@ class PublicReport(msgspec.Struct, frozen=True):
 class AgentChip(msgspec.Struct, frozen=True):
     """One chip in ``belay-report-<node>``; ``idle_since_ms`` is None while it is in use.
 
-    ``reset_stage`` is the stage of a reset under a job (``agents.node.in_place_recovery``), empty without one.
+    ``reset_stage`` is the stage of a reset under a job (``belay.agents.node.in_place_recovery``), empty without one.
     """
 
     serial: str
@@ -247,7 +247,8 @@ class AgentReport(msgspec.Struct, frozen=True):
 
 class InPlaceReset(msgspec.Struct, frozen=True, rename="camel"):
     """What a reset under a job needs besides: the one pod (``namespace/name``, its UID) that may hold the chips, the
-    ``policy`` of ``engine.model.in_place_recovery``, and the seconds that a fault may take to heal and a chip to boot.
+    ``policy`` of ``belay.engine.model.in_place_recovery``, and the seconds that a fault may take to heal and a chip to
+    boot.
     """
 
     pod: str
@@ -276,7 +277,7 @@ class Orders(msgspec.Struct, frozen=True):
     """A ``belay-orders-<node>``: the desired state of a node.
 
     ``pool`` is the pool whose policy applies (empty in orders of older engines). ``warrants`` are what entitles single
-    orders, by the names of `engine.model.seals`. ``seal`` is the engine's signature over texts with the SHA-256
+    orders, by the names of `belay.engine.model.seals`. ``seal`` is the engine's signature over texts with the SHA-256
     ``digests``; None for unsigned orders.
     """
 
@@ -415,7 +416,7 @@ class Observed(msgspec.Struct, frozen=True):
     ``recoveries`` are the open process recoveries, by UID of the job. ``evidence`` is what the logs of failed pods say,
     by node. ``refusals`` is what the API server refused when it was tried last. ``fault_subscriptions`` says which
     inference services hear of faults. ``workloads`` is how the declared table reads the owners of pods; it comes from
-    Git, and `engine.documents.Desired.reading` sets it.
+    Git, and `belay.engine.documents.Desired.reading` sets it.
     """
 
     nodes: dict[str, Node] = {}

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.vnpu import ChipCapacity, TemplateSize, unfit
+from belay.engine.model.vnpu import ChipCapacity, TemplateSize, unfit
 
 #: Use of a chip's DVPP, by a request or by its vNPUs.
 DVPP_YES: Final = "yes"

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.model.history import Recovery
-from engine.model.labels import CHECKPOINT_TIME, LOAD_SECONDS, SCALE_SECONDS, START_SECONDS, STEP_SECONDS
+from belay.engine.model.history import Recovery
+from belay.engine.model.labels import CHECKPOINT_TIME, LOAD_SECONDS, SCALE_SECONDS, START_SECONDS, STEP_SECONDS
 
 #: Longest plausible duration (s): a week.
 MAX_SECONDS: Final = 604_800.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.log_evidence import EventRole, LogEvent, PodEvidence
+from belay.engine.model.log_evidence import EventRole, LogEvent, PodEvidence
 
 #: Clocks of two nodes of a cluster with NTP differ by less; earlier than another by less counts as about the same time.
 SKEW_MS: Final = 3_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.model.cluster import Pod
-from engine.model.jobs import INDEPENDENT_KINDS, Gang
-from engine.model.labels import DO_NOT_DISRUPT, SAFE_TO_EVICT
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
+from belay.engine.model.labels import DO_NOT_DISRUPT, SAFE_TO_EVICT
 
 #: Annotations by which people keep autoscalers from moving a pod.
 SETTLED: Final = {

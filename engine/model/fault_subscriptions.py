@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.times import rfc3339
+from belay.engine.model.times import rfc3339
 
 #: How often a record is written again while services are subscribed, and from which age on it counts as old (ms).
 REPEAT_MS: Final = 60_000

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from engine.model.history import CodeMemory
-from engine.model.levels import (
+from belay.engine.model.history import CodeMemory
+from belay.engine.model.levels import (
     CHIP_LEVELS,
     NETWORK_LEVELS,
     NOT_HANDLE,

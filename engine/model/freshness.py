@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.times import rfc3339
+from belay.engine.model.times import rfc3339
 
 LEAST_SECONDS: Final = 30.0
 """A pass that is missing for less time is no news: one may take so long."""

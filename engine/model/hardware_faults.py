@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.history import JobFault
+from belay.engine.model.history import JobFault
 
 WAIT_MS: Final = 30_000
 #: Maximum waiting faults of one job; beyond it the newest are dropped.

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.rules import RuleKind, rule_kind
+from belay.engine.model.rules import RuleKind, rule_kind
 
 #: Lines that the timeline of a job or a node keeps: the newest.
 TIMELINE: Final = 20
@@ -20,8 +20,9 @@ TIMELINE: Final = 20
 class CodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """First and last report of a code on a chip, and the bounded times of its occurrences.
 
-    ``counted``: this occurrence is queued for attribution (``engine.model.hardware_faults``). ``held_by_reporter``:
-    the node's own reporter raised its level for lasting too long, and so waits out the recovery itself.
+    ``counted``: this occurrence is queued for attribution (``belay.engine.model.hardware_faults``).
+    ``held_by_reporter``: the node's own reporter raised its level for lasting too long, and so waits out the recovery
+    itself.
     """
 
     first: int
@@ -228,7 +229,7 @@ class Healing(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One episode of chips healed under a job: ``chips`` of ``node`` under the pod with that UID, since when (ms).
 
     ``epochs`` are those of the orders by chip, ``initial`` the policy at the start and ``policy`` the current one
-    (``engine.model.in_place_recovery``). ``ended`` is ``ok`` or ``failed`` (empty: under way), ``at`` when.
+    (``belay.engine.model.in_place_recovery``). ``ended`` is ``ok`` or ``failed`` (empty: under way), ``at`` when.
     """
 
     node: str

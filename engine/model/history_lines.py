@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from engine.model.history import TIMELINE
-from engine.model.reasons import ActionReason
+from belay.engine.model.history import TIMELINE
+from belay.engine.model.reasons import ActionReason
 
 
 class LineKind(StrEnum):

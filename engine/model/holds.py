@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.model.causes import Cause
-from engine.model.history import Hold
-from engine.model.last_changes import Place
-from engine.model.rules import RuleKind, rule_kind
-from engine.model.times import rfc3339
+from belay.engine.model.causes import Cause
+from belay.engine.model.history import Hold
+from belay.engine.model.last_changes import Place
+from belay.engine.model.rules import RuleKind, rule_kind
+from belay.engine.model.times import rfc3339
 
 
 class Held(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

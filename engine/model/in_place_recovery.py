@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, assert_never
 
-from engine.model.levels import FaultLevel, known
+from belay.engine.model.levels import FaultLevel, known
 
 #: Policies for a chip, from doing nothing to isolating it.
 EMPTY, IGNORE, RESTART_REQUEST, RESTART, FREE_RESET, RESET, ISOLATE = (

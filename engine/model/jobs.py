@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.labels import FAULT_SCHEDULING
+from belay.engine.model.labels import FAULT_SCHEDULING
 
 #: Kinds whose pods serve independently: each pod is a unit, and only hit pods are evicted.
 INDEPENDENT_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "Pod"})

@@ -1,7 +1,7 @@
 """Names of labels, annotations and resources, each once: code that reads or writes one imports it from here.
 
 The names are contracts with users, MindCluster, Volcano and Kubernetes. A section says on which objects its names
-stand, and where they are documented. Names of ConfigMaps and their namespaces are in ``engine.wire.names``.
+stand, and where they are documented. Names of ConfigMaps and their namespaces are in ``belay.engine.wire.names``.
 """
 
 from __future__ import annotations

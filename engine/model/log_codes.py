@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.model.chip_events import Meaning
-from engine.model.chip_events import meaning_of as chip_meaning
-from engine.model.node_alarms import alarm_of, switch_alarm_of
+from belay.engine.model.chip_events import Meaning
+from belay.engine.model.chip_events import meaning_of as chip_meaning
+from belay.engine.model.node_alarms import alarm_of, switch_alarm_of
 
 CHIP: Final = "Chip."
 BMC: Final = "Bmc."

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.model.diagnostics import ObjectKey
-from engine.model.unstructured import nested_map
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.unstructured import nested_map
 
 #: The versions that have the policy in this form, the newest first: a cluster may serve several of one object.
 NATIVE_GROUP_APIS: Final = ("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3", "scheduling.k8s.io/v1alpha2")

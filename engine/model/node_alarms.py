@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.model.chip_events import Meaning
+from belay.engine.model.chip_events import Meaning
 
 
 def alarm_of(code: str) -> Meaning | None:

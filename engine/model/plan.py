@@ -8,17 +8,17 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.action_documents import document
-from engine.model.actions import AnyAction
-from engine.model.cluster import SwitchReport
-from engine.model.diagnostics import Diagnostic
-from engine.model.history import History
-from engine.model.holds import Held
-from engine.model.links import LinkState
-from engine.model.pending_reasons import RejectedAt
-from engine.model.refusals import ServerRefusal
-from engine.model.remedies import Remedy
-from engine.model.states import ChipHealth, NodeHealth
+from belay.engine.model.action_documents import document
+from belay.engine.model.actions import AnyAction
+from belay.engine.model.cluster import SwitchReport
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.history import History
+from belay.engine.model.holds import Held
+from belay.engine.model.links import LinkState
+from belay.engine.model.pending_reasons import RejectedAt
+from belay.engine.model.refusals import ServerRefusal
+from belay.engine.model.remedies import Remedy
+from belay.engine.model.states import ChipHealth, NodeHealth
 
 CONFIRM: Final = "Belay-Confirm"
 """Trailer of a commit's message that confirms a held deletion by its digest."""
@@ -262,7 +262,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     def document(self, *, explain: bool = False) -> dict[str, Any]:
         """The output of `belay plan`: plain JSON values, deterministic."""
-        from engine.model.times import rfc3339
+        from belay.engine.model.times import rfc3339
 
         body: dict[str, Any] = {
             "revision": self.revision,

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.model.history import PublicFaultMemory
+from belay.engine.model.history import PublicFaultMemory
 
 #: Limits of the format.
 MAX_FAULTS: Final = 100

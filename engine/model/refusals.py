@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.diagnostics import ObjectKey
-from engine.model.times import rfc3339
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.times import rfc3339
 
 FIRST_WAIT_MS: Final = 2_000
 LONGEST_WAIT_MS: Final = 120_000

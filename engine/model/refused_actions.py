@@ -6,8 +6,8 @@ import hashlib
 
 import msgspec
 
-from engine.model import actions as act
-from engine.model.refusals import LONGEST_ANSWER, RefusalCause, RefusalKey, ServerRefusal, wait_ms
+from belay.engine.model import actions as act
+from belay.engine.model.refusals import LONGEST_ANSWER, RefusalCause, RefusalKey, ServerRefusal, wait_ms
 
 
 def refusal_key(action: act.AnyAction) -> RefusalKey | None:

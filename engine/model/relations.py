@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.model.faults import code_key
-from engine.model.history import RelationFault
+from belay.engine.model.faults import code_key
+from belay.engine.model.history import RelationFault
 
 SEPARATE: Final = "Separate"
 SUB_HEALTH: Final = "SubHealth"

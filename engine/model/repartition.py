@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from engine.model.vnpu import ChipCapacity, ExistingVNPU, TemplateSize, unfit
+from belay.engine.model.vnpu import ChipCapacity, ExistingVNPU, TemplateSize, unfit
 
 #: With more idle vNPUs on a chip no repartition is searched; no family has so many on a chip worth changing.
 MAX_IDLE: Final = 16

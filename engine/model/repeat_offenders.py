@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.history import FailureMemory
+from belay.engine.model.history import FailureMemory
 
 #: Half-life of a failure, in milliseconds (a week).
 HALF_LIFE_MS: Final = 7 * 86_400_000

@@ -10,8 +10,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from engine.model import labels
-from engine.model.levels import MANUALLY_SEPARATE
+from belay.engine.model import labels
+from belay.engine.model.levels import MANUALLY_SEPARATE
 
 
 class RuleKind(StrEnum):

@@ -11,12 +11,12 @@ from typing import Final
 
 import msgspec
 
-from engine.model.cluster import DeviceReport
-from engine.model.faults import NETWORK, code_key
-from engine.model.levels import IN_SERVICE
-from engine.model.recovery.conversation import Conversation
-from engine.model.recovery.progress import ABANDONED_MS
-from engine.model.recovery.protocol import State
+from belay.engine.model.cluster import DeviceReport
+from belay.engine.model.faults import NETWORK, code_key
+from belay.engine.model.levels import IN_SERVICE
+from belay.engine.model.recovery.conversation import Conversation
+from belay.engine.model.recovery.progress import ABANDONED_MS
+from belay.engine.model.recovery.protocol import State
 
 #: Codes of chips under stress: a fault that isolates the chip, and one that makes it sub-healthy.
 CODES: Final = frozenset({"80818C05", "80818C06"})

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from engine.model.cluster import Departure, Node, Pod, Taint
-from engine.model.labels import NODE_NOT_READY, NODE_UNREACHABLE
+from belay.engine.model.cluster import Departure, Node, Pod, Taint
+from belay.engine.model.labels import NODE_NOT_READY, NODE_UNREACHABLE
 
 UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _KEEPING_OFF: Final = frozenset({"NoSchedule", "NoExecute"})

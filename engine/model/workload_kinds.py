@@ -1,6 +1,7 @@
 """Kinds of workloads as rows of data: where an object of a kind says how many pods it has, and which start together.
 
-`engine.documents` compiles the rows from documents of kind ``WorkloadKind``; `engine.gangs` reads objects by them.
+`belay.engine.documents` compiles the rows from documents of kind ``WorkloadKind``; `belay.engine.gangs` reads objects
+by them.
 """
 
 from __future__ import annotations

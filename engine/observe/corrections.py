@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from engine.model import stress
-from engine.model.cluster import DeviceReport, Pod
+from belay.engine.model import stress
+from belay.engine.model.cluster import DeviceReport, Pod
 
 
 class PhysicalChips:

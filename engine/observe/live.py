@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from engine.errors import BelayError
-from engine.kube import Kube, KubeError, Unavailable
-from engine.kube.credentials import loader
-from engine.kube.transport import Transport
-from engine.observe.resources import fetch
+from belay.engine.errors import BelayError
+from belay.engine.kube import Kube, KubeError, Unavailable
+from belay.engine.kube.credentials import loader
+from belay.engine.kube.transport import Transport
+from belay.engine.observe.resources import fetch
 
 T = TypeVar("T")
 ANSWERS_WITHIN: Final = 3.0
@@ -35,7 +35,7 @@ def read_live(kubeconfig: str | None, context: str | None = None) -> list[dict[s
 
 async def _everything(kube: Kube) -> list[dict[str, Any]]:
     # reads of the status alone load no documents
-    from engine.observe.workload_watches import served_kinds
+    from belay.engine.observe.workload_watches import served_kinds
 
     found = await fetch(kube)
     return found + await fetch(kube, tuple(served_kinds(found)))

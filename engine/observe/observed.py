@@ -13,18 +13,18 @@ from typing import Any
 
 import msgspec
 
-from engine.model import stress
-from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod, PublicReport
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS
-from engine.model.history import History, JobMemory, NodeMemory
-from engine.model.last_changes import Place
-from engine.model.log_evidence import PodEvidence
-from engine.model.recovery.progress import RecoveryProgress, progress_of
-from engine.model.refusals import RefusalKey, ServerRefusal
-from engine.observe.corrections import NodesUnderTest, PhysicalChips
-from engine.observe.report_checks import ReportsInForce, device_jump, epoch_jump, own_public_faults, went_back
-from engine.wire import (
+from belay.engine.model import stress
+from belay.engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod, PublicReport
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.fault_subscriptions import NO_SUBSCRIPTIONS
+from belay.engine.model.history import History, JobMemory, NodeMemory
+from belay.engine.model.last_changes import Place
+from belay.engine.model.log_evidence import PodEvidence
+from belay.engine.model.recovery.progress import RecoveryProgress, progress_of
+from belay.engine.model.refusals import RefusalKey, ServerRefusal
+from belay.engine.observe.corrections import NodesUnderTest, PhysicalChips
+from belay.engine.observe.report_checks import ReportsInForce, device_jump, epoch_jump, own_public_faults, went_back
+from belay.engine.wire import (
     deviceinfo,
     evidence,
     faultsubscriptions,
@@ -42,9 +42,9 @@ from engine.wire import (
     schedulerconf,
     sync,
 )
-from engine.wire.errors import WireError
-from engine.wire.field_types import wrong_type
-from engine.wire.unwritten import is_unwritten
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.field_types import wrong_type
+from belay.engine.wire.unwritten import is_unwritten
 
 
 def observe(items: Iterable[Mapping[str, Any]], shard: str = names.MAIN_SHARD) -> Observed:

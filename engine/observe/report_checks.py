@@ -11,12 +11,12 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from engine.model.cluster import AgentReport, DeviceReport, Node, Orders, PublicReport
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.labels import PRODUCT_SERIAL
-from engine.model.public_faults import PublicFaultProblem
-from engine.wire import names
-from engine.wire.reserved import PUBLIC_NAMESPACE
+from belay.engine.model.cluster import AgentReport, DeviceReport, Node, Orders, PublicReport
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.labels import PRODUCT_SERIAL
+from belay.engine.model.public_faults import PublicFaultProblem
+from belay.engine.wire import names
+from belay.engine.wire.reserved import PUBLIC_NAMESPACE
 
 PLAUSIBLE_EPOCH: Final = 1_000_000
 """Largest epoch that a report may claim beyond what was ordered: three resets in six hours take 200 years to reach it.

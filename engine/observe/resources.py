@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.kube import CONFIGMAP, NODE, POD, Forbidden, Kube, NotFound, Resource, resource_for
-from engine.model.labels import INFERENCE_SCALES
-from engine.model.native_groups import NATIVE_GROUP_APIS
-from engine.wire import names
-from engine.wire.dra import TAINT_RULE_VERSIONS
+from belay.engine.kube import CONFIGMAP, NODE, POD, Forbidden, Kube, NotFound, Resource, resource_for
+from belay.engine.model.labels import INFERENCE_SCALES
+from belay.engine.model.native_groups import NATIVE_GROUP_APIS
+from belay.engine.wire import names
+from belay.engine.wire.dra import TAINT_RULE_VERSIONS
 
 
 class Watched(msgspec.Struct, frozen=True):

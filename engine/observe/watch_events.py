@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from engine.kube import Object, Reflector, WatchChange
-from engine.observe.resources import WATCHED
-from engine.wire import names, publicinfo, rankfile, recoveryrecord, shardview, sync
-from engine.wire.objects import POD_SCHEDULED
+from belay.engine.kube import Object, Reflector, WatchChange
+from belay.engine.observe.resources import WATCHED
+from belay.engine.wire import names, publicinfo, rankfile, recoveryrecord, shardview, sync
+from belay.engine.wire.objects import POD_SCHEDULED
 
 _OWN_OUTPUT = (
     names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET, rankfile.PREFIX,

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.kube import Resource
-from engine.model.labels import BELAY_PREFIX
-from engine.model.unstructured import nested_list, nested_map
-from engine.observe.resources import WATCHED, Watched
-from engine.shipped_files import shipped_root
-from engine.wire import yamltext
+from belay.engine.kube import Resource
+from belay.engine.model.labels import BELAY_PREFIX
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.observe.resources import WATCHED, Watched
+from belay.engine.shipped_files import shipped_root
+from belay.engine.wire import yamltext
 
 _ROWS: Final = "WorkloadKind"
 _DEFINITIONS: Final = "CustomResourceDefinition"
@@ -61,10 +61,9 @@ def shipped_kinds() -> tuple[ListedKind, ...]:
     are read without them.
     """
     found: dict[str, ListedKind] = {}
-    with shipped_root() as root:
-        for file in (root / "policies" / "workloads").glob("*.yaml"):
-            for document in yamltext.load_all(file.read_text(encoding="utf-8")):
-                found[document["metadata"]["name"]] = msgspec.convert(document["spec"], ListedKind)
+    for file in (shipped_root() / "policies" / "workloads").glob("*.yaml"):
+        for document in yamltext.load_all(file.read_text(encoding="utf-8")):
+            found[document["metadata"]["name"]] = msgspec.convert(document["spec"], ListedKind)
     return tuple(found[name] for name in sorted(found))
 
 
@@ -75,7 +74,7 @@ def _accepted(copies: Sequence[Mapping[str, Any]]) -> list[ListedKind]:
     # most clusters have none, and need no documents
     from pydantic import ValidationError
 
-    from engine.documents import WorkloadKind
+    from belay.engine.documents import WorkloadKind
 
     found: dict[str, ListedKind] = {}
     for obj in copies:

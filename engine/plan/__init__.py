@@ -13,31 +13,31 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.model.cluster import Observed
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.plan.scope import Memory, Scope
+from belay.engine.model.cluster import Observed
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan.scope import Memory, Scope
 
 if TYPE_CHECKING:
-    from engine.documents import Desired
-    from engine.plan.comparison import Comparison
-    from engine.plan.health.graded_reports import GradedReports, graded_reports
-    from engine.plan.health.outcome import HealthOutcome
-    from engine.plan.memberships import idle_declarations
-    from engine.plan.preempt.reservation import reservations_due
-    from engine.plan.queue.queues import QueueState, queues_of
-    from engine.plan.queue.share import QueueDemand, divide
-    from engine.plan.roles import resolve_roles
-    from engine.plan.rules.fault_rules import ChipRules
-    from engine.plan.rules.fault_tables import tables_in_force
-    from engine.plan.rules.pool_rules import RulesInForce, pool_rules
-    from engine.plan.shadow import DecisionKey, enforced
-    from engine.plan.slowness.detector import SlownessDetector
-    from engine.plan.slowness.excess import culprits
-    from engine.plan.slowness.network import NetworkDetector
-    from engine.plan.slowness.paths import PingSample
-    from engine.plan.sync.objects import declared_keys
-    from engine.plan.sync.pruning import emptied_layer
+    from belay.engine.documents import Desired
+    from belay.engine.plan.comparison import Comparison
+    from belay.engine.plan.health.graded_reports import GradedReports, graded_reports
+    from belay.engine.plan.health.outcome import HealthOutcome
+    from belay.engine.plan.memberships import idle_declarations
+    from belay.engine.plan.preempt.reservation import reservations_due
+    from belay.engine.plan.queue.queues import QueueState, queues_of
+    from belay.engine.plan.queue.share import QueueDemand, divide
+    from belay.engine.plan.roles import resolve_roles
+    from belay.engine.plan.rules.fault_rules import ChipRules
+    from belay.engine.plan.rules.fault_tables import tables_in_force
+    from belay.engine.plan.rules.pool_rules import RulesInForce, pool_rules
+    from belay.engine.plan.shadow import DecisionKey, enforced
+    from belay.engine.plan.slowness.detector import SlownessDetector
+    from belay.engine.plan.slowness.excess import culprits
+    from belay.engine.plan.slowness.network import NetworkDetector
+    from belay.engine.plan.slowness.paths import PingSample
+    from belay.engine.plan.sync.objects import declared_keys
+    from belay.engine.plan.sync.pruning import emptied_layer
 
 #: Where the other names of the door are defined.
 _DEFINED: Final = {
@@ -79,20 +79,20 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
 
     Imported on the first call, so that one pass can be imported without the others.
     """
-    from engine.plan import causes, clock_skew, explain, forget, grouping, memberships, placement, views
-    from engine.plan.health import reset
-    from engine.plan.health import states as health
-    from engine.plan.jobs import expand, native_group_status, podgroup_status, queue_status
-    from engine.plan.links import orders as links
-    from engine.plan.place import extended_claims
-    from engine.plan.queue import enqueue
-    from engine.plan.recover import elastic, in_place_recovery, training_time
-    from engine.plan.recover import evictions as recover
-    from engine.plan.safety import deferral as safety
-    from engine.plan.safety import refusals
-    from engine.plan.sync import conditions, foreign
-    from engine.plan.sync import objects as sync
-    from engine.plan.vnpu import layout
+    from belay.engine.plan import causes, clock_skew, explain, forget, grouping, memberships, placement, views
+    from belay.engine.plan.health import reset
+    from belay.engine.plan.health import states as health
+    from belay.engine.plan.jobs import expand, native_group_status, podgroup_status, queue_status
+    from belay.engine.plan.links import orders as links
+    from belay.engine.plan.place import extended_claims
+    from belay.engine.plan.queue import enqueue
+    from belay.engine.plan.recover import elastic, in_place_recovery, training_time
+    from belay.engine.plan.recover import evictions as recover
+    from belay.engine.plan.safety import deferral as safety
+    from belay.engine.plan.safety import refusals
+    from belay.engine.plan.sync import conditions, foreign
+    from belay.engine.plan.sync import objects as sync
+    from belay.engine.plan.vnpu import layout
 
     return (
         ("recall", clock_skew.run),
@@ -138,16 +138,16 @@ def plan(
     """One pass: what should change, and why.
 
     Args:
-        desired: what Git declares, compiled by ``engine.load``.
-        observed: one consistent snapshot, built by ``engine.observe.observed``.
+        desired: what Git declares, compiled by ``belay.engine.load``.
+        observed: one consistent snapshot, built by ``belay.engine.observe.observed``.
         now: Unix seconds; the only time the pass knows.
         shard: which shard's nodes and jobs this pass decides.
         about: a job or pod that a user asks about, ``name`` or ``namespace/name``; changes no decision, but the search
             for a way out of its pending entry takes more effort.
         cache: what the shard's earlier passes left to save work; the plan is the same bytes without one.
     """
-    from engine.plan import explain, shadow
-    from engine.plan.claims.holding import resolve
+    from belay.engine.plan import explain, shadow
+    from belay.engine.plan.claims.holding import resolve
 
     kept = PlanCache() if cache is None else cache
 
@@ -174,8 +174,8 @@ def assess(
     desired: Desired, observed: Observed, now: float, *, shard: str = "main", cache: PlanCache | None = None
 ) -> HealthOutcome:
     """The passes up to ``health`` only: what becomes of each chip, for tests of fault policies."""
-    from engine.plan.claims.holding import resolve
-    from engine.plan.health.outcome import HealthOutcome
+    from belay.engine.plan.claims.holding import resolve
+    from belay.engine.plan.health.outcome import HealthOutcome
 
     kept = PlanCache() if cache is None else cache
     seen, claims = resolve(desired.reading(observed), kept)

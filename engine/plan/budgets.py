@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from engine.documents import BUDGET_UNITS, ENDED_JOBS, FREED_CHIPS, BudgetLimit
-from engine.model.jobs import INDEPENDENT_KINDS
-from engine.model.plan import BudgetUse
-from engine.plan.node_view import NodeView
-from engine.plan.scope import Scope
+from belay.engine.documents import BUDGET_UNITS, ENDED_JOBS, FREED_CHIPS, BudgetLimit
+from belay.engine.model.jobs import INDEPENDENT_KINDS
+from belay.engine.model.plan import BudgetUse
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.scope import Scope
 
 NO_POOL: Final = "none"
 NO_CHIPS: Final[Mapping[str, int]] = MappingProxyType({})

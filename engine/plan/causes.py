@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from engine.documents import Declared, Isolation
-from engine.model.actions import (
+from belay.engine.documents import Declared, Isolation
+from belay.engine.model.actions import (
     AnyAction,
     BindPod,
     CreateObject,
@@ -31,17 +31,17 @@ from engine.model.actions import (
     SignalJob,
     WriteRankTable,
 )
-from engine.model.causes import Cause, CauseKind, joined
-from engine.model.diagnostics import Origin
-from engine.model.history import Hold, NodeMemory
-from engine.model.jobs import Gang
-from engine.model.labels import CORDONED_ANNOTATION
-from engine.model.reasons import ActionReason
-from engine.model.rules import DOCUMENTS, RuleKind, document_and_part, rule_kind
-from engine.model.times import rfc3339
-from engine.plan.node_view import NodeView
-from engine.plan.scope import Scope
-from engine.wire.orders import chip_number
+from belay.engine.model.causes import Cause, CauseKind, joined
+from belay.engine.model.diagnostics import Origin
+from belay.engine.model.history import Hold, NodeMemory
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import CORDONED_ANNOTATION
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.rules import DOCUMENTS, RuleKind, document_and_part, rule_kind
+from belay.engine.model.times import rfc3339
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.orders import chip_number
 
 GONE: Final = "no longer declared"
 

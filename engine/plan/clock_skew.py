@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from engine.model.history import ChipMemory, CodeMemory, Hold, JobMemory, NodeMemory, PublicFaultMemory
-from engine.model.plan_cache import CacheKey, Memo
-from engine.plan.node_view import FUTURE_TOLERANCE
-from engine.plan.scope import Scope
+from belay.engine.model.history import ChipMemory, CodeMemory, Hold, JobMemory, NodeMemory, PublicFaultMemory
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.plan.node_view import FUTURE_TOLERANCE
+from belay.engine.plan.scope import Scope
 
 #: How far the clocks of machines may differ (ms).
 AHEAD_MS: Final = round(FUTURE_TOLERANCE * 1000)

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from engine.documents import Desired
-from engine.model.actions import AnyAction
-from engine.model.cluster import Observed
-from engine.model.history import ChipMemory, History
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.plan.shadow import DecisionKey, decided, track, with_memory
+from belay.engine.documents import Desired
+from belay.engine.model.actions import AnyAction
+from belay.engine.model.cluster import Observed
+from belay.engine.model.history import ChipMemory, History
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan.shadow import DecisionKey, decided, track, with_memory
 
 Decisions = dict[DecisionKey, tuple[AnyAction, str]]
 """Actions that a plan takes or defers, one entry per chip, pod, node or job, with the budget that defers it."""
@@ -25,7 +25,7 @@ _NOTHING: Final = History()
 
 
 class Comparison:
-    """``plan`` is ``engine.plan.plan``. Moments come in order of time."""
+    """``plan`` is ``belay.engine.plan.plan``. Moments come in order of time."""
 
     def __init__(self, plan: Callable[..., Plan]) -> None:
         self._plan = plan

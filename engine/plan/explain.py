@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from engine.model.causes import Cause
-from engine.model.cluster import ids_of
-from engine.model.diagnostics import Diagnostic
-from engine.model.history import HOLD_KINDS, Hold, HoldKind
-from engine.model.holds import Held
-from engine.model.plan import NodeState, Pending, Plan, ServerChips
-from engine.model.rules import RuleKind
-from engine.model.times import rfc3339
-from engine.plan import causes
-from engine.plan.scope import Scope
+from belay.engine.model.causes import Cause
+from belay.engine.model.cluster import ids_of
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.history import HOLD_KINDS, Hold, HoldKind
+from belay.engine.model.holds import Held
+from belay.engine.model.plan import NodeState, Pending, Plan, ServerChips
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.times import rfc3339
+from belay.engine.plan import causes
+from belay.engine.plan.scope import Scope
 
 
 #: End of a hold without a time, by kind.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.model.history import ChipMemory
-from engine.plan.place.gangs import returning
-from engine.plan.scope import Scope
+from belay.engine.model.history import ChipMemory
+from belay.engine.plan.place.gangs import returning
+from belay.engine.plan.scope import Scope
 
 #: How long a deleted node is remembered (30 days): it may register again under its name.
 FORGOTTEN_MS: Final = 30 * 86_400_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from engine.gangs.grouping import grouping
-from engine.model.jobs import Gang
-from engine.model.labels import SHARD_LABEL
-from engine.plan.scope import Scope
-from engine.wire.names import MAIN_SHARD
+from belay.engine.gangs.grouping import grouping
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import SHARD_LABEL
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.names import MAIN_SHARD
 
 
 def run(scope: Scope) -> None:

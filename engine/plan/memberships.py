@@ -14,17 +14,17 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.documents import SHIPPED, Declared, Desired, FaultPolicy, NodePool, SafetyBudget
-from engine.model.cluster import Node
-from engine.model.diagnostics import Diagnostic, Origin, Severity
-from engine.model.history import PoolEdit
-from engine.model.plan_cache import CacheKey, PlanCache, Slot, differing
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.plan.products import Products
-from engine.plan.rules.in_force import previous_pools
-from engine.plan.scope import Scope
-from engine.wire.names import DEFAULT_POOL, MAIN_SHARD
+from belay.engine.documents import SHIPPED, Declared, Desired, FaultPolicy, NodePool, SafetyBudget
+from belay.engine.model.cluster import Node
+from belay.engine.model.diagnostics import Diagnostic, Origin, Severity
+from belay.engine.model.history import PoolEdit
+from belay.engine.model.plan_cache import CacheKey, PlanCache, Slot, differing
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.plan.products import Products
+from belay.engine.plan.rules.in_force import previous_pools
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.names import DEFAULT_POOL, MAIN_SHARD
 
 #: For how long an edit of pools is reported (24 h).
 SHOWN_MS: Final = 86_400_000

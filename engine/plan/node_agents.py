@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.model.cluster import AgentReport
-from engine.plan.node_view import NodeView
-from engine.plan.scope import Scope
+from belay.engine.model.cluster import AgentReport
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.scope import Scope
 
 #: An agent whose report is older is silent: three heartbeats.
 AGENT_STALE_MS: Final = 180_000

@@ -14,16 +14,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.documents import Desired, InitParams
-from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Pod
-from engine.model.labels import CORDONED_ANNOTATION
-from engine.model.levels import NORMAL
-from engine.model.plan import ChipState, NodeState
-from engine.model.plan_cache import CacheKey, Slot, Table, differing
-from engine.model.states import NodeHealth
-from engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, EarlierAssessment, NodeView
-from engine.plan.products import chip_name
-from engine.plan.scope import Scope
+from belay.engine.documents import Desired, InitParams
+from belay.engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Pod
+from belay.engine.model.labels import CORDONED_ANNOTATION
+from belay.engine.model.levels import NORMAL
+from belay.engine.model.plan import ChipState, NodeState
+from belay.engine.model.plan_cache import CacheKey, Slot, Table, differing
+from belay.engine.model.states import NodeHealth
+from belay.engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, EarlierAssessment, NodeView
+from belay.engine.plan.products import chip_name
+from belay.engine.plan.scope import Scope
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY: Final = NodeHealth.HEALTHY

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from engine.model.cluster import DeviceReport, Node, Pod, ids_of
-from engine.model.levels import NORMAL
-from engine.model.plan import ChipState, NodeState
-from engine.model.states import ChipHealth, NodeHealth
+from belay.engine.model.cluster import DeviceReport, Node, Pod, ids_of
+from belay.engine.model.levels import NORMAL
+from belay.engine.model.plan import ChipState, NodeState
+from belay.engine.model.states import ChipHealth, NodeHealth
 
 if TYPE_CHECKING:
-    from engine.documents import Product
+    from belay.engine.documents import Product
 
 #: A device report is rewritten every 300 s; one older than this (s) is stale.
 STALE_AFTER: Final = 600.0
@@ -57,8 +57,8 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     ``carved``: chips with vNPUs; ``static_chips``, ``dynamic_chips``, ``soft_chips``: chips of a VNPULayout of that
     mode; ``cut``: all of these, which no pod takes whole. ``contradiction``: what the node reports that its product
     does not have, such as ``chips 910B3``; empty when they agree.
-    ``assessed``: results of an earlier pass for this same state of the node (``engine.plan.node_cache``); None when
-    health must assess it.
+    ``assessed``: results of an earlier pass for this same state of the node (``belay.engine.plan.node_cache``); None
+    when health must assess it.
     """
 
     node: Node

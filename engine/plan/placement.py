@@ -14,42 +14,42 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from engine.documents import InitParams
-from engine.gangs.forming import task_of
-from engine.model.cluster import Pod
-from engine.model.diagnostics import Diagnostic
-from engine.model.history import JobMemory
-from engine.model.jobs import Gang
-from engine.model.labels import PODGROUP_SCHED_ENABLE, TOR_AFFINITY
-from engine.model.pending_reasons import (
+from belay.engine.documents import InitParams
+from belay.engine.gangs.forming import task_of
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.history import JobMemory
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import PODGROUP_SCHED_ENABLE, TOR_AFFINITY
+from belay.engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     GANG_INCOMPLETE,
     QUEUE_EXHAUSTED,
     RejectedAt,
 )
-from engine.model.remedies import Remedy, Step
-from engine.plan import rollout, views
-from engine.plan.place import job as jobs
-from engine.plan.place import switch_config
-from engine.plan.place.bindings import Bindings
-from engine.plan.place.gangs import allocated_claims, blocks, returning, search, slots, switch_affinity
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes import claim_choices, volume_choices
-from engine.plan.place.part_requests import SoftShare
-from engine.plan.place.parts import soft_table
-from engine.plan.place.pending import PendingExplanation, refused
-from engine.plan.place.state import MAX_SCORES, Assignment, FormerPlacement, PlacementState
-from engine.plan.place.ways_out import of_refused_gang
-from engine.plan.preempt import rollback
-from engine.plan.preempt.consolidation import Consolidation
-from engine.plan.preempt.incomplete_gangs import IncompleteGangs
-from engine.plan.preempt.preemption import Preemption
-from engine.plan.preempt.repartition import Repartition
-from engine.plan.preempt.what_if import WhatIf
-from engine.plan.queue import enqueue
-from engine.plan.scope import Scope
-from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.plan import rollout, views
+from belay.engine.plan.place import job as jobs
+from belay.engine.plan.place import switch_config
+from belay.engine.plan.place.bindings import Bindings
+from belay.engine.plan.place.gangs import allocated_claims, blocks, returning, search, slots, switch_affinity
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.nodes import claim_choices, volume_choices
+from belay.engine.plan.place.part_requests import SoftShare
+from belay.engine.plan.place.parts import soft_table
+from belay.engine.plan.place.pending import PendingExplanation, refused
+from belay.engine.plan.place.state import MAX_SCORES, Assignment, FormerPlacement, PlacementState
+from belay.engine.plan.place.ways_out import of_refused_gang
+from belay.engine.plan.preempt import rollback
+from belay.engine.plan.preempt.consolidation import Consolidation
+from belay.engine.plan.preempt.incomplete_gangs import IncompleteGangs
+from belay.engine.plan.preempt.preemption import Preemption
+from belay.engine.plan.preempt.repartition import Repartition
+from belay.engine.plan.preempt.what_if import WhatIf
+from belay.engine.plan.queue import enqueue
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
 
 _CONFIGURED: Final = f"ConfigMap/{SCHEDULER_NAMESPACE}/{SCHEDULER_CONFIGMAP}"
 _TASKS_SHORT: Final = "the pods of job is not enough for its tasks' minimum"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from engine.documents import Desired, NodePool, Product
-from engine.model.cluster import AgentReport, DeviceReport, Node
-from engine.model.diagnostics import Diagnostic
-from engine.model.labels import CHIP_NAME
-from engine.plan.node_view import NodeView
+from belay.engine.documents import Desired, NodePool, Product
+from belay.engine.model.cluster import AgentReport, DeviceReport, Node
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.labels import CHIP_NAME
+from belay.engine.plan.node_view import NodeView
 
 _SHOWN_NODES: Final = 3
 _SHOWN_PRODUCTS: Final = 4

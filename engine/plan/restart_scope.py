@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from engine.gangs.forming import declared_rank, in_rank_order
-from engine.gangs.retries import recorded_retries
-from engine.model.cluster import Pod
-from engine.model.history import JobMemory
-from engine.model.jobs import INDEPENDENT_KINDS, Gang
-from engine.model.labels import (
+from belay.engine.gangs.forming import declared_rank, in_rank_order
+from belay.engine.gangs.retries import recorded_retries
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import JobMemory
+from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
+from belay.engine.model.labels import (
     AFFINITY_CONFIG,
     APP_LABEL,
     FAULT_RETRY_TIMES,
@@ -30,9 +30,9 @@ from engine.model.labels import (
     SUB_HEALTHY_STRATEGY,
     SUPER_POD_RANK,
 )
-from engine.model.wording import counted
-from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
-from engine.plan.scope import Scope
+from belay.engine.model.wording import counted
+from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
+from belay.engine.plan.scope import Scope
 
 _LEVELS: Final = re.compile(r"level\d+=(\d{1,6})")
 RACK_POLICY: Final = "chip8-node8-ra64-sp"

@@ -1,7 +1,7 @@
 """The roles of MindCluster and Volcano that Belay plays.
 
 ``on`` and ``off`` are taken as written; ``auto`` takes a role only when no live component plays it. A component is
-live while a pod with the labels of its manifests runs; who acts on a single node: ``engine.plan.node_agents``
+live while a pod with the labels of its manifests runs; who acts on a single node: ``belay.engine.plan.node_agents``
 (docs/zh/scheduling/03_installation_guide and Volcano's installer).
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.documents import Desired
-from engine.model.cluster import Observed, Pod
-from engine.plan.scope import Scope
-from engine.wire.reserved import SYSTEM_NAMESPACES
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.reserved import SYSTEM_NAMESPACES
 
 #: role → (namespace, label, value) of the components that play it.
 _HOLDERS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {

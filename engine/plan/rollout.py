@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from engine.model.jobs import Gang
-from engine.model.plan import Pending
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.queue.waiting_pods import MAX_MESSAGE, WaitingPods
+from belay.engine.model.jobs import Gang
+from belay.engine.model.plan import Pending
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.queue.waiting_pods import MAX_MESSAGE, WaitingPods
 
 
 def parts(gang: Gang, waiting_pods: WaitingPods, read: Callable[[Gang], SchedulerJob | Refusal]) -> Sequence[Gang]:

@@ -1,6 +1,6 @@
 """What one pass works on: intent, snapshot, time, and the state that passes derive for each other.
 
-Passes run in the order of ``engine.plan`` and each adds to the scope; nothing here reads a clock, a client or the
+Passes run in the order of ``belay.engine.plan`` and each adds to the scope; nothing here reads a clock, a client or the
 environment. What-ifs place and take back pods in the same scope.
 """
 
@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.model.actions import AnyAction
-from engine.model.cluster import Observed, Pod, SwitchReport
-from engine.model.costs import Estimate, MeasuredTimes
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import HeldPrune, History, JobMemory, NodeMemory, PoolEdit
-from engine.model.holds import Held
-from engine.model.jobs import Gang
-from engine.model.links import LinkState
-from engine.model.plan import (
+from belay.engine.model.actions import AnyAction
+from belay.engine.model.cluster import Observed, Pod, SwitchReport
+from belay.engine.model.costs import Estimate, MeasuredTimes
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.history import HeldPrune, History, JobMemory, NodeMemory, PoolEdit
+from belay.engine.model.holds import Held
+from belay.engine.model.jobs import Gang
+from belay.engine.model.links import LinkState
+from belay.engine.model.plan import (
     BudgetUse,
     ChipState,
     Deferred,
@@ -29,14 +29,14 @@ from engine.model.plan import (
     PruneHold,
     RepeatOffender,
 )
-from engine.model.plan_cache import PlanCache
-from engine.model.refusals import ServerRefusal
-from engine.plan.node_view import NodeView, PassNodes
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.refusals import ServerRefusal
+from belay.engine.plan.node_view import NodeView, PassNodes
 
 if TYPE_CHECKING:
-    from engine.documents import Desired
-    from engine.plan.claims.holding import DeviceClaims
-    from engine.plan.rules.fault_rules import FaultRules
+    from belay.engine.documents import Desired
+    from belay.engine.plan.claims.holding import DeviceClaims
+    from belay.engine.plan.rules.fault_rules import FaultRules
 
 
 @dataclass(slots=True)
@@ -108,7 +108,8 @@ class Reschedule:
 
 
 class NodeRefusal(NamedTuple):
-    """Why one job may not take a node that others may: a word of ``engine.model.pending_reasons``, and the sentence."""
+    """Why one job may not take a node that others may: a word of ``belay.engine.model.pending_reasons``, and the
+    sentence."""
 
     reason: str
     message: str
@@ -144,7 +145,7 @@ class RecoveryChoice:
 
 def _no_claims() -> DeviceClaims:
     """No claims; imported when a scope is made, so that the planner's door stays cheap."""
-    from engine.plan.claims.holding import DeviceClaims
+    from belay.engine.plan.claims.holding import DeviceClaims
 
     return DeviceClaims()
 
@@ -158,7 +159,7 @@ class Scope:
     node's score for a gang (sub-health -1, earlier fault -64). ``reschedules`` are the reschedules by evicted
     budget unit, ``displaced`` the units evicted for other jobs.
     ``fault_rules`` holds the fault policies in force, once the health pass has chosen them. ``roles`` says
-    which roles Belay plays, filled on first use by ``engine.plan.roles``. ``blamed`` maps a pod's key to the
+    which roles Belay plays, filled on first use by ``belay.engine.plan.roles``. ``blamed`` maps a pod's key to the
     strategy of relation faults for it (Separate or SubHealth). ``about``: the job or pod that a user asks about.
     ``choices`` are the recovery levels chosen by cost, by gang. ``unassessed`` are the sorted names of the nodes that
     this pass must assess; the results of an earlier pass hold for all others. ``contested`` are the nodes that several

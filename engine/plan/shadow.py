@@ -13,21 +13,21 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.documents import Declared, Desired, FaultPolicy
-from engine.model import actions as act
-from engine.model.actions import AnyAction, kind_of
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic
-from engine.model.history import (
+from belay.engine.documents import Declared, Desired, FaultPolicy
+from belay.engine.model import actions as act
+from belay.engine.model.actions import AnyAction, kind_of
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.history import (
     ChipMemory,
     History,
     HoldKind,
     NodeMemory,
 )
-from engine.model.levels import NORMAL
-from engine.model.plan import Plan, ShadowChange
-from engine.model.states import NodeHealth
-from engine.plan.rules import in_force
+from belay.engine.model.levels import NORMAL
+from belay.engine.model.plan import Plan, ShadowChange
+from belay.engine.model.states import NodeHealth
+from belay.engine.plan.rules import in_force
 
 #: Maximum shadow policies evaluated per pass; a diagnostic names the others.
 MAX_POLICIES: Final = 8

@@ -14,23 +14,23 @@ from typing import Final, cast
 
 import msgspec
 
-from engine.documents import Desired, InitParams, NodePool, Product
-from engine.gangs import live_pods
-from engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
-from engine.model.diagnostics import Diagnostic
-from engine.model.labels import ASCEND_310, ASCEND_310P, ASCEND_910, NPU
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.resets import groups, said_by_driver
-from engine.plan import node_cache
-from engine.plan.memberships import PoolSelectors
-from engine.plan.node_cache import ResetGroups
-from engine.plan.node_view import NodeView, PassNodes
-from engine.plan.products import Products, chip_name, contradiction, findings
-from engine.plan.rules.in_force import previous_pools
-from engine.plan.scope import Scope
-from engine.wire import schedulerconf
-from engine.wire.names import DEFAULT_POOL, MAIN_SHARD
-from engine.wire.parts import chip_of
+from belay.engine.documents import Desired, InitParams, NodePool, Product
+from belay.engine.gangs import live_pods
+from belay.engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.labels import ASCEND_310, ASCEND_310P, ASCEND_910, NPU
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.resets import groups, said_by_driver
+from belay.engine.plan import node_cache
+from belay.engine.plan.memberships import PoolSelectors
+from belay.engine.plan.node_cache import ResetGroups
+from belay.engine.plan.node_view import NodeView, PassNodes
+from belay.engine.plan.products import Products, chip_name, contradiction, findings
+from belay.engine.plan.rules.in_force import previous_pools
+from belay.engine.plan.scope import Scope
+from belay.engine.wire import schedulerconf
+from belay.engine.wire.names import DEFAULT_POOL, MAIN_SHARD
+from belay.engine.wire.parts import chip_of
 
 #: NPU resources in the order in which one is looked for on a node that has no report.
 RESOURCES: Final = (ASCEND_910, ASCEND_310P, ASCEND_310, NPU)

@@ -18,8 +18,8 @@ from typing import Any, Final
 import orjson
 import yaml
 
-from engine.errors import InputError, bounded
-from engine.wire import yamltext
+from belay.engine.errors import InputError, bounded
+from belay.engine.wire import yamltext
 
 #: A cluster of 10,000 nodes and 20,000 pods prints about 200 MiB.
 MAX_CLUSTER_BYTES: Final = 1024 * 1024 * 1024

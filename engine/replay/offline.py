@@ -13,27 +13,27 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from engine.documents import Desired, WorkloadKind
-from engine.errors import InputError
-from engine.load import UNKNOWN, FileVersion, Loaded, PriorState, load, load_directory
-from engine.load.cluster import all_documents, copies_from_git, foreign_documents, has_engine, with_places
-from engine.load.files import ROOTS
-from engine.load.locations import location_of
-from engine.model.cluster import Observed
-from engine.model.codes.findings import FindingCode
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.plan import Plan
-from engine.model.times import parse_rfc3339
-from engine.observe.observed import key_of, observe
-from engine.plan import emptied_layer, plan
-from engine.replay import validation
-from engine.replay.recording import LATEST
-from engine.replay.workload_schemas import DEFINITION, check_against_definitions
-from engine.simulate.rehearsal import rehearse
-from engine.source.confirmations import confirmed_in, declared_in
-from engine.source.tree import is_document_path, may_declare
-from engine.wire import names, sync
-from engine.wire.errors import WireError
+from belay.engine.documents import Desired, WorkloadKind
+from belay.engine.errors import InputError
+from belay.engine.load import UNKNOWN, FileVersion, Loaded, PriorState, load, load_directory
+from belay.engine.load.cluster import all_documents, copies_from_git, foreign_documents, has_engine, with_places
+from belay.engine.load.files import ROOTS
+from belay.engine.load.locations import location_of
+from belay.engine.model.cluster import Observed
+from belay.engine.model.codes.findings import FindingCode
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.observe.observed import key_of, observe
+from belay.engine.plan import emptied_layer, plan
+from belay.engine.replay import validation
+from belay.engine.replay.recording import LATEST
+from belay.engine.replay.workload_schemas import DEFINITION, check_against_definitions
+from belay.engine.simulate.rehearsal import rehearse
+from belay.engine.source.confirmations import confirmed_in, declared_in
+from belay.engine.source.tree import is_document_path, may_declare
+from belay.engine.wire import names, sync
+from belay.engine.wire.errors import WireError
 
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
 

@@ -17,16 +17,16 @@ from typing import Any, Final
 
 import msgspec
 
-from engine import versions
-from engine.errors import InputError
-from engine.load import UNKNOWN, Loaded, PriorState, load
-from engine.load.cluster import foreign_documents, with_places
-from engine.load.earlier_manifests import manifests_of_files, with_earlier
-from engine.model.last_changes import LastChange
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.replay.cluster_file import checked
-from engine.replay.summary import RECORDING_SUFFIX, path_of
+from belay.engine import versions
+from belay.engine.errors import InputError
+from belay.engine.load import UNKNOWN, Loaded, PriorState, load
+from belay.engine.load.cluster import foreign_documents, with_places
+from belay.engine.load.earlier_manifests import manifests_of_files, with_earlier
+from belay.engine.model.last_changes import LastChange
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.replay.cluster_file import checked
+from belay.engine.replay.summary import RECORDING_SUFFIX, path_of
 
 FORMAT: Final = "belay-recording/1"
 MAX_FILES: Final = 200

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import BindPod, EvictPod
-from engine.model.links import LINKED
-from engine.model.plan import Plan
+from belay.engine.model.actions import BindPod, EvictPod
+from belay.engine.model.links import LINKED
+from belay.engine.model.plan import Plan
 
 MOST_ROWS: Final = 2_000
 MAX_BYTES: Final = 1024 * 1024

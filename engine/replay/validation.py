@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from engine.documents import Declared, Desired, Isolation, Manifest
-from engine.model.cluster import Observed
-from engine.model.codes.findings import FindingCode
-from engine.model.diagnostics import Diagnostic, Origin
-from engine.model.labels import GROUP_QUEUE_NAME
-from engine.model.times import rfc3339
-from engine.model.unstructured import nested_map
-from engine.plan import idle_declarations
+from belay.engine.documents import Declared, Desired, Isolation, Manifest
+from belay.engine.model.cluster import Observed
+from belay.engine.model.codes.findings import FindingCode
+from belay.engine.model.diagnostics import Diagnostic, Origin
+from belay.engine.model.labels import GROUP_QUEUE_NAME
+from belay.engine.model.times import rfc3339
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan import idle_declarations
 
 _QUEUE_API: Final = "scheduling.volcano.sh/v1beta1"
 _PRIORITY_API: Final = "scheduling.k8s.io/v1"

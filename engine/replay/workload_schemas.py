@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from engine.documents.problems import Path, Problem
-from engine.documents.workload_kinds import NumberField, RoleFields, WorkloadKind, WorkloadKindSpec, parts_of
-from engine.model.codes.findings import FindingCode
-from engine.model.unstructured import nested_list, nested_map
-from engine.model.workload_kinds import EACH
+from belay.engine.documents.problems import Path, Problem
+from belay.engine.documents.workload_kinds import NumberField, RoleFields, WorkloadKind, WorkloadKindSpec, parts_of
+from belay.engine.model.codes.findings import FindingCode
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.model.workload_kinds import EACH
 
 Schema = Mapping[str, Any]
 

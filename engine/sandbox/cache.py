@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from engine.kube import Key, Kube, Reflector, Resource, WatchChange, resource_for, run_all
+from belay.engine.kube import Key, Kube, Reflector, Resource, WatchChange, resource_for, run_all
 
 Json = dict[str, Any]
 Listener = Callable[[str, Key, "Json | None", "Json | None"], None]

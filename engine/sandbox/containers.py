@@ -19,16 +19,17 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.kube import CONFIGMAP, Kube, KubeError
-from engine.log import get
-from engine.model.labels import SANDBOX_LOG
-from engine.sandbox import nodes_pods
-from engine.sandbox.cache import uid_of
-from engine.sandbox.containers_shape import LOOPBACK, command_of, environment, mounted
-from engine.sandbox.nodes_pods import RealProcess
-from engine.sandbox.processes import MAX_LOG_BYTES, end_with_parent
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Write, patch
+from belay import IMPORT_ROOT
+from belay.engine.kube import CONFIGMAP, Kube, KubeError
+from belay.engine.log import get
+from belay.engine.model.labels import SANDBOX_LOG
+from belay.engine.sandbox import nodes_pods
+from belay.engine.sandbox.cache import uid_of
+from belay.engine.sandbox.containers_shape import LOOPBACK, command_of, environment, mounted
+from belay.engine.sandbox.nodes_pods import RealProcess
+from belay.engine.sandbox.processes import MAX_LOG_BYTES, end_with_parent
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Write, patch
 
 _log = get("sandbox.containers")
 LOG_EVERY_S: Final = 2.0
@@ -125,7 +126,7 @@ class Containers:
             env |= {name: mounted(value, places) for name, value in given.items()} | self._addresses(pod, given)
             env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self._folder / "torchinductor"))  # else in the host's /tmp
             env["PYTHONPATH"] = os.pathsep.join(
-                part for part in (str(Path(__file__).resolve().parents[2]), given.get("PYTHONPATH", "")) if part
+                part for part in (str(IMPORT_ROOT), given.get("PYTHONPATH", "")) if part
             )
             command = [mounted(word, places) for word in command_of(pod, env) or ()]
             await self._run(one, command, env, home, node)
@@ -140,7 +141,7 @@ class Containers:
         parent = os.getpid()
         with one.log.open("ab") as output:
             process = one.running = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "engine.cli", "train", *command,
+                sys.executable, "-m", "belay.engine.cli", "train", *command,
                 env=dict(env), cwd=home, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True, preexec_fn=lambda: end_with_parent(parent),
             )  # fmt: skip

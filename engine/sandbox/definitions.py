@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from engine.errors import BelayError, InputError
-from engine.kube import Kube, resource_for, run_many
+from belay import SHIPPED
+from belay.engine.errors import BelayError, InputError
+from belay.engine.kube import Kube, resource_for, run_many
 
 _CRD = resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 _SERVED_WITHIN_S = 20.0
@@ -22,9 +21,7 @@ def shipped() -> list[dict[str, Any]]:
     Raises:
         InputError: the installation lacks them.
     """
-    folder = Path(__file__).resolve().parents[2] / "deploy" / "crds"
-    if not folder.is_dir():
-        folder = Path(str(resources.files("engine") / "shipped" / "deploy" / "crds"))
+    folder = SHIPPED / "deploy" / "crds"
     if not folder.is_dir():
         raise InputError("the CustomResourceDefinitions are missing", where=str(folder), hint="Install Belay again.")
     found = []

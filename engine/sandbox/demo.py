@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from engine.errors import BelayError
-from engine.sandbox import git_repository
-from engine.sandbox.demo_steps import DemoSteps
-from engine.sandbox.terminal import StopSignals
-from engine.sandbox.up import Sandbox, SandboxOptions, StartInterrupted
+from belay.engine.errors import BelayError
+from belay.engine.sandbox import git_repository
+from belay.engine.sandbox.demo_steps import DemoSteps
+from belay.engine.sandbox.terminal import StopSignals
+from belay.engine.sandbox.up import Sandbox, SandboxOptions, StartInterrupted
 
 TIME_SCALE: Final = 0.05
 """Idle, reset, report and grace times take a twentieth: a reset one second instead of twenty."""

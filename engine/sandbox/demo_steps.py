@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from engine.errors import BelayError
-from engine.model.labels import ASCEND_910, ASCEND_REAL, HUAWEI_PREFIX
-from engine.model.wording import counted
-from engine.sandbox import git_repository
-from engine.sandbox.demo_training import TrainingSteps
-from engine.sandbox.up import STARTS_WITHIN_S, Sandbox
-from engine.wire import names
+from belay import IMPORT_ROOT
+from belay.engine.errors import BelayError
+from belay.engine.model.labels import ASCEND_910, ASCEND_REAL, HUAWEI_PREFIX
+from belay.engine.model.wording import counted
+from belay.engine.sandbox import git_repository
+from belay.engine.sandbox.demo_training import TrainingSteps
+from belay.engine.sandbox.up import STARTS_WITHIN_S, Sandbox
+from belay.engine.wire import names
 
 Json = dict[str, Any]
 
@@ -251,12 +252,12 @@ class DemoSteps:
         return f"$ git push   {tip[:12]} “{message}” is in force"
 
     def _belay(self, *arguments: str) -> str:
-        return self._run([sys.executable, "-m", "engine.cli", *arguments])
+        return self._run([sys.executable, "-m", "belay.engine.cli", *arguments])
 
     def _run(self, command: list[str]) -> str:
         environment = os.environ | {
             "KUBECONFIG": str(self._sandbox.kubeconfig),
-            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            "PYTHONPATH": str(IMPORT_ROOT),
             "NO_COLOR": "1",
         }
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import yaml
 
-from engine.errors import BelayError
-from engine.sandbox.processes import end_with_parent
-from engine.sandbox.up import Sandbox
+from belay import IMPORT_ROOT
+from belay.engine.errors import BelayError
+from belay.engine.sandbox.processes import end_with_parent
+from belay.engine.sandbox.up import Sandbox
 
 JOB: Final = "curve"
 RANKS: Final = 4
@@ -69,13 +70,13 @@ class TrainingSteps:
 
     @contextlib.contextmanager
     def _undisturbed(self, script: Path) -> Any:
-        command = [sys.executable, "-m", "engine.cli", "train", "--nproc", str(RANKS), "--spares", "0"]
+        command = [sys.executable, "-m", "belay.engine.cli", "train", "--nproc", str(RANKS), "--spares", "0"]
         parent = os.getpid()
         process = subprocess.Popen(
             [*command, str(script), str(self._calm), str(STEPS), PAUSE],
             env=os.environ
             | {
-                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+                "PYTHONPATH": str(IMPORT_ROOT),
                 "TORCHINDUCTOR_CACHE_DIR": str(self._calm.parent / "torchinductor"),
             },
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True,

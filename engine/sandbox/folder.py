@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from engine.errors import InputError
+from belay.engine.errors import InputError
 
 _PREFIX = "belay-"
 

@@ -8,12 +8,12 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from engine.errors import BelayError, InputError
-from engine.source import Limits
+from belay import SHIPPED
+from belay.engine.errors import BelayError, InputError
+from belay.engine.source import Limits
 
 BRANCH: Final = "main"
 _SECONDS: Final = 60
@@ -59,15 +59,12 @@ def schemas() -> Path:
 
 
 def _shipped(room: str) -> Path:
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "desired").is_dir() and (checkout / "policies").is_dir():
-        return checkout / room
-    packaged = Path(str(resources.files("engine") / "shipped" / room))
-    if not packaged.is_dir():
+    folder = SHIPPED / room
+    if not folder.is_dir():
         raise InputError(
-            "the sample state is missing", where=str(packaged), hint="Install Belay again, or give --state DIR."
+            "the sample state is missing", where=str(folder), hint="Install Belay again, or give --state DIR."
         )
-    return packaged
+    return folder
 
 
 def check(state: Path, data: Path) -> None:

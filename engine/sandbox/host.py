@@ -1,7 +1,7 @@
 """The process of `belay up` that simulates the cluster: definitions, nodes, controllers and agents.
 
-`python -m engine.sandbox.host --kubeconfig FILE --nodes N …`; it runs until SIGTERM and writes its progress to the
-file of `--ready`.
+`python -m belay.engine.sandbox.host --kubeconfig FILE --nodes N …`; it runs until SIGTERM and writes its progress to
+the file of `--ready`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 
 import msgspec
 
-from agents.daemon.fleet import FleetNode, FleetPace
-from agents.daemon.run import run_fleet
-from agents.drivers.server_models import SERVER_MODELS, from_product
-from agents.drivers.simulated import ServerModel
-from agents.node.settings import Settings as AgentSettings
-from engine import log
-from engine.errors import BelayError
-from engine.kube import Kube, cancel_all
-from engine.model.labels import CHIP_NAME
-from engine.sandbox import definitions
-from engine.sandbox.containers import Training
-from engine.sandbox.node_control import SandboxNode
-from engine.sandbox.settings import SandboxSettings, time_scale
-from engine.sandbox.shapes import Shapes, shipped_shapes
-from engine.sandbox.world import SandboxCluster, ensure_namespaces, members, until_signal
+from belay.agents.daemon.fleet import FleetNode, FleetPace
+from belay.agents.daemon.run import run_fleet
+from belay.agents.drivers.server_models import SERVER_MODELS, from_product
+from belay.agents.drivers.simulated import ServerModel
+from belay.agents.node.settings import Settings as AgentSettings
+from belay.engine import log
+from belay.engine.errors import BelayError
+from belay.engine.kube import Kube, cancel_all
+from belay.engine.model.labels import CHIP_NAME
+from belay.engine.sandbox import definitions
+from belay.engine.sandbox.containers import Training
+from belay.engine.sandbox.node_control import SandboxNode
+from belay.engine.sandbox.settings import SandboxSettings, time_scale
+from belay.engine.sandbox.shapes import Shapes, shipped_shapes
+from belay.engine.sandbox.world import SandboxCluster, ensure_namespaces, members, until_signal
 
 STAGES = ("definitions", "nodes")
 """Stages in the ready file, in order."""
@@ -130,7 +130,7 @@ def _say(ready: Path, stage: str) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m engine.sandbox.host", description="Simulated nodes and their agents."
+        prog="python -m belay.engine.sandbox.host", description="Simulated nodes and their agents."
     )
     parser.add_argument("--kubeconfig", required=True, help="the API server to fill with nodes")
     parser.add_argument("--nodes", type=int, default=8, help="how many nodes of the product")

@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, NODE, Conflict, Kube
-from engine.model.labels import BASE_DEVICES
-from engine.observe.live import with_kube
-from engine.sandbox.settings import NODE_KEY
-from engine.wire import names
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, NODE, Conflict, Kube
+from belay.engine.model.labels import BASE_DEVICES
+from belay.engine.observe.live import with_kube
+from belay.engine.sandbox.settings import NODE_KEY
+from belay.engine.wire import names
 
 FAULTS_KEY: Final = "faults.json"
 _TRIES: Final = 8

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from engine.sandbox.nodes_shape import Shape
-from engine.workloads.writes import Json
+from belay.engine.sandbox.nodes_shape import Shape
+from belay.engine.workloads.writes import Json
 
 CONTROL_KEY: Final = "node.json"
 

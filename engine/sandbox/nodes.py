@@ -15,24 +15,36 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from engine.kube import CONFIGMAP, LEASE, NODE, Conflict, Key, Kube, KubeError, NotFound, Reflector, run_all, run_many
-from engine.log import get
-from engine.model.labels import BASE_DEVICES, CIM_CONSUMER
-from engine.model.times import rfc3339
-from engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
-from engine.sandbox.cache import Cache, Indexer, uid_of
-from engine.sandbox.containers import Training
-from engine.sandbox.controllers.executor import WriteExecutor
-from engine.sandbox.controllers.queue import WorkQueue
-from engine.sandbox.node_control import Control, SandboxNode, parse_control
-from engine.sandbox.nodes_devices import Devices, PodRejection
-from engine.sandbox.nodes_pods import PodHost, PodTimes
-from engine.sandbox.settings import SandboxSettings
-from engine.wire import deviceinfo, names, orders
-from engine.wire.errors import WireError
-from engine.wire.podannotations import chip_names
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, patch_status
+from belay.engine.kube import (
+    CONFIGMAP,
+    LEASE,
+    NODE,
+    Conflict,
+    Key,
+    Kube,
+    KubeError,
+    NotFound,
+    Reflector,
+    run_all,
+    run_many,
+)
+from belay.engine.log import get
+from belay.engine.model.labels import BASE_DEVICES, CIM_CONSUMER
+from belay.engine.model.times import rfc3339
+from belay.engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
+from belay.engine.sandbox.cache import Cache, Indexer, uid_of
+from belay.engine.sandbox.containers import Training
+from belay.engine.sandbox.controllers.executor import WriteExecutor
+from belay.engine.sandbox.controllers.queue import WorkQueue
+from belay.engine.sandbox.node_control import Control, SandboxNode, parse_control
+from belay.engine.sandbox.nodes_devices import Devices, PodRejection
+from belay.engine.sandbox.nodes_pods import PodHost, PodTimes
+from belay.engine.sandbox.settings import SandboxSettings
+from belay.engine.wire import deviceinfo, names, orders
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.podannotations import chip_names
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, patch_status
 
 _log = get("sandbox.nodes")
 LEASES: Final = "kube-node-lease"

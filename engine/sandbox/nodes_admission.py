@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.model.labels import HUAWEI_PREFIX
-from engine.model.quantities import amount
-from engine.sandbox.nodes_devices import PodRejection
+from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.quantities import amount
+from belay.engine.sandbox.nodes_devices import PodRejection
 
 Json = dict[str, Any]
 

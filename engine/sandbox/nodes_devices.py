@@ -12,17 +12,17 @@ from typing import Any
 
 import msgspec
 
-from engine.model.cluster import AgentVNPU
-from engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX, KUBELET_DEVICES, PREDICATE_TIME
-from engine.sandbox.nodes_shape import Shape
-from engine.wire.podannotations import (
+from belay.engine.model.cluster import AgentVNPU
+from belay.engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX, KUBELET_DEVICES, PREDICATE_TIME
+from belay.engine.sandbox.nodes_shape import Shape
+from belay.engine.wire.podannotations import (
     PREDICATE_TIME_USED,
     Configuration,
     Device,
     chip_names,
     configuration_key,
 )
-from engine.workloads import objects as o
+from belay.engine.workloads import objects as o
 
 Json = dict[str, Any]
 

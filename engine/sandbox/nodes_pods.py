@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import (
+from belay.engine.model.labels import (
     SANDBOX_LOG,
     SIMULATED_EXIT_AFTER,
     SIMULATED_EXIT_CODE,
@@ -22,10 +22,10 @@ from engine.model.labels import (
     SIMULATED_FAIL_ON_FAULT,
     SIMULATED_READY_AFTER,
 )
-from engine.sandbox.nodes_devices import PodRejection
-from engine.sandbox.settings import SandboxSettings
-from engine.workloads import objects as o
-from engine.workloads.writes import Reconciled, Write, delete, patch, patch_status
+from belay.engine.sandbox.nodes_devices import PodRejection
+from belay.engine.sandbox.settings import SandboxSettings
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Reconciled, Write, delete, patch, patch_status
 
 Json = dict[str, Any]
 

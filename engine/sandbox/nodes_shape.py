@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.documents.products import Product
-from engine.model.labels import (
+from belay.engine.documents.products import Product
+from belay.engine.model.labels import (
     ACCELERATOR_LABEL,
     ACCELERATOR_TYPE,
     ASCEND_310,
@@ -25,7 +25,7 @@ from engine.model.labels import (
     NPU,
     SERVER_TYPE,
 )
-from engine.model.times import rfc3339
+from belay.engine.model.times import rfc3339
 
 Json = dict[str, Any]
 

@@ -12,22 +12,22 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from agents.node.shipped import shipped_policy
-from engine.errors import InputError
-from engine.kube import CONFIGMAP, POD, Kube, NotFound
-from engine.model.faults import CARD, NETWORK, level_of
-from engine.model.labels import SIMULATED_EXIT_NOW
-from engine.model.levels import (
+from belay.agents.node.shipped import shipped_policy
+from belay.engine.errors import InputError
+from belay.engine.kube import CONFIGMAP, POD, Kube, NotFound
+from belay.engine.model.faults import CARD, NETWORK, level_of
+from belay.engine.model.labels import SIMULATED_EXIT_NOW
+from belay.engine.model.levels import (
     SWITCH_LEVELS,
     SWITCH_WORDS,
     SwitchLevel,
 )
-from engine.observe.live import with_kube
-from engine.sandbox.inject import FAULTS_KEY, device, edit, simulated
-from engine.sandbox.settings import NODE_KEY
-from engine.sandbox.timeline import BOARD_LEVELS, SUB_HEALTH_CODE, SandboxEvent
-from engine.simulate.surroundings import message
-from engine.wire import publicinfo
+from belay.engine.observe.live import with_kube
+from belay.engine.sandbox.inject import FAULTS_KEY, device, edit, simulated
+from belay.engine.sandbox.settings import NODE_KEY
+from belay.engine.sandbox.timeline import BOARD_LEVELS, SUB_HEALTH_CODE, SandboxEvent
+from belay.engine.simulate.surroundings import message
+from belay.engine.wire import publicinfo
 
 SURROUNDINGS_KEY: Final = "surroundings.json"
 _PUBLIC_NAMESPACE: Final = "cluster-system"

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from engine.errors import BelayError
+from belay.engine.errors import BelayError
 
 CONSOLE: Final = 8080
 """Where the console is, unless something else listens there."""

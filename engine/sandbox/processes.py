@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from engine.errors import bounded
+from belay.engine.errors import bounded
 
 _PR_SET_PDEATHSIG: Final = 1
 _FIRST_PAUSE_S: Final = 0.5

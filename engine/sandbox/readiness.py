@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from engine.sandbox.settings import NODE_KEY
-from engine.wire import names
+from belay.engine.sandbox.settings import NODE_KEY
+from belay.engine.wire import names
 
 
 def silenced(config_maps: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from engine.errors import BelayError
+from belay.engine.errors import BelayError
 
 _PR_SET_PDEATHSIG: Final = 1
 _SOCKET_PATH_LIMIT: Final = 100

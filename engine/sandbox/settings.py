@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import InputError
+from belay.engine.errors import InputError
 
 TIME_SCALE_ENV: Final = "BELAY_TIME_SCALE"
 NODE_KEY: Final = "node.json"

@@ -7,12 +7,12 @@ from functools import cache
 
 import msgspec
 
-from engine.documents.products import Product
-from engine.documents.vnpu import VNPUTemplates
-from engine.errors import InputError
-from engine.load import load
-from engine.model.labels import ASCEND_310P
-from engine.sandbox.nodes_shape import Shape, of_product
+from belay.engine.documents.products import Product
+from belay.engine.documents.vnpu import VNPUTemplates
+from belay.engine.errors import InputError
+from belay.engine.load import load
+from belay.engine.model.labels import ASCEND_310P
+from belay.engine.sandbox.nodes_shape import Shape, of_product
 
 INFERENCE_CHIPS = 8
 MOST_CHIPS = 16

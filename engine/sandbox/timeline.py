@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from engine.documents.scalars import parse_duration
-from engine.errors import InputError
-from engine.load.yaml12 import YAMLProblem, compose, place
-from engine.model.levels import CHIP_LEVELS, NODE_LEVELS, SWITCH_LEVELS
-from engine.simulate.surroundings import SUB_HEALTH_CODE
+from belay.engine.documents.scalars import parse_duration
+from belay.engine.errors import InputError
+from belay.engine.load.yaml12 import YAMLProblem, compose, place
+from belay.engine.model.levels import CHIP_LEVELS, NODE_LEVELS, SWITCH_LEVELS
+from belay.engine.simulate.surroundings import SUB_HEALTH_CODE
 
 __all__ = ["ASSERTIONS", "KINDS", "SUB_HEALTH_CODE", "SandboxEvent", "parse", "read"]
 

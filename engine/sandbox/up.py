@@ -19,18 +19,19 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from engine.errors import BelayError, InputError
-from engine.sandbox import git_repository
-from engine.sandbox.folder import DataFolder
-from engine.sandbox.ports import CONSOLE, GRPC, GRPC_HEALTH, Ports
-from engine.sandbox.processes import ChildProcess, ChildProcesses
-from engine.sandbox.reader import ApiReader
-from engine.sandbox.readiness import settled, silenced
-from engine.sandbox.redis_process import RedisProcess, start_redis
-from engine.sandbox.settings import TIME_SCALE_ENV, time_scale
-from engine.sandbox.terminal import StopSignals
-from engine.settings import Settings, to_environment
-from engine.wire import names, sync
+from belay import IMPORT_ROOT
+from belay.engine.errors import BelayError, InputError
+from belay.engine.sandbox import git_repository
+from belay.engine.sandbox.folder import DataFolder
+from belay.engine.sandbox.ports import CONSOLE, GRPC, GRPC_HEALTH, Ports
+from belay.engine.sandbox.processes import ChildProcess, ChildProcesses
+from belay.engine.sandbox.reader import ApiReader
+from belay.engine.sandbox.readiness import settled, silenced
+from belay.engine.sandbox.redis_process import RedisProcess, start_redis
+from belay.engine.sandbox.settings import TIME_SCALE_ENV, time_scale
+from belay.engine.sandbox.terminal import StopSignals
+from belay.engine.settings import Settings, to_environment
+from belay.engine.wire import names, sync
 
 STARTS_WITHIN_S: Final = 60.0
 REVISION_WITHIN_S: Final = 30.0
@@ -215,7 +216,7 @@ class Sandbox:
 
     def _start_api(self) -> ChildProcess:
         port = self._ports.choose("port")
-        command = ["-m", "engine.sandbox.api", "--port", str(port), "--data", str(self.folder.api)]
+        command = ["-m", "belay.engine.sandbox.api", "--port", str(port), "--data", str(self.folder.api)]
         if self.options.server:
             self.server_url = f"http://127.0.0.1:{self._ports.choose('console-port', CONSOLE)}"
             command += ["--console", self.server_url]
@@ -244,7 +245,7 @@ class Sandbox:
         ready = self._ready_file
         ready.unlink(missing_ok=True)
         options = self.options
-        command = ["-m", "engine.sandbox.host", "--kubeconfig", str(self.kubeconfig), "--ready", str(ready)]
+        command = ["-m", "belay.engine.sandbox.host", "--kubeconfig", str(self.kubeconfig), "--ready", str(ready)]
         command += ["--nodes", str(options.nodes), "--product", options.product, "--seed", str(options.seed)]
         for product, count in options.servers:
             command += ["--server", product, str(count)]
@@ -256,11 +257,11 @@ class Sandbox:
 
     def _start_engine(self) -> None:
         for verb in ("controller", "worker"):
-            self._child(verb, ["-m", "engine.cli", verb], to_environment(self.settings(verb)))
+            self._child(verb, ["-m", "belay.engine.cli", verb], to_environment(self.settings(verb)))
         if self.options.server:
             # without an API server of its own the port has not been chosen yet
             self.server_url = self.server_url or f"http://127.0.0.1:{self._ports.choose('console-port', CONSOLE)}"
-            command = ["-m", "engine.cli", "server", "--listen", self.server_url.removeprefix("http://")]
+            command = ["-m", "belay.engine.cli", "server", "--listen", self.server_url.removeprefix("http://")]
             self._child("server", command, to_environment(self.settings("server")))
 
     def settings(self, role: str) -> Settings:
@@ -291,9 +292,7 @@ class Sandbox:
             TIME_SCALE_ENV: str(self.scale),
             "KUBECONFIG": str(self.kubeconfig),
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": os.pathsep.join(
-                [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-            ).rstrip(os.pathsep),
+            "PYTHONPATH": os.pathsep.join([str(IMPORT_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
             **more,
         }
         return self.processes.start(

@@ -10,16 +10,16 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from engine.kube import CONFIGMAP, NAMESPACE, Conflict, Kube, cancel_all, run_all, run_many
-from engine.log import get
-from engine.sandbox.cache import WORLD_KINDS, Cache, Json
-from engine.sandbox.containers import Training
-from engine.sandbox.controllers.manager import Controllers
-from engine.sandbox.node_control import SandboxNode
-from engine.sandbox.nodes import Kubelets
-from engine.sandbox.settings import SandboxSettings
-from engine.sandbox.shapes import INFERENCE_CHIPS, MOST_CHIPS, Shapes
-from engine.wire import names
+from belay.engine.kube import CONFIGMAP, NAMESPACE, Conflict, Kube, cancel_all, run_all, run_many
+from belay.engine.log import get
+from belay.engine.sandbox.cache import WORLD_KINDS, Cache, Json
+from belay.engine.sandbox.containers import Training
+from belay.engine.sandbox.controllers.manager import Controllers
+from belay.engine.sandbox.node_control import SandboxNode
+from belay.engine.sandbox.nodes import Kubelets
+from belay.engine.sandbox.settings import SandboxSettings
+from belay.engine.sandbox.shapes import INFERENCE_CHIPS, MOST_CHIPS, Shapes
+from belay.engine.wire import names
 
 _log = get("sandbox.world")
 NAMESPACES = (

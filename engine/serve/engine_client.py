@@ -14,15 +14,15 @@ from typing import Final
 import msgspec
 import redis
 
-from engine.errors import BelayError, bounded
-from engine.kube import CONFIGMAP, Kube, KubeError
-from engine.log import get
-from engine.metrics import PassSummary
-from engine.model.freshness import LastPass, missing_pass
-from engine.model.labels import ABOUT_LABEL
-from engine.status.status_reader import SELECTOR, PublishedStatus, read_status
-from engine.store import CONTROLLER_BEAT, PassStore, StoreUnavailable
-from engine.wire import names, passinfo
+from belay.engine.errors import BelayError, bounded
+from belay.engine.kube import CONFIGMAP, Kube, KubeError
+from belay.engine.log import get
+from belay.engine.metrics import PassSummary
+from belay.engine.model.freshness import LastPass, missing_pass
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.status.status_reader import SELECTOR, PublishedStatus, read_status
+from belay.engine.store import CONTROLLER_BEAT, PassStore, StoreUnavailable
+from belay.engine.wire import names, passinfo
 
 FRESH_SECONDS: Final = 20.0
 """Seconds without a heartbeat after which a controller counts as silent; it sends one every 5 s."""

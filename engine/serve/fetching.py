@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from engine.log import get
-from engine.serve.console.replies import USER, PackedBodies, answer, failure
-from engine.serve.webhook import Limiter
-from engine.store import StoreUnavailable
+from belay.engine.log import get
+from belay.engine.serve.console.replies import USER, PackedBodies, answer, failure
+from belay.engine.serve.webhook import Limiter
+from belay.engine.store import StoreUnavailable
 
 PATH: Final = "/api/v1/fetch"
 HEADER: Final = "X-Belay-Request"

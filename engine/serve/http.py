@@ -22,39 +22,39 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from engine import hot_loops, log, versions
-from engine.errors import BelayError, InputError
-from engine.kube import Kube
-from engine.metrics import BelayCollector, gauge
-from engine.model.freshness import LastPass, missing_since
-from engine.serve import page, webhook
-from engine.serve.console import failures
-from engine.serve.console.answers import Answers
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.document import Data
-from engine.serve.console.follower import StatusFollower
-from engine.serve.console.history import PastMoments
-from engine.serve.console.questions import AskedCluster, Questions
-from engine.serve.console.routes import HEADERS as CONSOLE_HEADERS
-from engine.serve.console.routes import PREFIXES as SHOWN
-from engine.serve.console.routes import Console
-from engine.serve.console.viewers import AccessRules, Viewers
-from engine.serve.console.viewers import rules as access_rules
-from engine.serve.engine_client import EngineClient
-from engine.serve.fetching import FetchRoute
-from engine.serve.grpc.server import serving
-from engine.serve.login.rules import login_rules
-from engine.serve.notify.delivery import NetworkDelivery
-from engine.serve.notify.ledger_map import LedgerMap
-from engine.serve.notify.routes import NotificationRoutes
-from engine.serve.notify.service import NotificationService
-from engine.serve.records.service import OFF, HistoryService
-from engine.serve.slow_connections import SlowConnections
-from engine.settings import Settings, from_environment, kube_variables, warn
-from engine.store import StoreUnavailable, connect
+from belay.engine import hot_loops, log, versions
+from belay.engine.errors import BelayError, InputError
+from belay.engine.kube import Kube
+from belay.engine.metrics import BelayCollector, gauge
+from belay.engine.model.freshness import LastPass, missing_since
+from belay.engine.serve import page, webhook
+from belay.engine.serve.console import failures
+from belay.engine.serve.console.answers import Answers
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.document import Data
+from belay.engine.serve.console.follower import StatusFollower
+from belay.engine.serve.console.history import PastMoments
+from belay.engine.serve.console.questions import AskedCluster, Questions
+from belay.engine.serve.console.routes import HEADERS as CONSOLE_HEADERS
+from belay.engine.serve.console.routes import PREFIXES as SHOWN
+from belay.engine.serve.console.routes import Console
+from belay.engine.serve.console.viewers import AccessRules, Viewers
+from belay.engine.serve.console.viewers import rules as access_rules
+from belay.engine.serve.engine_client import EngineClient
+from belay.engine.serve.fetching import FetchRoute
+from belay.engine.serve.grpc.server import serving
+from belay.engine.serve.login.rules import login_rules
+from belay.engine.serve.notify.delivery import NetworkDelivery
+from belay.engine.serve.notify.ledger_map import LedgerMap
+from belay.engine.serve.notify.routes import NotificationRoutes
+from belay.engine.serve.notify.service import NotificationService
+from belay.engine.serve.records.service import OFF, HistoryService
+from belay.engine.serve.slow_connections import SlowConnections
+from belay.engine.settings import Settings, from_environment, kube_variables, warn
+from belay.engine.store import StoreUnavailable, connect
 
 if TYPE_CHECKING:
-    from engine.serve.login.routes import Login
+    from belay.engine.serve.login.routes import Login
 
 SECRET_VARIABLE = "BELAY_WEBHOOK_SECRET"
 _BODY_SECONDS = 10.0
@@ -217,7 +217,7 @@ class _FixedMetrics:
 
 def main(listen: str, answers: Sequence[str] = ()) -> int:
     """Serve until SIGTERM or SIGINT; other settings come from the environment. ``answers`` is the command of a process
-    that answers the console's questions (``engine.serve.console.answers``); without it none are answered.
+    that answers the console's questions (``belay.engine.serve.console.answers``); without it none are answered.
 
     Raises:
         InputError: ``listen`` or a setting is wrong, or the address is taken.
@@ -309,9 +309,9 @@ async def _login(settings: Settings, stack: AsyncExitStack) -> Login | None:
     if rules is None:
         return None
     # signing in takes 7 MiB of cryptography, and few servers offer it
-    from engine.serve.login.issuer import issuer_session
-    from engine.serve.login.routes import Login
-    from engine.serve.login.sessions import SealedCookies, session_keys
+    from belay.engine.serve.login.issuer import issuer_session
+    from belay.engine.serve.login.routes import Login
+    from belay.engine.serve.login.sessions import SealedCookies, session_keys
 
     keys = session_keys(settings.session_key_file) if settings.session_key_file else ()
     if not keys:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from engine import versions
-from engine.model.states import CONCERNS
-from engine.model.times import rfc3339
-from engine.serve.engine_client import PageData
-from engine.status.status_reader import PublishedJob, PublishedStatus
+from belay.engine import versions
+from belay.engine.model.states import CONCERNS
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.engine_client import PageData
+from belay.engine.status.status_reader import PublishedJob, PublishedStatus
 
 if TYPE_CHECKING:
     from jinja2 import Template

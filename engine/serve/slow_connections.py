@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine import log
+from belay.engine import log
 
 HEAD_SECONDS: Final = 15.0
 """Longest time without a complete request, also between two."""

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from engine.errors import InputError, bounded
+from belay.engine.errors import InputError, bounded
 
 MAX_BODY_BYTES: Final = 1024 * 1024
 BURST: Final = 20

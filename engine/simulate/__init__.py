@@ -6,8 +6,8 @@ simulates the rest of the cluster, ``server`` is one node's hardware, ``workload
 nothing is left to do.
 """
 
-from engine.simulate.objects import merged
-from engine.simulate.server import SimulatedServer
-from engine.simulate.world import World
+from belay.engine.simulate.objects import merged
+from belay.engine.simulate.server import SimulatedServer
+from belay.engine.simulate.world import World
 
 __all__ = ["SimulatedServer", "World", "merged"]

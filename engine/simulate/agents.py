@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from engine.model.cluster import ResetOrder
-from engine.model.diagnostics import ObjectKey
-from engine.simulate.objects import SimulatedObjects
-from engine.simulate.server import SimulatedServer
-from engine.wire import orders, resetinfo
+from belay.engine.model.cluster import ResetOrder
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.simulate.objects import SimulatedObjects
+from belay.engine.simulate.server import SimulatedServer
+from belay.engine.wire import orders, resetinfo
 
 
 class Agents(SimulatedObjects):

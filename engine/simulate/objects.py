@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import ASCEND_REAL, RESTARTED_AT
-from engine.model.patches import merge_patch
-from engine.model.times import rfc3339
-from engine.observe.observed import Observer, key_of
-from engine.simulate.server import SimulatedServer
-from engine.simulate.workloads import with_defaults
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import ASCEND_REAL, RESTARTED_AT
+from belay.engine.model.patches import merge_patch
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import Observer, key_of
+from belay.engine.simulate.server import SimulatedServer
+from belay.engine.simulate.workloads import with_defaults
 
 POD_GONE: Final = ("Succeeded", "Failed")
 _WHOLE: Final = ("template", "replicaSpecs")

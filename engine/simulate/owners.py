@@ -10,9 +10,9 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from engine.gangs.owners import controller_of, metadata
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import POD_TEMPLATE_HASH
+from belay.engine.gangs.owners import controller_of, metadata
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import POD_TEMPLATE_HASH
 
 _APPS: Final = "apps/v1"
 

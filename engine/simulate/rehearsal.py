@@ -14,13 +14,22 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.documents import Declared, Desired, Expectation, FaultPolicy, NodePool, PolicyTest, Product, TimelineEvent
-from engine.documents.fault_policy import IDLE, TRAINING
-from engine.model.cluster import ChipFault, DeviceReport, Node, Observed, Pod, mask_of
-from engine.model.faults import CARD, NETWORK, PUBLIC, code_key
-from engine.model.history import History
-from engine.model.labels import ASCEND_910, ASCEND_REAL, POLICY_TEST_LABEL
-from engine.model.levels import (
+from belay.engine.documents import (
+    Declared,
+    Desired,
+    Expectation,
+    FaultPolicy,
+    NodePool,
+    PolicyTest,
+    Product,
+    TimelineEvent,
+)
+from belay.engine.documents.fault_policy import IDLE, TRAINING
+from belay.engine.model.cluster import ChipFault, DeviceReport, Node, Observed, Pod, mask_of
+from belay.engine.model.faults import CARD, NETWORK, PUBLIC, code_key
+from belay.engine.model.history import History
+from belay.engine.model.labels import ASCEND_910, ASCEND_REAL, POLICY_TEST_LABEL
+from belay.engine.model.levels import (
     IN_SERVICE,
     NORMAL,
     NOT_HANDLE,
@@ -28,8 +37,8 @@ from engine.model.levels import (
     SEPARATE,
     worst,
 )
-from engine.model.plan_cache import PlanCache
-from engine.plan import HealthOutcome, assess
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan import HealthOutcome, assess
 
 #: Start time of every test (Unix seconds).
 START: Final = 1_800_000_000.0

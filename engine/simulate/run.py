@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model import action_documents
-from engine.model.actions import AnyAction, kind_of
-from engine.model.cluster import Observed
-from engine.model.plan import Plan
-from engine.model.times import parse_rfc3339, rfc3339
-from engine.plan import reservations_due
-from engine.simulate.timeline import Event, apply_event
-from engine.simulate.world import World
+from belay.engine.model import action_documents
+from belay.engine.model.actions import AnyAction, kind_of
+from belay.engine.model.cluster import Observed
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.plan import reservations_due
+from belay.engine.simulate.timeline import Event, apply_event
+from belay.engine.simulate.world import World
 
 #: Most passes of a simulation.
 MAX_PASSES: Final = 10_000

@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, DeviceReport, Node, ResetOrder, ids_of
-from engine.model.faults import CARD, NETWORK, PUBLIC, moment
-from engine.model.levels import (
+from belay.engine.model.cluster import AgentChip, AgentReport, AgentVNPU, DeviceReport, Node, ResetOrder, ids_of
+from belay.engine.model.faults import CARD, NETWORK, PUBLIC, moment
+from belay.engine.model.levels import (
     IN_SERVICE,
     NOT_HANDLE,
     PRE_SEPARATE,
@@ -20,7 +20,7 @@ from engine.model.levels import (
     switch_status,
     worst,
 )
-from engine.wire import deviceinfo
+from belay.engine.wire import deviceinfo
 
 Codes = dict[int, dict[str, tuple[int, str]]]
 """chip → code → (raised at, Unix ms; level)."""

@@ -11,11 +11,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from engine.model.cluster import NodeDevice
-from engine.model.levels import NODE_LEVELS, SWITCH_LEVELS, SWITCH_WORDS, node_rank
-from engine.simulate.server import SimulatedServer
-from engine.simulate.world import World
-from engine.wire import publicinfo
+from belay.engine.model.cluster import NodeDevice
+from belay.engine.model.levels import NODE_LEVELS, SWITCH_LEVELS, SWITCH_WORDS, node_rank
+from belay.engine.simulate.server import SimulatedServer
+from belay.engine.simulate.world import World
+from belay.engine.wire import publicinfo
 
 #: Public faults of the shared-storage clients: (client, part) → code; senders are ``dpcStorage`` and ``dtfsStorage``.
 STORAGE_CODES: Final = {

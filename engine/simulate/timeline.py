@@ -21,22 +21,22 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from engine.documents import Desired
-from engine.documents.scalars import Code, Count, Document, Duration, Name
-from engine.errors import InputError
-from engine.load import yaml12
-from engine.load.validation_errors import problems_of
-from engine.model.diagnostics import ObjectKey
-from engine.model.faults import CARD, NETWORK, PUBLIC, code_key
-from engine.model.levels import (
+from belay.engine.documents import Desired
+from belay.engine.documents.scalars import Code, Count, Document, Duration, Name
+from belay.engine.errors import InputError
+from belay.engine.load import yaml12
+from belay.engine.load.validation_errors import problems_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.faults import CARD, NETWORK, PUBLIC, code_key
+from belay.engine.model.levels import (
     NODE_LEVELS,
     SEPARATE,
     SWITCH_LEVELS,
     SwitchLevel,
 )
-from engine.simulate import surroundings
-from engine.simulate.server import SimulatedServer
-from engine.simulate.world import World
+from belay.engine.simulate import surroundings
+from belay.engine.simulate.server import SimulatedServer
+from belay.engine.simulate.world import World
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_EVENTS: Final = 100_000

@@ -1,6 +1,6 @@
 """The workload controllers of Kubernetes on a world's objects: each reconciles when something of its own has changed.
 
-The controllers themselves are ``engine.workloads``, which the sandbox runs, too.
+The controllers themselves are ``belay.engine.workloads``, which the sandbox runs, too.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import CONTROLLER_REVISION_HASH, SELECTED_NODE, STATEFUL_SET_POD_INDEX, STATEFUL_SET_POD_NAME
-from engine.model.patches import merge_patch
-from engine.workloads import defaults, deployment, job, replicaset, statefulset
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, Write
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import (
+    CONTROLLER_REVISION_HASH,
+    SELECTED_NODE,
+    STATEFUL_SET_POD_INDEX,
+    STATEFUL_SET_POD_NAME,
+)
+from belay.engine.model.patches import merge_patch
+from belay.engine.workloads import defaults, deployment, job, replicaset, statefulset
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, Write
 
 ROLLED: Final = "RolledOut"
 SCALED: Final = "ScaledDown"

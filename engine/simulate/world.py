@@ -13,26 +13,26 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from engine.documents import Desired
-from engine.model import actions as act
-from engine.model.cluster import NodeDevice, Observed, Orders
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import CORDONED_ANNOTATION, SSH_KEYS
-from engine.model.levels import (
+from belay.engine.documents import Desired
+from belay.engine.model import actions as act
+from belay.engine.model.cluster import NodeDevice, Observed, Orders
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import CORDONED_ANNOTATION, SSH_KEYS
+from belay.engine.model.levels import (
     RESTART,
     node_rank,
     node_status,
 )
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.model.times import parse_rfc3339, rfc3339
-from engine.observe.observed import key_of
-from engine.plan import declared_keys, plan
-from engine.simulate.agents import Agents
-from engine.simulate.objects import applied, merged
-from engine.simulate.owners import absent_owners, replica_sets, unlisted_uids
-from engine.simulate.server import SimulatedServer
-from engine.simulate.workloads import (
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.observe.observed import key_of
+from belay.engine.plan import declared_keys, plan
+from belay.engine.simulate.agents import Agents
+from belay.engine.simulate.objects import applied, merged
+from belay.engine.simulate.owners import absent_owners, replica_sets, unlisted_uids
+from belay.engine.simulate.server import SimulatedServer
+from belay.engine.simulate.workloads import (
     WorkloadControllers,
     adopted,
     taken_for_ready,
@@ -40,10 +40,10 @@ from engine.simulate.workloads import (
     with_defaults,
     with_namespaces,
 )
-from engine.status import forgotten, memory_bodies
-from engine.wire import names, nodeinfo, orders, rankfile, resetinfo, sync
-from engine.wire.errors import WireError
-from engine.wire.orders import chip_number
+from belay.engine.status import forgotten, memory_bodies
+from belay.engine.wire import names, nodeinfo, orders, rankfile, resetinfo, sync
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.orders import chip_number
 
 #: Time in ms for which an order is valid (docs: notAfter, 15 min).
 NOT_AFTER_MS: Final = 15 * 60 * 1000

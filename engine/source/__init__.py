@@ -10,9 +10,17 @@ The revision in force moves only to a commit that was fetched, verified and acce
 revision stays in force and a condition says why.
 """
 
-from engine.source.records import FetchResult, Limits, RefusedFile, Revision, SourceCondition, SourceConfig, VerifyMode
-from engine.source.repository import GitSource
-from engine.source.worktree import blob_id
+from belay.engine.source.records import (
+    FetchResult,
+    Limits,
+    RefusedFile,
+    Revision,
+    SourceCondition,
+    SourceConfig,
+    VerifyMode,
+)
+from belay.engine.source.repository import GitSource
+from belay.engine.source.worktree import blob_id
 
 __all__ = [
     "SourceCondition",

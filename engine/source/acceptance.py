@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from engine.errors import SourceError, bounded
-from engine.source.objects import ObjectStore
-from engine.source.records import SourceConfig
-from engine.wire.committext import parse, trailers
+from belay.engine.errors import SourceError, bounded
+from belay.engine.source.objects import ObjectStore
+from belay.engine.source.records import SourceConfig
+from belay.engine.wire.committext import parse, trailers
 
 TRAILER: Final = "Belay-Source"
 

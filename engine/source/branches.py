@@ -20,11 +20,11 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import SourceError, bounded
-from engine.source.git import Git, GitFailed
-from engine.source.objects import ObjectStore
-from engine.source.records import Limits
-from engine.source.tree import select
+from belay.engine.errors import SourceError, bounded
+from belay.engine.source.git import Git, GitFailed
+from belay.engine.source.objects import ObjectStore
+from belay.engine.source.records import Limits
+from belay.engine.source.tree import select
 
 MOST_BRANCHES: Final = 200
 MOST_REQUESTS: Final = 50

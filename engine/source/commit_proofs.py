@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from engine.source.objects import ObjectStore
-from engine.source.records import Revision
-from engine.source.tree import REGULAR
-from engine.wire import commitproof
-from engine.wire.commitproof import ENTITLING, MAX_BETWEEN, MAX_BLOB, MAX_BYTES, MAX_FILES, CommitProof, GitObject
+from belay.engine.source.objects import ObjectStore
+from belay.engine.source.records import Revision
+from belay.engine.source.tree import REGULAR
+from belay.engine.wire import commitproof
+from belay.engine.wire.commitproof import ENTITLING, MAX_BETWEEN, MAX_BLOB, MAX_BYTES, MAX_FILES, CommitProof, GitObject
 
 _MAX_REMEMBERED = 20_000
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from engine.errors import SourceError, bounded
-from engine.log import redact
-from engine.model.wording import counted
-from engine.source.records import MAX_MESSAGE, Revision, SourceCondition, SourceConfig
+from belay.engine.errors import SourceError, bounded
+from belay.engine.log import redact
+from belay.engine.model.wording import counted
+from belay.engine.source.records import MAX_MESSAGE, Revision, SourceCondition, SourceConfig
 
 _STAGES: Final = ("Fetched", "Verified", "Accepted")
 _STAGE_OF: Final = {

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from engine import log
-from engine.errors import InputError
-from engine.settings import Settings, with_source_file
-from engine.source.records import SourceConfig
-from engine.source.repository import GitSource
-from engine.wire.sourceinfo import FollowedRepository
+from belay.engine import log
+from belay.engine.errors import InputError
+from belay.engine.settings import Settings, with_source_file
+from belay.engine.source.records import SourceConfig
+from belay.engine.source.repository import GitSource
+from belay.engine.wire.sourceinfo import FollowedRepository
 
 FILE_SECONDS: Final = 1.0
 """Seconds between checks of the document's file."""

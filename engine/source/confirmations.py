@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 from typing import Final
 
-from engine import log
-from engine.errors import SourceError
-from engine.model.plan import CONFIRM
-from engine.source.git import Git
-from engine.source.objects import ObjectStore
-from engine.source.records import Limits
-from engine.source.signatures import Verifier
-from engine.source.tree import is_document_path
+from belay.engine import log
+from belay.engine.errors import SourceError
+from belay.engine.model.plan import CONFIRM
+from belay.engine.source.git import Git
+from belay.engine.source.objects import ObjectStore
+from belay.engine.source.records import Limits
+from belay.engine.source.signatures import Verifier
+from belay.engine.source.tree import is_document_path
 
 _DIGEST: Final = re.compile(r"^[0-9a-f]{32}$")
 _MAX_COMMITS: Final = 64

@@ -10,13 +10,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.errors import SourceError
-from engine.model.plan import CONFIRM
-from engine.model.wording import counted
-from engine.source.tree import ROOTS, may_declare
+from belay.engine.errors import SourceError
+from belay.engine.model.plan import CONFIRM
+from belay.engine.model.wording import counted
+from belay.engine.source.tree import ROOTS, may_declare
 
 if TYPE_CHECKING:
-    from engine.load.parser import FileResult
+    from belay.engine.load.parser import FileResult
 
 _DIGITS: Final = 32
 
@@ -90,7 +90,7 @@ class EmptyTreeGuard:
 
 def _parsed(path: str, content: bytes) -> FileResult:
     """A file's documents. Their kinds cost a controller a third of its memory, and only trees that change need them."""
-    from engine.load.parser import read_file
+    from belay.engine.load.parser import read_file
 
     return read_file(path, content)
 

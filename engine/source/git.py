@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import SourceError, bounded
-from engine.log import redact
+from belay.engine.errors import SourceError, bounded
+from belay.engine.log import redact
 
 PASSED_ON: Final = (
     "PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "SSH_AUTH_SOCK", "GIT_SSH_COMMAND", "GIT_SSH",

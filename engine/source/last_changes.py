@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine import log
-from engine.errors import SourceError, bounded
-from engine.log import redact
-from engine.model.last_changes import LastChange
-from engine.source.objects import ObjectStore
-from engine.source.tree import ROOTS
+from belay.engine import log
+from belay.engine.errors import SourceError, bounded
+from belay.engine.log import redact
+from belay.engine.model.last_changes import LastChange
+from belay.engine.source.objects import ObjectStore
+from belay.engine.source.tree import ROOTS
 
 WALKS: Final = (200, 5000)
 """Commits of a first walk, and of a second where the first left files open. What is older stays without an answer."""

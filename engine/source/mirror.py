@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from engine import log
-from engine.errors import SourceError, bounded
-from engine.source.git import Git, GitFailed
-from engine.source.objects import ObjectStore
-from engine.source.records import Limits, SourceConfig
+from belay.engine import log
+from belay.engine.errors import SourceError, bounded
+from belay.engine.source.git import Git, GitFailed
+from belay.engine.source.objects import ObjectStore
+from belay.engine.source.records import Limits, SourceConfig
 
 CANDIDATE: Final = "refs/belay/candidate"
 IN_FORCE: Final = "refs/belay/in-force"

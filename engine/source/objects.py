@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import SourceError, bounded
-from engine.log import redact
-from engine.source.git import Git, GitFailed
-from engine.source.records import MAX_MESSAGE, Limits
-from engine.source.tree import LINK, REGULAR, ROOTS, LinkTarget, TreeEntry, is_document_path, resolve_link
+from belay.engine.errors import SourceError, bounded
+from belay.engine.log import redact
+from belay.engine.source.git import Git, GitFailed
+from belay.engine.source.records import MAX_MESSAGE, Limits
+from belay.engine.source.tree import LINK, REGULAR, ROOTS, LinkTarget, TreeEntry, is_document_path, resolve_link
 
 MAX_TRAILED: Final = 2000
 """Most commits whose trailers are read."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from engine.source.repository import GitSource
+from belay.engine.source.repository import GitSource
 
 ASK_AGAIN_SECONDS: Final = 30.0
 """Seconds after which a repository that could not answer is asked again."""

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from engine.errors import InputError, bounded
-from engine.model.last_changes import LastChange
+from belay.engine.errors import InputError, bounded
+from belay.engine.model.last_changes import LastChange
 
 VerifyMode = Literal["none", "ssh", "gpg"]
 

@@ -10,20 +10,20 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from engine import log
-from engine.errors import SourceError, bounded
-from engine.source.acceptance import Acceptance
-from engine.source.commit_proofs import CommitProver
-from engine.source.conditions import report
-from engine.source.confirmations import confirmed
-from engine.source.emptied import EmptyTreeGuard
-from engine.source.git import GitFailed
-from engine.source.last_changes import LastChanges
-from engine.source.mirror import Mirror
-from engine.source.objects import ObjectStore
-from engine.source.records import FetchResult, Limits, RefusedFile, Revision, SourceConfig
-from engine.source.signatures import Signature, Verifier
-from engine.source.tree import (
+from belay.engine import log
+from belay.engine.errors import SourceError, bounded
+from belay.engine.source.acceptance import Acceptance
+from belay.engine.source.commit_proofs import CommitProver
+from belay.engine.source.conditions import report
+from belay.engine.source.confirmations import confirmed
+from belay.engine.source.emptied import EmptyTreeGuard
+from belay.engine.source.git import GitFailed
+from belay.engine.source.last_changes import LastChanges
+from belay.engine.source.mirror import Mirror
+from belay.engine.source.objects import ObjectStore
+from belay.engine.source.records import FetchResult, Limits, RefusedFile, Revision, SourceConfig
+from belay.engine.source.signatures import Signature, Verifier
+from belay.engine.source.tree import (
     REGULAR,
     TreeEntry,
     TreeSelection,
@@ -32,9 +32,9 @@ from engine.source.tree import (
     is_document_path,
     select,
 )
-from engine.source.watch import Watch
-from engine.source.worktree import WorkTree, digest
-from engine.wire.commitproof import CommitProof
+from belay.engine.source.watch import Watch
+from belay.engine.source.worktree import WorkTree, digest
+from belay.engine.wire.commitproof import CommitProof
 
 if TYPE_CHECKING:
     import asyncio

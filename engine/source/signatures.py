@@ -21,10 +21,10 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import SourceError, bounded
-from engine.source.git import Git
-from engine.source.records import SourceConfig
-from engine.wire.committext import MAX_COMMIT, CommitText, parse
+from belay.engine.errors import SourceError, bounded
+from belay.engine.source.git import Git
+from belay.engine.source.records import SourceConfig
+from belay.engine.wire.committext import MAX_COMMIT, CommitText, parse
 
 _SSH_GOOD = re.compile(r'^Good "git" signature for (\S.*) with \S+ key (\S+)', re.MULTILINE)
 _GPG_GOOD = re.compile(r"^\[GNUPG:\] GOODSIG [0-9A-F]+ (.*)$", re.MULTILINE)

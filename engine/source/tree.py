@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import SourceError, bounded
-from engine.source.records import MAX_MESSAGE, Limits, RefusedFile
+from belay.engine.errors import SourceError, bounded
+from belay.engine.source.records import MAX_MESSAGE, Limits, RefusedFile
 
 ROOTS: Final = ("desired", "policies")
 EXTENSIONS: Final = (".yaml", ".yml", ".json")

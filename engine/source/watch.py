@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from watchfiles import Change, awatch
 
-from engine import log
-from engine.source.records import SourceConfig
-from engine.source.tree import ROOTS
+from belay.engine import log
+from belay.engine.source.records import SourceConfig
+from belay.engine.source.tree import ROOTS
 
 _MIN_SPACING: Final = 0.5
 """Least seconds between fetches that requests cause: at most two fetches a second in a flood of webhooks."""

@@ -18,11 +18,11 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import SourceError
-from engine.source.git import Git, GitFailed
-from engine.source.objects import MAX_LINK
-from engine.source.records import Limits
-from engine.source.tree import (
+from belay.engine.errors import SourceError
+from belay.engine.source.git import Git, GitFailed
+from belay.engine.source.objects import MAX_LINK
+from belay.engine.source.records import Limits
+from belay.engine.source.tree import (
     EXTENSIONS,
     LINK,
     ROOTS,

@@ -12,14 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from engine.status.conditions import StatusCondition
-    from engine.status.memory import forgotten, memory_bodies
-    from engine.status.mindcluster import ClusterInfo
-    from engine.status.pass_bodies import job_bodies, status_bodies, surplus
-    from engine.status.pools import PublishedPools
-    from engine.status.shards import outdated_parts
-    from engine.status.sync_status import SyncState, sync_bodies, sync_body
-    from engine.status.writer import WriteTracker, is_foreign
+    from belay.engine.status.conditions import StatusCondition
+    from belay.engine.status.memory import forgotten, memory_bodies
+    from belay.engine.status.mindcluster import ClusterInfo
+    from belay.engine.status.pass_bodies import job_bodies, status_bodies, surplus
+    from belay.engine.status.pools import PublishedPools
+    from belay.engine.status.shards import outdated_parts
+    from belay.engine.status.sync_status import SyncState, sync_bodies, sync_body
+    from belay.engine.status.writer import WriteTracker, is_foreign
 
 #: Where the names of this door are defined.
 _DEFINED: Final = {

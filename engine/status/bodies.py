@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import MANAGED_BY
+from belay.engine.model.labels import MANAGED_BY
 
 #: Most bytes of a ConfigMap's data, well under the 1 MiB that Kubernetes allows.
 MAX_BYTES: Final = 800 * 1024

@@ -11,19 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from engine.documents import Desired
-from engine.model.cluster import NodeReport, Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import HoldKind, NodeMemory
-from engine.model.holds import Held
-from engine.model.labels import ABOUT_LABEL
-from engine.model.plan import ChipState, NodeState, Plan
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.states import OUT_OF_SERVICE, ChipHealth, NodeHealth
-from engine.model.times import rfc3339
-from engine.status.bodies import bounded_list, config_map, text
-from engine.wire import names, switches
-from engine.wire.clustermap import (
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import NodeReport, Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import HoldKind, NodeMemory
+from belay.engine.model.holds import Held
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.plan import ChipState, NodeState, Plan
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.states import OUT_OF_SERVICE, ChipHealth, NodeHealth
+from belay.engine.model.times import rfc3339
+from belay.engine.status.bodies import bounded_list, config_map, text
+from belay.engine.wire import names, switches
+from belay.engine.wire.clustermap import (
     BOARDS_KEY,
     COLUMNS,
     CUTS_KEY,
@@ -36,8 +36,8 @@ from engine.wire.clustermap import (
     STATES,
     STATES_KEY,
 )
-from engine.wire.errors import WireError
-from engine.wire.names import MAIN_SHARD
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import MAIN_SHARD
 
 _PART_BYTES: Final = 300 * 1024
 _LIST_BYTES: Final = 150 * 1024

@@ -11,16 +11,16 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import AnyAction, CreateObject, DeleteObject, IsolateChip, IsolateNode, PatchObject
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.freshness import APPLIED, READY
-from engine.model.plan import REFUSED, Deferred, Plan
-from engine.model.reasons import ActionReason
-from engine.model.refusals import ServerRefusal
-from engine.model.rules import RuleKind
-from engine.model.unstructured import nested_map
-from engine.model.wording import counted
+from belay.engine.model.actions import AnyAction, CreateObject, DeleteObject, IsolateChip, IsolateNode, PatchObject
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.freshness import APPLIED, READY
+from belay.engine.model.plan import REFUSED, Deferred, Plan
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.refusals import ServerRefusal
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.unstructured import nested_map
+from belay.engine.model.wording import counted
 
 EVERYTHING: Final = "Everything"
 EXCEPT_REFUSED: Final = "ExceptRefused"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.documents import Desired, DiagnosisRule
-from engine.model.cluster import Observed
-from engine.model.diagnosis import Diagnosis, EventSummary, Root, diagnose
-from engine.model.diagnostics import ObjectKey
-from engine.model.log_codes import ADVICE, meaning_of
-from engine.model.log_evidence import PodEvidence
-from engine.model.times import rfc3339
-from engine.status.bodies import config_map
-from engine.wire import evidence as wire
-from engine.wire import names
+from belay.engine.documents import Desired, DiagnosisRule
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnosis import Diagnosis, EventSummary, Root, diagnose
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.log_codes import ADVICE, meaning_of
+from belay.engine.model.log_evidence import PodEvidence
+from belay.engine.model.times import rfc3339
+from belay.engine.status.bodies import config_map
+from belay.engine.wire import evidence as wire
+from belay.engine.wire import names
 
 #: How a root was found: what people read, in English and Chinese.
 _FOUND: Final[Mapping[str, tuple[str, str]]] = {

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from engine.model.cluster import DeviceReport
-from engine.model.faults import NETWORK
-from engine.model.levels import IN_SERVICE, NORMAL, NOT_HANDLE, PRE_SEPARATE, rank, worst
-from engine.model.plan import ChipState, PlaneLevels
-from engine.model.states import OUT_OF_SERVICE, ChipHealth
-from engine.wire.deviceinfo import fault_element
+from belay.engine.model.cluster import DeviceReport
+from belay.engine.model.faults import NETWORK
+from belay.engine.model.levels import IN_SERVICE, NORMAL, NOT_HANDLE, PRE_SEPARATE, rank, worst
+from belay.engine.model.plan import ChipState, PlaneLevels
+from belay.engine.model.states import OUT_OF_SERVICE, ChipHealth
+from belay.engine.wire.deviceinfo import fault_element
 
 _SUSPECT: Final = ChipHealth.SUSPECT
 #: Levels of the two planes of each chip (``Plan.planes``), by chip.

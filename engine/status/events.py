@@ -10,23 +10,23 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model import actions as act
-from engine.model.actions import AnyAction, kind_of
-from engine.model.causes import Cause
-from engine.model.cluster import Observed
-from engine.model.history import (
+from belay.engine.model import actions as act
+from belay.engine.model.actions import AnyAction, kind_of
+from belay.engine.model.causes import Cause
+from belay.engine.model.cluster import Observed
+from belay.engine.model.history import (
     HoldKind,
     NodeMemory,
 )
-from engine.model.labels import EVENT_CAUSE, EVENT_CHIPS, EVENT_NODE
-from engine.model.plan import REFUSING, REPEATED, Plan, ShadowChange
-from engine.model.reasons import ActionReason
-from engine.model.rules import RuleKind
-from engine.model.times import rfc3339
-from engine.status.bodies import text as json_text
-from engine.wire import names
-from engine.wire.gojson import go_json
-from engine.wire.names import REPORTING_COMPONENT
+from belay.engine.model.labels import EVENT_CAUSE, EVENT_CHIPS, EVENT_NODE
+from belay.engine.model.plan import REFUSING, REPEATED, Plan, ShadowChange
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.times import rfc3339
+from belay.engine.status.bodies import text as json_text
+from belay.engine.wire import names
+from belay.engine.wire.gojson import go_json
+from belay.engine.wire.names import REPORTING_COMPONENT
 
 #: Most Events of one pass; the status ConfigMaps hold the rest.
 MAX_EVENTS: Final = 100

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import grouping
-from engine.gangs.job_status import CREATED
-from engine.gangs.job_status import FAILED as ENDED_BADLY
-from engine.gangs.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API, controller_of
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.pending_reasons import ENQUEUE_FAILED, INVALID_REQUEST, NODE_UNSTABLE, QUEUE_EXHAUSTED, TOPOLOGY
-from engine.model.phases import PodGroupPhase, VolcanoJobPhase
-from engine.model.plan import Pending, Plan
-from engine.model.plan_cache import PlanCache
-from engine.model.times import parse_rfc3339
-from engine.model.unstructured import nested_list, nested_map
-from engine.status.bodies import MAX_BYTES, config_map
-from engine.status.summaries import FAILED, PENDING, JobSummary
-from engine.wire.gojson import go_json
-from engine.wire.names import SCHEDULING_EXCEPTIONS as EXCEPTIONS
+from belay.engine.gangs.forming import pending_by_gang
+from belay.engine.gangs.grouping import grouping
+from belay.engine.gangs.job_status import CREATED
+from belay.engine.gangs.job_status import FAILED as ENDED_BADLY
+from belay.engine.gangs.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API, controller_of
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.pending_reasons import ENQUEUE_FAILED, INVALID_REQUEST, NODE_UNSTABLE, QUEUE_EXHAUSTED, TOPOLOGY
+from belay.engine.model.phases import PodGroupPhase, VolcanoJobPhase
+from belay.engine.model.plan import Pending, Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.status.bodies import MAX_BYTES, config_map
+from belay.engine.status.summaries import FAILED, PENDING, JobSummary
+from belay.engine.wire.gojson import go_json
+from belay.engine.wire.names import SCHEDULING_EXCEPTIONS as EXCEPTIONS
 
 EXCEPTIONS_NAMESPACE: Final = "cluster-system"
 MAX_MESSAGE: Final = 500

@@ -6,29 +6,29 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from engine.documents import Desired
-from engine.gangs.evidence import by_job
-from engine.gangs.forming import declared_rank, pending_by_gang
-from engine.gangs.grouping import group
-from engine.gangs.job_status import end_message, ended, standing
-from engine.gangs.owners import ASCEND_API, VOLCANO_API
-from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health, quiet
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import JobMemory
-from engine.model.jobs import Gang
-from engine.model.labels import ABOUT_LABEL, USER_KEY
-from engine.model.log_evidence import PodEvidence
-from engine.model.plan import Pending, Plan
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.times import rfc3339
-from engine.plan import graded_reports
-from engine.status.bodies import config_map, text
-from engine.status.diagnoses import diagnosis_body
-from engine.status.recoveries import recovery_body
-from engine.status.rescheduling import asked_retries
-from engine.wire import history, names
-from engine.wire.podannotations import chip_ids
+from belay.engine.documents import Desired
+from belay.engine.gangs.evidence import by_job
+from belay.engine.gangs.forming import declared_rank, pending_by_gang
+from belay.engine.gangs.grouping import group
+from belay.engine.gangs.job_status import end_message, ended, standing
+from belay.engine.gangs.owners import ASCEND_API, VOLCANO_API
+from belay.engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health, quiet
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import JobMemory
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import ABOUT_LABEL, USER_KEY
+from belay.engine.model.log_evidence import PodEvidence
+from belay.engine.model.plan import Pending, Plan
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.times import rfc3339
+from belay.engine.plan import graded_reports
+from belay.engine.status.bodies import config_map, text
+from belay.engine.status.diagnoses import diagnosis_body
+from belay.engine.status.recoveries import recovery_body
+from belay.engine.status.rescheduling import asked_retries
+from belay.engine.wire import history, names
+from belay.engine.wire.podannotations import chip_ids
 
 _LONGEST_USER: Final = 253
 _MAX_PODS = 2000

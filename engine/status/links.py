@@ -6,13 +6,23 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Observed
-from engine.model.labels import ABOUT_LABEL
-from engine.model.links import BROKEN, FAILED, LINKED, LINKING, NO_PROCESS, ORDERED, STALE, LinkState, count_states
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.status.bodies import bounded_list, config_map, text
-from engine.wire import names
+from belay.engine.model.cluster import Observed
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.links import (
+    BROKEN,
+    FAILED,
+    LINKED,
+    LINKING,
+    NO_PROCESS,
+    ORDERED,
+    STALE,
+    LinkState,
+    count_states,
+)
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.status.bodies import bounded_list, config_map, text
+from belay.engine.wire import names
 
 PREFIX: Final = "belay-link-"
 _LIST_BYTES: Final = 600 * 1024

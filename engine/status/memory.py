@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.documents import Desired
-from engine.gangs.forming import pending_by_gang
-from engine.gangs.grouping import group
-from engine.model.cluster import Observed
-from engine.model.history import History, NodeMemory
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.status.bodies import config_map
-from engine.status.jobs import job_status
-from engine.wire import history, names, rankfile
+from belay.engine.documents import Desired
+from belay.engine.gangs.forming import pending_by_gang
+from belay.engine.gangs.grouping import group
+from belay.engine.model.cluster import Observed
+from belay.engine.model.history import History, NodeMemory
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.status.bodies import config_map
+from belay.engine.status.jobs import job_status
+from belay.engine.wire import history, names, rankfile
 
 _JOB_KINDS = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet"})
 

@@ -12,20 +12,20 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.documents import Desired
-from engine.model.cluster import DeviceReport, NodeReport, Observed, SwitchReport, ids_of
-from engine.model.faults import code_key
-from engine.model.labels import VOLCANO_CONSUMER
-from engine.model.levels import NOT_HANDLE, SWITCH_LEVELS, NodeStatus, SwitchLevel, switch_status
-from engine.model.plan import ChipState, Plan
-from engine.model.plan_cache import PlanCache
-from engine.status import public_fault_statistics
-from engine.status.bodies import MAX_BYTES, config_map
-from engine.status.elements import NO_PLANES, Planes, elements, network_unhealthy, unhealthy
-from engine.status.readers import NOTHING, graded_for_readers
-from engine.wire import deviceinfo
-from engine.wire.gojson import go_json, read_object
-from engine.wire.names import DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import DeviceReport, NodeReport, Observed, SwitchReport, ids_of
+from belay.engine.model.faults import code_key
+from belay.engine.model.labels import VOLCANO_CONSUMER
+from belay.engine.model.levels import NOT_HANDLE, SWITCH_LEVELS, NodeStatus, SwitchLevel, switch_status
+from belay.engine.model.plan import ChipState, Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.status import public_fault_statistics
+from belay.engine.status.bodies import MAX_BYTES, config_map
+from belay.engine.status.elements import NO_PLANES, Planes, elements, network_unhealthy, unhealthy
+from belay.engine.status.readers import NOTHING, graded_for_readers
+from belay.engine.wire import deviceinfo
+from belay.engine.wire.gojson import go_json, read_object
+from belay.engine.wire.names import DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX
 
 DEVICE_SHARD: Final = "cluster-info-device-"
 SWITCH_SHARD: Final = "cluster-info-switch-"

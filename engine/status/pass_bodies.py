@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.documents import Desired
-from engine.model.cluster import Observed
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.status.cluster_map import map_bodies
-from engine.status.diagnoses import rule_bodies
-from engine.status.exceptions import exceptions
-from engine.status.links import link_bodies, published_links
-from engine.status.mindcluster import ClusterInfo
-from engine.status.queues import queue_body
-from engine.status.readers import NOTHING
-from engine.status.rescheduling import scheduler_bodies
-from engine.status.shard_views import with_other_shards
-from engine.status.statistics import statistic
-from engine.status.summaries import job_summaries, published_summaries
-from engine.status.switches import share_bodies
-from engine.status.sync_status import SyncState, manual_bodies, pool_bodies, sync_bodies
-from engine.wire import shardview
-from engine.wire.names import MAIN_SHARD
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import Observed
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.status.cluster_map import map_bodies
+from belay.engine.status.diagnoses import rule_bodies
+from belay.engine.status.exceptions import exceptions
+from belay.engine.status.links import link_bodies, published_links
+from belay.engine.status.mindcluster import ClusterInfo
+from belay.engine.status.queues import queue_body
+from belay.engine.status.readers import NOTHING
+from belay.engine.status.rescheduling import scheduler_bodies
+from belay.engine.status.shard_views import with_other_shards
+from belay.engine.status.statistics import statistic
+from belay.engine.status.summaries import job_summaries, published_summaries
+from belay.engine.status.switches import share_bodies
+from belay.engine.status.sync_status import SyncState, manual_bodies, pool_bodies, sync_bodies
+from belay.engine.wire import shardview
+from belay.engine.wire.names import MAIN_SHARD
 
 
 def status_bodies(

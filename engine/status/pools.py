@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.documents import Desired
-from engine.wire import names
-from engine.wire.names import DEFAULT_POOL
+from belay.engine.documents import Desired
+from belay.engine.wire import names
+from belay.engine.wire.names import DEFAULT_POOL
 
 
 class PublishedPools:

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import FAULT_STATISTIC, MANAGED_BY
-from engine.model.plan import Plan
-from engine.status.bodies import config_map
-from engine.wire import publicinfo
-from engine.wire.gojson import go_json
-from engine.wire.publicinfo import STATISTICS, STATISTICS_NAMESPACE
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import FAULT_STATISTIC, MANAGED_BY
+from belay.engine.model.plan import Plan
+from belay.engine.status.bodies import config_map
+from belay.engine.wire import publicinfo
+from belay.engine.wire.gojson import go_json
+from belay.engine.wire.publicinfo import STATISTICS, STATISTICS_NAMESPACE
 
 #: Beyond this many faults only their number is published.
 SHOWN: Final = 4500

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.documents import Desired
-from engine.gangs.grouping import group
-from engine.gangs.kueue import is_kueues
-from engine.model.cluster import Observed, Pod
-from engine.model.labels import ABOUT_LABEL
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.plan import QueueDemand, divide, queues_of
-from engine.status.bodies import bounded_list, config_map, text
-from engine.wire import names
-from engine.wire.names import MAIN_SHARD
+from belay.engine.documents import Desired
+from belay.engine.gangs.grouping import group
+from belay.engine.gangs.kueue import is_kueues
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan import QueueDemand, divide, queues_of
+from belay.engine.status.bodies import bounded_list, config_map, text
+from belay.engine.wire import names
+from belay.engine.wire.names import MAIN_SHARD
 
 _LIST_BYTES: Final = 600 * 1024
 _DEFAULT: Final = "default"

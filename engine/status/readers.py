@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.documents import Desired
-from engine.model.cluster import Observed
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.plan import GradedReports, graded_reports
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import Observed
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan import GradedReports, graded_reports
 
 NOTHING: Final = Desired()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from engine.model.costs import RecoveryLevel, cost, so_far
-from engine.model.history import JobMemory, Recovery
-from engine.model.recovery import summary
-from engine.model.recovery.progress import RecoveryProgress
-from engine.model.times import rfc3339
+from belay.engine.model.costs import RecoveryLevel, cost, so_far
+from belay.engine.model.history import JobMemory, Recovery
+from belay.engine.model.recovery import summary
+from belay.engine.model.recovery.progress import RecoveryProgress
+from belay.engine.model.times import rfc3339
 
 _MAX_RANKS: Final = 64
 

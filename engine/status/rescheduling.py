@@ -11,25 +11,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.documents import Desired
-from engine.gangs.grouping import group
-from engine.gangs.retries import recorded_retries
-from engine.model.cluster import DeviceReport, Observed, ids_of
-from engine.model.faults import HEARTBEAT
-from engine.model.history import JobMemory, RescheduleRecord
-from engine.model.jobs import Gang
-from engine.model.labels import FAULT_RETRY_TIMES
-from engine.model.levels import IN_SERVICE
-from engine.model.plan import ChipState, Plan
-from engine.model.plan_cache import PlanCache
-from engine.model.states import NodeHealth
-from engine.model.times import utc
-from engine.status import public_fault_statistics
-from engine.status.bodies import config_map
-from engine.status.elements import elements, network_unhealthy, unhealthy
-from engine.status.readers import NOTHING, graded_for_readers
-from engine.wire.gojson import go_json
-from engine.wire.names import NODE_NAMESPACE, SCHEDULER_NAMESPACE
+from belay.engine.documents import Desired
+from belay.engine.gangs.grouping import group
+from belay.engine.gangs.retries import recorded_retries
+from belay.engine.model.cluster import DeviceReport, Observed, ids_of
+from belay.engine.model.faults import HEARTBEAT
+from belay.engine.model.history import JobMemory, RescheduleRecord
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import FAULT_RETRY_TIMES
+from belay.engine.model.levels import IN_SERVICE
+from belay.engine.model.plan import ChipState, Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.states import NodeHealth
+from belay.engine.model.times import utc
+from belay.engine.status import public_fault_statistics
+from belay.engine.status.bodies import config_map
+from belay.engine.status.elements import elements, network_unhealthy, unhealthy
+from belay.engine.status.readers import NOTHING, graded_for_readers
+from belay.engine.wire.gojson import go_json
+from belay.engine.wire.names import NODE_NAMESPACE, SCHEDULER_NAMESPACE
 
 FAULT_NPU: Final = "vcjob-fault-npu-cm"
 REASONS: Final = "job-reschedule-reason"

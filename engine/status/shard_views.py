@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.documents import Desired
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan, PlaneLevels
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.status.shards import declared_shards
-from engine.wire import names, shardview
-from engine.wire.errors import WireError
-from engine.wire.names import MAIN_SHARD
-from engine.wire.shardview import ShardView
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Plan, PlaneLevels
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.status.shards import declared_shards
+from belay.engine.wire import names, shardview
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import MAIN_SHARD
+from belay.engine.wire.shardview import ShardView
 
 _VIEWS: Final = CacheKey("views of other shards", Memo[ShardView | None], limit=256)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.documents import Desired
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.freshness import APPLIED, NO_PASS, READY, VOUCHED
-from engine.status.conditions import APPLYING, StatusCondition
-from engine.wire import names, passinfo, sourceinfo, sync
-from engine.wire.names import MAIN_SHARD, SYSTEM
-from engine.wire.sync import ShardPart
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.freshness import APPLIED, NO_PASS, READY, VOUCHED
+from belay.engine.status.conditions import APPLYING, StatusCondition
+from belay.engine.wire import names, passinfo, sourceinfo, sync
+from belay.engine.wire.names import MAIN_SHARD, SYSTEM
+from belay.engine.wire.sync import ShardPart
 
 #: The worse of two states of a condition is the later one.
 _ORDER: Final = ("True", "Unknown", "False")

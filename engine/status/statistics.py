@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.status.bodies import MAX_BYTES, bounded_list, config_map
-from engine.status.summaries import COMPLETE, FAILED, RUNNING, JobSummary
-from engine.wire.gojson import go_json
-from engine.wire.names import JOB_STATISTIC as STATISTIC
-from engine.wire.names import NODE_NAMESPACE
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.status.bodies import MAX_BYTES, bounded_list, config_map
+from belay.engine.status.summaries import COMPLETE, FAILED, RUNNING, JobSummary
+from belay.engine.wire.gojson import go_json
+from belay.engine.wire.names import JOB_STATISTIC as STATISTIC
+from belay.engine.wire.names import NODE_NAMESPACE
 
 MAX_JOBS: Final = 10_000
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.freshness import DOUBTED, NO_PASS, LastPass, missing_pass
-from engine.model.labels import ABOUT_LABEL
-from engine.wire import history, names, passinfo, sync
+from belay.engine.model.freshness import DOUBTED, NO_PASS, LastPass, missing_pass
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.wire import history, names, passinfo, sync
 
 #: Selects exactly these ConfigMaps in ``belay-system``; the orders and memories beside them are many and large.
 SELECTOR: Final = f"{ABOUT_LABEL} in (sync,pass,pool,job,server,notify)"

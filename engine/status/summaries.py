@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from engine.gangs.forming import declared_rank, parse_min_available
-from engine.gangs.grouping import group
-from engine.gangs.owners import POD_GROUP_APIS, controller_of, labels_of, tasks_of
-from engine.model.cluster import Node, Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.jobs import Gang
-from engine.model.labels import (
+from belay.engine.gangs.forming import declared_rank, parse_min_available
+from belay.engine.gangs.grouping import group
+from belay.engine.gangs.owners import POD_GROUP_APIS, controller_of, labels_of, tasks_of
+from belay.engine.model.cluster import Node, Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import (
     BACKUP_SOURCE_POD,
     CUSTOM_JOB_ID,
     CUSTOM_JOB_KEY,
@@ -32,14 +32,14 @@ from engine.model.labels import (
     SCALEOUT_TYPE,
     SHARED_TOR_IP,
 )
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.unstructured import nested_list
-from engine.status.bodies import MAX_BYTES, config_map
-from engine.wire import podannotations
-from engine.wire.gojson import go_json
-from engine.wire.names import JOB_SUMMARY_PREFIX as PREFIX
-from engine.wire.names import bounded
-from engine.wire.ranktable import INITIALIZING, RankTablePod, TableError, build
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.unstructured import nested_list
+from belay.engine.status.bodies import MAX_BYTES, config_map
+from belay.engine.wire import podannotations
+from belay.engine.wire.gojson import go_json
+from belay.engine.wire.names import JOB_SUMMARY_PREFIX as PREFIX
+from belay.engine.wire.names import bounded
+from belay.engine.wire.ranktable import INITIALIZING, RankTablePod, TableError, build
 
 PENDING, RUNNING, COMPLETE, FAILED = "pending", "running", "complete", "failed"
 #: Seconds for which the summary of a deleted job is kept.

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.model.actions import BindPod
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import GROUP_NAME, IS_HEALTHY_TOR, IS_SHARED_TOR, MANAGED_BY
-from engine.model.plan import Plan
-from engine.status.bodies import config_map
-from engine.wire import switches as wire
-from engine.wire.errors import WireError
-from engine.wire.gojson import go_json
+from belay.engine.model.actions import BindPod
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import GROUP_NAME, IS_HEALTHY_TOR, IS_SHARED_TOR, MANAGED_BY
+from belay.engine.model.plan import Plan
+from belay.engine.status.bodies import config_map
+from belay.engine.wire import switches as wire
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import go_json
 
 NAMESPACE: Final = "volcano-system"
 NAME: Final = "tor-share-cm"

@@ -8,25 +8,25 @@ from typing import Any, Final
 import msgspec
 from pydantic.alias_generators import to_camel
 
-from engine.documents import Desired
-from engine.model.actions import kind_of
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.freshness import READY
-from engine.model.history import HoldKind
-from engine.model.labels import ABOUT_LABEL
-from engine.model.last_changes import Place
-from engine.model.plan import REFUSED, Plan, PruneHold, ShadowChange
-from engine.model.rules import RuleKind
-from engine.model.states import ChipHealth, NodeHealth
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.status.bodies import bounded_list, config_map, text
-from engine.status.conditions import Standing, StatusCondition, condition_row, conditions, standing
-from engine.status.readers import NOTHING
-from engine.status.shards import PublishedPart, declared_shards, of_all_shards, published_parts, rows_with_shard
-from engine.wire import manualinfo, names, sync
-from engine.wire.names import MAIN_SHARD
+from belay.engine.documents import Desired
+from belay.engine.model.actions import kind_of
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.freshness import READY
+from belay.engine.model.history import HoldKind
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.last_changes import Place
+from belay.engine.model.plan import REFUSED, Plan, PruneHold, ShadowChange
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.states import ChipHealth, NodeHealth
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.status.bodies import bounded_list, config_map, text
+from belay.engine.status.conditions import Standing, StatusCondition, condition_row, conditions, standing
+from belay.engine.status.readers import NOTHING
+from belay.engine.status.shards import PublishedPart, declared_shards, of_all_shards, published_parts, rows_with_shard
+from belay.engine.wire import manualinfo, names, sync
+from belay.engine.wire.names import MAIN_SHARD
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY_NODE: Final = NodeHealth.HEALTHY

@@ -10,13 +10,13 @@ import hashlib
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Pending, Plan
-from engine.model.times import rfc3339
-from engine.wire.names import REPORTING_COMPONENT
-from engine.wire.objects import POD_SCHEDULED, UNSCHEDULABLE
-from engine.wire.reserved import SYSTEM_NAMESPACES
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Pending, Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.wire.names import REPORTING_COMPONENT
+from belay.engine.wire.objects import POD_SCHEDULED, UNSCHEDULABLE
+from belay.engine.wire.reserved import SYSTEM_NAMESPACES
 
 #: Reason of Events on waiting pods (kube-scheduler, Volcano) and on their jobs (Volcano, on PodGroups).
 FAILED_SCHEDULING: Final = "FailedScheduling"

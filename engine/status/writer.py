@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import VOLCANO_CONSUMER
-from engine.wire import names
+from belay.engine.model.labels import VOLCANO_CONSUMER
+from belay.engine.wire import names
 
 #: MindCluster's readers expect no more than one write a second per ConfigMap.
 MIN_INTERVAL: Final = 1.0

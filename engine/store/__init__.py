@@ -7,10 +7,10 @@ unsynced or None, never as an error; an unreachable Redis raises ``StoreUnavaila
 
 from __future__ import annotations
 
-from engine.store.keyring import Key, Keyring
-from engine.store.liveness import ProcessLiveness
-from engine.store.news import ShardNews
-from engine.store.passes import (
+from belay.engine.store.keyring import Key, Keyring
+from belay.engine.store.liveness import ProcessLiveness
+from belay.engine.store.news import ShardNews
+from belay.engine.store.passes import (
     CONTROLLER_BEAT,
     ActionOutcome,
     BatchResult,
@@ -20,7 +20,7 @@ from engine.store.passes import (
     PassStore,
     Requests,
 )
-from engine.store.port import (
+from belay.engine.store.port import (
     PREFIX,
     VALUE_LIMIT,
     StoreUnavailable,
@@ -31,9 +31,9 @@ from engine.store.port import (
     require_room,
     translated,
 )
-from engine.store.repair import heal, repair
-from engine.store.revisions import RevisionRecord, RevisionWriter, StoredRevisions
-from engine.store.snapshot import Changes, Field, SnapshotWriter, StoredSnapshots, field_of, fits
+from belay.engine.store.repair import heal, repair
+from belay.engine.store.revisions import RevisionRecord, RevisionWriter, StoredRevisions
+from belay.engine.store.snapshot import Changes, Field, SnapshotWriter, StoredSnapshots, field_of, fits
 
 __all__ = [
     "CONTROLLER_BEAT",

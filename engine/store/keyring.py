@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from engine import log
-from engine.errors import InputError
+from belay.engine import log
+from belay.engine.errors import InputError
 
 LEAST_KEY: Final = 32
 """Fewest characters of a key; `openssl rand -hex 32` makes 64."""

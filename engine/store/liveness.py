@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, cast
 
 import redis
 
-from engine import log
-from engine.store.port import PREFIX, StoreUnavailable, translated
+from belay.engine import log
+from belay.engine.store.port import PREFIX, StoreUnavailable, translated
 
 _log = log.get("store")
 _READS: Final = 6

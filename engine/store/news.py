@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import redis.asyncio
 
-from engine.store.port import PREFIX, translated
+from belay.engine.store.port import PREFIX, translated
 
 KEPT_SECONDS: Final = 60
 """Seconds for which Redis keeps a word that no controller takes."""

@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeVar, cast
 import msgspec
 import redis
 
-from engine.store.keyring import Keyring
-from engine.store.news import leave_word
-from engine.store.port import PREFIX, text, translated
-from engine.store.repair import heal
+from belay.engine.store.keyring import Keyring
+from belay.engine.store.news import leave_word
+from belay.engine.store.port import PREFIX, text, translated
+from belay.engine.store.repair import heal
 
 CONTROLLER_BEAT = "controller/"
 """Prefix of controllers' names in ``PassStore.alive``, before the shard."""
@@ -259,7 +259,7 @@ class PassStore:
         return {text(shard): value for shard, value in found.items()}
 
     def count(self, numbers: Mapping[str, int]) -> None:
-        """Add to counters (name → number); see ``engine.metrics.counters``."""
+        """Add to counters (name → number); see ``belay.engine.metrics.counters``."""
         with translated(), self._client.pipeline(transaction=False) as pipe:
             for name, number in numbers.items():
                 pipe.hincrby(f"{self._prefix}:counters", name, number)

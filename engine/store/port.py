@@ -14,9 +14,9 @@ import redis.asyncio.sentinel
 import redis.retry
 import redis.sentinel
 
-from engine.errors import BelayError
-from engine.log import redact
-from engine.store import sentinel
+from belay.engine.errors import BelayError
+from belay.engine.log import redact
+from belay.engine.store import sentinel
 
 VALUE_LIMIT = 3 * 1024 * 1024
 """Largest value in bytes; an object in etcd has at most half of this."""
@@ -31,7 +31,7 @@ class StoreUnavailable(BelayError):
 
 
 damaged: Final = threading.Event()
-"""Set when a key had a wrong type; ``engine.store.repair.heal`` repairs it and clears the event."""
+"""Set when a key had a wrong type; ``belay.engine.store.repair.heal`` repairs it and clears the event."""
 
 
 class ValueTooLarge(BelayError):
@@ -53,7 +53,7 @@ def translated() -> Iterator[None]:
 
 def connect(url: str) -> redis.Redis:
     """A client for workers (thread-safe, pooled). ``url`` is redis://, rediss://, unix://, or redis+sentinel:// and
-    rediss+sentinel:// (`engine.store.sentinel`); raises BelayError for others.
+    rediss+sentinel:// (`belay.engine.store.sentinel`); raises BelayError for others.
     """
     return cast(redis.Redis, _client(redis.Redis, url))
 

@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 
 import redis
 
-from engine import log
-from engine.store.port import PREFIX, StoreUnavailable, damaged, text, translated
+from belay.engine import log
+from belay.engine.store.port import PREFIX, StoreUnavailable, damaged, text, translated
 
 _log = log.get("store")
 _MOST: Final = 200_000

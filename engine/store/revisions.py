@@ -15,9 +15,9 @@ import msgspec
 import redis
 import redis.asyncio
 
-from engine.model.wording import counted
-from engine.store.keyring import Keyring
-from engine.store.port import PREFIX, VALUE_LIMIT, ValueTooLarge, text, translated
+from belay.engine.model.wording import counted
+from belay.engine.store.keyring import Keyring
+from belay.engine.store.port import PREFIX, VALUE_LIMIT, ValueTooLarge, text, translated
 
 KEEP_SECONDS = 3600
 """Seconds for which files are kept after the last put."""

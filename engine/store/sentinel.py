@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from redis.backoff import NoBackoff
 
-from engine.errors import BelayError
-from engine.log import redact
+from belay.engine.errors import BelayError
+from belay.engine.log import redact
 
 SCHEMES: Final = ("redis+sentinel", "rediss+sentinel")
 DEFAULT_PORT: Final = 26379

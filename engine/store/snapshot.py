@@ -20,9 +20,9 @@ import msgspec
 import redis
 import redis.asyncio
 
-from engine.store.keyring import Keyring
-from engine.store.port import PREFIX, VALUE_LIMIT, text, translated
-from engine.store.snapshot_seal import SEAL, SnapshotSeal
+from belay.engine.store.keyring import Keyring
+from belay.engine.store.port import PREFIX, VALUE_LIMIT, text, translated
+from belay.engine.store.snapshot_seal import SEAL, SnapshotSeal
 
 FIELDS_PER_WRITE = 500
 BYTES_PER_WRITE = 1024 * 1024

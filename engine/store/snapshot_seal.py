@@ -13,7 +13,7 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from engine.store.keyring import Key
+from belay.engine.store.keyring import Key
 
 SEAL: Final = "|seal"
 """The name under which the seal stands among the watermarks, whose names begin with an apiVersion."""

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.history import HoldKind
-from engine.model.states import ChipHealth
+from belay.engine.model.history import HoldKind
+from belay.engine.model.states import ChipHealth
 
 NODES_KEY: Final = "nodes.json"
 STATES_KEY: Final = "states.json"

@@ -17,10 +17,10 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from engine.model.labels import ABOUT_LABEL, BELAY_PREFIX, MANAGED_BY
-from engine.wire import names, yamltext
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
+from belay.engine.model.labels import ABOUT_LABEL, BELAY_PREFIX, MANAGED_BY
+from belay.engine.wire import names, yamltext
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
 
 PROOF: Final = "proof.json"
 MAX_BYTES: Final = 600 * 1024

@@ -11,15 +11,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.model.cluster import ChipFault, DeviceReport, SwitchFault, SwitchReport, Upgrade
-from engine.model.labels import ASCEND_310, ASCEND_310P, ASCEND_910, CIM_CONSUMER, NPU
-from engine.model.levels import (
+from belay.engine.model.cluster import ChipFault, DeviceReport, SwitchFault, SwitchReport, Upgrade
+from belay.engine.model.labels import ASCEND_310, ASCEND_310P, ASCEND_910, CIM_CONSUMER, NPU
+from belay.engine.model.levels import (
     MANUALLY_SEPARATE,
     SwitchLevel,
 )
-from engine.wire.errors import WireError
-from engine.wire.gojson import check_code, go_json, read_json, read_object
-from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import check_code, go_json, read_json, read_object
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 
 #: Reports with a larger chip id are rejected (the largest supported node has 64 chips).
 MAX_CHIP = 1023

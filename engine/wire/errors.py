@@ -22,7 +22,7 @@ class WireError(ValueError):
 
 
 class NewerFormat(WireError):
-    """An object of Belay's own whose format only a newer version reads (`engine.wire.formats`)."""
+    """An object of Belay's own whose format only a newer version reads (`belay.engine.wire.formats`)."""
 
 
 def _cut(text: str, longest: int) -> str:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import MANAGED_BY
-from engine.model.log_evidence import (
+from belay.engine.model.labels import MANAGED_BY
+from belay.engine.model.log_evidence import (
     MAX_ALTERNATIVES,
     MAX_EVENTS,
     MAX_EXAMPLE,
@@ -24,9 +24,9 @@ from engine.model.log_evidence import (
     LogRule,
     PodEvidence,
 )
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
-from engine.wire.names import NODES, SYSTEM
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
+from belay.engine.wire.names import NODES, SYSTEM
 
 PREFIX: Final = "belay-evidence-"
 KEY: Final = "evidence.json"

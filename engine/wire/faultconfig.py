@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model import in_place_recovery
-from engine.model.hardware_faults import ManualPolicy
-from engine.model.levels import (
+from belay.engine.model import in_place_recovery
+from belay.engine.model.hardware_faults import ManualPolicy
+from belay.engine.model.levels import (
     CHIP_LEVELS,
     MANUALLY_SEPARATE,
     NETWORK_LEVELS,
@@ -32,9 +32,9 @@ from engine.model.levels import (
     NodeLevel,
     SwitchTableLevel,
 )
-from engine.wire import yamltext
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
+from belay.engine.wire import yamltext
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
 
 DEVICE: Final = ("kube-system", "mindx-dl-fault-config")
 NODE: Final = ("mindx-dl", "mindx-dl-node-fault-config")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.wire.gojson import go_json
+from belay.engine.wire.gojson import go_json
 
 NAME: Final = "fault-job-info"
 NAMESPACE: Final = "cluster-system"

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.fault_subscriptions import FaultSubscriptions
-from engine.model.labels import ABOUT_LABEL
-from engine.wire.errors import WireError
-from engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
+from belay.engine.model.fault_subscriptions import FaultSubscriptions
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
 
 KEY: Final = "subscribers.json"
 MOST: Final = 5_000

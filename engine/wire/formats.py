@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.model.labels import FORMAT_ANNOTATION
-from engine.wire.errors import NewerFormat
-from engine.wire.names import HISTORY, LEDGER_PREFIX, ORDERS_PREFIX, REPORT_PREFIX, REVISIONS, SYNC
+from belay.engine.model.labels import FORMAT_ANNOTATION
+from belay.engine.wire.errors import NewerFormat
+from belay.engine.wire.names import HISTORY, LEDGER_PREFIX, ORDERS_PREFIX, REPORT_PREFIX, REVISIONS, SYNC
 
 NEWEST: Final[Mapping[str, int]] = {
     LEDGER_PREFIX: 1,

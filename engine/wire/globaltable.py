@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.model.unstructured import nested_list
-from engine.wire.gojson import go_json
+from belay.engine.model.unstructured import nested_list
+from belay.engine.wire.gojson import go_json
 
 PREFIX: Final = "rings-config-"
 FILE: Final = "hccl.json"

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from engine.wire.errors import WireError
+from belay.engine.wire.errors import WireError
 
 #: Kubernetes refuses ConfigMap data beyond this; a longer text cannot be a real report.
 MAX_TEXT = 1024 * 1024

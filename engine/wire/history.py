@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from engine.model.history import HeldPrune, History, JobMemory, NodeMemory, PoolEdit
-from engine.wire import formats
-from engine.wire.errors import WireError
-from engine.wire.names import HISTORY, HISTORY_PREFIX
+from belay.engine.model.history import HeldPrune, History, JobMemory, NodeMemory, PoolEdit
+from belay.engine.wire import formats
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import HISTORY, HISTORY_PREFIX
 
 NODE_KEY = "history.json"
 CLUSTER_KEY = "cluster.json"

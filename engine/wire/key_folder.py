@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
-from engine.wire.seals import MAX_PEM
+from belay.engine.wire.seals import MAX_PEM
 
 MAX_KEYS: Final = 32
 """Most public keys of a folder that count, by name."""

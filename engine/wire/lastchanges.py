@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.last_changes import LastChange
+from belay.engine.model.last_changes import LastChange
 
 META: Final = "lastChanges"
 """Field of a revision's record that names the blob with its table."""

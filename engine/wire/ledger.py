@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import ids_of
-from engine.model.labels import MANAGED_BY
-from engine.wire import formats
-from engine.wire.errors import WireError
-from engine.wire.names import LEDGER_PREFIX, SYSTEM
+from belay.engine.model.cluster import ids_of
+from belay.engine.model.labels import MANAGED_BY
+from belay.engine.wire import formats
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import LEDGER_PREFIX, SYSTEM
 
 KEY = "claims.json"
 SETTLING = "~"

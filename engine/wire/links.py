@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from engine.model.labels import MANAGED_BY
-from engine.model.links import MAX_LINKS, EndOrders, EndReport, LinkOrder, LinkReport
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
-from engine.wire.names import NODES, SYSTEM, bounded
+from belay.engine.model.labels import MANAGED_BY
+from belay.engine.model.links import MAX_LINKS, EndOrders, EndReport, LinkOrder, LinkReport
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
+from belay.engine.wire.names import NODES, SYSTEM, bounded
 
 PREFIX: Final = "belay-links-"
 KEY: Final = "links.json"

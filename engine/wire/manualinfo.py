@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.wire.errors import WireError
-from engine.wire.gojson import go_json, read_object
-from engine.wire.orders import chip_number
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import go_json, read_object
+from belay.engine.wire.orders import chip_number
 
 NAMESPACE: Final = "cluster-system"
 NAME: Final = "clusterd-manual-info-cm"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.model.cluster import NodeDevice, NodeReport
-from engine.model.labels import CIM_CONSUMER
-from engine.model.times import rfc3339
-from engine.wire.errors import WireError
-from engine.wire.gojson import check_code, go_json, read_object
-from engine.wire.names import NODE_NAMESPACE, NODE_PREFIX
+from belay.engine.model.cluster import NodeDevice, NodeReport
+from belay.engine.model.labels import CIM_CONSUMER
+from belay.engine.model.times import rfc3339
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import check_code, go_json, read_object
+from belay.engine.wire.names import NODE_NAMESPACE, NODE_PREFIX
 
 STATUSES = ("Healthy", "PreSeparate", "UnHealthy")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import (
+from belay.engine.model.cluster import (
     JUDGED_OTHERWISE,
     MAINTENANCE_CONDITIONS,
     Container,
@@ -20,14 +20,14 @@ from engine.model.cluster import (
     Pod,
     Taint,
 )
-from engine.model.labels import ASCEND_REAL, BASE_DEVICES, GROUP_NAME, HUAWEI_PREFIX
-from engine.model.quantities import amount
-from engine.model.taints import departure
-from engine.model.times import parse_rfc3339
-from engine.model.unstructured import nested_list, nested_map
-from engine.wire import pod_field_types
-from engine.wire.dra import EXTENDED_CLAIM_NAME
-from engine.wire.errors import WireError
+from belay.engine.model.labels import ASCEND_REAL, BASE_DEVICES, GROUP_NAME, HUAWEI_PREFIX
+from belay.engine.model.quantities import amount
+from belay.engine.model.taints import departure
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.wire import pod_field_types
+from belay.engine.wire.dra import EXTENDED_CLAIM_NAME
+from belay.engine.wire.errors import WireError
 
 _NODE_RESOURCES_MAX = 256
 VOLCANO_JOBS = "batch.volcano.sh/"

@@ -12,15 +12,15 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from engine.model.actions import ResetChips
-from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, InPlaceReset, Orders, ResetOrder
-from engine.model.labels import FORMAT_ANNOTATION, MANAGED_BY
-from engine.model.seals import Warrant
-from engine.wire import formats
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
-from engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
-from engine.wire.seals import covered, digests, seal_of
+from belay.engine.model.actions import ResetChips
+from belay.engine.model.cluster import AgentChip, AgentReport, AgentVNPU, InPlaceReset, Orders, ResetOrder
+from belay.engine.model.labels import FORMAT_ANNOTATION, MANAGED_BY
+from belay.engine.model.seals import Warrant
+from belay.engine.wire import formats
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
+from belay.engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
+from belay.engine.wire.seals import covered, digests, seal_of
 
 ORDERS_KEY = "orders.json"
 REPORT_KEY = "report.json"

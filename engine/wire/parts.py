@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from engine.model.labels import ASCEND_REAL, SHARE_CORES, SHARE_ID, SHARE_MEMORY, SHARE_POLICY
+from belay.engine.model.labels import ASCEND_REAL, SHARE_CORES, SHARE_ID, SHARE_MEMORY, SHARE_POLICY
 
 #: Numbers that the runtime's own configuration uses for the policies of soft sharing.
 POLICY_NUMBERS: Final = {"fixed-share": "1", "elastic": "2", "best-effort": "3"}

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.model.freshness import LastPass
-from engine.model.labels import ABOUT_LABEL
-from engine.model.times import parse_rfc3339, rfc3339
-from engine.wire.names import MAIN_SHARD, PASS, SYSTEM, bounded
+from belay.engine.model.freshness import LastPass
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.wire.names import MAIN_SHARD, PASS, SYSTEM, bounded
 
 ABOUT: Final = "pass"
 _LONGEST: Final = 512

@@ -1,6 +1,6 @@
 """``belay-pings-<node>``: how long pings between chips took, as a node's agent measured it, a complete state.
 
-Delays are whole nanoseconds (`engine.model.pings`). Each path is written once, with its windows as rows
+Delays are whole nanoseconds (`belay.engine.model.pings`). Each path is written once, with its windows as rows
 ``[number, rounds, delay, sent, lost]``.
 """
 
@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import ABOUT_LABEL
-from engine.model.pings import NodePings, PathWindow
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
-from engine.wire.names import NODES, PINGS_PREFIX, bounded
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.pings import NodePings, PathWindow
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
+from belay.engine.wire.names import NODES, PINGS_PREFIX, bounded
 
 KEY: Final = "pings.json"
 ABOUT: Final = "pings"

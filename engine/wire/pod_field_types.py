@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from engine.wire.errors import WireError
+from belay.engine.wire.errors import WireError
 
 
 class _Requirement(msgspec.Struct):

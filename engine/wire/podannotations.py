@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.model.cluster import Node, Pod
-from engine.model.generations import LOGICAL_PREFIXES
-from engine.model.labels import (
+from belay.engine.model.cluster import Node, Pod
+from belay.engine.model.generations import LOGICAL_PREFIXES
+from belay.engine.model.labels import (
     ACCELERATOR_TYPE,
     ASCEND_REAL,
     BASE_DEVICES,

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from engine.model.faults import CodeRules
-from engine.model.labels import ABOUT_LABEL, MANAGED_BY, POLICY_DIGEST
-from engine.model.seals import Entitlements
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
-from engine.wire.names import POLICY_PREFIX, SYSTEM
+from belay.engine.model.faults import CodeRules
+from belay.engine.model.labels import ABOUT_LABEL, MANAGED_BY, POLICY_DIGEST
+from belay.engine.model.seals import Entitlements
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
+from belay.engine.wire.names import POLICY_PREFIX, SYSTEM
 
 POLICY_KEY = "policy.json"
 ENTITLEMENTS_KEY = "entitlements.json"

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import ChipFault, DeviceReport, PublicReport
-from engine.model.faults import PUBLIC
-from engine.model.history import PublicFaultMemory
-from engine.model.labels import PUBLIC_FAULT_CONSUMER
-from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem, read
-from engine.wire.errors import WireError
-from engine.wire.gojson import go_json, read_object
+from belay.engine.model.cluster import ChipFault, DeviceReport, PublicReport
+from belay.engine.model.faults import PUBLIC
+from belay.engine.model.history import PublicFaultMemory
+from belay.engine.model.labels import PUBLIC_FAULT_CONSUMER
+from belay.engine.model.public_faults import PublicFaultMessage, PublicFaultProblem, read
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import go_json, read_object
 
 KEY: Final = "PublicFault"
 MESSAGES_NAMESPACE: Final = "belay-system"

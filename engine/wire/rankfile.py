@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.actions import WriteRankTable
-from engine.model.labels import DEPLOY_NAME, JOB_NAME_LABEL, MANAGED_BY, VOLCANO_JOB_NAME
-from engine.wire.errors import WireError
-from engine.wire.names import SYSTEM, bounded
+from belay.engine.model.actions import WriteRankTable
+from belay.engine.model.labels import DEPLOY_NAME, JOB_NAME_LABEL, MANAGED_BY, VOLCANO_JOB_NAME
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYSTEM, bounded
 
 PREFIX: Final = "belay-ranktable-"
 #: Volume of a pod that needs the file.

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from engine.model.labels import ACCELERATOR_TYPE, NPU, SCHEDULE_POLICY, SP_BLOCK
-from engine.wire.podannotations import Configuration, Device
+from belay.engine.model.labels import ACCELERATOR_TYPE, NPU, SCHEDULE_POLICY, SP_BLOCK
+from belay.engine.wire.podannotations import Configuration, Device
 
 Version = Literal["1.0", "1.2", "2.0"]
 

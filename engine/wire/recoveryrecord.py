@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import ABOUT_LABEL
-from engine.model.recovery.conversation import Conversation, Effect
-from engine.wire import names
-from engine.wire.errors import WireError
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.recovery.conversation import Conversation, Effect
+from belay.engine.wire import names
+from belay.engine.wire.errors import WireError
 
 PREFIX: Final = "belay-recovery-"
 KEY: Final = "conversation.json"

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import ABOUT_LABEL
-from engine.model.refusals import RefusalKey, ServerRefusal
-from engine.wire.errors import WireError
-from engine.wire.names import SYSTEM, refusals_config_map
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.refusals import RefusalKey, ServerRefusal
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYSTEM, refusals_config_map
 
 KEY: Final = "refusals.json"
 MOST: Final = 1000

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from engine.wire import faultjob, manualinfo, publicinfo
-from engine.wire.names import (
+from belay.engine.wire import faultjob, manualinfo, publicinfo
+from belay.engine.wire.names import (
     DEVICE_NAMESPACE,
     DEVICE_PREFIX,
     DPU_PREFIX,

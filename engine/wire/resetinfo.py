@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.model import in_place_recovery
-from engine.wire.errors import WireError
-from engine.wire.gojson import check_code, go_json, read_object
+from belay.engine.model import in_place_recovery
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import check_code, go_json, read_object
 
 PREFIX: Final = "reset-config-"
 #: The ConfigMap of older training managers; it contains only the ranks of an in-place reset.
@@ -28,7 +28,7 @@ POD_RESCHEDULE: Final = "podReschedule"
 #: agents stay and restart only them. ``restart``: all processes restart. ``podReschedule``: pods were rescheduled, all
 #: processes restart once the pods run. ``gracefulExit``: agents end their processes. ``clear``: no fault is left.
 #: ``unrecovered``, ``recovered``, ``failed``: the state of chips that recover in place
-#: (``engine.model.in_place_recovery``).
+#: (``belay.engine.model.in_place_recovery``).
 SIGNALS: Final = (
     "flush", "fault", "restart", "podReschedule", "gracefulExit", "clear",
     in_place_recovery.UNRECOVERED, in_place_recovery.RECOVERED, in_place_recovery.FAILED,

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import ABOUT_LABEL, MANAGED_BY
-from engine.wire import formats, names
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
+from belay.engine.model.labels import ABOUT_LABEL, MANAGED_BY
+from belay.engine.wire import formats, names
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
 
 ENTRIES: Final = "entries.json"
 MAX_ENTRIES: Final = 256

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from engine.model.diagnostics import ObjectKey
-from engine.wire import yamltext
-from engine.wire.errors import WireError
-from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.wire import yamltext
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
 
 CONFIG_MAP: Final = ObjectKey("v1", "ConfigMap", SCHEDULER_NAMESPACE, SCHEDULER_CONFIGMAP)
 #: Longest configuration in characters.

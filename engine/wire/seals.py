@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.seals import Seal
+from belay.engine.model.seals import Seal
 
 SEAL_KEY: Final = "seal.json"
 _DOMAIN: Final = b"belay seal v1\0"

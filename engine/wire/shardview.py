@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import SwitchReport
-from engine.model.labels import ABOUT_LABEL
-from engine.model.plan import ChipState, NodeState, Pending, Plan, PlaneLevels
-from engine.wire import names
-from engine.wire.errors import WireError
+from belay.engine.model.cluster import SwitchReport
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.plan import ChipState, NodeState, Pending, Plan, PlaneLevels
+from belay.engine.wire import names
+from belay.engine.wire.errors import WireError
 
 STATES, PENDING = "states", "pending"
 #: Nodes and chips of one part: packed they fill a small part of what a ConfigMap may hold.

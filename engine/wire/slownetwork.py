@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from engine.model.pings import NetworkFinding, NetworkPart, NetworkProblem, explained
-from engine.model.public_faults import MAX_DESCRIPTION, MAX_DEVICES, MAX_INFLUENCES
-from engine.wire.slownode import SLOW_BETWEEN_NODES, SLOW_IN_NODE, SLOW_LINK
+from belay.engine.model.pings import NetworkFinding, NetworkPart, NetworkProblem, explained
+from belay.engine.model.public_faults import MAX_DESCRIPTION, MAX_DEVICES, MAX_INFLUENCES
+from belay.engine.wire.slownode import SLOW_BETWEEN_NODES, SLOW_IN_NODE, SLOW_LINK
 
 #: Kinds of causes: an NPU, the switch of a rack, a node, the switch of a super pod.
 TYPES: Final = {

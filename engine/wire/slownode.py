@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import ABOUT_LABEL
-from engine.model.public_faults import MAX_DESCRIPTION, MAX_DEVICES, MAX_INFLUENCES
-from engine.model.step_times import RESOURCE, SlowFinding, Slowness, SlownessSettings, explained
-from engine.wire.errors import WireError
-from engine.wire.gojson import go_json, read_object
-from engine.wire.names import DEVICE_NAMESPACE, NODE_NAMESPACE, SLOW_NODES, SYSTEM
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.public_faults import MAX_DESCRIPTION, MAX_DEVICES, MAX_INFLUENCES
+from belay.engine.model.step_times import RESOURCE, SlowFinding, Slowness, SlownessSettings, explained
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import go_json, read_object
+from belay.engine.wire.names import DEVICE_NAMESPACE, NODE_NAMESPACE, SLOW_NODES, SYSTEM
 
 LABEL: Final = "fd-ol-slow-node"
 PREFIX: Final = "ras-feature-slownode"

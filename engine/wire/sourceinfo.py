@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from engine.model.labels import ABOUT_LABEL
-from engine.wire import names
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.wire import names
 
 
 class FollowedRepository(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """``belay-steps-<node>``: the times of training steps that a node's agent measured, a complete state.
 
-Times are whole microseconds of one step (`engine.model.step_times`). The ranks of parallel groups are written once per
-job, as runs ``first-last`` or ``first-last:stride``: groups of thousands of ranks are regular.
+Times are whole microseconds of one step (`belay.engine.model.step_times`). The ranks of parallel groups are written
+once per job, as runs ``first-last`` or ``first-last:stride``: groups of thousands of ranks are regular.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import ABOUT_LABEL
-from engine.model.step_times import GroupTime, NodeSteps, StepWindow
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
-from engine.wire.names import NODES, STEPS_PREFIX, bounded
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.step_times import GroupTime, NodeSteps, StepWindow
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
+from belay.engine.wire.names import NODES, STEPS_PREFIX, bounded
 
 KEY: Final = "steps.json"
 ABOUT: Final = "steps"

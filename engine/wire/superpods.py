@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.model.labels import APP_LABEL
-from engine.wire.gojson import go_json
+from belay.engine.model.labels import APP_LABEL
+from belay.engine.wire.gojson import go_json
 
 NAMESPACE: Final = "cluster-system"
 PREFIX: Final = "super-pod-"

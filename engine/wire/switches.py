@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from engine.model.labels import IS_HEALTHY_TOR, IS_SHARED_TOR
-from engine.model.switches import Switch, Switches, SwitchServer
-from engine.wire.errors import WireError
-from engine.wire.gojson import read_object
+from belay.engine.model.labels import IS_HEALTHY_TOR, IS_SHARED_TOR
+from belay.engine.model.switches import Switch, Switches, SwitchServer
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import read_object
 
 NAMESPACE: Final = "kube-system"
 NAME: Final = "basic-tor-node-cm"

@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.last_changes import Place
-from engine.wire import formats
-from engine.wire.errors import WireError
-from engine.wire.names import SYNC
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.last_changes import Place
+from belay.engine.wire import formats
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYNC
 
 __all__ = [
     "APPLIED",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.model.labels import PART_OF
+from belay.engine.model.labels import PART_OF
 
 MADE_BY: Final = "belay"
 

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from engine.model.labels import BATCH_CONTROLLER_UID, NODE_NOT_READY, NODE_UNREACHABLE
+from belay.engine.model.labels import BATCH_CONTROLLER_UID, NODE_NOT_READY, NODE_UNREACHABLE
 
 JSON = dict[str, Any]
 

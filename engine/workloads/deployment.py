@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 
-from engine.model.labels import (
+from belay.engine.model.labels import (
     DEPLOYMENT_DESIRED,
     DEPLOYMENT_MAXIMUM,
     DEPLOYMENT_REVISION,
     LAST_APPLIED,
     POD_TEMPLATE_HASH,
 )
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status, status
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status, status
 
 _PRIVATE = frozenset(
     {

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.model.labels import JOB_COMPLETION_INDEX
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, Write, create, delete, status
+from belay.engine.model.labels import JOB_COMPLETION_INDEX
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, Write, create, delete, status
 
 FIRST_BACKOFF_S = 10.0
 MAX_BACKOFF_S = 360.0

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from engine.model.labels import POD_DELETION_COST
-from engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.model.labels import POD_DELETION_COST
+from belay.engine.model.times import parse_rfc3339, rfc3339
 
 Json = dict[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, Write, create, delete, status
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, Write, create, delete, status
 
 BURST = 500
 """Most pods created or deleted in one reconcile, as in kube-controller-manager."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 
-from engine.model.labels import CONTROLLER_REVISION_HASH, STATEFUL_SET_POD_INDEX, STATEFUL_SET_POD_NAME
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, Write, create, delete, status
+from belay.engine.model.labels import CONTROLLER_REVISION_HASH, STATEFUL_SET_POD_INDEX, STATEFUL_SET_POD_NAME
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, Write, create, delete, status
 
 
 def reconcile(

@@ -10,7 +10,7 @@ import inspect
 import sys
 import time
 
-from engine.cli.progress import progress
+from belay.engine.cli.progress import progress
 from tests.bench import measure
 
 SECTIONS = {

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.drivers.standin.state import Standin
+from belay.agents.drivers.standin.state import Standin
 from tests.bench.measure import ROOT, Result
 from tests.bench.running import cpu_seconds, resident
 

@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agents.drivers.simulated import SimulatedDriver
-from agents.node.agent import NodeAgent
-from agents.node.settings import Settings
-from engine.wire.policy import NodePolicy
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.settings import Settings
+from belay.engine.wire.policy import NodePolicy
 from tests.agent_world import NODE, RULES, FakeCluster, VirtualClock
 from tests.bench.measure import RUNS, Result, number
 

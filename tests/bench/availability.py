@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.kube import LEASE, POD, Kube, KubeError, cancel_all
+from belay.engine.kube import LEASE, POD, Kube, KubeError, cancel_all
 from tests.bench.measure import Result, Skipped, nearest
 from tests.chaos.kubelets import JOBS
 from tests.chaos.rounds import LASTING, RESET, Player, jobs

@@ -22,19 +22,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.act import Batch, Edge, Fence, PodWatch, SettlingClaims, claim, decode, split
-from engine.act import run as act
-from engine.controller import garbage_collection
-from engine.documents import Desired
-from engine.kube import CONFIGMAP, EVENT, NAMESPACE, NODE, POD, Kube, Object, run_many
-from engine.kube.lease import shard_lease
-from engine.load import load
-from engine.model.actions import BindPod
-from engine.model.plan_cache import PlanCache
-from engine.observe.observed import Observer
-from engine.plan import plan
-from engine.settings import Settings
-from engine.store import PassRecord
+from belay.engine.act import Batch, Edge, Fence, PodWatch, SettlingClaims, claim, decode, split
+from belay.engine.act import run as act
+from belay.engine.controller import garbage_collection
+from belay.engine.documents import Desired
+from belay.engine.kube import CONFIGMAP, EVENT, NAMESPACE, NODE, POD, Kube, Object, run_many
+from belay.engine.kube.lease import shard_lease
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.observe.observed import Observer
+from belay.engine.plan import plan
+from belay.engine.settings import Settings
+from belay.engine.store import PassRecord
 from tests.bench import clusters, crowds
 from tests.bench.measure import RUNS, Result, Skipped
 from tests.control_planes import closed_ports
@@ -239,7 +239,7 @@ def _pod(name: str, scheduler: str) -> Object:
 
 
 def _key(pod: Object) -> Any:
-    from engine.observe.observed import key_of
+    from belay.engine.observe.observed import key_of
 
     return key_of(pod)
 

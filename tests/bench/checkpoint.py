@@ -58,9 +58,9 @@ def _timed(work: Callable[[], Any]) -> float:
 
 class _Bench:
     def __init__(self, torch: Any, folder: Path) -> None:
-        from agents.training.checkpoint.client import WriterClient
-        from agents.training.checkpoint.saver import Saver
-        from agents.training.checkpoint.settings import WriterSettings
+        from belay.agents.training.checkpoint.client import WriterClient
+        from belay.agents.training.checkpoint.saver import Saver
+        from belay.agents.training.checkpoint.settings import WriterSettings
 
         self.torch, self.folder = torch, folder
         self.client = WriterClient(folder / "work", WriterSettings(capacity_gb=64))
@@ -77,7 +77,7 @@ class _Bench:
                 self.client.ask({"do": "stop"})
 
     def saving(self) -> list[Result]:
-        from agents.training.checkpoint import blocks
+        from belay.agents.training.checkpoint import blocks
 
         pairs = list(zip(self.spare, self.state.values(), strict=True))
         copies = [(to.data_ptr(), of.data_ptr(), of.nbytes) for to, of in pairs]
@@ -175,9 +175,9 @@ class _Bench:
         ]  # fmt: skip
 
     def reading(self) -> list[Result]:
-        from agents.training.checkpoint import background, reading, sets, verifying
-        from agents.training.checkpoint.native import Checkpoints
-        from agents.training.checkpoint.saver import Saver
+        from belay.agents.training.checkpoint import background, reading, sets, verifying
+        from belay.agents.training.checkpoint.native import Checkpoints
+        from belay.agents.training.checkpoint.saver import Saver
 
         path, zipped = self.folder / "a.pt", self.folder / "t.pt"
         self.saver.save(self.state, path).durable()

@@ -35,9 +35,9 @@ def run() -> list[Result]:
 
 
 def _measure(torch: Any, folder: Path) -> list[Result]:
-    from agents.training.checkpoint.client import WriterClient
-    from agents.training.checkpoint.saver import Saver
-    from agents.training.checkpoint.settings import WriterSettings
+    from belay.agents.training.checkpoint.client import WriterClient
+    from belay.agents.training.checkpoint.saver import Saver
+    from belay.agents.training.checkpoint.settings import WriterSettings
 
     device = torch.accelerator.current_accelerator()
     module = torch.get_device_module(device)

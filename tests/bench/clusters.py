@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from engine.wire import deviceinfo
+from belay.engine.wire import deviceinfo
 
 NOW = 1788249600.0
 

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from engine.kube import Kube
+from belay.engine.kube import Kube
 from tests.bench.console import FLAGS
 from tests.bench.isolation import _break
 from tests.bench.measure import RUNS, Result, Skipped

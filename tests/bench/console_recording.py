@@ -87,7 +87,16 @@ def _got(address: str) -> bytes:
 
 @contextmanager
 def _console(folder: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "engine.cli", "console", "--recording", str(folder), "--listen", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-m",
+        "belay.engine.cli",
+        "console",
+        "--recording",
+        str(folder),
+        "--listen",
+        "127.0.0.1:0",
+    ]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None

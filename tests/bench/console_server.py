@@ -16,8 +16,8 @@ from typing import Any
 
 import aiohttp
 
-from engine.kube import Kube
-from engine.wire.clustermap import STATES
+from belay.engine.kube import Kube
+from belay.engine.wire.clustermap import STATES
 from tests.bench.isolation import _break
 from tests.bench.measure import RUNS, Result
 from tests.bench.running import cpu_seconds, resident, tree, up

@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from agents.drivers.standin.build import build as build_driver
-from agents.runtime.build import build
+from belay.agents.drivers.standin.build import build as build_driver
+from belay.agents.runtime.build import build
 from tests.bench.measure import Result, Skipped, number
 from tests.runtime_host import LISTS, Host, possible
 

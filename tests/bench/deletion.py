@@ -18,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from engine.kube import NODE, POD, Object, resource_for
-from engine.sandbox import definitions
+from belay.engine.kube import NODE, POD, Object, resource_for
+from belay.engine.sandbox import definitions
 from tests.bench.measure import Result, Skipped
 from tests.kube_server import real_cluster
 from tests.loop_world import Cluster, Loop, until

@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
-from engine.kube import CONFIGMAP, NODE
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
+from belay.engine.kube import CONFIGMAP, NODE
 from tests.bench.agentcost import cost, program
 from tests.bench.measure import Result
 from tests.kubelet_world import Kubelet, Node
@@ -63,7 +63,7 @@ async def _agent(folder: Path) -> list[Result]:
         )
         standin = Standin.create(folder / "state")
         arguments = [
-            "-m", "agents.daemon", "--node", "bench", "--driver", f"dcmi:{build(folder / 'lib')}",
+            "-m", "belay.agents.daemon", "--node", "bench", "--driver", f"dcmi:{build(folder / 'lib')}",
             "--state-dir", str(folder / "agent"), "--kubeconfig", cluster.kubeconfig, "--rank-tables", "",
             "--device-plugin", "-volcanoType=true", "--kubelet-dir", str(folder / "k"),
             "--pod-resources", str(kubelet.pod_socket),

@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.drivers.standin.build import build, place_hccn_tool
-from agents.drivers.standin.state import Standin
-from engine.kube import NODE
+from belay.agents.drivers.standin.build import build, place_hccn_tool
+from belay.agents.drivers.standin.state import Standin
+from belay.engine.kube import NODE
 from tests.bench.agentcost import cost, program
 from tests.bench.measure import Result
 from tests.loop_world import Cluster
@@ -61,7 +61,7 @@ def _exporter(folder: Path, *flags: str) -> Iterator[int]:
         "-ip=127.0.0.1", f"-port={port}", f"-driver=dcmi:{library}", f"-hccnTool={tool}", f"-configDir={folder}",
         "-containerMode=containerd", f"-endpoint={folder}/n.sock", f"-containerd={folder}/n.sock",
     ]  # fmt: skip
-    with program(["-m", "agents.exporter", *arguments, *flags], standin):
+    with program(["-m", "belay.agents.exporter", *arguments, *flags], standin):
         asyncio.run(ready(port, 16))
         yield port
 
@@ -136,7 +136,7 @@ async def _agent(folder: Path) -> list[Result]:
             f"-endpoint={folder}/n.sock -containerd={folder}/n.sock"
         )
         arguments = [
-            "-m", "agents.daemon", "--node", "bench", "--driver", f"dcmi:{library}",
+            "-m", "belay.agents.daemon", "--node", "bench", "--driver", f"dcmi:{library}",
             "--state-dir", str(folder / "agent"),
             "--kubeconfig", cluster.kubeconfig, "--rank-tables", "", f"--exporter={flags}",
         ]  # fmt: skip

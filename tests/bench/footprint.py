@@ -20,8 +20,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from agents.drivers.standin.state import Standin
-from engine.kube import NODE
+from belay.agents.drivers.standin.state import Standin
+from belay.engine.kube import NODE
 from tests.bench.agentcost import MEASURED, REST, program
 from tests.bench.exporter import machine, ready, scrape_on
 from tests.bench.measure import Result
@@ -43,7 +43,7 @@ async def _run(folder: Path) -> list[Result]:
         "-ip=127.0.0.1", f"-port={port}", f"-hccnTool={tool}", f"-configDir={folder}", "-containerMode=containerd",
         f"-endpoint={folder}/n.sock", f"-containerd={folder}/n.sock",
     ]  # fmt: skip
-    alone = ["-m", "agents.exporter", f"-driver=dcmi:{library}", *flags]
+    alone = ["-m", "belay.agents.exporter", f"-driver=dcmi:{library}", *flags]
     results = await _cost("exporter alone", alone, standin, port, memory=31)
 
     kubelet = Kubelet(folder / "k")
@@ -51,7 +51,7 @@ async def _run(folder: Path) -> list[Result]:
     with contextlib.closing(Cluster(folder)) as cluster:
         await asyncio.to_thread(cluster.ensure, NODE, _node())
         whole = [
-            "-m", "agents.daemon", "--node", "bench", "--driver", f"dcmi:{library}",
+            "-m", "belay.agents.daemon", "--node", "bench", "--driver", f"dcmi:{library}",
             "--state-dir", str(folder / "agent"),
             "--kubeconfig", cluster.kubeconfig, "--rank-tables", "", "--device-plugin", "-volcanoType=true",
             "--kubelet-dir", str(folder / "k"), "--pod-resources", str(kubelet.pod_socket),
@@ -113,7 +113,9 @@ def _wakeups(family: Sequence[int]) -> int:
 def _driver_processes(pid: int) -> list[int]:
     """Those of the programs below one that stay: not the runs of a tool."""
     lines = {one: Path(f"/proc/{one}/cmdline") for one in tree(pid)[1:]}
-    return [one for one, file in lines.items() if file.exists() and b"agents.drivers.dcmi.child" in file.read_bytes()]
+    return [
+        one for one, file in lines.items() if file.exists() and b"belay.agents.drivers.dcmi.child" in file.read_bytes()
+    ]
 
 
 __all__ = ["run"]

@@ -30,14 +30,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from engine.documents import Desired
-from engine.model.actions import BindPod, EvictPod
-from engine.model.cluster import Pod
-from engine.model.history import History
-from engine.model.plan_cache import PlanCache
-from engine.plan import plan
-from engine.plan.place.families.ring8 import RINGS
-from engine.plan.views import device_id
+from belay.engine.documents import Desired
+from belay.engine.model.actions import BindPod, EvictPod
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import History
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.plan import plan
+from belay.engine.plan.place.families.ring8 import RINGS
+from belay.engine.plan.views import device_id
 from tests import vnpuworld, worlds
 from tests.bench.measure import Result, Skipped
 from tests.bench.traces import (

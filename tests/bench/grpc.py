@@ -18,10 +18,10 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.kube import CONFIGMAP, NODE, Kube
-from engine.serve.grpc.server import GrpcServer
-from engine.wire import globaltable
-from engine.wire.clusterd import config_pb2
+from belay.engine.kube import CONFIGMAP, NODE, Kube
+from belay.engine.serve.grpc.server import GrpcServer
+from belay.engine.wire import globaltable
+from belay.engine.wire.clusterd import config_pb2
 from tests.bench.measure import Result
 from tests.bench.running import cpu_seconds, resident
 from tests.grpc_world import NS, Client, World, until

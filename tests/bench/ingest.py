@@ -57,7 +57,7 @@ def run() -> list[Result]:
 
 
 def _once(lines: Path, folder: Path) -> dict[str, float]:
-    from engine.sandbox.redis_process import start_redis
+    from belay.engine.sandbox.redis_process import start_redis
 
     with start_redis(folder) as server:
         context = multiprocessing.get_context("spawn")
@@ -98,9 +98,9 @@ async def _feed(url: str, pipe: Connection, lines: Path) -> None:
     """What the controller does with watch lines, at the pace at which they come."""
     import orjson
 
-    from engine.kube import CONFIGMAP, NODE, Reflector
-    from engine.observe.watch_events import WatchEvents
-    from engine.store import SnapshotWriter, connect_async
+    from belay.engine.kube import CONFIGMAP, NODE, Reflector
+    from belay.engine.observe.watch_events import WatchEvents
+    from belay.engine.store import SnapshotWriter, connect_async
     from tests.bench.clusters import node as node_object
 
     events, writer = WatchEvents(), SnapshotWriter(connect_async(url))
@@ -160,11 +160,11 @@ def _last(index: int, count: int) -> int:
 
 def _worker(url: str, pipe: Connection) -> None:
     """What a worker does between two passes' writes: look, plan, look again."""
-    from engine.controller.snapshot_reader import SnapshotReader
-    from engine.load import load
-    from engine.model.plan_cache import PlanCache
-    from engine.plan import plan
-    from engine.store import PassStore, StoredSnapshots, connect
+    from belay.engine.controller.snapshot_reader import SnapshotReader
+    from belay.engine.load import load
+    from belay.engine.model.plan_cache import PlanCache
+    from belay.engine.plan import plan
+    from belay.engine.store import PassStore, StoredSnapshots, connect
 
     client = connect(url)
     copy, passes, desired = (

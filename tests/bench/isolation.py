@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.kube import CONFIGMAP, Conflict, Kube
-from engine.model.labels import ABOUT_LABEL
-from engine.sandbox.inject import FAULTS_KEY
-from engine.sandbox.up import Sandbox, SandboxOptions
-from engine.wire import names
+from belay.engine.kube import CONFIGMAP, Conflict, Kube
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.sandbox.inject import FAULTS_KEY
+from belay.engine.sandbox.up import Sandbox, SandboxOptions
+from belay.engine.wire import names
 from tests.bench.measure import ROOT, RUNS, Result, Skipped
 from tests.bench.running import environment, kubectl, memory, up
 from tests.kube_server import real_cluster, stores_custom_objects

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.datadist import (
+from belay.agents.datadist import (
     BlocksCacheKey,
     CacheDesc,
     DataType,
@@ -31,8 +31,8 @@ from agents.datadist import (
     LLMStatusCode,
     Placement,
 )
-from agents.node.linkfiles import LinkFolders
-from engine.model.links import EndOrders, LinkOrder
+from belay.agents.node.linkfiles import LinkFolders
+from belay.engine.model.links import EndOrders, LinkOrder
 from tests.bench.measure import ROOT, RUNS, Result
 
 LINKS, PEERS = 512, 64
@@ -42,7 +42,7 @@ CLIENT = 1_000_000
 LOGGER = "belay.datadist"
 SERVERS = """
 import asyncio, logging, sys
-from agents.datadist import BlocksCacheKey, CacheDesc, DataType, LLMDataDist, LLMRole, Placement
+from belay.agents.datadist import BlocksCacheKey, CacheDesc, DataType, LLMDataDist, LLMRole, Placement
 count, blocks, block = map(int, sys.argv[2:])
 logging.getLogger(sys.argv[1]).setLevel(logging.ERROR)
 ends = []

@@ -14,9 +14,9 @@ import contextlib
 import time
 from typing import Any
 
-from engine.kube import NODE, POD, Kube, KubeError, Object, cancel_all
-from engine.model.times import rfc3339
-from engine.sandbox import definitions
+from belay.engine.kube import NODE, POD, Kube, KubeError, Object, cancel_all
+from belay.engine.model.times import rfc3339
+from belay.engine.sandbox import definitions
 from tests.bench.measure import RUNS, Result
 from tests.bench.plant import Plant, plant
 from tests.mindcluster import ASCEND_JOB, RESOURCE

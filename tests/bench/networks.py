@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 import time
 
-from engine.model.pings import WINDOW_ROUNDS, NetworkPart, PathEnd
-from engine.plan.slowness.blame import crossed
-from engine.plan.slowness.network import NetworkDetector
+from belay.engine.model.pings import WINDOW_ROUNDS, NetworkPart, PathEnd
+from belay.engine.plan.slowness.blame import crossed
+from belay.engine.plan.slowness.network import NetworkDetector
 from tests.bench.measure import Result
 from tests.ping_fleet import Injected, a3, rack950, windows
 

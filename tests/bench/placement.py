@@ -23,17 +23,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from engine.controller import garbage_collection
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import BindPod, PatchObject
-from engine.model.cluster import Observed
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.observe.observed import Observer
-from engine.plan import plan
-from engine.status import memory_bodies
+from belay.engine.controller import garbage_collection
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import BindPod, PatchObject
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.observe.observed import Observer
+from belay.engine.plan import plan
+from belay.engine.status import memory_bodies
 from tests.bench import crowds
 from tests.bench.clusters import NOW
 from tests.bench.measure import ROOT, RUNS, Result

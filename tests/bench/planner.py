@@ -5,14 +5,14 @@ In one process as a worker runs it: what unchanged objects lead to is remembered
 
 from __future__ import annotations
 
-from engine.documents import Desired
-from engine.load import load
-from engine.model.actions import CreateObject, PatchObject, kind_of
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan_cache import PlanCache
-from engine.observe.observed import Observer, observe
-from engine.plan import plan
-from engine.status import memory_bodies
+from belay.engine.documents import Desired
+from belay.engine.load import load
+from belay.engine.model.actions import CreateObject, PatchObject, kind_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.observe.observed import Observer, observe
+from belay.engine.plan import plan
+from belay.engine.status import memory_bodies
 from tests.bench.clusters import NOW, cluster, device
 from tests.bench.measure import Result, number, timed
 from tests.simworld import merged

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.kube import CONFIGMAP, NODE, Conflict, Kube, KubeError, cancel_all, run_many
-from engine.sandbox.redis_process import RedisProcess, start_redis
-from engine.sandbox.world import ensure_namespaces
-from engine.settings import Settings, to_environment
-from engine.store import PassStore, StoreUnavailable, connect
-from engine.wire import deviceinfo, names
+from belay.engine.kube import CONFIGMAP, NODE, Conflict, Kube, KubeError, cancel_all, run_many
+from belay.engine.sandbox.redis_process import RedisProcess, start_redis
+from belay.engine.sandbox.world import ensure_namespaces
+from belay.engine.settings import Settings, to_environment
+from belay.engine.store import PassStore, StoreUnavailable, connect
+from belay.engine.wire import deviceinfo, names
 from tests.bench.clusters import node as node_object
 from tests.bench.measure import Skipped
 from tests.bench.running import cpu_seconds, memory, resident, tree
@@ -35,9 +35,9 @@ CODE, LEVEL = "80DF8402", "SeparateNPU"
 """The chip stays out and nothing resets it."""
 CHIPS = 8
 _MODULES = {
-    "controller": ("engine.controller.controller", ""),
-    "worker": ("engine.controller.tasks", ""),
-    "server": ("engine.serve.http", "'127.0.0.1:0'"),
+    "controller": ("belay.engine.controller.controller", ""),
+    "worker": ("belay.engine.controller.tasks", ""),
+    "server": ("belay.engine.serve.http", "'127.0.0.1:0'"),
 }
 """Role → its module and the arguments of its ``main``."""
 
@@ -263,7 +263,7 @@ def plant(nodes: int, *, real: bool = False, **settings: Any) -> Iterator[Plant]
 @contextlib.contextmanager
 def _sandbox(folder: Path) -> Iterator[Path]:
     kubeconfig = folder / "kubeconfig"
-    command = [sys.executable, "-m", "engine.sandbox.api", "--kubeconfig", str(kubeconfig)]
+    command = [sys.executable, "-m", "belay.engine.sandbox.api", "--kubeconfig", str(kubeconfig)]
     with (folder / "api.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:

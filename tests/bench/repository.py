@@ -18,9 +18,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from engine.documents import KINDS, Desired
-from engine.load import LoadCache, load
-from engine.source import GitSource, Revision, SourceConfig
+from belay.engine.documents import KINDS, Desired
+from belay.engine.load import LoadCache, load
+from belay.engine.source import GitSource, Revision, SourceConfig
 from tests.bench.measure import RUNS, Result
 from tests.gitrepo import Repo, git
 

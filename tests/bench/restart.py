@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from engine.kube import Kube
+from belay.engine.kube import Kube
 from tests.bench.measure import RUNS, Result
 from tests.bench.plant import Orders, Plant, plant
 

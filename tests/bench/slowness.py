@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 import time
 
-from engine.model.step_times import Slowness, SlownessSettings
-from engine.plan.slowness.detector import SlownessDetector
+from belay.engine.model.step_times import Slowness, SlownessSettings
+from belay.engine.plan.slowness.detector import SlownessDetector
 from tests.bench.measure import Result
 from tests.training_fleet import STEP_US, Injected, Layout, nodes, windows
 

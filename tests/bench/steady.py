@@ -14,11 +14,11 @@ import os
 import time
 from collections.abc import Mapping
 
-from engine.kube import CONFIGMAP, NODE, Kube, KubeError
-from engine.model.cluster import AgentChip, AgentReport
-from engine.model.times import rfc3339
-from engine.wire import names
-from engine.wire.orders import build_report
+from belay.engine.kube import CONFIGMAP, NODE, Kube, KubeError
+from belay.engine.model.cluster import AgentChip, AgentReport
+from belay.engine.model.times import rfc3339
+from belay.engine.wire import names
+from belay.engine.wire.orders import build_report
 from tests.bench.clusters import node as node_object
 from tests.bench.measure import Result
 from tests.bench.plant import Plant, plant, report

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from engine.plan.place.families.ring8 import RINGS, Ring8
-from engine.plan.place.handler import NodeChips, PodRequest, Refusal, lowest
+from belay.engine.plan.place.families.ring8 import RINGS, Ring8
+from belay.engine.plan.place.handler import NodeChips, PodRequest, Refusal, lowest
 
 RING_NODES: Final = 16
 CORE_NODES: Final = 4

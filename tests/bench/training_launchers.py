@@ -25,7 +25,7 @@ RANKS, STEPS = 4, 400
 ALTERNATIONS, KILLS, HOSTS = 6, 10, 5
 LAUNCHERS = {
     "torchrun": ("torch.distributed.run", "--nproc-per-node", "2", "0"),
-    "belay train": ("engine.cli", "train", "--nproc", "2", "1"),
+    "belay train": ("belay.engine.cli", "train", "--nproc", "2", "1"),
 }
 """Module, options, and whether the script is protected."""
 

@@ -15,13 +15,13 @@ import threading
 import time
 from typing import Any
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.state import Command, JobSettings, ReportFaults, Signal, ToAgents
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.member import Member
-from agents.training.compat.bus.message import Body, Received
-from agents.training.compat.bus.position import AGENT, MANAGER, PROXY, WORKER, Position
-from agents.training.compat.manager.core import ManagerCore
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.state import Command, JobSettings, ReportFaults, Signal, ToAgents
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.member import Member
+from belay.agents.training.compat.bus.message import Body, Received
+from belay.agents.training.compat.bus.position import AGENT, MANAGER, PROXY, WORKER, Position
+from belay.agents.training.compat.manager.core import ManagerCore
 from tests.bench.measure import RUNS, Result
 
 PODS, CHIPS = 1250, 8

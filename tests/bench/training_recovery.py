@@ -269,7 +269,7 @@ def _held(job: Job) -> list[int]:
 def _forks(pid: int) -> bool:
     """Whether a process is the warm one or was forked from it."""
     with contextlib.suppress(OSError):
-        return b"agents.training.train.agent.warm" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"belay.agents.training.train.agent.warm" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 
@@ -301,7 +301,7 @@ def _overhead() -> list[Result]:
     script = SCRIPTS / "overhead.py"
     for _ in range(measure.RUNS):
         ended = subprocess.run(
-            [sys.executable, "-m", "engine.cli", "train", "--nproc", "1", "--spares", "0", str(script)],
+            [sys.executable, "-m", "belay.engine.cli", "train", "--nproc", "1", "--spares", "0", str(script)],
             capture_output=True,
             text=True,
             timeout=120,

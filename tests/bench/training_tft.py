@@ -21,11 +21,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.controller_commands import ControllerSettings, Order, Report, SendTo
-from agents.training.compat.tft.machine import controller
-from agents.training.train.agent.coordinator_host import CoordinatorHost, Outgoing
-from agents.training.train.decide.members import Limits
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.controller_commands import ControllerSettings, Order, Report, SendTo
+from belay.agents.training.compat.tft.machine import controller
+from belay.agents.training.train.agent.coordinator_host import CoordinatorHost, Outgoing
+from belay.agents.training.train.decide.members import Limits
 from tests.bench.measure import ROOT, RUNS, Result, Skipped
 from tests.training.test_tft import HCCL, STEPS, Story, act, free_port
 
@@ -101,7 +101,7 @@ def _stories(folder: Path, names: list[str]) -> dict[str, Story]:
         (own / "plan.json").write_text(json.dumps(plan))
         paths.append(own / "plan.json")
     env = dict(os.environ) | {
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'agents/training/packages'}", "TTP_LOG_PATH": str(folder / "logs"),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'agents/training/packages'}", "TTP_LOG_PATH": str(folder / "logs"),
         "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     done = subprocess.run(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.kube import Kube, cancel_all
+from belay.engine.kube import Kube, cancel_all
 from tests.chaos.rounds import Player, Round, RoundFailed
 from tests.chaos.site import Size, remove, site
 from tests.chaos.witness import Witness

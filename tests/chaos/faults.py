@@ -14,7 +14,7 @@ from typing import Final
 
 import redis
 
-from engine.kube import LEASE, Kube, KubeError
+from belay.engine.kube import LEASE, Kube, KubeError
 from tests.chaos.proxy import Weather
 from tests.chaos.site import Machine, Site
 

@@ -7,12 +7,12 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from engine import log
-from engine.kube import NAMESPACE, Conflict, Kube, cancel_all
-from engine.sandbox import definitions
-from engine.sandbox.settings import SandboxSettings
-from engine.sandbox.shapes import shipped_shapes
-from engine.sandbox.world import SandboxCluster, ensure_namespaces, until_signal
+from belay.engine import log
+from belay.engine.kube import NAMESPACE, Conflict, Kube, cancel_all
+from belay.engine.sandbox import definitions
+from belay.engine.sandbox.settings import SandboxSettings
+from belay.engine.sandbox.shapes import shipped_shapes
+from belay.engine.sandbox.world import SandboxCluster, ensure_namespaces, until_signal
 
 JOBS = "train"
 """The namespace of the jobs."""

@@ -21,14 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agents.common.log import JsonLines
-from agents.common.stopping import stop_on_signals
-from agents.daemon.fleet import without
-from agents.daemon.run import run_agent
-from agents.drivers.base import Code, Event
-from agents.drivers.simulated import SimulatedDriver
-from agents.node.settings import Settings
-from engine.sandbox.reader import ApiReader
+from belay.agents.common.log import JsonLines
+from belay.agents.common.stopping import stop_on_signals
+from belay.agents.daemon.fleet import without
+from belay.agents.daemon.run import run_agent
+from belay.agents.drivers.base import Code, Event
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.node.settings import Settings
+from belay.engine.sandbox.reader import ApiReader
 from tests.chaos.live import on_chips
 
 POLL = 0.2

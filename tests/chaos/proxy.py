@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
-from engine.kube.credentials import Endpoint, loader
+from belay.engine.kube.credentials import Endpoint, loader
 
 EXPIRED = (
     b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from engine.documents import Desired
-from engine.kube import CONFIGMAP, POD, Kube, KubeError
-from engine.load import load
-from engine.model.actions import kind_of
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.observe.resources import fetch
-from engine.plan import plan
-from engine.wire import names, sync
+from belay.engine.documents import Desired
+from belay.engine.kube import CONFIGMAP, POD, Kube, KubeError
+from belay.engine.load import load
+from belay.engine.model.actions import kind_of
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.observe.resources import fetch
+from belay.engine.plan import plan
+from belay.engine.wire import names, sync
 from tests.chaos.faults import KINDS, possible
 from tests.chaos.kubelets import JOBS as JOBS_NAMESPACE
 from tests.chaos.site import CHIPS, ROOT, Site
@@ -33,7 +33,8 @@ HEALS = 420.0
 """Longest time from the end of the faults until nothing is missing, in seconds: minutes only on a busy machine."""
 LOOKS = 2
 KEPT = "pods hold chips and wait for the others"
-"""What the planner says of a gang that lost pods and keeps the others (``engine.plan.preempt.incomplete_gangs``)."""
+"""What the planner says of a gang that lost pods and keeps the others
+(``belay.engine.plan.preempt.incomplete_gangs``)."""
 _SYNC = (CONFIGMAP, names.SYNC, names.SYSTEM)
 JOBS = 3
 EVENTS = ("fault", "fault", "lasting", "heal", "job", "job", "pod")

@@ -25,9 +25,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from engine.sandbox.processes import ChildProcess, end_with_parent
-from engine.sandbox.redis_process import RedisProcess, start_redis
-from engine.settings import Settings, to_environment
+from belay.engine.sandbox.processes import ChildProcess, end_with_parent
+from belay.engine.sandbox.redis_process import RedisProcess, start_redis
+from belay.engine.settings import Settings, to_environment
 from tests import netns
 from tests.chaos.node import Hardware
 from tests.chaos.proxy import Weather
@@ -57,6 +57,16 @@ _CONNECTED = ("controller-1", "worker-1", "agent-node-1")
 """Those with a network of their own."""
 _CLOCKED = ("controller-2", "worker-2", "worker-3", "agent-node-2")
 """Those with a clock of their own. Not all: under libfaketime a thread's sleep sometimes fails with EINVAL."""
+
+
+def import_root(tree: Path) -> str:
+    """From where processes of a version import it; up to 0.2 that was the top of its tree."""
+    return str(tree / "src" if (tree / "src/belay").is_dir() else tree)
+
+
+def module_of(tree: Path, word: str) -> str:
+    """A word of a command, where a module has the name that it has in that version."""
+    return word if (tree / "src/belay").is_dir() else word.removeprefix("belay.")
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -267,7 +277,7 @@ class Site:
             grpc_health_port=0,
             **self._quick,
         )
-        command = ["-m", "engine.cli", machine.kind]
+        command = ["-m", "belay.engine.cli", machine.kind]
         command += ["--listen", "127.0.0.1:0"] if machine.kind == "server" else []
         return self._child(machine.name, command, to_environment(settings), machine.folder, machine)
 
@@ -276,9 +286,10 @@ class Site:
     ) -> ChildProcess:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("BELAY_")}
         tree = self.trees.get(machine.kind, ROOT) if machine is not None else ROOT
-        environment = kept | {"PYTHONPATH": str(tree), "PYTHONUNBUFFERED": "1", "BELAY_TIME_SCALE": str(SCALE)} | more
+        environment = kept | {"PYTHONPATH": import_root(tree), "PYTHONUNBUFFERED": "1"}
+        environment |= {"BELAY_TIME_SCALE": str(SCALE), **more}
         environment["PYTHONSAFEPATH"] = "1"  # the folder that the test is called in is not a source of modules
-        command = [self.pythons.get(tree, sys.executable), *arguments]
+        command = [self.pythons.get(tree, sys.executable), *(module_of(tree, word) for word in arguments)]
         if machine is not None and machine.clocked:
             environment |= {
                 "LD_PRELOAD": self._faketime,
@@ -384,13 +395,13 @@ def _sandbox(folder: Path) -> Iterator[Path]:
     command = [
         sys.executable,
         "-m",
-        "engine.sandbox.api",
+        "belay.engine.sandbox.api",
         "--kubeconfig",
         str(kubeconfig),
         "--data",
         str(folder / "api"),
     ]
-    environment = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+    environment = dict(os.environ) | {"PYTHONPATH": str(ROOT / "src")}
     api = ChildProcess("api", command, environment, folder / "api.log")
     api.start()
     try:

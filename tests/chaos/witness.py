@@ -13,8 +13,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from engine.kube import CONFIGMAP, POD, Kube, KubeError, cancel_all
-from engine.wire import names
+from belay.engine.kube import CONFIGMAP, POD, Kube, KubeError, cancel_all
+from belay.engine.wire import names
 from tests.chaos.live import chips_of, living, on_chips
 from tests.chaos.node import Hardware
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from engine.serve.console.document import HOLDS, STATES
+from belay.engine.serve.console.document import HOLDS, STATES
 
 MOMENT = datetime(2026, 11, 23, 3, 12, tzinfo=UTC)
 """The moment that the sample shows."""

@@ -15,15 +15,15 @@ from unittest.mock import Mock
 import msgspec
 from aiohttp import web
 
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.document import StateDocument
-from engine.serve.console.layout import Layout
-from engine.serve.console.replies import PackedBodies
-from engine.serve.console.routes import Console, answer, failure
-from engine.serve.console.viewers import AccessRules, Viewers
-from engine.serve.engine_client import EngineClient
-from engine.serve.http import HttpServer
-from engine.serve.login.routes import Login
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.document import StateDocument
+from belay.engine.serve.console.layout import Layout
+from belay.engine.serve.console.replies import PackedBodies
+from belay.engine.serve.console.routes import Console, answer, failure
+from belay.engine.serve.console.viewers import AccessRules, Viewers
+from belay.engine.serve.engine_client import EngineClient
+from belay.engine.serve.http import HttpServer
+from belay.engine.serve.login.routes import Login
 from tests.console import sample
 
 ABILITIES = {"changes": True, "history": True, "explain": True, "whatIf": True, "branches": True, "records": True}

@@ -28,7 +28,7 @@ VIEWS = ("recovery", "queue", "git", "whatif", "faults", "time")
 def address(tmp_path: Path, browser: Browser) -> Iterator[str]:
     """Of `belay console` on such a recording. The browser comes first: without one nothing is made."""
     console_recordings.write(NODES, MOMENTS, tmp_path / "passes", jobs=100)
-    command = [sys.executable, "-m", "engine.cli", "console", "--recording", str(tmp_path / "passes")]
+    command = [sys.executable, "-m", "belay.engine.cli", "console", "--recording", str(tmp_path / "passes")]
     process = subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

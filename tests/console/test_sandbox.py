@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from belay import IMPORT_ROOT
 from tests.console.browser import Problems, context_of, opened
 from tests.ports import free_port
 
@@ -44,8 +45,8 @@ def sandbox(tmp_path: Path, browser: Browser) -> Iterator[tuple[str, dict[str, s
     data.mkdir()
     (data / "lock").touch()  # as an earlier sandbox leaves it
     (data / "console-port").write_text(f"{free_port()}\n")
-    environment = os.environ | {"BELAY_TIME_SCALE": "0.05", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "engine.cli", "up", "--nodes", "2", "--data", str(data)]
+    environment = os.environ | {"BELAY_TIME_SCALE": "0.05", "PYTHONPATH": str(IMPORT_ROOT)}
+    command = [sys.executable, "-m", "belay.engine.cli", "up", "--nodes", "2", "--data", str(data)]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -78,7 +79,7 @@ def test_a_fault_in_a_chip_shows(browser: Browser, sandbox: tuple[str, dict[str,
     page = opened(context.new_page(), address, "/faults")
     page.get_by_text("live", exact=True).wait_for()
     assert page.get_by_role("cell", name=CODE).count() == 0
-    command = [sys.executable, "-m", "engine.cli", "inject", "fault", "node-1/Ascend910-0", CODE]
+    command = [sys.executable, "-m", "belay.engine.cli", "inject", "fault", "node-1/Ascend910-0", CODE]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60, capture_output=True)
     page.get_by_role("cell", name=CODE).first.wait_for()
     for view in ("map", "recovery", "queue", "git", "whatif", "time"):

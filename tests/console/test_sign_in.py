@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from engine.serve.login.routes import Login
-from engine.serve.login.rules import LoginRules
-from engine.serve.login.sessions import SealedCookies
+from belay.engine.serve.login.routes import Login
+from belay.engine.serve.login.rules import LoginRules
+from belay.engine.serve.login.sessions import SealedCookies
 from tests.console import sample
 from tests.console.browser import Problems, context_of
 from tests.console.site import Site

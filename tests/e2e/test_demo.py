@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.sandbox import demo
-from engine.sandbox.up import Sandbox
+from belay import IMPORT_ROOT
+from belay.engine.sandbox import demo
+from belay.engine.sandbox.up import Sandbox
 from tests.kube_server import real_cluster, stores_custom_objects
 from tests.needs import assets
 
@@ -24,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.timeout(500)
 def test_make_demo_ends_without_a_signal_and_leaves_nothing(tmp_path: Path) -> None:
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(IMPORT_ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "engine.cli", "demo"], env=environment, capture_output=True, text=True, timeout=200
+        [sys.executable, "-m", "belay.engine.cli", "demo"], env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stdout + done.stderr
     trains = importlib.util.find_spec("torch") is not None

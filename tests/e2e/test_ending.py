@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_up import MARK, ROOT, marked
+from belay import IMPORT_ROOT
+from tests.e2e.test_up import MARK, marked
 from tests.loop_world import Cluster, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
@@ -31,10 +32,10 @@ users: [{name: a, user: {}}]
 
 
 def begin(folder: Path, verb: str, *options: str, **more: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "BELAY_DATA": str(folder), MARK: str(folder)} | more
+    environment = os.environ | {"PYTHONPATH": str(IMPORT_ROOT), "BELAY_DATA": str(folder), MARK: str(folder)} | more
     with (folder / f"{verb}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "engine.cli", verb, *options], env=environment, stdout=log, stderr=log
+            [sys.executable, "-m", "belay.engine.cli", verb, *options], env=environment, stdout=log, stderr=log
         )
 
 

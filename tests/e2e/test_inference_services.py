@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from engine.kube import POD, Object, Resource, resource_for
+from belay.engine.kube import POD, Object, Resource, resource_for
 from tests.control_planes import closed_ports
 from tests.inference import API, left_by_operator, role, service_set
 from tests.kube_server import define, real_cluster, stores_custom_objects

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.kube import NODE
+from belay.engine.kube import NODE
 from tests.gitrepo import Repo
 from tests.kube_server import define, real_cluster
 from tests.loop_world import Cluster, Loop, until

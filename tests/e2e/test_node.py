@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.standin.build import build
-from agents.drivers.standin.state import Standin
-from engine.model.cluster import Orders, ResetOrder
-from engine.wire.orders import build_orders
+from belay.agents.drivers.standin.build import build
+from belay.agents.drivers.standin.state import Standin
+from belay.engine.model.cluster import Orders, ResetOrder
+from belay.engine.wire.orders import build_orders
 from tests.node_server import IMAGE, NODE, RealNode, real_node
 
 __all__ = ["real_node"]
@@ -42,7 +42,7 @@ class Agent:
         with (self.node.folder / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "agents.daemon", "--node", NODE, "--driver", f"dcmi:{self.library}",
+                    sys.executable, "-m", "belay.agents.daemon", "--node", NODE, "--driver", f"dcmi:{self.library}",
                     "--state-dir", str(self.node.folder / "agent"), "--kubeconfig", str(self.node.kubeconfig),
                     "--scale", "0.05", "--device-plugin", "-volcanoType=true", "--kubelet-dir", str(self.node.plugins),
                     "--pod-resources", str(self.node.pod_resources), "-deviceResetTimeout=60",
@@ -100,7 +100,8 @@ def bind(node: RealNode) -> dict[str, dict[str, Any]]:
     ends = time.monotonic() + 60
     while True:
         done = subprocess.run(
-            [sys.executable, "-m", "engine.cli", "plan", "--cluster", "live", "--kubeconfig", str(node.kubeconfig),
+            [sys.executable, "-m", "belay.engine.cli", "plan", "--cluster", "live",
+             "--kubeconfig", str(node.kubeconfig),
              "-o", "json"],
             capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
         )  # fmt: skip

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.sandbox.reader import ApiReader
-from engine.sandbox.timeline import read
+from belay.engine.sandbox.reader import ApiReader
+from belay.engine.sandbox.timeline import read
 from tests.e2e.test_up import MARK, marked
 from tests.needs import lacking
 from tests.walking import ROOT, blocks, folder, person, shell

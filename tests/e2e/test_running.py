@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine import settings
-from engine.kube import NODE
-from engine.sandbox.reader import ApiReader
-from engine.sandbox.redis_process import start_redis
-from engine.source.git import PASSED_ON
+from belay.engine import settings
+from belay.engine.kube import NODE
+from belay.engine.sandbox.reader import ApiReader
+from belay.engine.sandbox.redis_process import start_redis
+from belay.engine.source.git import PASSED_ON
 from tests.control_planes import closed_ports
 from tests.e2e.test_up import MARK, marked
 from tests.kube_server import real_cluster

@@ -14,20 +14,20 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from agents.daemon.run import run_agent
-from agents.drivers.server_models import SERVER_MODELS
-from agents.drivers.simulated import SimulatedDriver
-from agents.node.settings import Settings
-from engine.cli import main
-from engine.cli.key_sets import new_signing_key
-from engine.kube import CONFIGMAP
-from engine.model.cluster import AgentReport, ResetOrder
-from engine.model.seals import Warrant, reset_warrant
-from engine.sandbox import definitions
-from engine.wire import commitproof
-from engine.wire.names import NODES, SYSTEM
-from engine.wire.orders import build_orders, parse_orders, parse_report
-from engine.wire.seals import SEAL_KEY, SigningKey, covered, seal_of, text_of
+from belay.agents.daemon.run import run_agent
+from belay.agents.drivers.server_models import SERVER_MODELS
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.node.settings import Settings
+from belay.engine.cli import main
+from belay.engine.cli.key_sets import new_signing_key
+from belay.engine.kube import CONFIGMAP
+from belay.engine.model.cluster import AgentReport, ResetOrder
+from belay.engine.model.seals import Warrant, reset_warrant
+from belay.engine.sandbox import definitions
+from belay.engine.wire import commitproof
+from belay.engine.wire.names import NODES, SYSTEM
+from belay.engine.wire.orders import build_orders, parse_orders, parse_report
+from belay.engine.wire.seals import SEAL_KEY, SigningKey, covered, seal_of, text_of
 from tests.gitrepo import Repo
 from tests.kube_server import real_cluster
 from tests.loop_world import Cluster, Loop, until

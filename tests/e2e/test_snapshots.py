@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from agents.node.hardware.snapshots import Snapshots
+from belay.agents.node.hardware.snapshots import Snapshots
 from tests.agent_world import VirtualClock
 from tests.inference import PREFIX, Raw, owner, role, service_set
 from tests.jobs import World

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.sandbox.reader import ApiReader
+from belay.engine.sandbox.reader import ApiReader
 from tests.e2e.test_readme import checked
 from tests.e2e.test_up import MARK, marked
 from tests.needs import lacking

@@ -17,16 +17,17 @@ from typing import Any
 
 import pytest
 
-from engine.errors import BelayError, InputError
-from engine.sandbox import git_repository
-from engine.sandbox.folder import DataFolder
-from engine.sandbox.processes import ChildProcess, ChildProcesses
-from engine.sandbox.reader import ApiReader
-from engine.sandbox.readiness import settled, silenced
-from engine.sandbox.up import Sandbox
-from engine.sandbox.up import main as up_main
-from engine.source import Limits
-from engine.wire import names, sync
+from belay import IMPORT_ROOT
+from belay.engine.errors import BelayError, InputError
+from belay.engine.sandbox import git_repository
+from belay.engine.sandbox.folder import DataFolder
+from belay.engine.sandbox.processes import ChildProcess, ChildProcesses
+from belay.engine.sandbox.reader import ApiReader
+from belay.engine.sandbox.readiness import settled, silenced
+from belay.engine.sandbox.up import Sandbox
+from belay.engine.sandbox.up import main as up_main
+from belay.engine.source import Limits
+from belay.engine.wire import names, sync
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,8 +49,8 @@ class Up:
     """A running `belay up` and what it printed."""
 
     def __init__(self, data: Path, *more: str) -> None:
-        environment = os.environ | {"BELAY_TIME_SCALE": "0.05", "PYTHONPATH": str(ROOT), MARK: str(data)}
-        command = [sys.executable, "-m", "engine.cli", "up", "--nodes", "3", "--data", str(data), *more]
+        environment = os.environ | {"BELAY_TIME_SCALE": "0.05", "PYTHONPATH": str(IMPORT_ROOT), MARK: str(data)}
+        command = [sys.executable, "-m", "belay.engine.cli", "up", "--nodes", "3", "--data", str(data), *more]
         self.data = data
         self.process = subprocess.Popen(
             command, cwd=data.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -105,7 +106,7 @@ def test_up_starts_restarts_ended_children_and_leaves_nothing(data: Path) -> Non
         assert any(f"export KUBECONFIG={data / 'kubeconfig'}" in line for line in up.lines)
         assert any(line.startswith("  export PATH=") for line in up.lines), "the second terminal may lack belay"
         second = subprocess.run(
-            [sys.executable, "-m", "engine.cli", "up", "--data", str(data)],
+            [sys.executable, "-m", "belay.engine.cli", "up", "--data", str(data)],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -141,10 +142,10 @@ def test_up_starts_restarts_ended_children_and_leaves_nothing(data: Path) -> Non
 def test_up_ends_with_its_terminal_even_in_the_background_of_a_killed_shell(data: Path) -> None:
     """Such a job gets no SIGHUP: the kernel sends that to the job in the foreground only."""
     log = data.parent / "log"
-    command = f"{sys.executable} -m engine.cli up --nodes 1 --data {data} > {log} 2>&1 &"
+    command = f"{sys.executable} -m belay.engine.cli up --nodes 1 --data {data} > {log} 2>&1 &"
     shell, terminal = pty.fork()
     if not shell:
-        environment = os.environ | {"BELAY_TIME_SCALE": "0.05", "PYTHONPATH": str(ROOT), MARK: str(data)}
+        environment = os.environ | {"BELAY_TIME_SCALE": "0.05", "PYTHONPATH": str(IMPORT_ROOT), MARK: str(data)}
         os.chdir(data.parent)
         os.execvpe("bash", ["bash", "--norc", "-c", f"set -m\n{command}\nwait"], environment)
     try:

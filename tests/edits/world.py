@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from engine.documents import Desired
-from engine.load import Loaded, load_directory
-from engine.load.cache import content_id
-from engine.model import actions as act
-from engine.model.actions import kind_of
-from engine.model.diagnostics import ObjectKey
-from engine.plan import plan
-from engine.store import RevisionRecord
+from belay.engine.documents import Desired
+from belay.engine.load import Loaded, load_directory
+from belay.engine.load.cache import content_id
+from belay.engine.model import actions as act
+from belay.engine.model.actions import kind_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.plan import plan
+from belay.engine.store import RevisionRecord
 from tests.edits.mutations import Edit, edited
 from tests.edits.reader import read
 from tests.golden.stories import ROOT, sample_world

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from engine.log import MAX_LINE_BYTES, JsonFormatter
+from belay.engine.log import MAX_LINE_BYTES, JsonFormatter
 from tests.fuzz.harness import Harness
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -23,7 +23,8 @@ CPU_SECONDS: Final = 60.0
 """Processor time for one input; most take less than a millisecond."""
 MAX_OUTPUT: Final = 64 << 10
 """Bytes that one input may print."""
-_OURS: Final = (str(ROOT / "engine"), str(ROOT / "agents"))
+BELAY: Final = str(ROOT / "src" / "belay")
+_OURS: Final = (f"{BELAY}/engine/", f"{BELAY}/agents/")
 
 
 class TooManySteps(BaseException):
@@ -150,7 +151,7 @@ def _where(error: BaseException) -> str:
     ours = [frame for frame in frames if frame.filename.startswith(_OURS)] or frames
     if not ours:
         return "an unknown place"
-    return f"{ours[-1].filename.removeprefix(f'{ROOT}/')}:{ours[-1].lineno}"
+    return f"{ours[-1].filename.removeprefix(f'{BELAY}/')}:{ours[-1].lineno}"
 
 
 def _short(error: BaseException) -> str:
@@ -158,4 +159,4 @@ def _short(error: BaseException) -> str:
     return "".join(lines)[-6000:]
 
 
-__all__ = ["ROOT", "Execution", "Finding"]
+__all__ = ["BELAY", "ROOT", "Execution", "Finding"]

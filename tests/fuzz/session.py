@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from tests.fuzz.execution import ROOT, Execution, Finding
+from tests.fuzz.execution import BELAY, Execution, Finding
 from tests.fuzz.harness import Harness
 from tests.fuzz.harnesses import HARNESSES
 from tests.fuzz.mutator import LARGEST, Mutator
@@ -114,7 +114,7 @@ class Session:
     def save(self) -> None:
         """Write the report."""
         self.report.lines, self.report.population = len(self._known), len(self._population)
-        self.report.files = sorted(file.removeprefix(f"{ROOT}/") for file in self._execution.files)
+        self.report.files = sorted(file.removeprefix(f"{BELAY}/") for file in self._execution.files)
         (self._folder / "result.json").write_bytes(msgspec.json.encode(self.report))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from engine.load import load_directory
+from belay.engine.load import load_directory
 from tests.simworld import A2, INFER, Node, World
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from engine.model.recovery import Conversation, FaultyRank, Report, State, reset, summary
-from engine.model.recovery.conversation import (
+from belay.engine.model.recovery import Conversation, FaultyRank, Report, State, reset, summary
+from belay.engine.model.recovery.conversation import (
     Done,
     Effect,
     Faults,
@@ -29,7 +29,7 @@ from engine.model.recovery.conversation import (
     SubHealthy,
     Tick,
 )
-from engine.model.recovery.table import ROWS
+from belay.engine.model.recovery.table import ROWS
 from tests.golden.stories import compare
 from tests.recovery_conversation import ALL, CAN, Talk, answer, short, software
 

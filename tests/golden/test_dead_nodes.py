@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from engine.model.actions import EvictPod, kind_of
+from belay.engine.model.actions import EvictPod, kind_of
 from tests.golden.stories import compare, sample_files
 from tests.simworld import A2, Node, World
 

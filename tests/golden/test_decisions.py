@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from engine.cli import main
-from engine.model import actions as act
-from engine.model.actions import kind_of
-from engine.model.diagnostics import ObjectKey
-from engine.model.times import rfc3339
-from engine.simulate import merged
+from belay.engine.cli import main
+from belay.engine.model import actions as act
+from belay.engine.model.actions import kind_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.times import rfc3339
+from belay.engine.simulate import merged
 from tests.golden.stories import compare, sample_files
 from tests.simworld import A2, INFER, Node, World
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.model.diagnostics import ObjectKey
+from belay.engine.model.diagnostics import ObjectKey
 from tests.golden.stories import compare
 from tests.jobs import POD_GROUP_CRD, template, volcano_job
 from tests.simworld import A2, Node, World

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.replay.recording import read as read_recording
-from engine.replay.recording import replay, write
+from belay.engine.replay.recording import read as read_recording
+from belay.engine.replay.recording import replay, write
 from tests.fault_world import FaultWorld, story
 from tests.golden.stories import compare, sample_files
 

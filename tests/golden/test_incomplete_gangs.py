@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.model.diagnostics import ObjectKey
+from belay.engine.model.diagnostics import ObjectKey
 from tests.golden.stories import compare
 from tests.jobs import POD_GROUP_CRD, ascend_job
 from tests.simworld import A2, Node, World

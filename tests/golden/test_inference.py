@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Plan
 from tests.golden.stories import compare
 from tests.inference import Raw, role, service_set
 from tests.jobs import POD_GROUP_CRD

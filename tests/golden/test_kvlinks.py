@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.wire import links as wire
-from engine.wire.names import SYSTEM
+from belay.engine.wire import links as wire
+from belay.engine.wire.names import SYSTEM
 from tests.golden.stories import compare, sample_files
 from tests.simworld import A2, Node, World
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.cli import coming
-from engine.model.actions import EvictPod, IsolateNode, ReleaseNode
-from engine.model.diagnostics import ObjectKey
-from engine.model.disruption import SETTLED
-from engine.model.history import JobMemory
-from engine.model.labels import CORDONED_ANNOTATION as CORDONED
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.plan.recover.maintenance import SHUTDOWN
+from belay.engine.cli import coming
+from belay.engine.model.actions import EvictPod, IsolateNode, ReleaseNode
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.disruption import SETTLED
+from belay.engine.model.history import JobMemory
+from belay.engine.model.labels import CORDONED_ANNOTATION as CORDONED
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.plan.recover.maintenance import SHUTDOWN
 from tests.golden.stories import compare, sample_files, sample_world
 from tests.simworld import World
 

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from engine.model.actions import DeleteObject
-from engine.model.diagnostics import ObjectKey
+from belay.engine.model.actions import DeleteObject
+from belay.engine.model.diagnostics import ObjectKey
 from tests.golden.stories import compare, sample_files, sample_world
 from tests.simworld import World
 

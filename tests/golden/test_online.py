@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from engine.model.diagnostics import ObjectKey
+from belay.engine.model.diagnostics import ObjectKey
 from tests.golden.stories import compare, sample_files
 from tests.golden.test_decisions import RESET, home
 from tests.simworld import A2, INFER, Node, World

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from engine.model.actions import kind_of
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan
+from belay.engine.model.actions import kind_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import Plan
 from tests.golden.stories import compare
 from tests.simworld import A2, Node, World
 from tests.test_sync_pruning import job, note, tree

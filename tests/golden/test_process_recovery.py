@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from engine.model.actions import kind_of
-from engine.model.diagnostics import ObjectKey
-from engine.model.recovery import Conversation, FaultyRank, JobFacts, Report, State, step
-from engine.model.recovery.conversation import (
+from belay.engine.model.actions import kind_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.recovery import Conversation, FaultyRank, JobFacts, Report, State, step
+from belay.engine.model.recovery.conversation import (
     Annotate,
     Done,
     Faults,
@@ -22,8 +22,8 @@ from engine.model.recovery.conversation import (
     Tick,
     Written,
 )
-from engine.wire import names, recoveryrecord
-from engine.wire.recoveryrecord import Record
+from belay.engine.wire import names, recoveryrecord
+from belay.engine.wire.recoveryrecord import Record
 from tests.golden.stories import compare
 from tests.golden.test_recovery_cost import CRD, job
 from tests.simworld import A2, Node, World

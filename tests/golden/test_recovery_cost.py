@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.observe.observed import observe
+from belay.engine.observe.observed import observe
 from tests.golden.stories import compare
 from tests.jobs import ascend_job, replica, template
 from tests.simworld import A2, Node, World

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from engine.gangs.job_status import RUNNING, SUSPENDED, is_suspended
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import JobMemory
-from engine.status.jobs import job_status
-from engine.wire.history import JOB_PHASE_KEY
+from belay.engine.gangs.job_status import RUNNING, SUSPENDED, is_suspended
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import JobMemory
+from belay.engine.status.jobs import job_status
+from belay.engine.wire.history import JOB_PHASE_KEY
 from tests.golden.stories import compare, sample_files, sample_world
 from tests.simworld import World
 

@@ -10,8 +10,8 @@ import copy
 import pytest
 import yaml
 
-from engine.model.actions import BindPod, EvictPod
-from engine.model.diagnostics import ObjectKey
+from belay.engine.model.actions import BindPod, EvictPod
+from belay.engine.model.diagnostics import ObjectKey
 from tests.golden.stories import compare
 from tests.simworld import A2, Node, World
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.actions import AnyAction, BindPod, CreatePod, DeleteObject, EvictPod, PatchObject
-from engine.model.cluster import Observed, Pod
-from engine.plan import plan
-from engine.wire.reserved import SYSTEM_NAMESPACES
+from belay.engine.model.actions import AnyAction, BindPod, CreatePod, DeleteObject, EvictPod, PatchObject
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.plan import plan
+from belay.engine.wire.reserved import SYSTEM_NAMESPACES
 from tests.properties.test_health_properties import NODES, faults
 from tests.worlds import NOW, agent, desired, document, node, observed, pod, report
 

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from engine.documents import Desired
-from engine.load import LoadCache, load
-from engine.load.cluster import foreign_documents
-from engine.model import actions as act
-from engine.model.actions import AnyAction, kind_of
-from engine.model.causes import Cause, CauseKind
-from engine.model.history import History
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.simulate import SimulatedServer
+from belay.engine.documents import Desired
+from belay.engine.load import LoadCache, load
+from belay.engine.load.cluster import foreign_documents
+from belay.engine.model import actions as act
+from belay.engine.model.actions import AnyAction, kind_of
+from belay.engine.model.causes import Cause, CauseKind
+from belay.engine.model.history import History
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.simulate import SimulatedServer
 from tests import forecast_cases as cases
 from tests import test_preempt as preempting
 from tests import test_vnpu_layout as layouts
@@ -183,7 +183,7 @@ def _clean_report(item: Json) -> Json:
     """A device report without any fault, of the same chips."""
     import json
 
-    from engine.wire import deviceinfo
+    from belay.engine.wire import deviceinfo
 
     body = json.loads(item["data"]["DeviceInfoCfg"])["DeviceInfo"]
     rows = body["DeviceList"]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agents.containers.manager import Manager
-from agents.containers.resets import COOL_DOWN
-from agents.containers.states import STRATEGIES, Strategy
-from agents.drivers.simulated import ServerModel, SimulatedDriver
+from belay.agents.containers.manager import Manager
+from belay.agents.containers.resets import COOL_DOWN
+from belay.agents.containers.states import STRATEGIES, Strategy
+from belay.agents.drivers.simulated import ServerModel, SimulatedDriver
 from tests.agent_world import VirtualClock
 from tests.test_containers import BUSINESS, CODES, FREE, SEPARATE, Memory
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.history import History
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.replay.recording import replay, write
-from engine.sandbox.timeline import SandboxEvent
-from engine.wire import history as history_wire
+from belay.engine.model.history import History
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.replay.recording import replay, write
+from belay.engine.sandbox.timeline import SandboxEvent
+from belay.engine.wire import history as history_wire
 from tests.fault_world import FaultWorld
 from tests.golden.stories import sample_files
 

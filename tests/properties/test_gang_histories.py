@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.actions import BindPod, DeleteObject, EvictPod
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.observe.observed import Observer, key_of
-from engine.plan import plan
+from belay.engine.model.actions import BindPod, DeleteObject, EvictPod
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.observe.observed import Observer, key_of
+from belay.engine.plan import plan
 from tests import listing, placing, worlds
 from tests.jobs import POD_GROUP_CRD
 

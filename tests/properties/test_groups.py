@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.gangs import grouping, live_pods
-from engine.model.plan_cache import PlanCache
-from engine.observe.observed import Observer
+from belay.engine.gangs import grouping, live_pods
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.observe.observed import Observer
 
 NAMES = tuple(f"p{index}" for index in range(12))
 OWNERS: tuple[dict[str, Any] | None, ...] = (
@@ -73,6 +73,6 @@ def test_following_pods_gives_the_same_as_grouping_all(steps: list[dict[str, Any
 
 
 def key_of(name: str) -> Any:
-    from engine.observe.observed import key_of as key
+    from belay.engine.observe.observed import key_of as key
 
     return key(pod(name, {"owner": None, "group": "", "node": "", "phase": "Pending", "count": 0}, 1))

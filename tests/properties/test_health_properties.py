@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.actions import EvictPod, IsolateChip, ResetChips
-from engine.model.cluster import Observed, Pod
-from engine.model.history import History
-from engine.model.levels import CHIP_LEVELS
+from belay.engine.model.actions import EvictPod, IsolateChip, ResetChips
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.history import History
+from belay.engine.model.levels import CHIP_LEVELS
 from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, pod, report
 
 NODES = 4

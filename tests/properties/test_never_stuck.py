@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.plan.health import chips
+from belay.engine.plan.health import chips
 from tests.soak.stuck import history
 
 

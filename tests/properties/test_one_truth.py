@@ -18,22 +18,22 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from engine import cli
-from engine.load import LoadCache, load
-from engine.load.cluster import belay_objects, foreign_documents
-from engine.metrics import BelayCollector, PassSummary
-from engine.model.labels import ABOUT_LABEL
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.observe.observed import observe
-from engine.plan.sync.objects import declared_keys
-from engine.replay import offline
-from engine.sandbox import definitions
-from engine.serve.engine_client import EngineHealth, PageData
-from engine.serve.page import render
-from engine.source.tree import is_document_path, may_declare
-from engine.status import StatusCondition, SyncState, memory_bodies, status_bodies, sync_body
-from engine.status.status_reader import PublishedStatus, read_status
+from belay.engine import cli
+from belay.engine.load import LoadCache, load
+from belay.engine.load.cluster import belay_objects, foreign_documents
+from belay.engine.metrics import BelayCollector, PassSummary
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.observe.observed import observe
+from belay.engine.plan.sync.objects import declared_keys
+from belay.engine.replay import offline
+from belay.engine.sandbox import definitions
+from belay.engine.serve.engine_client import EngineHealth, PageData
+from belay.engine.serve.page import render
+from belay.engine.source.tree import is_document_path, may_declare
+from belay.engine.status import StatusCondition, SyncState, memory_bodies, status_bodies, sync_body
+from belay.engine.status.status_reader import PublishedStatus, read_status
 from tests.simworld import A2, INFER, Node, World
 from tests.soak.histories import _event, _repository
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.cluster import mask_of
-from engine.plan import explain
+from belay.engine.model.cluster import mask_of
+from belay.engine.plan import explain
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, busy, chips_of, gang, scope_of
 

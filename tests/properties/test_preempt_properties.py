@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.actions import BindPod, EvictPod
-from engine.model.cluster import Observed, Pod
-from engine.model.history import History
-from engine.plan import grouping, placement, views
-from engine.plan.preempt.victim_sets import VictimSet, cost, victim_sets_of
-from engine.plan.preempt.what_if import WhatIf
-from engine.plan.queue import enqueue
-from engine.plan.safety import deferral
-from engine.plan.scope import Memory, Scope
+from belay.engine.model.actions import BindPod, EvictPod
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.history import History
+from belay.engine.plan import grouping, placement, views
+from belay.engine.plan.preempt.victim_sets import VictimSet, cost, victim_sets_of
+from belay.engine.plan.preempt.what_if import WhatIf
+from belay.engine.plan.queue import enqueue
+from belay.engine.plan.safety import deferral
+from belay.engine.plan.scope import Memory, Scope
 from tests import placing, worlds
 from tests.placing import POLICY, gang
 from tests.test_preempt import group_of, priority

@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.actions import EvictPod, IsolateChip, ReleaseChip, ResetChips
-from engine.model.cluster import ChipFault, Observed, Orders, Pod, ResetOrder
-from engine.model.history import History
-from engine.model.levels import IN_SERVICE, PRE_SEPARATE, RESETTABLE
-from engine.plan.scope import Scope
+from belay.engine.model.actions import EvictPod, IsolateChip, ReleaseChip, ResetChips
+from belay.engine.model.cluster import ChipFault, Observed, Orders, Pod, ResetOrder
+from belay.engine.model.history import History
+from belay.engine.model.levels import IN_SERVICE, PRE_SEPARATE, RESETTABLE
+from belay.engine.plan.scope import Scope
 from tests.worlds import NOW, agent, decide, fault, node, observed, pod, report
 
 LEVELS = ("NotHandleFault", "SubHealthFault", "RestartRequest", "RestartNPU", "PreSeparateNPU", "SeparateNPU")

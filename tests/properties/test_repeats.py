@@ -10,9 +10,9 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.documents import REPEATS
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan import REPEATED
+from belay.engine.documents import REPEATS
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan import REPEATED
 from tests.golden.test_dead_nodes import started
 from tests.simworld import World
 

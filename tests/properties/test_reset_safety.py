@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agents.drivers.base import DriverError
-from agents.node.witness import WitnessError
+from belay.agents.drivers.base import DriverError
+from belay.agents.node.witness import WitnessError
 from tests.agent_world import FAULT, World, play, pod
 
 GROUP = tuple(range(8))

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.observe.observed import observe
-from engine.plan import explain
-from engine.plan.place.gangs.nslb import LARGE, NORMAL
-from engine.plan.scope import Scope
+from belay.engine.observe.observed import observe
+from belay.engine.plan import explain
+from belay.engine.plan.place.gangs.nslb import LARGE, NORMAL
+from belay.engine.plan.scope import Scope
 from tests import listing
 from tests.placing import bindings, scope_of
 

@@ -7,8 +7,8 @@ import copy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.gangs.together import SETTLE_SECONDS, UNSEEN_SECONDS
-from engine.model.diagnostics import ObjectKey
+from belay.engine.gangs.together import SETTLE_SECONDS, UNSEEN_SECONDS
+from belay.engine.model.diagnostics import ObjectKey
 from tests.test_workloads import Cluster, bound, put, world_of
 from tests.workload_cases import SPACE, Body, WorkloadCase, cases, names, pods_of
 

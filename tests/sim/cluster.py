@@ -14,20 +14,20 @@ from urllib.parse import unquote
 
 import orjson
 
-from agents.common.client import ApiError as AgentApiError
-from agents.common.client import KubeClient
-from engine.kube import Unavailable
-from engine.kube.credentials import Endpoint
-from engine.kube.errors import Gone, from_answer
-from engine.kube.transport import Transport
-from engine.sandbox.api import pages, watches
-from engine.sandbox.api.errors import ApiError
-from engine.sandbox.api.requests import Accept, target, write_options
-from engine.sandbox.api.selectors import selection
-from engine.sandbox.api.server import ApiServer
-from engine.sandbox.api.store import Key, ObjectVersion, Watcher
-from engine.sandbox.api.verbs import Call
-from engine.sandbox.api.watches import WatchRequest, WatchStream, plain_view
+from belay.agents.common.client import ApiError as AgentApiError
+from belay.agents.common.client import KubeClient
+from belay.engine.kube import Unavailable
+from belay.engine.kube.credentials import Endpoint
+from belay.engine.kube.errors import Gone, from_answer
+from belay.engine.kube.transport import Transport
+from belay.engine.sandbox.api import pages, watches
+from belay.engine.sandbox.api.errors import ApiError
+from belay.engine.sandbox.api.requests import Accept, target, write_options
+from belay.engine.sandbox.api.selectors import selection
+from belay.engine.sandbox.api.server import ApiServer
+from belay.engine.sandbox.api.store import Key, ObjectVersion, Watcher
+from belay.engine.sandbox.api.verbs import Call
+from belay.engine.sandbox.api.watches import WatchRequest, WatchStream, plain_view
 from tests.sim.clock import Numbered
 from tests.sim.process import Life
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.model.actions import kind_of
+from belay.engine.model.actions import kind_of
 from tests.sim.clock import Clock, run
 from tests.sim.clock import seed as begin
 from tests.sim.gangs import torn

@@ -12,9 +12,9 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
-from engine.store import snapshot
-from engine.store.news import KEPT_SECONDS
+from belay.engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
+from belay.engine.store import snapshot
+from belay.engine.store.news import KEPT_SECONDS
 
 Gate = Callable[[str, Callable[[], Any]], Any]
 """Carries out a call of this name on behalf of a process, unless something fails."""
@@ -369,7 +369,7 @@ SCRIPTS: dict[str, Callable[[Memory, list[str], list[Any]], Any]] = {
 
 
 class Client:
-    """What ``engine.store.connect`` gives, for one process."""
+    """What ``belay.engine.store.connect`` gives, for one process."""
 
     def __init__(self, memory: Memory, gate: Gate) -> None:
         self._memory = memory
@@ -411,7 +411,7 @@ class Pipeline:
 
 
 class AsyncClient:
-    """What ``engine.store.connect_async`` gives, for one process."""
+    """What ``belay.engine.store.connect_async`` gives, for one process."""
 
     def __init__(self, memory: Memory, gate: Callable[[str, Callable[[], Any]], Awaitable[Any]]) -> None:
         self._memory = memory

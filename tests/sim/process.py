@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import redis
 
-from engine.kube import Conflict, KubeError, TooMany, Unavailable
-from engine.kube.errors import from_answer
+from belay.engine.kube import Conflict, KubeError, TooMany, Unavailable
+from belay.engine.kube.errors import from_answer
 from tests.sim.clock import HERE, LIVES, Machine
 
 

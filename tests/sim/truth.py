@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from engine.sandbox.api.errors import ApiError
-from engine.status.status_reader import read_status
-from engine.wire import names
+from belay.engine.sandbox.api.errors import ApiError
+from belay.engine.status.status_reader import read_status
+from belay.engine.wire import names
 from tests.sim.clock import Clock, run
 from tests.sim.clock import seed as begin
 from tests.sim.world import World

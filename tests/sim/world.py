@@ -21,30 +21,30 @@ from typing import Any
 
 import msgspec
 
-import engine.controller.controller
-from agents.common.clock import Clock as AgentClock
-from agents.drivers.simulated import SimulatedDriver
-from agents.node.agent import NodeAgent
-from agents.node.settings import Settings as AgentSettings
-from engine.act import batch as batches
-from engine.controller.controller import Controller
-from engine.controller.queues import ACT, MOST_WAITING, QUEUES, RECONCILE
-from engine.controller.worker import Worker
-from engine.errors import BelayError
-from engine.kube import Kube, KubeError, cancel_all
-from engine.load import load
-from engine.model.plan import Plan
-from engine.observe.observed import observe
-from engine.observe.resources import WATCHED
-from engine.plan import plan
-from engine.sandbox import nodes_shape
-from engine.sandbox.api.store import ObjectChanged
-from engine.sandbox.definitions import shipped
-from engine.sandbox.nodes_shape import Shape
-from engine.settings import Settings
-from engine.source.records import FetchResult, Revision, SourceCondition, SourceConfig
-from engine.store import ProcessLiveness, StoreUnavailable
-from engine.wire import names
+import belay.engine.controller.controller
+from belay.agents.common.clock import Clock as AgentClock
+from belay.agents.drivers.simulated import SimulatedDriver
+from belay.agents.node.agent import NodeAgent
+from belay.agents.node.settings import Settings as AgentSettings
+from belay.engine.act import batch as batches
+from belay.engine.controller.controller import Controller
+from belay.engine.controller.queues import ACT, MOST_WAITING, QUEUES, RECONCILE
+from belay.engine.controller.worker import Worker
+from belay.engine.errors import BelayError
+from belay.engine.kube import Kube, KubeError, cancel_all
+from belay.engine.load import load
+from belay.engine.model.plan import Plan
+from belay.engine.observe.observed import observe
+from belay.engine.observe.resources import WATCHED
+from belay.engine.plan import plan
+from belay.engine.sandbox import nodes_shape
+from belay.engine.sandbox.api.store import ObjectChanged
+from belay.engine.sandbox.definitions import shipped
+from belay.engine.sandbox.nodes_shape import Shape
+from belay.engine.settings import Settings
+from belay.engine.source.records import FetchResult, Revision, SourceCondition, SourceConfig
+from belay.engine.store import ProcessLiveness, StoreUnavailable
+from belay.engine.wire import names
 from tests.sim.clock import START, Clock
 from tests.sim.cluster import Api, Json, SimAgentClient, SimTransport
 from tests.sim.memory import AsyncClient, Client, Memory
@@ -128,7 +128,7 @@ class Messages:
         self._order = itertools.count()
 
     def send(self, life: Life, name: str, argument: str) -> None:
-        """What ``engine.controller.queues.send`` does."""
+        """What ``belay.engine.controller.queues.send`` does."""
         try:
             waiting = life.call_redis("llen", lambda: self._memory.llen(QUEUES[name]))
         except Exception as error:
@@ -293,8 +293,8 @@ class World:
 
     async def _controller(self, life: Life) -> None:
         settings = msgspec.structs.replace(self.settings, identity=life.name)
-        engine.controller.controller.connect = lambda url: Client(self.memory, life.call_redis)  # type: ignore[assignment,return-value]
-        engine.controller.controller.connect_async = lambda url: AsyncClient(self.memory, life.call_redis_later)  # type: ignore[assignment,return-value]
+        belay.engine.controller.controller.connect = lambda url: Client(self.memory, life.call_redis)  # type: ignore[assignment,return-value]
+        belay.engine.controller.controller.connect_async = lambda url: AsyncClient(self.memory, life.call_redis_later)  # type: ignore[assignment,return-value]
         async with self.kube(life) as kube:
             source: Any = self.repository
             send = partial(self.messages.send, life, RECONCILE)

@@ -17,9 +17,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from engine.kube import Kube
-from engine.sandbox.api import ApiServer
-from engine.serve.grpc.server import GrpcServer
+from belay.engine.kube import Kube
+from belay.engine.sandbox.api import ApiServer
+from belay.engine.serve.grpc.server import GrpcServer
 from tests.grpc_crowd import Size, play
 from tests.grpc_world import World
 from tests.test_grpc_chaos import free_port

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from engine.model.history import NodeMemory
+from belay.engine.model.history import NodeMemory
 from tests.simworld import A2, INFER, Node, World
 
 CODES = (

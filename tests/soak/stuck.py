@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from engine.documents import Desired
-from engine.model.actions import IsolateChip, ReleaseChip, ResetChips
-from engine.model.cluster import ChipFault, Observed, Orders, ResetOrder
-from engine.model.history import History
-from engine.plan.scope import Scope
+from belay.engine.documents import Desired
+from belay.engine.model.actions import IsolateChip, ReleaseChip, ResetChips
+from belay.engine.model.cluster import ChipFault, Observed, Orders, ResetOrder
+from belay.engine.model.history import History
+from belay.engine.plan.scope import Scope
 from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, pod, report
 
 PERIOD: Final = 300.0

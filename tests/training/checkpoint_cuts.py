@@ -13,10 +13,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agents.training.checkpoint import durable, sets, sums, verifying
-from agents.training.checkpoint.client import Ticket, WriterClient
-from agents.training.checkpoint.errors import CheckpointError
-from agents.training.checkpoint.settings import WriterSettings
+from belay.agents.training.checkpoint import durable, sets, sums, verifying
+from belay.agents.training.checkpoint.client import Ticket, WriterClient
+from belay.agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.checkpoint.settings import WriterSettings
 from tests.training import checkpoint_world as world
 from tests.training.checkpoint_torture import Torture, content, read
 

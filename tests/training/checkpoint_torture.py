@@ -22,10 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agents.training.checkpoint import durable, retention, verifying
-from agents.training.checkpoint.client import Ticket, WriterClient
-from agents.training.checkpoint.errors import CheckpointError, PoolFull
-from agents.training.checkpoint.settings import WriterSettings
+from belay.agents.training.checkpoint import durable, retention, verifying
+from belay.agents.training.checkpoint.client import Ticket, WriterClient
+from belay.agents.training.checkpoint.errors import CheckpointError, PoolFull
+from belay.agents.training.checkpoint.settings import WriterSettings
 from tests.training import checkpoint_world as world
 
 NAMES = 5

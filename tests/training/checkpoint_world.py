@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from agents.training.checkpoint import client, settings, wire
-from agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.checkpoint import client, settings, wire
+from belay.agents.training.checkpoint.errors import CheckpointError
 
 
 def pid_of(work: Path) -> int | None:

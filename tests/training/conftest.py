@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.compat.bus import wire
+from belay.agents.training.compat.bus import wire
 from tests import needs
 from tests.training import checkpoint_world
 from tests.training.launched import Job

@@ -49,7 +49,7 @@ class Job:
         self.folder = folder
         number = next(_NUMBERS)
         self.timeline = folder / f"timeline-{number}"
-        command = [sys.executable, "-m", "engine.cli", "train", "--timeline", str(self.timeline), *options]
+        command = [sys.executable, "-m", "belay.engine.cli", "train", "--timeline", str(self.timeline), *options]
         self._read: dict[int, tuple[TextIO, list[Step]]] = {}
         # appended: reading must not move the place at which the job writes
         self._errors = (folder / f"errors-{number}").open("a+")
@@ -204,7 +204,7 @@ def agent_of(job: Job, seconds: float = 60) -> int:
         for pid in descendants(job.process.pid):
             # a process may end while it is looked at
             with contextlib.suppress(OSError):
-                if b"agents.training.train.agent.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"belay.agents.training.train.agent.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     return pid
         assert time.monotonic() < end, f"no node agent below {job.process.pid}\n{job.errors()}"
         time.sleep(0.01)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import torch
 
-from agents.training.train.decide.pace import RECOMPUTED, Costs, pace
-from agents.training.train.worker.proof import Proof
-from agents.training.train.worker.protected import Protected
+from belay.agents.training.train.decide.pace import RECOMPUTED, Costs, pace
+from belay.agents.training.train.worker.proof import Proof
+from belay.agents.training.train.worker.protected import Protected
 
 WIDTHS = {1_600_000: (256, 2), 13_000_000: (512, 4), 50_000_000: (1024, 4)}
 """About so many parameters → width and layers."""

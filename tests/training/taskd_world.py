@@ -19,8 +19,8 @@ from typing import Any
 import grpc
 import pytest
 
-from engine.wire.clusterd import profiling_pb2_grpc, recover_pb2_grpc
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.wire.clusterd import profiling_pb2_grpc, recover_pb2_grpc
+from belay.engine.wire.clusterd import recover_pb2 as pb
 from tests.needs import lacking
 from tests.ports import free_port
 
@@ -190,7 +190,7 @@ class Job:
         self.story = folder / "story"
         self.story.mkdir()
         self.ports = {"TASKD_MANAGER_PORT": str(free_port()), "TASKD_PROXY_PORT": str(free_port())}
-        path = [str(PACKAGES), str(ROOT)]
+        path = [str(PACKAGES), str(ROOT / "src")]
         if controller:
             fake = folder / "fake/mindio_ttp"
             fake.mkdir(parents=True)

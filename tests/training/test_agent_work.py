@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from agents.training.train.agent.work import Work
+from belay.agents.training.train.agent.work import Work
 
 
 class Proc:

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from agents.training.compat.mindio import framework_api, processor_runner
-from agents.training.train.agent.coordinator_host import CoordinatorHost
-from agents.training.train.agent.link import VERSION, NodeListener
-from agents.training.train.decide.election import Claim
-from agents.training.train.decide.members import Limits
-from agents.training.train.frames import Connection, Message, pack
+from belay.agents.training.compat.mindio import framework_api, processor_runner
+from belay.agents.training.train.agent.coordinator_host import CoordinatorHost
+from belay.agents.training.train.agent.link import VERSION, NodeListener
+from belay.agents.training.train.decide.election import Claim
+from belay.agents.training.train.decide.members import Limits
+from belay.agents.training.train.frames import Connection, Message, pack
 
 ANSWERS = (None, False, 0, 1, 400)
 WRONG: list[Any] = [

@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.training.compat.bus import codes, wire
-from agents.training.compat.bus.member import BUFFERS, Member
-from agents.training.compat.bus.message import Body
-from agents.training.compat.bus.position import AGENT, ALL, MANAGER, PROXY, WORKER, Position
-from engine.wire.clusterd import tasknet_pb2 as pb
-from engine.wire.clusterd import tasknet_pb2_grpc
+from belay.agents.training.compat.bus import codes, wire
+from belay.agents.training.compat.bus.member import BUFFERS, Member
+from belay.agents.training.compat.bus.message import Body
+from belay.agents.training.compat.bus.position import AGENT, ALL, MANAGER, PROXY, WORKER, Position
+from belay.engine.wire.clusterd import tasknet_pb2 as pb
+from belay.engine.wire.clusterd import tasknet_pb2_grpc
 
 pytestmark = pytest.mark.real_time
 

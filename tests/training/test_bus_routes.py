@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.message import parse, ranks
-from agents.training.compat.bus.position import AGENT, ALL, MANAGER, PROXY, WORKER, Position
-from agents.training.compat.bus.routes import MAX_MEMBERS, DuplicateFilter, Routes
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.message import parse, ranks
+from belay.agents.training.compat.bus.position import AGENT, ALL, MANAGER, PROXY, WORKER, Position
+from belay.agents.training.compat.bus.routes import MAX_MEMBERS, DuplicateFilter, Routes
 
 MGR = Position(MANAGER, "0")
 PROXY_0, PROXY_1 = Position(PROXY, "0"), Position(PROXY, "1")

@@ -21,12 +21,12 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import background, layout, pages, places, reading
-from agents.training.checkpoint.client import WriterClient
-from agents.training.checkpoint.errors import Damaged
-from agents.training.checkpoint.native import Checkpoints
-from agents.training.checkpoint.saver import Saver
-from agents.training.checkpoint.sources import FileSource
+from belay.agents.training.checkpoint import background, layout, pages, places, reading
+from belay.agents.training.checkpoint.client import WriterClient
+from belay.agents.training.checkpoint.errors import Damaged
+from belay.agents.training.checkpoint.native import Checkpoints
+from belay.agents.training.checkpoint.saver import Saver
+from belay.agents.training.checkpoint.sources import FileSource
 
 pytestmark = [
     pytest.mark.real_time,

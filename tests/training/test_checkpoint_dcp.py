@@ -20,9 +20,9 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import durable, sets
-from agents.training.checkpoint.dcp import PoolReader, PoolStager, PoolWriter
-from agents.training.checkpoint.saver import Saver
+from belay.agents.training.checkpoint import durable, sets
+from belay.agents.training.checkpoint.dcp import PoolReader, PoolStager, PoolWriter
+from belay.agents.training.checkpoint.saver import Saver
 
 pytestmark = [pytest.mark.real_time, pytest.mark.filterwarnings("ignore")]
 
@@ -125,9 +125,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor, Shard
-from agents.training.checkpoint.dcp import PoolReader, PoolStager, PoolWriter
-from agents.training.checkpoint.client import WriterClient
-from agents.training.checkpoint.saver import Saver
+from belay.agents.training.checkpoint.dcp import PoolReader, PoolStager, PoolWriter
+from belay.agents.training.checkpoint.client import WriterClient
+from belay.agents.training.checkpoint.saver import Saver
 what, place, rank, world = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 dist.init_process_group("gloo", init_method=f"file://{place}/{what}-{world}", rank=rank, world_size=world)
 mesh = init_device_mesh("cpu", (world,))

@@ -20,10 +20,10 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, see requirements-training.lock")
 
-from agents.training.checkpoint import devices, image, slots
-from agents.training.checkpoint.devices import DeviceCopy
-from agents.training.checkpoint.image import Image, Piece
-from agents.training.checkpoint.saver import Saver
+from belay.agents.training.checkpoint import devices, image, slots
+from belay.agents.training.checkpoint.devices import DeviceCopy
+from belay.agents.training.checkpoint.image import Image, Piece
+from belay.agents.training.checkpoint.saver import Saver
 from tests.bench import checkpoint_device
 from tests.training import checkpoint_world as world
 
@@ -282,7 +282,7 @@ def test_a_device_has_ended_its_copies_when_a_fill_fails(ours: Ours, monkeypatch
         return begin(storage, start, size, target, after)
 
     if where == "host":
-        monkeypatch.setattr("agents.training.checkpoint.blocks.copy", full)
+        monkeypatch.setattr("belay.agents.training.checkpoint.blocks.copy", full)
     else:
         monkeypatch.setattr(ours, "copy", second)
     if where == "begin":

@@ -23,8 +23,8 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import convert, durable, image, layout, pages, reading, sums
-from agents.training.checkpoint.errors import CheckpointError, Damaged, NotThisFormat, Unsupported
+from belay.agents.training.checkpoint import convert, durable, image, layout, pages, reading, sums
+from belay.agents.training.checkpoint.errors import CheckpointError, Damaged, NotThisFormat, Unsupported
 
 BASE = torch.arange(24.0).reshape(4, 6)
 

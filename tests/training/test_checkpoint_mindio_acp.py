@@ -24,8 +24,8 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import blocks, durable, reading, sets
-from agents.training.checkpoint.dropin import api, checker, helper, megatron, process
+from belay.agents.training.checkpoint import blocks, durable, reading, sets
+from belay.agents.training.checkpoint.dropin import api, checker, helper, megatron, process
 
 PACKAGES = Path(__file__).resolve().parents[2] / "agents" / "training" / "packages"
 
@@ -249,7 +249,7 @@ except ImportError as error:
 
 
 def test_files_of_mindspore_need_no_torch(tmp_path: Path, acp: Any):
-    environment = os.environ | {"PYTHONPATH": f"{PACKAGES}:{PACKAGES.parents[2]}"}
+    environment = os.environ | {"PYTHONPATH": f"{PACKAGES}:{PACKAGES.parents[2] / 'src'}"}
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "f")], env=environment, check=False,
                           capture_output=True, text=True, timeout=120)  # fmt: skip
     why = "mindio_acp.save needs PyTorch, which is not installed: pip install torch"
@@ -315,7 +315,7 @@ def test_the_helper_takes_the_documented_keywords(tmp_path: Path, acp: Any):
 
 GROUPED = """
 import sys, torch, torch.distributed as dist
-from agents.training.checkpoint.dropin import helper, process
+from belay.agents.training.checkpoint.dropin import helper, process
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
 one, state = helper.CheckpointHelper(rank), {"w": torch.arange(10.0)}

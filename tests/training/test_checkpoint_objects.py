@@ -17,10 +17,10 @@ try:
 except ImportError:
     needs.lacking("PyTorch or fsspec is not installed: make test installs them, see requirements-training.lock")
 
-from agents.training.checkpoint import objects, sets
-from agents.training.checkpoint.errors import CheckpointError, Damaged, Incomplete, Unsupported
-from agents.training.checkpoint.native import Checkpoints
-from agents.training.checkpoint.saver import Saver
+from belay.agents.training.checkpoint import objects, sets
+from belay.agents.training.checkpoint.errors import CheckpointError, Damaged, Incomplete, Unsupported
+from belay.agents.training.checkpoint.native import Checkpoints
+from belay.agents.training.checkpoint.saver import Saver
 
 
 def save(folder: Path, step: int, only: tuple[int, ...] = (0, 1)) -> sets.CheckpointSet:

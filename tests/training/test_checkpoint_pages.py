@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mmap
 
-from agents.training.checkpoint import pages
-from agents.training.checkpoint.sources import address
+from belay.agents.training.checkpoint import pages
+from belay.agents.training.checkpoint.sources import address
 
 MIB = 1 << 20
 RANGES = [(40 * MIB + 64, 32 * MIB), (100 * MIB + 64, 20 * MIB), (200 * MIB, MIB)]

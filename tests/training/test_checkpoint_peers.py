@@ -16,12 +16,12 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import peers, sets
-from agents.training.checkpoint.client import WriterClient
-from agents.training.checkpoint.errors import CheckpointError, Damaged
-from agents.training.checkpoint.native import Checkpoints
-from agents.training.checkpoint.saver import Saver
-from agents.training.checkpoint.tiers import Tiers
+from belay.agents.training.checkpoint import peers, sets
+from belay.agents.training.checkpoint.client import WriterClient
+from belay.agents.training.checkpoint.errors import CheckpointError, Damaged
+from belay.agents.training.checkpoint.native import Checkpoints
+from belay.agents.training.checkpoint.saver import Saver
+from belay.agents.training.checkpoint.tiers import Tiers
 
 
 def secret(path: Path, text: str = "a secret of some length") -> str:

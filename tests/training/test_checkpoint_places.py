@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agents.training.checkpoint import places
-from engine.cli import main
+from belay.agents.training.checkpoint import places
+from belay.engine.cli import main
 
 SIZE = 8 << 20
 LINE = "36 35 0:61 / {point} rw,relatime shared:1 - {kind} {source} rw,{options}"

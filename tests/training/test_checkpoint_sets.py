@@ -19,12 +19,12 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import durable, retention, sets, sums
-from agents.training.checkpoint.errors import Damaged, Incomplete
-from agents.training.checkpoint.native import Checkpoints
-from agents.training.checkpoint.saver import Saver
-from agents.training.checkpoint.tiers import Tiers
-from engine.cli import checkpoints, main
+from belay.agents.training.checkpoint import durable, retention, sets, sums
+from belay.agents.training.checkpoint.errors import Damaged, Incomplete
+from belay.agents.training.checkpoint.native import Checkpoints
+from belay.agents.training.checkpoint.saver import Saver
+from belay.agents.training.checkpoint.tiers import Tiers
+from belay.engine.cli import checkpoints, main
 
 
 def save(folder: Path, step: int, ranks: int = 2, only: tuple[int, ...] | None = None) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.checkpoint import durable, sums
+from belay.agents.training.checkpoint import durable, sums
 from tests.training import checkpoint_world as world
 from tests.training.checkpoint_cuts import Cuts, gone
 from tests.training.checkpoint_torture import Torture

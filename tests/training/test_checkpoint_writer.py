@@ -27,10 +27,10 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import durable, image, jobs, pool, reading, settings, slots, sums
-from agents.training.checkpoint.client import WriterClient
-from agents.training.checkpoint.errors import CheckpointError, Damaged, PoolFull
-from agents.training.checkpoint.saver import Saver, Way
+from belay.agents.training.checkpoint import durable, image, jobs, pool, reading, settings, slots, sums
+from belay.agents.training.checkpoint.client import WriterClient
+from belay.agents.training.checkpoint.errors import CheckpointError, Damaged, PoolFull
+from belay.agents.training.checkpoint.saver import Saver, Way
 
 pytestmark = pytest.mark.real_time
 
@@ -135,13 +135,13 @@ def test_without_a_writing_process_saves_go_to_the_disk(
 RANK = """
 import sys, os, torch
 from pathlib import Path
-from agents.training.checkpoint.client import WriterClient
-from agents.training.checkpoint.saver import Saver
+from belay.agents.training.checkpoint.client import WriterClient
+from belay.agents.training.checkpoint.saver import Saver
 saver = Saver(WriterClient(Path(sys.argv[1])))
 torch.manual_seed(0)
 pending = saver.save({"step": 1, "weights": torch.ones(1 << 22)}, Path(sys.argv[2]))
 if sys.argv[3] == "half":
-    from agents.training.checkpoint.image import image
+    from belay.agents.training.checkpoint.image import image
     ticket = saver.client.allocate(1 << 24)
 os.kill(os.getpid(), 9)
 """
@@ -160,8 +160,8 @@ def test_saves_of_a_killed_rank_are_still_written(tmp_path: Path, client: Writer
 JOB = """
 import os, sys
 from pathlib import Path
-from agents.training.checkpoint.client import WriterClient
-from agents.training.checkpoint.settings import WriterSettings
+from belay.agents.training.checkpoint.client import WriterClient
+from belay.agents.training.checkpoint.settings import WriterSettings
 WriterClient(Path(sys.argv[1]), WriterSettings(capacity_gb=1), job=os.getpid()).connect()
 print("there", flush=True)
 input()

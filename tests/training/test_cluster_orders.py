@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.train.agent.coordinator_host import CoordinatorHost, Outgoing
-from agents.training.train.agent.orders import ClusterOrders
-from agents.training.train.decide.members import Limits
-from engine.kube import POD
+from belay.agents.training.train.agent.coordinator_host import CoordinatorHost, Outgoing
+from belay.agents.training.train.agent.orders import ClusterOrders
+from belay.agents.training.train.decide.members import Limits
+from belay.engine.kube import POD
 from tests.grpc_world import NS, Time, World, play, until
 
 NPROC, RANKS = 8, 16

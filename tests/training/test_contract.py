@@ -28,21 +28,21 @@ if importlib.util.find_spec("torch") is None:
 import belay_training as bt
 import torch
 
-from agents.training.train.decide.donors import shard_text
-from agents.training.train.decide.rendezvous import Rendezvous
-from agents.training.train.frames import FrameDecoder, FrameError, pack
-from agents.training.train.home import Home
-from agents.training.train.page import Page
-from agents.training.train.values import join, split
-from agents.training.train.worker import buffers, repair
-from agents.training.train.worker.buckets import Buckets, agreed
-from agents.training.train.worker.control import Control
-from agents.training.train.worker.encoding import decode, described, encode
-from agents.training.train.worker.proof import Proof
-from agents.training.train.worker.protect import _Session
-from agents.training.train.worker.protected import Protected
-from agents.training.train.worker.randomness import Randomness
-from agents.training.train.worker.run import Run
+from belay.agents.training.train.decide.donors import shard_text
+from belay.agents.training.train.decide.rendezvous import Rendezvous
+from belay.agents.training.train.frames import FrameDecoder, FrameError, pack
+from belay.agents.training.train.home import Home
+from belay.agents.training.train.page import Page
+from belay.agents.training.train.values import join, split
+from belay.agents.training.train.worker import buffers, repair
+from belay.agents.training.train.worker.buckets import Buckets, agreed
+from belay.agents.training.train.worker.control import Control
+from belay.agents.training.train.worker.encoding import decode, described, encode
+from belay.agents.training.train.worker.proof import Proof
+from belay.agents.training.train.worker.protect import _Session
+from belay.agents.training.train.worker.protected import Protected
+from belay.agents.training.train.worker.randomness import Randomness
+from belay.agents.training.train.worker.run import Run
 
 
 def a_run(protected: Protected) -> Run:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agents.training.train.agent.coordinator_host import CoordinatorHost
-from agents.training.train.decide.coordinator import Coordinator
-from agents.training.train.decide.coordinator_commands import (
+from belay.agents.training.train.agent.coordinator_host import CoordinatorHost
+from belay.agents.training.train.decide.coordinator import Coordinator
+from belay.agents.training.train.decide.coordinator_commands import (
     AskCheckpoint,
     Commit,
     CoordinatorCommand,
@@ -21,7 +21,7 @@ from agents.training.train.decide.coordinator_commands import (
     OperatorMessage,
     StartRank,
 )
-from agents.training.train.decide.members import Limits, Phase, RunningRank
+from belay.agents.training.train.decide.members import Limits, Phase, RunningRank
 
 
 def training(ranks: int = 4, shards: dict[int, str] | None = None) -> Coordinator:

@@ -21,13 +21,13 @@ if importlib.util.find_spec("torch") is None:
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from agents.training.train.native import kinds
-from agents.training.train.native.nccl import Nccl
-from agents.training.train.native.npu import Npu
-from agents.training.train.worker.link_failures import is_link_failure
-from agents.training.train.worker.protected import Protected
-from agents.training.train.worker.randomness import Randomness
-from agents.training.train.worker.run import Run
+from belay.agents.training.train.native import kinds
+from belay.agents.training.train.native.nccl import Nccl
+from belay.agents.training.train.native.npu import Npu
+from belay.agents.training.train.worker.link_failures import is_link_failure
+from belay.agents.training.train.worker.protected import Protected
+from belay.agents.training.train.worker.randomness import Randomness
+from belay.agents.training.train.worker.run import Run
 
 
 class Group:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agents.training.train.agent import launcher
-from agents.training.train.agent.peers import claim_message, read_claim
-from agents.training.train.decide.election import WAIT, Claim, Election, Follow, Lead, Role
+from belay.agents.training.train.agent import launcher
+from belay.agents.training.train.agent.peers import claim_message, read_claim
+from belay.agents.training.train.decide.election import WAIT, Claim, Election, Follow, Lead, Role
 
 
 def test_the_lowest_node_leads_at_once_when_all_candidates_are_heard() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.train.agent.warm_processes import state
+from belay.agents.training.train.agent.warm_processes import state
 from tests.training.conftest import Launch
 from tests.training.launched import agent_of, descendants, gone, history, signalled
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from agents.training.train.agent import node as nodes
-from agents.training.train.agent.coordinator_host import CoordinatorHost
-from agents.training.train.agent.link import VERSION, CoordinatorLink, NodeListener
-from agents.training.train.agent.node import NodeAgent
-from agents.training.train.agent.node_ranks import NodeSettings
-from agents.training.train.decide.members import Limits
-from agents.training.train.frames import Message
-from agents.training.train.home import Home
+from belay.agents.training.train.agent import node as nodes
+from belay.agents.training.train.agent.coordinator_host import CoordinatorHost
+from belay.agents.training.train.agent.link import VERSION, CoordinatorLink, NodeListener
+from belay.agents.training.train.agent.node import NodeAgent
+from belay.agents.training.train.agent.node_ranks import NodeSettings
+from belay.agents.training.train.decide.members import Limits
+from belay.agents.training.train.frames import Message
+from belay.agents.training.train.home import Home
 from tests.ports import free_port
 
 LAST = {"t": "job", "code": 0, "text": "done"}

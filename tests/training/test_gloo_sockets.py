@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.training.train.native.gloo import Sockets, quiet
+from belay.agents.training.train.native.gloo import Sockets, quiet
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 STEPS = 12
-PACKAGES = (ROOT, ROOT / "agents/training/packages", ROOT / "agents/training/packages/belay_training/src")
+PACKAGES = (ROOT / "src", ROOT / "agents/training/packages", ROOT / "agents/training/packages/belay_training/src")
 TORCHRUN = "import taskd.python.adaptor.patch; from torch.distributed.run import main; main()"
 
 

@@ -36,7 +36,7 @@ def test_the_wheel_needs_few_packages_and_holds_no_engine(wheel: Path) -> None:
         (metadata,) = (name for name in names if name.endswith("METADATA"))
         needed = [line for line in archive.read(metadata).decode().splitlines() if line.startswith("Requires-Dist")]
     assert [line.split()[1].partition("<")[0].partition(">")[0] for line in needed] == ["grpcio", "msgspec", "protobuf"]
-    assert {name.split("/")[1] for name in names if name.startswith("engine/")} == {
+    assert {name.split("/")[2] for name in names if name.startswith("belay/engine/")} == {
         "__init__.py",
         "build.json",
         "model",
@@ -51,15 +51,15 @@ def test_processes_that_link_find_llm_datadist_in_the_wheel(wheel: Path, tmp_pat
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     code = (
-        "import agents, llm_datadist, sys;"
+        "import belay.agents, llm_datadist, sys;"
         "end = llm_datadist.LLMDataDist(llm_datadist.LLMRole.MIX, 1);"
         "end.init({'llm.listenIpInfo': '127.0.0.1:0'}); end.keep_links('links'); end.finalize();"
-        "print(agents.__file__, llm_datadist.__file__)"
+        "print(belay.__file__, llm_datadist.__file__)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True
     )
-    assert ran.stdout.split() == [str(tmp_path / f"{name}/__init__.py") for name in ("agents", "llm_datadist")], ran
+    assert ran.stdout.split() == [str(tmp_path / f"{name}/__init__.py") for name in ("belay", "llm_datadist")], ran
 
 
 def test_a_script_runs_with_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
@@ -80,7 +80,11 @@ def test_a_script_runs_with_the_wheel_alone(wheel: Path, tmp_path: Path) -> None
     env["PYTHONPATH"] = str(borrowed)
     folder = tmp_path / "ranks"
     folder.mkdir()
-    command = [str(bare / "bin/python"), "-c", "from agents.training.train.agent.launcher import main; exit(main())"]
+    command = [
+        str(bare / "bin/python"),
+        "-c",
+        "from belay.agents.training.train.agent.launcher import main; exit(main())",
+    ]
     ended = subprocess.run(
         [*command, "--nproc", "2", str(SCRIPT), str(folder), "4", "0", "16"],
         env=env,

@@ -21,9 +21,9 @@ if importlib.util.find_spec("torch") is None:
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
-from agents.training.train.worker.loaders import Loaders, Records
-from agents.training.train.worker.randomness import Randomness
-from agents.training.train.worker.sharing import Feed
+from belay.agents.training.train.worker.loaders import Loaders, Records
+from belay.agents.training.train.worker.randomness import Randomness
+from belay.agents.training.train.worker.sharing import Feed
 
 EXAMPLES, BATCH, EACH = 12, 2, 6
 

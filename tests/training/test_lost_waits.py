@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.train.native.gloo import held
-from agents.training.train.native.lost_waits import _Kind, _object_around, _read, _threads
+from belay.agents.training.train.native.gloo import held
+from belay.agents.training.train.native.lost_waits import _Kind, _object_around, _read, _threads
 from tests.training.conftest import Launch
 from tests.training.launched import ROOT
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training"), pytest.mark.
 RANK = """
 import datetime, os, signal, sys, threading, time
 import torch, torch.distributed as dist
-from agents.training.train.native.lost_waits import LostWaits
+from belay.agents.training.train.native.lost_waits import LostWaits
 
 rank, kind = int(sys.argv[1]), sys.argv[2]
 limit = datetime.timedelta(seconds=200)
@@ -116,8 +116,8 @@ def test_looking_at_threads_and_sockets_interns_no_strings(monkeypatch: pytest.M
 
 CONNECTING = """
 import os, sys, threading, time
-import agents.training.train.worker.groups as groups
-from agents.training.train.values import join, split
+import belay.agents.training.train.worker.groups as groups
+from belay.agents.training.train.values import join, split
 
 class Coordinator:
     \"\"\"Gives rank 0 the address of a rank 1 that never comes.\"\"\"

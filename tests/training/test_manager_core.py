@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.state import (
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.state import (
     Command,
     JobSettings,
     LogWarning,
@@ -22,11 +22,11 @@ from agents.training.clusterd.state import (
     ToController,
     ToWorkers,
 )
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.message import Body, Received
-from agents.training.compat.bus.position import AGENT, WORKER, Position
-from agents.training.compat.manager.core import ManagerCore
-from agents.training.compat.manager.operations import profiling_command
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.message import Body, Received
+from belay.agents.training.compat.bus.position import AGENT, WORKER, Position
+from belay.agents.training.compat.manager.core import ManagerCore
+from belay.agents.training.compat.manager.operations import profiling_command
 
 
 class Play:

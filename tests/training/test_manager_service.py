@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from agents.training.clusterd.state import JobSettings
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.member import Member
-from agents.training.compat.bus.message import Body
-from agents.training.compat.bus.position import AGENT, MANAGER, PROXY, WORKER, Position
-from agents.training.compat.manager.service import ManagerService
-from engine.wire.clusterd import profiling_pb2, profiling_pb2_grpc
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.agents.training.clusterd.state import JobSettings
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.member import Member
+from belay.agents.training.compat.bus.message import Body
+from belay.agents.training.compat.bus.position import AGENT, MANAGER, PROXY, WORKER, Position
+from belay.agents.training.compat.manager.service import ManagerService
+from belay.engine.wire.clusterd import profiling_pb2, profiling_pb2_grpc
+from belay.engine.wire.clusterd import recover_pb2 as pb
 from tests.training.taskd_world import JOB, PATIENCE, ClusterD, clusterd, free_port, until
 
 MGR = Position(MANAGER, "0")

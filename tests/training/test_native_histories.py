@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agents.training.train.agent.node import NodeAgent
-from agents.training.train.decide import generations
-from agents.training.train.decide.coordinator import Coordinator
+from belay.agents.training.train.agent.node import NodeAgent
+from belay.agents.training.train.decide import generations
+from belay.agents.training.train.decide.coordinator import Coordinator
 from tests.training.sim.native import World
 
 PART = 60

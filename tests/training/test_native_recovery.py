@@ -173,8 +173,8 @@ def test_another_node_agent_takes_over_ranks_spare_and_warm_processes_of_a_kille
 
 WARM = """
 import json, os, socket, time
-from agents.training.train.agent.warm import _Script, _Warm
-from agents.training.train.home import Home
+from belay.agents.training.train.agent.warm import _Script, _Warm
+from belay.agents.training.train.home import Home
 
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 if os.fork() == 0:

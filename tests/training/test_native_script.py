@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agents.training.compat.taskd.native_script import NotHere, arguments, possible, protects_itself
+from belay.agents.training.compat.taskd.native_script import NotHere, arguments, possible, protects_itself
 
 
 def launch(**given: Any) -> SimpleNamespace:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.training.train.agent.link import VERSION, NodeListener
-from agents.training.train.agent.peers import Peers
-from agents.training.train.decide.election import Claim
+from belay.agents.training.train.agent.link import VERSION, NodeListener
+from belay.agents.training.train.agent.peers import Peers
+from belay.agents.training.train.decide.election import Claim
 
 OWN = {"version": VERSION, "job": "job", "nodes": 2, "nproc": 1}
 LISTENS = Claim(0, 1, 0, 1)
@@ -40,7 +40,7 @@ def answers(peers: Peers, listener: NodeListener, enough: int = 1) -> list[Claim
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("agents.training.train.agent.peers.ASK", 0.0)
+    monkeypatch.setattr("belay.agents.training.train.agent.peers.ASK", 0.0)
     yield
 
 

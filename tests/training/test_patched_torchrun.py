@@ -25,7 +25,7 @@ class Torchruns:
         folder.mkdir()
         (folder / "run.py").write_text(patched_run())
         port = str(free_port())
-        path = os.pathsep.join([str(ROOT), str(ROOT / "agents/training/packages")])
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "agents/training/packages")])
         known = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         self.job = Job.reader(folder)
         self.logs = [(folder / f"torchrun-{node}").open("w+") for node in range(nodes)]

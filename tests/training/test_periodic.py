@@ -21,15 +21,15 @@ try:
 except ImportError:
     needs.lacking("PyTorch is not installed: make test installs it, or requirements-training.lock says which")
 
-from agents.training.checkpoint import sets
-from agents.training.checkpoint.errors import CheckpointError
-from agents.training.train.decide.donors import shard_text
-from agents.training.train.worker.buckets import Buckets
-from agents.training.train.worker.interruption import TrainingError
-from agents.training.train.worker.periodic import VARIABLE, PeriodicCheckpoints
-from agents.training.train.worker.protected import Protected
-from agents.training.train.worker.randomness import Randomness
-from agents.training.train.worker.run import Run
+from belay.agents.training.checkpoint import sets
+from belay.agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.train.decide.donors import shard_text
+from belay.agents.training.train.worker.buckets import Buckets
+from belay.agents.training.train.worker.interruption import TrainingError
+from belay.agents.training.train.worker.periodic import VARIABLE, PeriodicCheckpoints
+from belay.agents.training.train.worker.protected import Protected
+from belay.agents.training.train.worker.randomness import Randomness
+from belay.agents.training.train.worker.run import Run
 
 FOUR = ("--nproc", "4")
 STEPS = 30

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.train.agent.link import VERSION, CoordinatorLink, NodeListener
-from agents.training.train.agent.peers import Peers
-from agents.training.train.agent.proof import Prover, read_secret
-from agents.training.train.decide.election import Claim
-from agents.training.train.frames import Connection, Message
+from belay.agents.training.train.agent.link import VERSION, CoordinatorLink, NodeListener
+from belay.agents.training.train.agent.peers import Peers
+from belay.agents.training.train.agent.proof import Prover, read_secret
+from belay.agents.training.train.decide.election import Claim
+from belay.agents.training.train.frames import Connection, Message
 
 KEY = b"a secret of sixteen bytes and more"
 JOIN: Message = {"t": "join", "version": VERSION, "job": "job", "nodes": 2, "nproc": 1, "node": 1, "living": []}

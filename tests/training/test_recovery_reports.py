@@ -11,22 +11,22 @@ from typing import Any
 import grpc
 from prometheus_client.exposition import generate_latest
 
-from agents.training.train import reporting
-from agents.training.train.agent.coordinator_host import CoordinatorHost
-from agents.training.train.decide.members import Limits, Recovery
-from agents.training.train.reporting import Reporter, reporter
-from engine.kube import CONFIGMAP, EVENT
-from engine.load import load
-from engine.model.history import JobMemory
-from engine.model.history import Recovery as Entered
-from engine.model.labels import PROCESS_RECOVERIES
-from engine.model.public_faults import Influence
-from engine.model.recovery import summary
-from engine.serve.grpc.recovery.wrong_results import CODE, SENDER
-from engine.status.recoveries import recovery_sentences
-from engine.wire import publicinfo
-from engine.wire.clusterd import recover_pb2_grpc
-from engine.wire.training import training_pb2 as pb
+from belay.agents.training.train import reporting
+from belay.agents.training.train.agent.coordinator_host import CoordinatorHost
+from belay.agents.training.train.decide.members import Limits, Recovery
+from belay.agents.training.train.reporting import Reporter, reporter
+from belay.engine.kube import CONFIGMAP, EVENT
+from belay.engine.load import load
+from belay.engine.model.history import JobMemory
+from belay.engine.model.history import Recovery as Entered
+from belay.engine.model.labels import PROCESS_RECOVERIES
+from belay.engine.model.public_faults import Influence
+from belay.engine.model.recovery import summary
+from belay.engine.serve.grpc.recovery.wrong_results import CODE, SENDER
+from belay.engine.status.recoveries import recovery_sentences
+from belay.engine.wire import publicinfo
+from belay.engine.wire.clusterd import recover_pb2_grpc
+from belay.engine.wire.training import training_pb2 as pb
 from tests.grpc_world import NS, Client, World, play, until
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.training.compat.tft.replicas import (
+from belay.agents.training.compat.tft.replicas import (
     Move,
     ReplicaGroup,
     complete,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.training.train.decide.coordinator import Coordinator
-from agents.training.train.decide.coordinator_commands import (
+from belay.agents.training.train.decide.coordinator import Coordinator
+from belay.agents.training.train.decide.coordinator_commands import (
     AskCheckpoint,
     CoordinatorCommand,
     EndJob,
@@ -19,10 +19,10 @@ from agents.training.train.decide.coordinator_commands import (
     SetPace,
     StartRank,
 )
-from agents.training.train.decide.members import Limits
-from agents.training.train.decide.pace import Costs, Pace, pace
-from agents.training.train.decide.recomputed import Computed, Recomputed
-from agents.training.train.decide.witness import Finding, Held, Verdict, Witness
+from belay.agents.training.train.decide.members import Limits
+from belay.agents.training.train.decide.pace import Costs, Pace, pace
+from belay.agents.training.train.decide.recomputed import Computed, Recomputed
+from belay.agents.training.train.decide.witness import Finding, Held, Verdict, Witness
 from tests import needs
 from tests.training.conftest import Launch
 from tests.training.launched import Job, history

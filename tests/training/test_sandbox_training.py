@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.sandbox import git_repository, up
-from engine.sandbox.reader import ApiReader
-from engine.wire import names
+from belay import IMPORT_ROOT
+from belay.engine.sandbox import git_repository, up
+from belay.engine.sandbox.reader import ApiReader
+from belay.engine.wire import names
 from tests import needs
-from tests.e2e.test_up import ROOT, Up, marked
+from tests.e2e.test_up import Up, marked
 
 pytestmark = [pytest.mark.e2e]
 STEPS, PAUSE = 900, 0.02
@@ -48,8 +49,9 @@ def test_training_goes_on_after_a_killed_rank_and_after_a_broken_chip_bit_for_bi
     reader: ApiReader = run.reader
 
     def belay(*arguments: str) -> str:
-        env = os.environ | {"KUBECONFIG": str(tmp_path / "data/kubeconfig"), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "engine.cli", *arguments]
+        env = os.environ | {"PYTHONPATH": str(IMPORT_ROOT), "NO_COLOR": "1"}
+        env["KUBECONFIG"] = str(tmp_path / "data/kubeconfig")
+        command = [sys.executable, "-m", "belay.engine.cli", *arguments]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
 
     def pods() -> dict[str, str]:
@@ -98,8 +100,8 @@ def test_training_goes_on_after_a_killed_rank_and_after_a_broken_chip_bit_for_bi
     calm = tmp_path / "calm"
     script = next((tmp_path / "data/training/pods").glob("*/volumes/script/train.py"))
     command = ["train", "--nproc", "4", "--spares", "0", str(script), str(calm), str(STEPS), "0"]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-m", "engine.cli", *command], env=env, timeout=200, check=True)
+    env = os.environ | {"PYTHONPATH": str(IMPORT_ROOT)}
+    subprocess.run([sys.executable, "-m", "belay.engine.cli", *command], env=env, timeout=200, check=True)
     for rank in range(4):
         found, expected = losses(results, rank), losses(calm, rank)
         # a rank that is killed or stopped between a step that counts and its line of it does not write that line

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.train.decide.coordinator import Coordinator
-from agents.training.train.decide.coordinator_commands import (
+from belay.agents.training.train.decide.coordinator import Coordinator
+from belay.agents.training.train.decide.coordinator_commands import (
     EndJob,
     EndRank,
     GenerationPlan,
@@ -17,8 +17,8 @@ from agents.training.train.decide.coordinator_commands import (
     OperatorMessage,
     StartRank,
 )
-from agents.training.train.decide.members import Limits, RunningRank
-from agents.training.train.decide.smaller import refusal, shares
+from belay.agents.training.train.decide.members import Limits, RunningRank
+from belay.agents.training.train.decide.smaller import refusal, shares
 from tests.ports import free_port
 from tests.training.conftest import Launch
 from tests.training.launched import Job, Step, descendants, signalled

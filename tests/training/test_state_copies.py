@@ -19,13 +19,13 @@ except ImportError:
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from agents.training.train.decide.rendezvous import Rendezvous
-from agents.training.train.values import join, split
-from agents.training.train.worker import repair
-from agents.training.train.worker.buckets import Buckets
-from agents.training.train.worker.interruption import Interrupted
-from agents.training.train.worker.protected import Protected
-from agents.training.train.worker.store import FormingStore
+from belay.agents.training.train.decide.rendezvous import Rendezvous
+from belay.agents.training.train.values import join, split
+from belay.agents.training.train.worker import repair
+from belay.agents.training.train.worker.buckets import Buckets
+from belay.agents.training.train.worker.interruption import Interrupted
+from belay.agents.training.train.worker.protected import Protected
+from belay.agents.training.train.worker.store import FormingStore
 
 
 class Wire:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agents.training.compat.tft.constants import DataStatus
-from agents.training.compat.tft.replicas import ReplicaGroup
-from agents.training.compat.tft.steplock import RankStep, StepLock, UpdatePermission, highest_complete_step
+from belay.agents.training.compat.tft.constants import DataStatus
+from belay.agents.training.compat.tft.replicas import ReplicaGroup
+from belay.agents.training.compat.tft.steplock import RankStep, StepLock, UpdatePermission, highest_complete_step
 
 PAIRS = [ReplicaGroup(0, (0, 1, 2, 3), copies=2)]
 

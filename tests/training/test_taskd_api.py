@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.bridge import Bridge, pause_seconds
-from agents.training.clusterd.state import JobSettings, ToController
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.member import Member
-from agents.training.compat.bus.message import Body
-from agents.training.compat.bus.position import MANAGER, PROXY, Position
-from agents.training.compat.manager import api as manager_api
-from agents.training.compat.manager.service import ManagerService, listen_address, loop_seconds, mindio_controller
-from agents.training.compat.manager.session import RecoverSession
-from agents.training.compat.resetfile import ResetState
-from agents.training.compat.taskd import agent_api, bus_proxy, mindspore, proxy_api
-from agents.training.compat.taskd.processes import ProcessState, ProcessStatus
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.bridge import Bridge, pause_seconds
+from belay.agents.training.clusterd.state import JobSettings, ToController
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.member import Member
+from belay.agents.training.compat.bus.message import Body
+from belay.agents.training.compat.bus.position import MANAGER, PROXY, Position
+from belay.agents.training.compat.manager import api as manager_api
+from belay.agents.training.compat.manager.service import ManagerService, listen_address, loop_seconds, mindio_controller
+from belay.agents.training.compat.manager.session import RecoverSession
+from belay.agents.training.compat.resetfile import ResetState
+from belay.agents.training.compat.taskd import agent_api, bus_proxy, mindspore, proxy_api
+from belay.agents.training.compat.taskd.processes import ProcessState, ProcessStatus
 from tests.training.taskd_world import PACKAGES, ROOT, free_port, until
 
 pytestmark = pytest.mark.real_time
@@ -70,7 +70,7 @@ import sys
 assert not {"torch", "msgspec", "pydantic"} & set(sys.modules), "light"
 print(taskd.__version__, len(api.__all__), start_taskd_manager(), start_taskd_agent(), destroy_taskd_proxy())
 """
-    environ = {**os.environ, "PYTHONPATH": f"{PACKAGES}:{ROOT}", "TASKD_LOG_STDOUT": "False"}
+    environ = {**os.environ, "PYTHONPATH": f"{PACKAGES}:{ROOT / 'src'}", "TASKD_LOG_STDOUT": "False"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["7.3.0", "10", "False", "None", "False"]
 
@@ -320,7 +320,7 @@ def test_msruns_processes_are_restarted_alone_by_the_manager(tmp_path: Path) -> 
     left: list[int] = []
 
     def run() -> None:
-        from agents.training.compat.taskd.bus_agent import BusAgent
+        from belay.agents.training.compat.taskd.bus_agent import BusAgent
 
         try:
             BusAgent(2, f"127.0.0.1:{proxy.port}", mindspore.MindSporeProcesses(msrun.functions())).run()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.wire.clusterd import recover_pb2 as pb
 from tests.needs import lacking
 from tests.training.taskd_world import JOB, PATIENCE, ClusterD, Job, clusterd, torch_installed, until
 
@@ -92,7 +92,7 @@ def test_ranks_are_forked_from_a_warm_process_and_its_loss_costs_nothing(world: 
 def test_the_exit_code_of_a_forked_rank_is_awaited_while_its_parent_lives() -> None:
     if not torch_installed():
         lacking("torch is not installed: make venv-training")
-    from agents.training.compat.taskd.warm_ranks import WarmStart
+    from belay.agents.training.compat.taskd.warm_ranks import WarmStart
 
     warm = WarmStart()
     warm._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.member import Member
-from agents.training.compat.bus.message import Body
-from agents.training.compat.bus.position import MANAGER, PROXY, WORKER, Position
-from agents.training.compat.taskd import bus_worker, device_functions, group_info
-from agents.training.compat.taskd.bus_worker import BusWorker
-from agents.training.compat.taskd.profiling import Profiler
-from agents.training.compat.taskd.profiling_files import Records
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.member import Member
+from belay.agents.training.compat.bus.message import Body
+from belay.agents.training.compat.bus.position import MANAGER, PROXY, WORKER, Position
+from belay.agents.training.compat.taskd import bus_worker, device_functions, group_info
+from belay.agents.training.compat.taskd.bus_worker import BusWorker
+from belay.agents.training.compat.taskd.profiling import Profiler
+from belay.agents.training.compat.taskd.profiling_files import Records
 from tests.training.taskd_world import free_port
 
 pytestmark = pytest.mark.real_time

@@ -117,7 +117,7 @@ def stories(tmp_path_factory) -> dict[str, Story]:
         names.append(name)
         paths.append(path)
     env = dict(os.environ) | {
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'agents/training/packages'}", "TTP_LOG_PATH": str(folder / "logs"),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'agents/training/packages'}", "TTP_LOG_PATH": str(folder / "logs"),
         "OMP_NUM_THREADS": "1", "MINDIO_WAIT_MINDX_TIME": "10",
     }  # fmt: skip
     done = subprocess.run(

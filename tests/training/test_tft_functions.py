@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.compat.mindio import controller_api, framework_api, security, update_times
-from agents.training.compat.mindio.controller_server import ControllerServer
-from agents.training.compat.mindio.environment import Environment
-from agents.training.compat.mindio.framework import Framework
-from agents.training.compat.mindio.update_times import can_repair, error_time, set_end, set_start
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import ReportState
-from agents.training.compat.tft.controller_commands import ControllerSettings
+from belay.agents.training.compat.mindio import controller_api, framework_api, security, update_times
+from belay.agents.training.compat.mindio.controller_server import ControllerServer
+from belay.agents.training.compat.mindio.environment import Environment
+from belay.agents.training.compat.mindio.framework import Framework
+from belay.agents.training.compat.mindio.update_times import can_repair, error_time, set_end, set_start
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import ReportState
+from belay.agents.training.compat.tft.controller_commands import ControllerSettings
 from tests import needs
 from tests.ports import free_port
 
@@ -46,7 +46,7 @@ def packages(monkeypatch, tmp_path):
 
 
 def run(script: str, **env: str) -> subprocess.CompletedProcess[str]:
-    whole = dict(os.environ) | {"PYTHONPATH": f"{ROOT}:{PACKAGES}"} | env
+    whole = dict(os.environ) | {"PYTHONPATH": f"{ROOT / 'src'}:{PACKAGES}"} | env
     return subprocess.run([sys.executable, "-c", script], env=whole, capture_output=True, text=True, timeout=100)
 
 
@@ -73,7 +73,7 @@ def test_adaptations_import_every_processor_function_from_ttp_decorator():
 def test_importing_it_imports_neither_torch_nor_the_engine():
     done = run(
         "import sys, mindio_ttp.framework_ttp, mindio_ttp.controller_ttp, mindio_ttp.utils;"
-        "print([n for n in sys.modules if n.split('.')[0] in ('torch', 'engine', 'grpc', 'pydantic', 'msgspec')])"
+        "print([n for n in sys.modules if n.startswith(('torch', 'belay.engine', 'grpc', 'pydantic', 'msgspec'))])"
     )
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -442,7 +442,7 @@ def test_a_handler_for_sigterm_that_the_script_installed_stays():
         "t.tft_init_processor(0, 1, False, False)\n"
         "print('ready', flush=True)\nwhile True:\n    signal.pause()"
     )
-    env = dict(os.environ) | {"PYTHONPATH": f"{ROOT}:{PACKAGES}"}
+    env = dict(os.environ) | {"PYTHONPATH": f"{ROOT / 'src'}:{PACKAGES}"}
     with subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
@@ -509,7 +509,9 @@ def test_tls_protects_the_connection_and_the_decrypt_handler_opens_the_key(certi
     )
     try:
         assert "registered" in run(script, INFO=info(certificates)).stdout
-        impatient = f"import agents.training.compat.mindio.framework_api as api\napi.REGISTER_WAIT = 2.0\n{script}"
+        impatient = (
+            f"import belay.agents.training.compat.mindio.framework_api as api\napi.REGISTER_WAIT = 2.0\n{script}"
+        )
         stranger = run(impatient, INFO=info(certificates, "other"), TTP_RETRY_TIMES="1")
         assert stranger.returncode == 2 and "registered" not in stranger.stdout
         assert "open sesame" not in stranger.stderr + stranger.stdout
@@ -531,7 +533,7 @@ def test_a_failed_report_is_repeated_up_to_three_times(caplog, monkeypatch):
         told.append(time.monotonic())
         return 1 if len(told) < 3 else 0
 
-    monkeypatch.setattr("agents.training.compat.mindio.controller_server.REPORT_WAIT", 0.01)
+    monkeypatch.setattr("belay.agents.training.compat.mindio.controller_server.REPORT_WAIT", 0.01)
     server = ControllerServer(
         ControllerSettings(rank=-1, world=2, clusterd=True), lambda: {"report_fault_ranks": report}
     )

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import pytest
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft import repair_states
-from agents.training.compat.tft.constants import Action, ReportState, Result
-from agents.training.compat.tft.controller_commands import Order
-from agents.training.compat.tft.processor import Processor
-from agents.training.compat.tft.processor_commands import ProcessorSettings
-from agents.training.compat.tft.replicas import RepairPlan
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft import repair_states
+from belay.agents.training.compat.tft.constants import Action, ReportState, Result
+from belay.agents.training.compat.tft.controller_commands import Order
+from belay.agents.training.compat.tft.processor import Processor
+from belay.agents.training.compat.tft.processor_commands import ProcessorSettings
+from belay.agents.training.compat.tft.replicas import RepairPlan
 from tests.bench.training_tft import native_recovery, recovery_of
 from tests.training.sim.world import Plan, World
 

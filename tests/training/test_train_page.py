@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.training.train.agent.launcher import parser
+from belay import IMPORT_ROOT
+from belay.agents.training.train.agent.launcher import parser
 from tests import needs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,9 +31,9 @@ def script() -> str:
 def test_the_whole_script_runs(tmp_path: Path) -> None:
     needs.torch()
     (tmp_path / "script.py").write_text(script())
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "agents.training.train.agent.launcher", "--nproc", "2", "script.py"]
-    command[1:3] = ["-m", "engine.cli", "train"]
+    env = {**os.environ, "PYTHONPATH": str(IMPORT_ROOT)}
+    command = [sys.executable, "-m", "belay.agents.training.train.agent.launcher", "--nproc", "2", "script.py"]
+    command[1:3] = ["-m", "belay.engine.cli", "train"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
 

@@ -16,10 +16,10 @@ try:
 except ImportError:
     lacking("torch is not installed: make venv-training")
 
-from agents.training.train.decide.coordinator import Coordinator
-from agents.training.train.decide.coordinator_commands import EndJob, JoinGeneration, OperatorMessage
-from agents.training.train.worker import waiting
-from agents.training.train.worker.link_failures import _raised_by_a_library, is_link_failure
+from belay.agents.training.train.decide.coordinator import Coordinator
+from belay.agents.training.train.decide.coordinator_commands import EndJob, JoinGeneration, OperatorMessage
+from belay.agents.training.train.worker import waiting
+from belay.agents.training.train.worker.link_failures import _raised_by_a_library, is_link_failure
 from tests.training.test_coordinator import training
 
 

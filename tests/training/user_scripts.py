@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agents.training.checkpoint import sets
+from belay.agents.training.checkpoint import sets
 from tests.training.launched import Job, agent_of, history, signalled
 from tests.training.script_matrix import CHECKPOINTS, SCRIPTS, UserScript
 

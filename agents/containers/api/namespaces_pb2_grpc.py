@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from agents.containers.api import namespaces_pb2 as agents_dot_containers_dot_api_dot_namespaces__pb2
+from belay.agents.containers.api import namespaces_pb2 as agents_dot_containers_dot_api_dot_namespaces__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

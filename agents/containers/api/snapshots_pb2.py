@@ -22,7 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from agents.containers.api import types_pb2 as agents_dot_containers_dot_api_dot_types__pb2
+from belay.agents.containers.api import types_pb2 as agents_dot_containers_dot_api_dot_types__pb2
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%agents/containers/api/snapshots.proto\x12 containerd.services.snapshots.v1\x1a!agents/containers/api/types.proto\"1\n\rMountsRequest\x12\x13\n\x0bsnapshotter\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"9\n\x0eMountsResponse\x12\'\n\x06mounts\x18\x01 \x03(\x0b\x32\x17.containerd.types.Mount2x\n\tSnapshots\x12k\n\x06Mounts\x12/.containerd.services.snapshots.v1.MountsRequest\x1a\x30.containerd.services.snapshots.v1.MountsResponseb\x06proto3')

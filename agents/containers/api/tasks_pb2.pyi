@@ -1,6 +1,6 @@
 import datetime
 
-from agents.containers.api import types_pb2 as _types_pb2
+from belay.agents.containers.api import types_pb2 as _types_pb2
 from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf import empty_pb2 as _empty_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2

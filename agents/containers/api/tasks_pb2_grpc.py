@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from agents.containers.api import tasks_pb2 as agents_dot_containers_dot_api_dot_tasks__pb2
+from belay.agents.containers.api import tasks_pb2 as agents_dot_containers_dot_api_dot_tasks__pb2
 from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.drivers.dcmi import prototypes, structs
-from agents.drivers.dcmi.control import IN_BAND, OUT_OF_BAND, Control
-from agents.drivers.dcmi.errors import DcmiError
-from agents.drivers.dcmi.gauges import Gauges
-from agents.drivers.dcmi.identity import Identity
-from agents.drivers.dcmi.interface import ChipLocation, text
-from agents.drivers.dcmi.library import Library, trusted
-from agents.drivers.dcmi.switch import Switch
-from agents.drivers.failures import DriverError
+from belay.agents.drivers.dcmi import prototypes, structs
+from belay.agents.drivers.dcmi.control import IN_BAND, OUT_OF_BAND, Control
+from belay.agents.drivers.dcmi.errors import DcmiError
+from belay.agents.drivers.dcmi.gauges import Gauges
+from belay.agents.drivers.dcmi.identity import Identity
+from belay.agents.drivers.dcmi.interface import ChipLocation, text
+from belay.agents.drivers.dcmi.library import Library, trusted
+from belay.agents.drivers.dcmi.switch import Switch
+from belay.agents.drivers.failures import DriverError
 
 READINGS: Final = frozenset({
     "chip_info", "board", "mainboard", "product", "version", "serial", "die", "pcie", "codes", "health", "network",

@@ -4,7 +4,7 @@
 A call that never returns blocks one thread here; the parent counts them and ends this process when there are too many,
 or when the driver was reloaded. It ends when the parent has ended.
 
-    python -m agents.drivers.dcmi.child LIBRARY [--owner UID]... [--parent PID]
+    python -m belay.agents.drivers.dcmi.child LIBRARY [--owner UID]... [--parent PID]
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from agents.drivers.dcmi.calls import Calls
-from agents.drivers.dcmi.errors import DcmiError
-from agents.drivers.dcmi.library import Library, trusted
-from agents.drivers.failures import DriverError
+from belay.agents.drivers.dcmi.calls import Calls
+from belay.agents.drivers.dcmi.errors import DcmiError
+from belay.agents.drivers.dcmi.library import Library, trusted
+from belay.agents.drivers.failures import DriverError
 
 THREADS = 16
 MAX_MESSAGE = 65_536

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
-from agents.drivers.failures import DriverError
+from belay.agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
+from belay.agents.drivers.failures import DriverError
 
 
 class AskDriver(Protocol):

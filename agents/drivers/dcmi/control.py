@@ -5,10 +5,10 @@ from __future__ import annotations
 from ctypes import byref, c_int, c_uint32
 from typing import Any, Final
 
-from agents.drivers.dcmi import structs
-from agents.drivers.dcmi.errors import DcmiError
-from agents.drivers.dcmi.interface import Interface, text
-from agents.drivers.failures import DriverError
+from belay.agents.drivers.dcmi import structs
+from belay.agents.drivers.dcmi.errors import DcmiError
+from belay.agents.drivers.dcmi.interface import Interface, text
+from belay.agents.drivers.failures import DriverError
 
 MAX_VDEVS: Final = 32
 MAX_PINGED: Final = 48

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.drivers.base import CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
-from agents.drivers.dcmi import family as families
-from agents.drivers.dcmi.calls import OUT_OF_BAND
-from agents.drivers.dcmi.chip_readings import ChipReadings
-from agents.drivers.dcmi.errors import NOT_READY, TIMED_OUT, DcmiError
-from agents.drivers.dcmi.library import find
-from agents.drivers.dcmi.supervisor import Supervisor
-from agents.drivers.dcmi.switch import NAME as SWITCH_LIBRARY
-from agents.drivers.surroundings import SwitchFault
-from engine.model.labels import ACCELERATOR_TYPE, INFER_CARD_TYPE
+from belay.agents.drivers.base import CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
+from belay.agents.drivers.dcmi import family as families
+from belay.agents.drivers.dcmi.calls import OUT_OF_BAND
+from belay.agents.drivers.dcmi.chip_readings import ChipReadings
+from belay.agents.drivers.dcmi.errors import NOT_READY, TIMED_OUT, DcmiError
+from belay.agents.drivers.dcmi.library import find
+from belay.agents.drivers.dcmi.supervisor import Supervisor
+from belay.agents.drivers.dcmi.switch import NAME as SWITCH_LIBRARY
+from belay.agents.drivers.surroundings import SwitchFault
+from belay.engine.model.labels import ACCELERATOR_TYPE, INFER_CARD_TYPE
 
 CALL_SECONDS: Final = 5.0
 NETWORK_SECONDS: Final = 1.0
@@ -38,7 +38,8 @@ MOST_SEVERE: Final = 3
 
 
 class DcmiDriver:
-    """The node's driver. ``sleep`` and ``now_ms`` are the clock; see `agents.drivers.base.Driver` for the methods.
+    """The node's driver. ``sleep`` and ``now_ms`` are the clock; see `belay.agents.drivers.base.Driver` for the
+    methods.
 
     ``switch_library`` is the bus switch's; without it, it is searched for as the driver's is.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from agents.common.log import Log
+from belay.agents.common.log import Log
 
 _log = Log("driver")
 LINES: Final = 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents.drivers.failures import DriverError
+from belay.agents.drivers.failures import DriverError
 
 SYMBOL_MISSING, LIBRARY_MISSING, CLOSE_FAILED = -99998, -99999, -99997
 NOT_READY, NOT_SUPPORTED, TIMED_OUT, BUSY = -8012, -8255, -8006, -8020

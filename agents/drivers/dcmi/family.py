@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from agents.drivers.failures import DriverError
+from belay.agents.drivers.failures import DriverError
 
 A1, A2, A3, A5 = "Ascend910", "Ascend910B", "Ascend910A3", "Ascend910A5"
 P310, B310, C310 = "Ascend310P", "Ascend310B", "Ascend310"

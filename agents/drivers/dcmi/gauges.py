@@ -6,10 +6,10 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_uint32
 from typing import Any, Final
 
-from agents.drivers.dcmi import structs
-from agents.drivers.dcmi.errors import NOT_READY, DcmiError
-from agents.drivers.dcmi.interface import Interface
-from agents.drivers.dcmi.library import Library
+from belay.agents.drivers.dcmi import structs
+from belay.agents.drivers.dcmi.errors import NOT_READY, DcmiError
+from belay.agents.drivers.dcmi.interface import Interface
+from belay.agents.drivers.dcmi.library import Library
 
 MAX_CODES: Final = 128
 MAX_PROCESSES: Final = 32

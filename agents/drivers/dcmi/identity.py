@@ -7,9 +7,9 @@ import ipaddress
 from ctypes import byref, c_int, c_uint32
 from typing import Any, Final
 
-from agents.drivers.dcmi import structs
-from agents.drivers.dcmi.errors import DcmiError
-from agents.drivers.dcmi.interface import Interface, text
+from belay.agents.drivers.dcmi import structs
+from belay.agents.drivers.dcmi.errors import DcmiError
+from belay.agents.drivers.dcmi.interface import Interface, text
 
 UNKNOWN: Final = 0xFFFFFFFF
 MAX_URMA: Final = 32

@@ -9,9 +9,9 @@ import ctypes
 from ctypes import byref, c_int, c_uint32
 from typing import Any, Final, NamedTuple
 
-from agents.drivers.dcmi.errors import DcmiError
-from agents.drivers.dcmi.library import Library
-from agents.drivers.failures import DriverError
+from belay.agents.drivers.dcmi.errors import DcmiError
+from belay.agents.drivers.dcmi.library import Library
+from belay.agents.drivers.failures import DriverError
 
 MAX_CARDS, MAX_CHIPS = 64, 256
 MAX_IN_CARD: Final = 8

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from agents.drivers.dcmi import prototypes
-from agents.drivers.dcmi.errors import SYMBOL_MISSING, DcmiError
-from agents.drivers.failures import DriverError
+from belay.agents.drivers.dcmi import prototypes
+from belay.agents.drivers.dcmi.errors import SYMBOL_MISSING, DcmiError
+from belay.agents.drivers.failures import DriverError
 
 NAME = "libdcmi.so"
 MAX_PATH_TEXT = 1024

@@ -10,7 +10,7 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_int, c_uint32, c_void_p
 from typing import Any
 
-from agents.drivers.dcmi import structs as s
+from belay.agents.drivers.dcmi import structs as s
 
 N, U = c_int, c_uint32
 PI, PU, S, V = POINTER(c_int), POINTER(c_uint32), c_char_p, c_void_p

@@ -18,10 +18,10 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
-from agents.common.log import Log
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi import driver_output
-from agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi import driver_output
+from belay.agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
 
 _log = Log("driver")
 
@@ -150,7 +150,7 @@ class Supervisor:
 
     async def _start(self) -> asyncio.subprocess.Process:
         owners = [text for owner in sorted(self._owners) for text in ("--owner", str(owner))]
-        command = [sys.executable, "-m", "agents.drivers.dcmi.child", str(self._library), *owners]
+        command = [sys.executable, "-m", "belay.agents.drivers.dcmi.child", str(self._library), *owners]
         pipe = asyncio.subprocess.PIPE
         requests, taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         requests.setblocking(False)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from ctypes import byref, c_uint32
 from typing import Any, Final, NamedTuple
 
-from agents.drivers.dcmi import prototypes, structs
-from agents.drivers.dcmi.library import Library
-from agents.drivers.failures import DriverError
+from belay.agents.drivers.dcmi import prototypes, structs
+from belay.agents.drivers.dcmi.library import Library
+from belay.agents.drivers.failures import DriverError
 
 NAME: Final = "liblingqu-dcmi.so"
 MAX_FAULTS: Final = 128

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from agents.common.processes import DRAIN_SECONDS
-from agents.drivers.base import DriverError
+from belay.agents.common.processes import DRAIN_SECONDS
+from belay.agents.drivers.base import DriverError
 
 LIMIT: Final = 1 << 20
 """Maximum bytes of output; more is an error (component/ascend-common/devmanager/hccn)."""

@@ -13,19 +13,19 @@ from typing import Final
 
 import msgspec
 
-from agents.drivers import server_models
-from agents.drivers.base import BOOTED, VNPU, Chip, Code, DriverError, Event, Machine
-from agents.drivers.dcmi import family as families
-from agents.drivers.tools.hccn import Tool
-from agents.drivers.tools.npu_smi import NpuSmi, NpuSmiChip
-from engine.model.labels import ACCELERATOR_TYPE, INFER_CARD_TYPE
+from belay.agents.drivers import server_models
+from belay.agents.drivers.base import BOOTED, VNPU, Chip, Code, DriverError, Event, Machine
+from belay.agents.drivers.dcmi import family as families
+from belay.agents.drivers.tools.hccn import Tool
+from belay.agents.drivers.tools.npu_smi import NpuSmi, NpuSmiChip
+from belay.engine.model.labels import ACCELERATOR_TYPE, INFER_CARD_TYPE
 
 _MEGABYTES_PER_GB: Final = 1024
 _OK: Final = frozenset({"OK", "HEALTHY", "NORMAL"})
 
 
 class SmiDriver:
-    """See `agents.drivers.base.Driver` for the methods."""
+    """See `belay.agents.drivers.base.Driver` for the methods."""
 
     def __init__(
         self, tool: Tool | None = None, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000

@@ -10,8 +10,8 @@ import itertools
 import re
 from typing import Final, NamedTuple, Protocol
 
-from agents.drivers.base import DriverError
-from agents.drivers.tools.command import Runner, pairs, tables
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.tools.command import Runner, pairs, tables
 
 PATH: Final = "/usr/local/Ascend/driver/tools/hccn_tool"
 SAMPLE_MS: Final = 100

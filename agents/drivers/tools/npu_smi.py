@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from agents.drivers.base import DriverError
-from agents.drivers.tools.command import Runner, pairs, tables
-from agents.drivers.tools.hccn import Tool
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.tools.command import Runner, pairs, tables
+from belay.agents.drivers.tools.hccn import Tool
 
 PROGRAM: Final = "npu-smi"
 _CODE = re.compile(r"\b(?:0x)?([0-9A-Fa-f]{7,8})\b")

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from agents.node.diagnosis.matching import LogText
-from agents.node.diagnosis.redaction import redacted
+from belay.agents.node.diagnosis.matching import LogText
+from belay.agents.node.diagnosis.redaction import redacted
 
 #: Bytes of text of one file, of one pod, and of all compressed archives of a node.
 FILE_BYTES: Final = 128 << 10

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from agents.node.diagnosis.matching import Findings, LogText
-from engine.model.log_evidence import EventRole, LogRule
+from belay.agents.node.diagnosis.matching import Findings, LogText
+from belay.engine.model.log_evidence import EventRole, LogRule
 
 OPTICAL_POWER: Final = LogRule("OpticalPowerOutOfRange", EventRole.CAUSE, ())
 OPTICAL_SIGNAL: Final = LogRule("OpticalSignalLost", EventRole.CAUSE, ())

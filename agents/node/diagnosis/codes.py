@@ -1,4 +1,5 @@
-"""Codes in lines of logs that say by themselves what happened (`engine.model.log_codes`), by the source of the log.
+"""Codes in lines of logs that say by themselves what happened (`belay.engine.model.log_codes`), by the source of the
+log.
 
 Forms of the lines: the driver's device log (``Node Type=0x64; … Sensor Type=0xc0; … event_state=8)``, ``Event
 id=0x80c98008``), events in logs of NodeD and the BMC (``0x2C000031 … Asserted``), the device plugin's switch faults
@@ -11,9 +12,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from engine.model.chip_events import event_id
-from engine.model.log_codes import BMC, CANN, CHIP, SWITCH, meaning_of
-from engine.model.log_evidence import EventRole, LogSource
+from belay.engine.model.chip_events import event_id
+from belay.engine.model.log_codes import BMC, CANN, CHIP, SWITCH, meaning_of
+from belay.engine.model.log_evidence import EventRole, LogSource
 
 #: Codes of one log that are looked at; more are not counted.
 _MOST: Final = 5000

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from agents.node.diagnosis.checks import look_at_checks
-from agents.node.diagnosis.matching import Findings, LogText, last_stamp
-from agents.node.diagnosis.times import offset_in, zone_of
-from engine.model.log_evidence import LogRule, LogSource, PodEvidence
+from belay.agents.node.diagnosis.checks import look_at_checks
+from belay.agents.node.diagnosis.matching import Findings, LogText, last_stamp
+from belay.agents.node.diagnosis.times import offset_in, zone_of
+from belay.engine.model.log_evidence import LogRule, LogSource, PodEvidence
 
 #: Bytes of the end of a file that are read, and of all that a compressed file is unpacked to.
 FILE_BYTES: Final = 24 << 20

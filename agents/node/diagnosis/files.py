@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
-from agents.node.diagnosis.matching import LogText
-from engine.model.log_evidence import LogSource
-from engine.model.unstructured import nested_list, nested_map
+from belay.agents.node.diagnosis.matching import LogText
+from belay.engine.model.log_evidence import LogSource
+from belay.engine.model.unstructured import nested_list, nested_map
 
 ROOTS: Final = (Path("/var/log"),)
 PODS: Final = Path("/var/log/pods")

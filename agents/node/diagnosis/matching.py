@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from agents.node.diagnosis.codes import codes_in
-from agents.node.diagnosis.redaction import redacted
-from agents.node.diagnosis.times import Stamp, stamp_of, zone_of
-from agents.node.diagnosis.vocabulary import Vocabulary
-from engine.model.log_codes import CANN
-from engine.model.log_evidence import (
+from belay.agents.node.diagnosis.codes import codes_in
+from belay.agents.node.diagnosis.redaction import redacted
+from belay.agents.node.diagnosis.times import Stamp, stamp_of, zone_of
+from belay.agents.node.diagnosis.vocabulary import Vocabulary
+from belay.engine.model.log_codes import CANN
+from belay.engine.model.log_evidence import (
     MAX_EVENTS,
     MAX_EXAMPLE,
     MAX_NAMED,

@@ -13,22 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from agents.common.client import ApiError, ApiServer
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.node.diagnosis.archive import LogArchive
-from agents.node.diagnosis.files import ROOTS, cut, logs_of
-from agents.node.diagnosis.matching import Findings
-from agents.node.diagnosis.rules import shipped_rules
-from agents.node.publisher import Publisher
-from agents.node.state import NodeState
-from engine.model.cluster import Pod
-from engine.model.labels import GROUP_NAME, POD_TEMPLATE_HASH, RANK_INDEX, VOLCANO_GROUP_NAME
-from engine.model.log_evidence import MAX_PODS, LogRule, PodEvidence
-from engine.model.unstructured import nested_map
-from engine.wire import evidence as wire
-from engine.wire.errors import WireError
-from engine.wire.names import NODES, SYSTEM
+from belay.agents.common.client import ApiError, ApiServer
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.node.diagnosis.archive import LogArchive
+from belay.agents.node.diagnosis.files import ROOTS, cut, logs_of
+from belay.agents.node.diagnosis.matching import Findings
+from belay.agents.node.diagnosis.rules import shipped_rules
+from belay.agents.node.publisher import Publisher
+from belay.agents.node.state import NodeState
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import GROUP_NAME, POD_TEMPLATE_HASH, RANK_INDEX, VOLCANO_GROUP_NAME
+from belay.engine.model.log_evidence import MAX_PODS, LogRule, PodEvidence
+from belay.engine.model.unstructured import nested_map
+from belay.engine.wire import evidence as wire
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import NODES, SYSTEM
 
 #: Seconds between two looks at the pods, and from a failure to the reading: processes write their last lines.
 PERIOD: Final = 2.0

@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 import yaml
 
-from engine.model.log_evidence import LogRule
+from belay import SHIPPED
+from belay.engine.model.log_evidence import LogRule
 
-_ROOT: Final = Path(__file__).resolve().parents[3]
-_FOLDERS: Final = (_ROOT / "policies" / "diagnosis", _ROOT / "engine" / "shipped" / "policies" / "diagnosis")
+_FOLDER: Final = SHIPPED / "policies" / "diagnosis"
 _MAX_FILE: Final = 1 << 20
 
 
@@ -20,7 +20,7 @@ def shipped_rules(folder: Path | None = None) -> tuple[LogRule, ...]:
 
     Raises ValueError naming the file that cannot be read.
     """
-    root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
+    root = folder or (_FOLDER if _FOLDER.is_dir() else None)
     found: list[LogRule] = []
     for path in sorted(root.glob("*.y*ml")) if root is not None else ():
         if path.stat().st_size > _MAX_FILE:

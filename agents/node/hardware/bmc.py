@@ -19,8 +19,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from agents.common.processes import kill_session
-from agents.drivers.base import DriverError
+from belay.agents.common.processes import kill_session
+from belay.agents.drivers.base import DriverError
 
 MAX_OUTPUT: Final = 65_536
 MAX_PASSWORD: Final = 4_096

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from agents.drivers.surroundings import Alarm
-from agents.node.hardware.bmc import Bmc, BmcError
+from belay.agents.drivers.surroundings import Alarm
+from belay.agents.node.hardware.bmc import Bmc, BmcError
 
 FUNCTION: Final = 0x30
 ALARMS: Final = 0x94

@@ -7,21 +7,21 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import DriverError
-from agents.drivers.surroundings import Alarm, Client, Ping, SwitchFault, Use
-from agents.node.hardware import ipmi
-from agents.node.hardware.bmc import Bmc
-from agents.node.hardware.publicfaults import GrpcPublicFaults
-from agents.node.hardware.settings import HardwareSettings
-from agents.node.hardware.storage import Clients
-from agents.node.settings import Settings
-from agents.node.state import NodeState
-from agents.node.surroundings_monitor import SurroundingsMonitor, Tables, default_tables
-from engine.model.labels import PRODUCT_SERIAL
-from engine.wire.policy import NodePolicy
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.surroundings import Alarm, Client, Ping, SwitchFault, Use
+from belay.agents.node.hardware import ipmi
+from belay.agents.node.hardware.bmc import Bmc
+from belay.agents.node.hardware.publicfaults import GrpcPublicFaults
+from belay.agents.node.hardware.settings import HardwareSettings
+from belay.agents.node.hardware.storage import Clients
+from belay.agents.node.settings import Settings
+from belay.agents.node.state import NodeState
+from belay.agents.node.surroundings_monitor import SurroundingsMonitor, Tables, default_tables
+from belay.engine.model.labels import PRODUCT_SERIAL
+from belay.engine.wire.policy import NodePolicy
 
 SERIAL_DELAY: Final = 19.0
 SERIAL_TRIES: Final = 3

@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi.errors import DcmiError
-from agents.drivers.surroundings import Ping
-from agents.node.hardware import pinglist
-from agents.node.hardware.pinglist import Config, PingError, Tasks, address
-from agents.node.hardware.pingresults import PingFiles
-from agents.node.hardware.pings import (
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi.errors import DcmiError
+from belay.agents.drivers.surroundings import Ping
+from belay.agents.node.hardware import pinglist
+from belay.agents.node.hardware.pinglist import Config, PingError, Tasks, address
+from belay.agents.node.hardware.pingresults import PingFiles
+from belay.agents.node.hardware.pings import (
     COLLECT_FACTOR,
     CONFIG_MAP,
     NAMESPACE,

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.common.logfile import LogFile
-from agents.node.hardware.pinglist import Config, Target, Tasks, address
+from belay.agents.common.logfile import LogFile
+from belay.agents.node.hardware.pinglist import Config, Target, Tasks, address
 
 COLUMNS: Final = (
     "pingTaskId", "srcType", "srcAddr", "dstType", "dstAddr", "minDelay", "maxDelay", "avgDelay", "minLossRate",

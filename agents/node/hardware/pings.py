@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.node.hardware.pinglist import Config, PingError, Tasks
-from agents.node.hardware.pingresults import PingFiles, Results
-from engine.model.labels import APP_LABEL
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.node.hardware.pinglist import Config, PingError, Tasks
+from belay.agents.node.hardware.pingresults import PingFiles, Results
+from belay.engine.model.labels import APP_LABEL
 
 NAMESPACE: Final = "cluster-system"
 CONFIG_MAP: Final = "pingmesh-config"

@@ -1,6 +1,6 @@
 """Pings of a node as the engine judges them: windows of rounds in ``belay-pings-<node>``.
 
-A window is numbered by the clock, so that the agents of a super pod fill the same windows (`engine.model.pings`).
+A window is numbered by the clock, so that the agents of a super pod fill the same windows (`belay.engine.model.pings`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from agents.common.client import ApiServer
-from agents.common.clock import Clock
-from agents.node.hardware.pinglist import Config, Tasks
-from agents.node.hardware.pingresults import Results, matched
-from agents.node.publisher import Publisher
-from engine.model.pings import WINDOW_ROUNDS, NodePings, PathWindow
-from engine.wire import pings as wire
+from belay.agents.common.client import ApiServer
+from belay.agents.common.clock import Clock
+from belay.agents.node.hardware.pinglist import Config, Tasks
+from belay.agents.node.hardware.pingresults import Results, matched
+from belay.agents.node.publisher import Publisher
+from belay.engine.model.pings import WINDOW_ROUNDS, NodePings, PathWindow
+from belay.engine.wire import pings as wire
 
 KEPT: Final = 3
 """Finished windows that are published."""

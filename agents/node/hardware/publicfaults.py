@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import grpc
 
-from agents.common import caller_token
-from agents.drivers.base import DriverError
-from engine.wire.clusterd import pubfault_pb2, pubfault_pb2_grpc
+from belay.agents.common import caller_token
+from belay.agents.drivers.base import DriverError
+from belay.engine.wire.clusterd import pubfault_pb2, pubfault_pb2_grpc
 
 CLUSTERD: Final = "clusterd-grpc-svc.mindx-dl.svc.cluster.local:8899"
 SECONDS: Final = 5.0
@@ -50,7 +50,7 @@ class GrpcPublicFaults:
 
 
 def request(message: Mapping[str, Any]) -> pubfault_pb2.PublicFaultRequest:
-    """The message of `agents.node.detect.message` on the wire."""
+    """The message of `belay.agents.node.detect.message` on the wire."""
     return pubfault_pb2.PublicFaultRequest(
         id=message["id"],
         timestamp=message["timestamp"],

@@ -19,12 +19,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.node.hardware import pinglist
-from agents.node.hardware.pinglist import INTERNAL, Config, PingError, Target, Tasks
-from agents.node.hardware.pingresults import PingFiles
-from agents.node.hardware.pings import (
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.node.hardware import pinglist
+from belay.agents.node.hardware.pinglist import INTERNAL, Config, PingError, Target, Tasks
+from belay.agents.node.hardware.pingresults import PingFiles
+from belay.agents.node.hardware.pings import (
     COLLECT_FACTOR,
     CONFIG_MAP,
     NAMESPACE,
@@ -34,7 +34,7 @@ from agents.node.hardware.pings import (
     read_list,
     settings,
 )
-from engine.model.labels import ACCELERATOR_TYPE
+from belay.engine.model.labels import ACCELERATOR_TYPE
 
 FOLDER: Final = "super-pod-roce"
 RANGE: Final = "ping_list_range.json"

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from agents.node.hardware.bmc import BmcAccess
-from agents.node.hardware.publicfaults import CLUSTERD
+from belay.agents.node.hardware.bmc import BmcAccess
+from belay.agents.node.hardware.publicfaults import CLUSTERD
 
 RANGES: Final = {"monitor_period": (60, 600), "report_interval": (1, 300), "result_days": (7, 700)}
 _NAMES: Final = {

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from agents.common.client import ApiError
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.common.processes import kill_session
-from engine.model.labels import INFERENCE_MANAGED, SNAPSHOT_FINISHED, SNAPSHOT_MODE
+from belay.agents.common.client import ApiError
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.common.processes import kill_session
+from belay.engine.model.labels import INFERENCE_MANAGED, SNAPSHOT_FINISHED, SNAPSHOT_MODE
 
 VARIABLE: Final = "host_snapshot_path"
 RUNTIME: Final = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"

@@ -13,9 +13,9 @@ import stat
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agents.common.log import Log
-from agents.drivers.base import DriverError
-from agents.drivers.surroundings import Client
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.surroundings import Client
 
 #: More instances than this are not read.
 MAX_INSTANCES: Final = 21

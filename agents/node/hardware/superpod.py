@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.common.clock import Clock
-from agents.common.log import Log
-from agents.drivers.base import DriverError
-from agents.node.hardware.pings import Maps
+from belay.agents.common.clock import Clock
+from belay.agents.common.log import Log
+from belay.agents.drivers.base import DriverError
+from belay.agents.node.hardware.pings import Maps
 
 NAMESPACE: Final = "cluster-system"
 NAME: Final = "fault-job-info"

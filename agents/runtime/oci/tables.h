@@ -1,4 +1,4 @@
-/* Made from policies/runtime and policies/vnpu by `python -m agents.runtime.tables`; do not edit. */
+/* Made from policies/runtime and policies/vnpu by `python -m belay.agents.runtime.tables`; do not edit. */
 #ifndef BELAY_TABLES_H
 #define BELAY_TABLES_H
 

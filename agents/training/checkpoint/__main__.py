@@ -1,4 +1,5 @@
-"""``python -m agents.training.checkpoint WORK SETTINGS``: starts the writing process and exits once it listens."""
+"""``python -m belay.agents.training.checkpoint WORK SETTINGS``: starts the writing process and exits once it
+listens."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from agents.training.checkpoint import peers, settings, wire
-from agents.training.checkpoint.jobs import NICE
-from agents.training.checkpoint.writer import Writer
+from belay.agents.training.checkpoint import peers, settings, wire
+from belay.agents.training.checkpoint.jobs import NICE
+from belay.agents.training.checkpoint.writer import Writer
 
 LOG_LIMIT = 10 << 20
 

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from agents.training.checkpoint import pages, sources
+from belay.agents.training.checkpoint import pages, sources
 
 log = logging.getLogger("belay.checkpoint")
 

@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import blocks, durable, wire
-from agents.training.checkpoint.errors import CheckpointError, PoolFull, WriterGone
-from agents.training.checkpoint.settings import WriterSettings
-from agents.training.checkpoint.slots import Memory, SlotState
+from belay import IMPORT_ROOT
+from belay.agents.training.checkpoint import blocks, durable, wire
+from belay.agents.training.checkpoint.errors import CheckpointError, PoolFull, WriterGone
+from belay.agents.training.checkpoint.settings import WriterSettings
+from belay.agents.training.checkpoint.slots import Memory, SlotState
 
 log = logging.getLogger("belay.checkpoint")
 
@@ -154,13 +155,12 @@ class WriterClient:
         raise WriterGone(f"the writing process of {self.work} cannot be started: {reason[:300]}")
 
     def _spawn(self, wait_s: float) -> None:
-        root = Path(__file__).resolve().parents[3]
         known = os.environ.get("PYTHONPATH")
-        environment = {**os.environ, "PYTHONPATH": f"{root}:{known}" if known else str(root)}
+        environment = {**os.environ, "PYTHONPATH": f"{IMPORT_ROOT}:{known}" if known else str(IMPORT_ROOT)}
         # libraries that training preloads are not needed in the writing process
         environment.pop("LD_PRELOAD", None)
         done = subprocess.run(
-            [sys.executable, "-m", "agents.training.checkpoint", str(self.work), self.settings.text()],
+            [sys.executable, "-m", "belay.agents.training.checkpoint", str(self.work), self.settings.text()],
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             timeout=wait_s, check=False, close_fds=True,
         )  # fmt: skip

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from agents.training.checkpoint import durable, image, layout, reading, sums
-from agents.training.checkpoint.errors import CheckpointError, NotThisFormat, Unsupported
-from agents.training.checkpoint.sources import FileSource, read
+from belay.agents.training.checkpoint import durable, image, layout, reading, sums
+from belay.agents.training.checkpoint.errors import CheckpointError, NotThisFormat, Unsupported
+from belay.agents.training.checkpoint.sources import FileSource, read
 
 Progress = Callable[[int], None]
 """Gets the bytes of each part that is written."""

@@ -33,11 +33,11 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from agents.training.checkpoint import blocks, durable, image, pages, sets, sources, sums
-from agents.training.checkpoint.errors import Damaged, Incomplete, NotThisFormat
-from agents.training.checkpoint.reading import ranges
-from agents.training.checkpoint.saver import Saver, saver
-from agents.training.checkpoint.sources import FileSource
+from belay.agents.training.checkpoint import blocks, durable, image, pages, sets, sources, sums
+from belay.agents.training.checkpoint.errors import Damaged, Incomplete, NotThisFormat
+from belay.agents.training.checkpoint.reading import ranges
+from belay.agents.training.checkpoint.saver import Saver, saver
+from belay.agents.training.checkpoint.sources import FileSource
 
 METADATA_LIMIT = 1 << 30
 

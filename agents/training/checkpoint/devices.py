@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from agents.training.checkpoint.slots import Memory
+from belay.agents.training.checkpoint.slots import Memory
 
 log = logging.getLogger("belay.checkpoint")
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agents.training.checkpoint import sums
-from agents.training.checkpoint.errors import Damaged
-from agents.training.checkpoint.sums import Sums
+from belay.agents.training.checkpoint import sums
+from belay.agents.training.checkpoint.errors import Damaged
+from belay.agents.training.checkpoint.sums import Sums
 
 STAGING = ".m.stg"
 """Suffix of an incomplete file (MindIO's suffix for files being copied)."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from agents.training.checkpoint import blocks, devices, layout
-from agents.training.checkpoint.devices import Copies, DeviceCopy
-from agents.training.checkpoint.errors import Unsupported
+from belay.agents.training.checkpoint import blocks, devices, layout
+from belay.agents.training.checkpoint.devices import Copies, DeviceCopy
+from belay.agents.training.checkpoint.errors import Unsupported
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import durable
-from agents.training.checkpoint.pool import Slot
+from belay.agents.training.checkpoint import durable
+from belay.agents.training.checkpoint.pool import Slot
 
 log = logging.getLogger("belay.checkpoint")
 

@@ -14,7 +14,7 @@ import pickle
 import struct
 from dataclasses import dataclass
 
-from agents.training.checkpoint.errors import Damaged, NotThisFormat
+from belay.agents.training.checkpoint.errors import Damaged, NotThisFormat
 
 FLAG = b"mindio\x00"
 TAIL = struct.Struct("<QQ7s")

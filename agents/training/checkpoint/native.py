@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import durable, retention, sets
-from agents.training.checkpoint import objects as storage
-from agents.training.checkpoint.errors import CheckpointError, Incomplete
-from agents.training.checkpoint.saver import Pending, Saver, saver
-from agents.training.checkpoint.tiers import Tiers
+from belay.agents.training.checkpoint import durable, retention, sets
+from belay.agents.training.checkpoint import objects as storage
+from belay.agents.training.checkpoint.errors import CheckpointError, Incomplete
+from belay.agents.training.checkpoint.saver import Pending, Saver, saver
+from belay.agents.training.checkpoint.tiers import Tiers
 
 log = logging.getLogger("belay.checkpoint")
 COMPLETE_S = 600.0

@@ -15,9 +15,9 @@ import mmap
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import durable, sets, sums
-from agents.training.checkpoint.errors import CheckpointError, Damaged, Incomplete, Unsupported
-from agents.training.checkpoint.sets import CheckpointSet
+from belay.agents.training.checkpoint import durable, sets, sums
+from belay.agents.training.checkpoint.errors import CheckpointError, Damaged, Incomplete, Unsupported
+from belay.agents.training.checkpoint.sets import CheckpointSet
 
 MARK = "complete.json"
 PIECE = 64 << 20

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import sums
-from agents.training.checkpoint.errors import CheckpointError, Damaged
+from belay.agents.training.checkpoint import sums
+from belay.agents.training.checkpoint.errors import CheckpointError, Damaged
 
 HEAD_LIMIT = 256 << 10
 WAIT_S = 30.0

@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agents.training.checkpoint import layout, pages
-from agents.training.checkpoint.durable import PAGE
+from belay.agents.training.checkpoint import layout, pages
+from belay.agents.training.checkpoint.durable import PAGE
 
 STEP = 4 << 20
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "fuse.glusterfs", "dpc", "9p", "virtiofs"}

@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from agents.training.checkpoint import slots
-from agents.training.checkpoint.slots import HEADER, UNIT, Memory, SlotState
+from belay.agents.training.checkpoint import slots
+from belay.agents.training.checkpoint.slots import HEADER, UNIT, Memory, SlotState
 
 WARM = 2
 """Slots of fitting size that one owner gets before its own durable content is written over: one holds the newest

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from agents.training.checkpoint import background, blocks, layout, pages, sources, sums, unpickling
-from agents.training.checkpoint.errors import Damaged
-from agents.training.checkpoint.layout import Contents
-from agents.training.checkpoint.sources import FileSource, MemorySource, Source
-from agents.training.checkpoint.sums import Sums
+from belay.agents.training.checkpoint import background, blocks, layout, pages, sources, sums, unpickling
+from belay.agents.training.checkpoint.errors import Damaged
+from belay.agents.training.checkpoint.layout import Contents
+from belay.agents.training.checkpoint.sources import FileSource, MemorySource, Source
+from belay.agents.training.checkpoint.sums import Sums
 
 
 def contents(source: Source) -> Contents:

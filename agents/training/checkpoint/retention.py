@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.training.checkpoint import durable, sets, sums, verifying
-from agents.training.checkpoint.sets import CheckpointSet
+from belay.agents.training.checkpoint import durable, sets, sums, verifying
+from belay.agents.training.checkpoint.sets import CheckpointSet
 
 
 def outdated(found: Sequence[CheckpointSet], *, keep: int | None, oldest: float | None) -> list[CheckpointSet]:

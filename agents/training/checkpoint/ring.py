@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import peers
-from agents.training.checkpoint.errors import CheckpointError
-from agents.training.checkpoint.peers import SentContent
-from agents.training.checkpoint.pool import Pool, Slot
-from agents.training.checkpoint.slots import SlotState
+from belay.agents.training.checkpoint import peers
+from belay.agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.checkpoint.peers import SentContent
+from belay.agents.training.checkpoint.pool import Pool, Slot
+from belay.agents.training.checkpoint.slots import SlotState
 
 log = logging.getLogger("belay.checkpoint")
 

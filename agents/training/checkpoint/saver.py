@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from agents.training.checkpoint import devices, durable, image, layout, pages, reading, slots, wire
-from agents.training.checkpoint.client import Resident, Ticket, WriterClient
-from agents.training.checkpoint.errors import CheckpointError, PoolFull, WriterGone
-from agents.training.checkpoint.image import Image
-from agents.training.checkpoint.settings import WriterSettings
-from agents.training.checkpoint.sources import MemorySource
+from belay.agents.training.checkpoint import devices, durable, image, layout, pages, reading, slots, wire
+from belay.agents.training.checkpoint.client import Resident, Ticket, WriterClient
+from belay.agents.training.checkpoint.errors import CheckpointError, PoolFull, WriterGone
+from belay.agents.training.checkpoint.image import Image
+from belay.agents.training.checkpoint.settings import WriterSettings
+from belay.agents.training.checkpoint.sources import MemorySource
 
 log = logging.getLogger("belay.checkpoint")
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from agents.training.checkpoint import durable, sums
-from agents.training.checkpoint.errors import Damaged
+from belay.agents.training.checkpoint import durable, sums
+from belay.agents.training.checkpoint.errors import Damaged
 
 TRACKER = "latest_checkpointed_iteration.txt"
 METADATA = ".metadata"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agents.training.checkpoint import slots
+from belay.agents.training.checkpoint import slots
 
 GIB = 1 << 30
 

@@ -13,7 +13,7 @@ import struct
 import weakref
 from pathlib import Path
 
-from agents.training.checkpoint import blocks, pages, sources
+from belay.agents.training.checkpoint import blocks, pages, sources
 
 HEADER = 4096
 """Bytes before the content: a page, so that the content stays aligned for O_DIRECT."""

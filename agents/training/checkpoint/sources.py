@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from agents.training.checkpoint import blocks, pages, sums
-from agents.training.checkpoint.errors import Damaged
+from belay.agents.training.checkpoint import blocks, pages, sums
+from belay.agents.training.checkpoint.errors import Damaged
 
 PAGE = 4096
 DIRECT = 64 << 20

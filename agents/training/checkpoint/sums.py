@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint.errors import Damaged, Unsupported
+from belay.agents.training.checkpoint.errors import Damaged, Unsupported
 
 xxhash: Any
 try:

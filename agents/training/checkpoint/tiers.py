@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import objects, places, sets
-from agents.training.checkpoint.errors import CheckpointError, Damaged, Incomplete
-from agents.training.checkpoint.newest import Found
-from agents.training.checkpoint.saver import Saver
-from agents.training.checkpoint.sets import CheckpointSet
+from belay.agents.training.checkpoint import objects, places, sets
+from belay.agents.training.checkpoint.errors import CheckpointError, Damaged, Incomplete
+from belay.agents.training.checkpoint.newest import Found
+from belay.agents.training.checkpoint.saver import Saver
+from belay.agents.training.checkpoint.sets import CheckpointSet
 
 log = logging.getLogger("belay.checkpoint")
 _OF = re.compile(r"rank-\d{5,7}-of-(\d{5,7})\.mindio")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import _weights_only_unpickler as restricted
 
-from agents.training.checkpoint.errors import Damaged, Unsupported
+from belay.agents.training.checkpoint.errors import Damaged, Unsupported
 
 _guard = threading.Lock()
 _PLAIN: list[Any] = [

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.training.checkpoint import blocks, durable, layout, sets, sources, sums
-from agents.training.checkpoint.errors import CheckpointError, Damaged, NotThisFormat
+from belay.agents.training.checkpoint import blocks, durable, layout, sets, sources, sums
+from belay.agents.training.checkpoint.errors import CheckpointError, Damaged, NotThisFormat
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,16 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import blocks, durable, peers, sources, sums, wire
-from agents.training.checkpoint.client_jobs import ClientJobs
-from agents.training.checkpoint.errors import CheckpointError, Damaged
-from agents.training.checkpoint.jobs import WriteJob, WriteQueue
-from agents.training.checkpoint.peers import SentContent
-from agents.training.checkpoint.pool import Pool, Slot
-from agents.training.checkpoint.ring import Ring
-from agents.training.checkpoint.settings import WriterSettings
-from agents.training.checkpoint.slots import SlotState
-from agents.training.checkpoint.sources import FileSource
+from belay.agents.training.checkpoint import blocks, durable, peers, sources, sums, wire
+from belay.agents.training.checkpoint.client_jobs import ClientJobs
+from belay.agents.training.checkpoint.errors import CheckpointError, Damaged
+from belay.agents.training.checkpoint.jobs import WriteJob, WriteQueue
+from belay.agents.training.checkpoint.peers import SentContent
+from belay.agents.training.checkpoint.pool import Pool, Slot
+from belay.agents.training.checkpoint.ring import Ring
+from belay.agents.training.checkpoint.settings import WriterSettings
+from belay.agents.training.checkpoint.slots import SlotState
+from belay.agents.training.checkpoint.sources import FileSource
 
 log = logging.getLogger("belay.checkpoint")
 

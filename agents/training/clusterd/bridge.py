@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.controller import TrainingController
-from agents.training.clusterd.state import ToController
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.controller import TrainingController
+from belay.agents.training.clusterd.state import ToController
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import grpc
 
-from agents.common import caller_token
-from engine.wire.clusterd import recover_pb2, recover_pb2_grpc
+from belay.agents.common import caller_token
+from belay.engine.wire.clusterd import recover_pb2, recover_pb2_grpc
 
 KEEPALIVE_MS: Final = 3000
 KEEPALIVE_TIMEOUT_MS: Final = 1000

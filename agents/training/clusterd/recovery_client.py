@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final
 
 import grpc
 
-from agents.training.clusterd.bridge import pause_seconds
-from agents.training.clusterd.client import ClientInfo, RecoverClient, Status, server_address
-from agents.training.clusterd.controller import MindIO, TrainingController
+from belay.agents.training.clusterd.bridge import pause_seconds
+from belay.agents.training.clusterd.client import ClientInfo, RecoverClient, Status, server_address
+from belay.agents.training.clusterd.controller import MindIO, TrainingController
 
 log = logging.getLogger(__name__)
 

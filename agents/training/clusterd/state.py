@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agents.training.clusterd import constants
+from belay.agents.training.clusterd import constants
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-NAME: Final = "agents.training"
+NAME: Final = "belay.agents.training"
 FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 MAX_BYTES: Final = 10 << 20
 BACKUPS: Final = 10
@@ -42,7 +42,7 @@ def level(environ: Mapping[str, str], name: str) -> int:
 
 
 def to_file(name: str, environ: Mapping[str, str] | None = None) -> logging.Logger:
-    """Write all records of `agents.training` to the file ``name`` too; the logger.
+    """Write all records of `belay.agents.training` to the file ``name`` too; the logger.
 
     When the folder cannot be written, there is no file: one warning on the terminal, and training goes on.
     """

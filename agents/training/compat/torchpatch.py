@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from agents.training.compat import resetfile
+from belay.agents.training.compat import resetfile
 
 log = logging.getLogger(__name__)
 

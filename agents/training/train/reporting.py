@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from agents.training.train.notices import say
+from belay.agents.training.train.notices import say
 
 if TYPE_CHECKING:
-    from agents.training.train.decide.members import Recovery
+    from belay.agents.training.train.decide.members import Recovery
 
 MAX_WAITING: Final = 64
 CALL_SECONDS: Final = 5.0
@@ -54,7 +54,7 @@ def reporter(environ: Mapping[str, str], world: int, local: int) -> Reporter | N
     if not job or not (environ.get("MINDX_SERVER_IP") or environ.get("LOCAL_PROXY_ENABLE") == "on"):
         return None
     try:
-        from agents.training.clusterd.client import server_address
+        from belay.agents.training.clusterd.client import server_address
     except ImportError:
         say("recoveries are not reported to belay server: grpcio is not installed")
         return None
@@ -108,9 +108,9 @@ class Reporter:
         """Report one recovery; whether the service implements the call."""
         import grpc
 
-        from agents.common import caller_token
-        from engine.wire.training import training_pb2 as pb
-        from engine.wire.training import training_pb2_grpc
+        from belay.agents.common import caller_token
+        from belay.engine.wire.training import training_pb2 as pb
+        from belay.engine.wire.training import training_pb2_grpc
 
         for attempt in range(1 << 30):
             why = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from agents.exporter.collectors import CustomMetric
+from belay.agents.exporter.collectors import CustomMetric
 
 MOST_ZONES = 64
 

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from engine.cli.acts import splices
-from engine.cli.acts.edits import JOB_KINDS, PlacedDocument, RepositoryEdit, documents, text_of
-from engine.errors import InputError
-from engine.model.labels import (
+from belay.engine.cli.acts import splices
+from belay.engine.cli.acts.edits import JOB_KINDS, PlacedDocument, RepositoryEdit, documents, text_of
+from belay.engine.errors import InputError
+from belay.engine.model.labels import (
     BATCH_CONTROLLER_UID,
     BATCH_JOB_NAME,
     BELAY_PREFIX,
@@ -22,9 +22,9 @@ from engine.model.labels import (
     LAST_APPLIED,
     MANAGED_BY,
 )
-from engine.model.unstructured import nested_list, nested_map
-from engine.wire.reserved import SYSTEM_NAMESPACES
-from engine.workloads.defaults import set_defaults
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.wire.reserved import SYSTEM_NAMESPACES
+from belay.engine.workloads.defaults import set_defaults
 
 Json = dict[str, Any]
 _METADATA: Final = ("name", "namespace", "labels", "annotations")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from engine.cli.invocation import fails_clearly
-from engine.errors import BelayError, InputError
-from engine.model.labels import HUAWEI_PREFIX
-from engine.model.wording import counted
+from belay.engine.cli.invocation import fails_clearly
+from belay.engine.errors import BelayError, InputError
+from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.wording import counted
 
 if TYPE_CHECKING:
-    from engine.documents import Product
+    from belay.engine.documents import Product
 
 _COUNTED: Final = re.compile(r"(?:(\d{1,5})x)?([a-z0-9-]+)")
 _README: Final = """# State of the cluster
@@ -42,8 +42,8 @@ def init(directory: str, nodes: str | None, cluster: str, kubeconfig: str | None
 
     Examples: belay init state; belay init state --nodes 4x800t-a2,2x300i-duo
     """
-    from engine.cli import output as show
-    from engine.load import load
+    from belay.engine.cli import output as show
+    from belay.engine.load import load
 
     folder = Path(directory)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -53,7 +53,7 @@ def init(directory: str, nodes: str | None, cluster: str, kubeconfig: str | None
         found = named_products(nodes, products)
         unknown: list[str] = []
     else:
-        from engine.cli.inputs import cluster_items
+        from belay.engine.cli.inputs import cluster_items
 
         found, unknown = products_of(cluster_items(cluster, None, kubeconfig)[0], products)
     files = repository(found, products)
@@ -115,7 +115,7 @@ def products_of(items: Sequence[Mapping[str, Any]], products: Mapping[str, Produ
 
 def repository(found: Mapping[str, int], products: Mapping[str, Product]) -> dict[str, bytes]:
     """The files of the repository."""
-    from engine.cli.acts.adoption import as_text
+    from belay.engine.cli.acts.adoption import as_text
 
     files = {"README.md": _README.encode()}
     for name in found:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from engine.errors import BelayError, InputError
-from engine.log import redact
+from belay.engine.errors import BelayError, InputError
+from belay.engine.log import redact
 
 _SECONDS: Final = 120.0
 _MOST: Final = 2000
@@ -48,7 +48,7 @@ class Clone:
 
     def files(self) -> Mapping[str, bytes]:
         """The documents, by path below ``folder``."""
-        from engine.load import load_directory
+        from belay.engine.load import load_directory
 
         return load_directory(self.folder)
 

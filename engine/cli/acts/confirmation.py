@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.errors import BelayError, InputError
-from engine.model.labels import ABOUT_LABEL
-from engine.model.wording import counted
-from engine.wire import names
+from belay.engine.errors import BelayError, InputError
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.wording import counted
+from belay.engine.wire import names
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 _BEGUN: Final = re.compile(r"[0-9a-f]{6,32}")
@@ -56,7 +56,7 @@ def confirmed(text: str, cluster: str | None, kubeconfig: str | None) -> Confirm
 
 def waiting_deletions(config_maps: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """By digest, in lines: the deletions that ``belay-sync`` of any shard holds back."""
-    from engine.status.status_reader import read_status
+    from belay.engine.status.status_reader import read_status
 
     found: dict[str, list[str]] = {}
     for one in config_maps:
@@ -106,16 +106,16 @@ def _number(value: Any) -> int:
 
 
 def _waiting(cluster: str | None, kubeconfig: str | None) -> tuple[dict[str, list[str]] | None, str]:
-    from engine.cli.acts.effects import NO_CLUSTER
-    from engine.cli.inputs import LIVE
-    from engine.kube.credentials import names_cluster
+    from belay.engine.cli.acts.effects import NO_CLUSTER
+    from belay.engine.cli.inputs import LIVE
+    from belay.engine.kube.credentials import names_cluster
 
     if cluster == NO_CLUSTER or (cluster is None and not names_cluster(kubeconfig)):
         return None, "no cluster is named (--cluster FILE|live)"
     try:
         if cluster in (None, LIVE):
             return waiting_deletions(_live(kubeconfig)), ""
-        from engine.replay.cluster_file import read_cluster
+        from belay.engine.replay.cluster_file import read_cluster
 
         return waiting_deletions(read_cluster(str(cluster))), ""
     except BelayError as error:
@@ -125,8 +125,8 @@ def _waiting(cluster: str | None, kubeconfig: str | None) -> tuple[dict[str, lis
 
 
 def _live(kubeconfig: str | None) -> Sequence[Mapping[str, Any]]:
-    from engine.kube import CONFIGMAP, Kube
-    from engine.observe.live import with_kube
+    from belay.engine.kube import CONFIGMAP, Kube
+    from belay.engine.observe.live import with_kube
 
     async def read(kube: Kube) -> Sequence[Mapping[str, Any]]:
         return (await kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL}=sync")).items

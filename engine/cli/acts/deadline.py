@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from engine.cli.forecast import Forecast, forecast
-from engine.cli.inputs import LIVE, cluster_items
-from engine.cli.staying import ADD_LABEL, unlabelled
-from engine.errors import InputError
-from engine.gangs.grouping import group
-from engine.model.actions import EvictPod
-from engine.model.cluster import Observed, Pod
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.replay.offline import plan_offline
+from belay.engine.cli.forecast import Forecast, forecast
+from belay.engine.cli.inputs import LIVE, cluster_items
+from belay.engine.cli.staying import ADD_LABEL, unlabelled
+from belay.engine.errors import InputError
+from belay.engine.gangs.grouping import group
+from belay.engine.model.actions import EvictPod
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.replay.offline import plan_offline
 
 _SHOWN: Final = 5
 _UNDECIDED: Final = "a person decides"

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.cli.acts.adoption import as_text
-from engine.cli.acts.edits import RepositoryEdit, documents
-from engine.documents.scalars import NAME_PATTERN
-from engine.errors import InputError
-from engine.model.labels import (
+from belay.engine.cli.acts.adoption import as_text
+from belay.engine.cli.acts.edits import RepositoryEdit, documents
+from belay.engine.documents.scalars import NAME_PATTERN
+from belay.engine.errors import InputError
+from belay.engine.model.labels import (
     APP_LABEL,
     ASCEND_310,
     ASCEND_310P,
@@ -25,11 +25,11 @@ from engine.model.labels import (
     GROUP_QUEUE_NAME,
     RING_CONTROLLER,
 )
-from engine.model.wording import counted
+from belay.engine.model.wording import counted
 
 if TYPE_CHECKING:
-    from engine.documents import Product
-    from engine.documents.vnpu import VNPUTemplates
+    from belay.engine.documents import Product
+    from belay.engine.documents.vnpu import VNPUTemplates
 
 Json = dict[str, Any]
 KINDS: Final = ("AscendJob", "Deployment", "Job")

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from engine.cli.acts import splices
-from engine.documents.scalars import parse_chips
-from engine.errors import InputError
-from engine.load import yaml12
-from engine.load.files import is_document
-from engine.model.labels import BELAY_PREFIX
-from engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.cli.acts import splices
+from belay.engine.documents.scalars import parse_chips
+from belay.engine.errors import InputError
+from belay.engine.load import yaml12
+from belay.engine.load.files import is_document
+from belay.engine.model.labels import BELAY_PREFIX
+from belay.engine.model.times import parse_rfc3339, rfc3339
 
 JOB_KINDS: Final[Mapping[str, Sequence[str]]] = {
     "AscendJob": ("spec", "replicaSpecs", "Worker", "replicas"),

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from engine.model.wording import counted
+from belay.engine.model.wording import counted
 
 if TYPE_CHECKING:
-    from engine.cli.review.comparison import JobChange, Review
+    from belay.engine.cli.review.comparison import JobChange, Review
 
 NO_CLUSTER: Final = "none"
 _MOST: Final = 15
@@ -37,11 +37,11 @@ def effect(
     Raises:
         InputError: the change brings a refused finding. BelayError: a cluster that was named cannot be read.
     """
-    from engine.cli.inputs import LIVE, cluster_items
-    from engine.cli.progress import progress
-    from engine.cli.review.comparison import review
-    from engine.errors import BelayError, InputError
-    from engine.kube.credentials import names_cluster
+    from belay.engine.cli.inputs import LIVE, cluster_items
+    from belay.engine.cli.progress import progress
+    from belay.engine.cli.review.comparison import review
+    from belay.engine.errors import BelayError, InputError
+    from belay.engine.kube.credentials import names_cluster
 
     if cluster == NO_CLUSTER:
         return []
@@ -67,7 +67,7 @@ def effect(
 
 def _against_cluster(found: Review, after: Mapping[str, bytes]) -> Iterator[str]:
     """What the change names and the cluster has not; the documents themselves were checked before."""
-    from engine.load import load
+    from belay.engine.load import load
 
     said = {(one.field, one.message) for one in load(after).diagnostics}
     rest = [one for one in found.findings if one.new and (one.field, one.message) not in said]
@@ -84,7 +84,7 @@ def _written(folder: Path, files: Mapping[str, bytes]) -> str:
 
 
 def _lines(found: Review) -> Iterator[str]:
-    from engine.cli.review.comment import summary
+    from belay.engine.cli.review.comment import summary
 
     yield from (f"note: {note}" for note in found.notes)
     if not found.planned:
@@ -109,7 +109,7 @@ def _first(lines: Iterator[str], total: int) -> Iterator[str]:
 
 
 def _job(change: JobChange) -> str:
-    from engine.cli.forecast import WAITING
+    from belay.engine.cli.forecast import WAITING
 
     name, after = f"  {change.kind} {change.namespace}/{change.name}", change.after
     was = f" (without it: {change.before.outcome})" if change.before is not None else ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from engine.errors import InputError
-from engine.model.durations import parse_duration
-from engine.model.times import parse_rfc3339
+from belay.engine.errors import InputError
+from belay.engine.model.durations import parse_duration
+from belay.engine.model.times import parse_rfc3339
 
 _DAY: Final = 86_400.0
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.acts.verbs import act, act_options
-from engine.cli.invocation import WholeNumber, fails_clearly
+from belay.engine.cli.acts.verbs import act, act_options
+from belay.engine.cli.invocation import WholeNumber, fails_clearly
 
 if TYPE_CHECKING:
-    from engine.documents import Desired
+    from belay.engine.documents import Desired
 
 
 @click.group(short_help="Add a pool, queue, layout, policy or job, as a commit.")
@@ -27,7 +27,7 @@ def new() -> None:
 @fails_clearly
 def pool(name: str, labels: tuple[str, ...], product: str | None, **options: Any) -> None:
     """Add a NodePool. Example: belay new pool training --product atlas-800t-a2"""
-    from engine.cli.acts import drafts
+    from belay.engine.cli.acts import drafts
 
     named = pairs(labels, "--label")
     act(options, lambda files: drafts.pool(files, name, named, product, _products(_desired(files))))
@@ -41,7 +41,7 @@ def pool(name: str, labels: tuple[str, ...], product: str | None, **options: Any
 @fails_clearly
 def queue(name: str, weight: int, amounts: tuple[str, ...], **options: Any) -> None:
     """Add a Queue. Example: belay new queue research --capability huawei.com/Ascend910=64"""
-    from engine.cli.acts import drafts
+    from belay.engine.cli.acts import drafts
 
     named = pairs(amounts, "--capability")
     act(options, lambda files: drafts.queue(files, name, named, weight))
@@ -57,7 +57,7 @@ def queue(name: str, weight: int, amounts: tuple[str, ...], **options: Any) -> N
 @fails_clearly
 def layout(name: str, where: str, mode: str, cuts: tuple[str, ...], **options: Any) -> None:
     """Add a VNPULayout. Example: belay new layout small --pool inference --cut 0-3=vir02,vir02,vir02,vir02"""
-    from engine.cli.acts import drafts
+    from belay.engine.cli.acts import drafts
 
     chips = {key: [one for one in text.split(",") if one] for key, text in pairs(cuts, "--cut").items()}
     act(options, lambda files: drafts.layout(files, name, where, mode, chips))
@@ -78,10 +78,10 @@ def layout(name: str, where: str, mode: str, cuts: tuple[str, ...], **options: A
 @fails_clearly
 def job(name: str, kind: str, product: str | None, chips: int | None, template: str | None, **options: Any) -> None:
     """Add a job. Example: belay new job pretrain --chips 8 --pods 4 --image registry.example.org/train:1"""
-    from engine.cli.acts import drafts
-    from engine.cli.acts.edits import RepositoryEdit
-    from engine.cli.acts.priorities import check_priority_class
-    from engine.errors import InputError
+    from belay.engine.cli.acts import drafts
+    from belay.engine.cli.acts.edits import RepositoryEdit
+    from belay.engine.cli.acts.priorities import check_priority_class
+    from belay.engine.errors import InputError
 
     if (chips is None) == (template is None):
         raise InputError("a pod asks for whole chips or for one vNPU", where=name, hint="Give --chips or --template")
@@ -100,7 +100,7 @@ def job(name: str, kind: str, product: str | None, chips: int | None, template: 
 
 
 def _desired(files: Mapping[str, bytes]) -> Desired:
-    from engine.load import load
+    from belay.engine.load import load
 
     return load(files).desired
 
@@ -112,7 +112,7 @@ def _products(desired: Desired) -> dict[str, Any]:
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
     """``NAME=VALUE`` of an option that may be repeated. Raises InputError where one is none."""
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     found: dict[str, str] = {}
     for text in texts:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import click
 
-from engine.cli.acts.verbs import act, act_options
-from engine.cli.invocation import fails_clearly
+from belay.engine.cli.acts.verbs import act, act_options
+from belay.engine.cli.invocation import fails_clearly
 
 _FREQUENCY: Final = re.compile(r"([^:=]+):(\d{1,3})/([0-9.a-zµ]+)=([A-Za-z]+)(?:/([0-9.a-zµ]+))?")
 _DURATION: Final = re.compile(r"([^:=]+):([0-9.a-zµ]+)(?:/([0-9.a-zµ]+))?=([A-Za-z]+)")
@@ -50,8 +50,8 @@ def add(
 
     Example: belay policy add tolerant --level 81078603=NotHandleFault --pool training
     """
-    from engine.cli.acts import drafts
-    from engine.cli.acts.new import pairs
+    from belay.engine.cli.acts import drafts
+    from belay.engine.cli.acts.new import pairs
 
     rules = [frequency_rule(text) for text in often], [duration_rule(text) for text in lasting]
     named = pairs(levels, "--level")
@@ -72,8 +72,8 @@ def edit(
 
     Example: belay policy edit training --level 80C98001=SeparateNPU --mode shadow
     """
-    from engine.cli.acts import edits
-    from engine.cli.acts.new import pairs
+    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts.new import pairs
 
     named = pairs(levels, "--level")
     frequency, duration = [frequency_rule(text) for text in often], [duration_rule(text) for text in lasting]
@@ -105,6 +105,6 @@ def duration_rule(text: str) -> dict[str, Any]:
 
 
 def _unreadable(option: str, text: str, example: str) -> Exception:
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     return InputError("this is no rule", where=f"{option} {text[:80]}", hint=f"Write it like {example}")

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.cli.acts.edits import documents
-from engine.errors import BelayError, InputError
+from belay.engine.cli.acts.edits import documents
+from belay.engine.errors import BelayError, InputError
 
 _KIND: Final = "PriorityClass"
 _API: Final = "scheduling.k8s.io/v1"
@@ -45,16 +45,16 @@ def check_priority_class(name: str, files: Mapping[str, bytes], cluster: str | N
 
 def _existing(cluster: str | None, kubeconfig: str | None) -> set[str] | None:
     """The PriorityClasses of the cluster; None where that cannot be known."""
-    from engine.cli.acts.effects import NO_CLUSTER
-    from engine.cli.inputs import LIVE
-    from engine.kube.credentials import names_cluster
+    from belay.engine.cli.acts.effects import NO_CLUSTER
+    from belay.engine.cli.inputs import LIVE
+    from belay.engine.kube.credentials import names_cluster
 
     if cluster == NO_CLUSTER or (cluster is None and not names_cluster(kubeconfig)):
         return None
     try:
         if cluster in (None, LIVE):
             return _names(_live(kubeconfig))
-        from engine.replay.cluster_file import read_cluster
+        from belay.engine.replay.cluster_file import read_cluster
 
         return _names(read_cluster(str(cluster))) or None
     except BelayError:
@@ -68,9 +68,9 @@ def _names(items: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def _live(kubeconfig: str | None) -> Sequence[Mapping[str, Any]]:
-    from engine.kube import Kube
-    from engine.kube.resources import resource_for
-    from engine.observe.live import with_kube
+    from belay.engine.kube import Kube
+    from belay.engine.kube.resources import resource_for
+    from belay.engine.observe.live import with_kube
 
     async def read(kube: Kube) -> Sequence[Mapping[str, Any]]:
         # items of a list may leave their kind out

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from engine.cli.acts.clone import Clone
-from engine.cli.acts.edits import RepositoryEdit
+from belay.engine.cli.acts.clone import Clone
+from belay.engine.cli.acts.edits import RepositoryEdit
 
 if TYPE_CHECKING:
-    from engine.cli.acts.pushing import CommitBetween, Pushed
+    from belay.engine.cli.acts.pushing import CommitBetween, Pushed
 
 SETTING: Final = "belay.pullRequests"
 _LONGEST_NAME: Final = 60
@@ -44,7 +44,7 @@ def publication(clone: Clone, options: Mapping[str, Any]) -> Publication:
     Raises:
         InputError: options that exclude each other, or a setting that says neither yes nor no.
     """
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     if options["pull_request"] and options["no_push"]:
         raise InputError("a request needs a branch that is pushed", where="--pull-request --no-push",
@@ -104,9 +104,9 @@ def publish(
     Raises:
         BelayError: neither was possible; the commit is there.
     """
-    from engine.cli import output as show
-    from engine.cli.acts import pushing
-    from engine.cli.acts.ways_back import way_back
+    from belay.engine.cli import output as show
+    from belay.engine.cli.acts import pushing
+    from belay.engine.cli.acts.ways_back import way_back
 
     if not how.always:
         try:
@@ -135,7 +135,7 @@ def publish(
 
 
 def _there_already(clone: Clone) -> str:
-    from engine.cli.acts import pushing
+    from belay.engine.cli.acts import pushing
 
     name = pushing.upstream(clone).name
     return f"{name} has this change already, so no commit is left to publish; git pull --rebase brings it here"
@@ -146,9 +146,9 @@ def _opened(clone: Clone, pushed: Pushed, title: str, words: str) -> str:
     import asyncio
     import os
 
-    from engine.cli.acts import remotes
-    from engine.cli.acts.requests import Proposal, open_request
-    from engine.cli.forge_calls import ForgeError
+    from belay.engine.cli.acts import remotes
+    from belay.engine.cli.acts.requests import Proposal, open_request
+    from belay.engine.cli.forge_calls import ForgeError
 
     place = pushed.upstream
     url = clone.git("remote", "get-url", "--push", place.remote).stdout.strip()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
-    from engine.cli.acts.clone import Clone
-    from engine.cli.acts.edits import RepositoryEdit
-    from engine.cli.acts.pushing import CommitBetween
+    from belay.engine.cli.acts.clone import Clone
+    from belay.engine.cli.acts.edits import RepositoryEdit
+    from belay.engine.cli.acts.pushing import CommitBetween
 
 Changes = Mapping[str, bytes | None]
 _SHOWN: Final = 10
@@ -32,9 +32,9 @@ class Prospect:
 
     def check(self, files: Mapping[str, bytes], changed: Changes) -> None:
         """Raises InputError where the changed repository has an error that it had not before; warnings are printed."""
-        from engine.cli import output as show
-        from engine.errors import InputError
-        from engine.load import load
+        from belay.engine.cli import output as show
+        from belay.engine.errors import InputError
+        from belay.engine.load import load
 
         before = {(found.object, found.field, found.message) for found in load(files).diagnostics}
         for found in load(_merged(files, changed)).diagnostics:
@@ -51,7 +51,7 @@ class Prospect:
         Raises:
             InputError: what is refused, or a promise that does not hold. BelayError: the cluster cannot be read.
         """
-        from engine.cli.acts.effects import effect
+        from belay.engine.cli.acts.effects import effect
 
         after = _merged(files, changed)
         cluster, kubeconfig = self.options["cluster"], self.options["kubeconfig"]
@@ -64,8 +64,8 @@ class Prospect:
         Raises:
             BelayError: on top of theirs the change is an error, or is refused.
         """
-        from engine.cli import output as show
-        from engine.errors import BelayError, InputError
+        from belay.engine.cli import output as show
+        from belay.engine.errors import BelayError, InputError
 
         commit = clone.head()
         click.echo(f"others pushed first; the commit is now {commit[:12]}, on top of:")

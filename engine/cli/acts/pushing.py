@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from engine.cli.acts.clone import Clone, said
-from engine.errors import BelayError, InputError
+from belay.engine.cli.acts.clone import Clone, said
+from belay.engine.errors import BelayError, InputError
 
 _TRIES: Final = 3
 _MOST_BETWEEN: Final = 50

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from engine.cli.forge_calls import GITCODE, GITEA, GITEE, GITHUB, GITLAB, checked_address
-from engine.errors import InputError
+from belay.engine.cli.forge_calls import GITCODE, GITEA, GITEE, GITHUB, GITLAB, checked_address
+from belay.engine.errors import InputError
 
 KIND_SETTING: Final = "belay.forge"
 API_SETTING: Final = "belay.forgeApi"

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from engine.cli.acts.remotes import TOKENS, Remote
-from engine.cli.forge_calls import (
+from belay.engine.cli.acts.remotes import TOKENS, Remote
+from belay.engine.cli.forge_calls import (
     ATTEMPTS,
     GITEA,
     GITEE,

@@ -17,8 +17,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from engine.errors import InputError
-from engine.load import yaml12
+from belay.engine.errors import InputError
+from belay.engine.load import yaml12
 
 Path = Sequence[str | int]
 _BLOCK_SCALARS: Final = ("|", ">")

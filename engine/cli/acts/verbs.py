@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.invocation import WholeNumber, fails_clearly
-from engine.cli.known_names import completes
+from belay.engine.cli.invocation import WholeNumber, fails_clearly
+from belay.engine.cli.known_names import completes
 
 if TYPE_CHECKING:
-    from engine.cli.acts.clone import Clone
-    from engine.cli.acts.edits import RepositoryEdit
+    from belay.engine.cli.acts.clone import Clone
+    from belay.engine.cli.acts.edits import RepositoryEdit
 
 _TARGETS = completes("node", "chip")
 #: Isolations of nodes or chips that the cluster has not (engine/model/codes/findings: FindingCode.COVERS_NOTHING).
@@ -58,7 +58,7 @@ def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options:
     refused, unless with --cluster none. Examples: belay isolate node-3 --reason
     "fan, ticket 4711"; belay isolate node-3/4-5 --reason "ECC" --until 36h
     """
-    from engine.cli.acts import edits
+    from belay.engine.cli.acts import edits
 
     named = [edits.target(text) for text in targets]
     act(options, lambda files: edits.isolate(files, named, reason, _moment(until)), refused=OF_NOTHING)
@@ -82,9 +82,9 @@ def drain(nodes: tuple[str, ...], by: str | None, reason: str, until: str | None
 
     Example: belay drain node-3 --by 22:00 --reason "new optics"
     """
-    from engine.cli.acts import edits
-    from engine.errors import InputError
-    from engine.model.times import rfc3339
+    from belay.engine.cli.acts import edits
+    from belay.engine.errors import InputError
+    from belay.engine.model.times import rfc3339
 
     named = [edits.target(text) for text in nodes]
     for one in named:
@@ -98,7 +98,7 @@ def drain(nodes: tuple[str, ...], by: str | None, reason: str, until: str | None
     nodes = tuple(one.node for one in named)
 
     def promise(after: Mapping[str, bytes]) -> str:
-        from engine.cli.acts.deadline import promise as promised
+        from belay.engine.cli.acts.deadline import promise as promised
 
         assert deadline is not None
         return promised(after, nodes, deadline, options["cluster"], options["kubeconfig"])
@@ -123,7 +123,7 @@ def release(targets: tuple[str, ...], **options: Any) -> None:
 
     Example: belay release node-3/4-5
     """
-    from engine.cli.acts import edits
+    from belay.engine.cli.acts import edits
 
     named = [edits.target(text) for text in targets]
     act(options, lambda files: edits.release(files, named, time.time()))
@@ -143,7 +143,7 @@ def scale(job: str, replicas: int, task: str, **options: Any) -> None:
 
     Example: belay scale default/chat 4
     """
-    from engine.cli.acts import edits
+    from belay.engine.cli.acts import edits
 
     act(options, lambda files: edits.scale(files, job, replicas, task))
 
@@ -160,8 +160,8 @@ def priority(job: str, priority: str, **options: Any) -> None:
 
     Example: belay priority default/llm high --why "the paper is due"
     """
-    from engine.cli.acts import edits
-    from engine.cli.acts.priorities import check_priority_class
+    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts.priorities import check_priority_class
 
     def change(files: Mapping[str, bytes]) -> RepositoryEdit:
         edit = edits.prioritise(files, job, priority)
@@ -181,7 +181,7 @@ def suspend(name: str, **options: Any) -> None:
 
     Example: belay suspend pretrain --why "the night belongs to evaluation"
     """
-    from engine.cli.acts import edits
+    from belay.engine.cli.acts import edits
 
     act(options, lambda files: edits.suspend(files, name, True))
 
@@ -195,7 +195,7 @@ def resume(name: str, **options: Any) -> None:
 
     Example: belay resume pretrain
     """
-    from engine.cli.acts import edits
+    from belay.engine.cli.acts import edits
 
     act(options, lambda files: edits.suspend(files, name, False))
 
@@ -211,8 +211,8 @@ def rollback(revision: str, **options: Any) -> None:
 
     Examples: belay rollback; belay rollback 4f2c91a --why "the new layout starves inference"
     """
-    from engine.cli.acts.clone import Clone
-    from engine.cli.acts.edits import RepositoryEdit
+    from belay.engine.cli.acts.clone import Clone
+    from belay.engine.cli.acts.edits import RepositoryEdit
 
     clone = Clone(options["repo"])
     commit = clone.resolve(revision) if revision else clone.before_last_change()
@@ -236,10 +236,10 @@ def confirm(digest: str, **options: Any) -> None:
 
     Example: belay confirm 3f9a41 --why "the old jobs have ended"
     """
-    from engine.cli import output as show
-    from engine.cli.acts.clone import Clone
-    from engine.cli.acts.confirmation import confirmed
-    from engine.cli.acts.edits import RepositoryEdit
+    from belay.engine.cli import output as show
+    from belay.engine.cli.acts.clone import Clone
+    from belay.engine.cli.acts.confirmation import confirmed
+    from belay.engine.cli.acts.edits import RepositoryEdit
 
     found = confirmed(digest, options["cluster"], options["kubeconfig"])
     if found.note:
@@ -258,7 +258,7 @@ def confirm(digest: str, **options: Any) -> None:
 
 def _documents_before(clone: Clone) -> str:
     """The commit that had the documents which the last change took away; empty in a history without one."""
-    from engine.errors import InputError
+    from belay.engine.errors import InputError
 
     try:
         return clone.before_last_change()[:12]
@@ -275,10 +275,10 @@ def adopt(objects: tuple[str, ...], **options: Any) -> None:
 
     What the API server and controllers added is left out of the document. Example: belay adopt default/Deployment/chat
     """
-    from engine.cli.acts.adoption import adopt
-    from engine.cli.acts.effects import NO_CLUSTER
-    from engine.cli.inputs import LIVE, cluster_items
-    from engine.errors import InputError
+    from belay.engine.cli.acts.adoption import adopt
+    from belay.engine.cli.acts.effects import NO_CLUSTER
+    from belay.engine.cli.inputs import LIVE, cluster_items
+    from belay.engine.errors import InputError
 
     if options["cluster"] == NO_CLUSTER:
         raise InputError("objects are adopted from a cluster", where="--cluster none", hint="--cluster FILE|live")
@@ -302,12 +302,12 @@ def act(
     """
     from dataclasses import replace
 
-    from engine.cli import output as show
-    from engine.cli.acts.clone import Clone
-    from engine.cli.acts.proposals import branch_name, publication, publish
-    from engine.cli.acts.prospects import Prospect
-    from engine.cli.acts.ways_back import way_back
-    from engine.errors import BelayError, InputError
+    from belay.engine.cli import output as show
+    from belay.engine.cli.acts.clone import Clone
+    from belay.engine.cli.acts.proposals import branch_name, publication, publish
+    from belay.engine.cli.acts.prospects import Prospect
+    from belay.engine.cli.acts.ways_back import way_back
+    from belay.engine.errors import BelayError, InputError
 
     clone = Clone(options["repo"])
     how = publication(clone, options)
@@ -346,7 +346,7 @@ def act(
 
 
 def _show_diff(diff: str) -> None:
-    from engine.cli import output as show
+    from belay.engine.cli import output as show
 
     colours = show.coloured(sys.stdout)
     for line in diff.splitlines():
@@ -356,6 +356,6 @@ def _show_diff(diff: str) -> None:
 
 def _moment(text: str | None, option: str = "--until") -> float | None:
     """A time, or a duration from now. Raises InputError where it is neither, or has gone by."""
-    from engine.cli.acts.moments import moment_to_come
+    from belay.engine.cli.acts.moments import moment_to_come
 
     return None if text is None else moment_to_come(text, time.time(), option)

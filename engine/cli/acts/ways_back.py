@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine.cli.acts.clone import Clone
-    from engine.cli.acts.edits import RepositoryEdit
+    from belay.engine.cli.acts.clone import Clone
+    from belay.engine.cli.acts.edits import RepositoryEdit
 
 _UNKNOWN = "COMMIT"
 

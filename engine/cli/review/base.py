@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from engine.errors import InputError
+from belay.engine.errors import InputError
 
 MOST_BYTES: Final = 256 * 1024 * 1024
 MOST_FILES: Final = 100_000

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.cli.forge_calls import GITEA, GITHUB, GITLAB
-from engine.errors import InputError
+from belay.engine.cli.forge_calls import GITEA, GITHUB, GITLAB
+from belay.engine.errors import InputError
 
 TOKENS: Final = {
     GITHUB: ("BELAY_REVIEW_TOKEN", "GITHUB_TOKEN"),

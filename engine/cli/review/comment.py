@@ -6,10 +6,10 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from engine.cli.forecast import GONE, MOVED, PLACED, WAITING, JobOutcome
-from engine.cli.phrases import ranges
-from engine.cli.review.comparison import JobChange, Review
-from engine.model.wording import counted
+from belay.engine.cli.forecast import GONE, MOVED, PLACED, WAITING, JobOutcome
+from belay.engine.cli.phrases import ranges
+from belay.engine.cli.review.comparison import JobChange, Review
+from belay.engine.model.wording import counted
 
 LIMIT: Final = 60_000
 """Bytes of one comment. GitHub refuses bodies of more than 65,536 characters; the others take more."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from engine.cli.forecast import Eviction, Forecast, JobOutcome, Pruned, end_of, forecast
-from engine.cli.invocation import debugging
-from engine.model.diagnostics import Diagnostic
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.replay.offline import given_time, plan_offline, validated
+from belay.engine.cli.forecast import Eviction, Forecast, JobOutcome, Pruned, end_of, forecast
+from belay.engine.cli.invocation import debugging
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.replay.offline import given_time, plan_offline, validated
 
 
 class Finding(msgspec.Struct, frozen=True, rename="camel"):

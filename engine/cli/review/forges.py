@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.cli.forge_calls import (
+from belay.engine.cli.forge_calls import (
     ATTEMPTS,
     GITEA,
     GITHUB,
@@ -26,7 +26,7 @@ from engine.cli.forge_calls import (
     UnknownEndError,
     decoded,
 )
-from engine.cli.review.ci import ReviewRequest
+from belay.engine.cli.review.ci import ReviewRequest
 
 PAGES: Final = 50
 PER_PAGE: Final = 100

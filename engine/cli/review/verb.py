@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli.invocation import fails_clearly
+from belay.engine.cli.invocation import fails_clearly
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from engine.cli.review.comparison import Review
+    from belay.engine.cli.review.comparison import Review
 
 _FAILS = ("errors", "warnings", "evictions", "prunes", "waiting")
 _SUMMARY_LIMIT = 1024 * 1024
@@ -63,12 +63,12 @@ def review(output: str, post: bool, key: str, fail_on: tuple[str, ...], plain_ht
     import os
     import re
 
-    from engine import versions
-    from engine.cli import output as show
-    from engine.cli.forge_calls import checked_address
-    from engine.cli.review import ci
-    from engine.cli.review.comment import comment
-    from engine.errors import InputError
+    from belay.engine import versions
+    from belay.engine.cli import output as show
+    from belay.engine.cli.forge_calls import checked_address
+    from belay.engine.cli.review import ci
+    from belay.engine.cli.review.comment import comment
+    from belay.engine.errors import InputError
 
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,63}", key) or "--" in key:
         raise InputError(f"{key!r} is not a key: at most 63 letters, digits, '.', '_' or '-'", where="--key")
@@ -87,7 +87,7 @@ def review(output: str, post: bool, key: str, fail_on: tuple[str, ...], plain_ht
     if post:
         import asyncio
 
-        from engine.cli.review.forges import post as send
+        from belay.engine.cli.review.forges import post as send
 
         posted = asyncio.run(send(request, token, text))
         click.echo(f"{'updated' if posted.updated else 'commented'}: {show.plain(posted.address)}", err=True)
@@ -107,12 +107,12 @@ def _reviewed(
     import contextlib
     import time
 
-    from engine.cli.review import ci
-    from engine.cli.review.base import tree_at
-    from engine.cli.review.comparison import review as compared
-    from engine.errors import InputError
-    from engine.observe.live import read_live
-    from engine.replay.cluster_file import read_cluster
+    from belay.engine.cli.review import ci
+    from belay.engine.cli.review.base import tree_at
+    from belay.engine.cli.review.comparison import review as compared
+    from belay.engine.errors import InputError
+    from belay.engine.observe.live import read_live
+    from belay.engine.replay.cluster_file import read_cluster
 
     items, clock, live, notes = None, None, False, []
     if cluster is None:

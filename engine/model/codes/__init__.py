@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-from engine.model.codes.actions import ACTIONS, EVENTS
-from engine.model.codes.conditions import CONDITIONS
-from engine.model.codes.failures import FAILURES, SOURCE
-from engine.model.codes.findings import FINDINGS
-from engine.model.codes.rows import CodeGroup, ExplainedCode
-from engine.model.pending_reasons import INSUFFICIENT, REASONS
+from belay.engine.model.codes.actions import ACTIONS, EVENTS
+from belay.engine.model.codes.conditions import CONDITIONS
+from belay.engine.model.codes.failures import FAILURES, SOURCE
+from belay.engine.model.codes.findings import FINDINGS
+from belay.engine.model.codes.rows import CodeGroup, ExplainedCode
+from belay.engine.model.pending_reasons import INSUFFICIENT, REASONS
 
 PAGE: Final = "reference/codes.md"
 _NEAR: Final = 3

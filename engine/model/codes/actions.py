@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.model.codes.rows import ExplainedCode as Row
-from engine.model.reasons import ActionReason as Reason
+from belay.engine.model.codes.rows import ExplainedCode as Row
+from belay.engine.model.reasons import ActionReason as Reason
 
 _RECOVERY: Final = "concepts/recovery.md"
 _RESET: Final = "concepts/reset.md"

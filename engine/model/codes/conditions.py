@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.model.codes.rows import ExplainedCode as Row
+from belay.engine.model.codes.rows import ExplainedCode as Row
 
 _STATUS: Final = "status.md"
 

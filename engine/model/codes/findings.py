@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from engine.model.codes.rows import ExplainedCode as Row
+from belay.engine.model.codes.rows import ExplainedCode as Row
 
 
 class FindingCode(StrEnum):

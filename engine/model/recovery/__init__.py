@@ -1,8 +1,8 @@
 """Process-level recovery: what cluster and training processes say to each other after a fault. See README.md."""
 
-from engine.model.recovery.conversation import Conversation, FaultyRank, JobFacts, Report, Transition
-from engine.model.recovery.machine import begun, reset, resumed, step
-from engine.model.recovery.protocol import ChangeStrategy, Code, RecoveryEvent, RecoveryStrategy, State
+from belay.engine.model.recovery.conversation import Conversation, FaultyRank, JobFacts, Report, Transition
+from belay.engine.model.recovery.machine import begun, reset, resumed, step
+from belay.engine.model.recovery.protocol import ChangeStrategy, Code, RecoveryEvent, RecoveryStrategy, State
 
 __all__ = [
     "ChangeStrategy", "Code", "Conversation", "FaultyRank", "JobFacts", "RecoveryEvent", "RecoveryStrategy", "Report",

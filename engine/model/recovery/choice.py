@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.model.recovery.conversation import Conversation, JobFacts
-from engine.model.recovery.protocol import ELASTIC_DEFAULT_WAIT, HCCL, UCE, ChangeStrategy, RecoveryStrategy
+from belay.engine.model.recovery.conversation import Conversation, JobFacts
+from belay.engine.model.recovery.protocol import ELASTIC_DEFAULT_WAIT, HCCL, UCE, ChangeStrategy, RecoveryStrategy
 
 
 class StrategyChoice(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.model.recovery.protocol import NORMAL, RESCHEDULE_LIMIT, RETRY_TYPES, Code, RecoveryEvent, State
+from belay.engine.model.recovery.protocol import NORMAL, RESCHEDULE_LIMIT, RETRY_TYPES, Code, RecoveryEvent, State
 
 MAX_RANKS = 100_000
 MAX_LOG = 64

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from engine.model.labels import FAULT_TYPE, PROCESS_RECOVER_STATUS, STEP_RETRIED
-from engine.model.recovery import protocol
-from engine.model.recovery.choice import choose, may_shrink, waits_for_resources
-from engine.model.recovery.conversation import Annotate, MarkPods, Reset, Signal
-from engine.model.recovery.fallback import dump_exit
-from engine.model.recovery.protocol import (
+from belay.engine.model.labels import FAULT_TYPE, PROCESS_RECOVER_STATUS, STEP_RETRIED
+from belay.engine.model.recovery import protocol
+from belay.engine.model.recovery.choice import choose, may_shrink, waits_for_resources
+from belay.engine.model.recovery.conversation import Annotate, MarkPods, Reset, Signal
+from belay.engine.model.recovery.fallback import dump_exit
+from belay.engine.model.recovery.protocol import (
     ChangeStrategy,
     Code,
     RecoveryEvent,
     RecoveryPhase,
     RecoveryStrategy,
 )
-from engine.model.recovery.turn import Turn
+from belay.engine.model.recovery.turn import Turn
 
 _CHANGED = {
     RecoveryStrategy.RETRY: (ChangeStrategy.RETRY, RecoveryEvent.RETRY_SENT),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from engine.model.recovery import protocol
-from engine.model.recovery.conversation import FaultyRank, Signal
-from engine.model.recovery.protocol import (
+from belay.engine.model.recovery import protocol
+from belay.engine.model.recovery.conversation import FaultyRank, Signal
+from belay.engine.model.recovery.protocol import (
     ChangeStrategy,
     Code,
     RecoveryEvent,
     RecoveryPhase,
 )
-from engine.model.recovery.turn import Turn
+from belay.engine.model.recovery.turn import Turn
 
 
 def scale_in(turn: Turn) -> RecoveryEvent | None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from engine.model.labels import PROCESS_RECOVER_ENABLE
-from engine.model.recovery import protocol
-from engine.model.recovery.conversation import Label, Reset, Signal
-from engine.model.recovery.protocol import (
+from belay.engine.model.labels import PROCESS_RECOVER_ENABLE
+from belay.engine.model.recovery import protocol
+from belay.engine.model.recovery.conversation import Label, Reset, Signal
+from belay.engine.model.recovery.protocol import (
     ChangeStrategy,
     Code,
     RecoveryEvent,
     RecoveryPhase,
 )
-from engine.model.recovery.turn import Turn
+from belay.engine.model.recovery.turn import Turn
 
 
 def listen_schedule(turn: Turn) -> RecoveryEvent | None:

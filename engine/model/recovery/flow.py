@@ -6,19 +6,19 @@ state, or None while it lasts. `decision.py` goes on, `fallback.py` ends it wher
 
 from __future__ import annotations
 
-from engine.model.labels import PROCESS_CONFIRM_FAULT
-from engine.model.recovery import protocol
-from engine.model.recovery.choice import all_normal, dump_only, usable_retry
-from engine.model.recovery.conversation import Annotate, Faults, FaultyRank, Release, Reset, Signal, merged
-from engine.model.recovery.fallback import take_back
-from engine.model.recovery.protocol import (
+from belay.engine.model.labels import PROCESS_CONFIRM_FAULT
+from belay.engine.model.recovery import protocol
+from belay.engine.model.recovery.choice import all_normal, dump_only, usable_retry
+from belay.engine.model.recovery.conversation import Annotate, Faults, FaultyRank, Release, Reset, Signal, merged
+from belay.engine.model.recovery.fallback import take_back
+from belay.engine.model.recovery.protocol import (
     ChangeStrategy,
     Code,
     RecoveryEvent,
     RecoveryPhase,
     RecoveryStrategy,
 )
-from engine.model.recovery.turn import Turn
+from belay.engine.model.recovery.turn import Turn
 
 
 def idle(turn: Turn) -> RecoveryEvent | None:

@@ -5,11 +5,11 @@ Annotations are those of MindCluster (ClusterD hot switch, ascend-operator, Volc
 
 from __future__ import annotations
 
-from engine.model.labels import FAULT_TYPE, IN_HOT_SWITCH_FLOW, NEED_OPERATOR, NEED_VOLCANO
-from engine.model.recovery import protocol
-from engine.model.recovery.conversation import Degrade, MarkPods, Signal
-from engine.model.recovery.protocol import ChangeStrategy, Code, RecoveryEvent
-from engine.model.recovery.turn import Turn
+from belay.engine.model.labels import FAULT_TYPE, IN_HOT_SWITCH_FLOW, NEED_OPERATOR, NEED_VOLCANO
+from belay.engine.model.recovery import protocol
+from belay.engine.model.recovery.conversation import Degrade, MarkPods, Signal
+from belay.engine.model.recovery.protocol import ChangeStrategy, Code, RecoveryEvent
+from belay.engine.model.recovery.turn import Turn
 
 SUB_HEALTH_FAULT = {FAULT_TYPE: "SubHealth"}
 

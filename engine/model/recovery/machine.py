@@ -12,10 +12,20 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.model.labels import STEP_RETRY
-from engine.model.recovery import decision, elastic, fallback, flow, hotswitch, maintenance, protocol, steps, summary
-from engine.model.recovery.choice import usable_retry
-from engine.model.recovery.conversation import (
+from belay.engine.model.labels import STEP_RETRY
+from belay.engine.model.recovery import (
+    decision,
+    elastic,
+    fallback,
+    flow,
+    hotswitch,
+    maintenance,
+    protocol,
+    steps,
+    summary,
+)
+from belay.engine.model.recovery.choice import usable_retry
+from belay.engine.model.recovery.conversation import (
     Annotate,
     Conversation,
     Done,
@@ -36,9 +46,9 @@ from engine.model.recovery.conversation import (
     merged,
     with_step,
 )
-from engine.model.recovery.protocol import Code, RecoveryEvent, State
-from engine.model.recovery.table import NEXT
-from engine.model.recovery.turn import Turn
+from belay.engine.model.recovery.protocol import Code, RecoveryEvent, State
+from belay.engine.model.recovery.table import NEXT
+from belay.engine.model.recovery.turn import Turn
 
 MAX_TRANSITIONS = 32  # of one input; the table has no longer chain without a wait
 _FAULT_STATES = (State.INIT, State.SCALE_RUNNING)

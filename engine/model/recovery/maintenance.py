@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.model.recovery import protocol
-from engine.model.recovery.conversation import IsolateNodes, NotifyOperation, OperationResult, Report, Signal, merged
-from engine.model.recovery.protocol import (
+from belay.engine.model.recovery import protocol
+from belay.engine.model.recovery.conversation import (
+    IsolateNodes,
+    NotifyOperation,
+    OperationResult,
+    Report,
+    Signal,
+    merged,
+)
+from belay.engine.model.recovery.protocol import (
     ChangeStrategy,
     Code,
     RecoveryEvent,
     RecoveryPhase,
 )
-from engine.model.recovery.turn import Turn
+from belay.engine.model.recovery.turn import Turn
 
 NIC = "nic"
 FINISHED_NIC = "switch nic finish"

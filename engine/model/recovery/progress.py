@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from engine.model.recovery.conversation import Conversation, FaultyRank, StepRecord
-from engine.model.recovery.protocol import ChangeStrategy, RecoveryStrategy, State
+from belay.engine.model.recovery.conversation import Conversation, FaultyRank, StepRecord
+from belay.engine.model.recovery.protocol import ChangeStrategy, RecoveryStrategy, State
 
 #: Every state ends at its time limit. This long after it (ms) another server would have taken the job over; an older
 #: record is abandoned.

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from engine.model.labels import STEP_RETRIED, STEP_RETRY
-from engine.model.recovery.conversation import FaultyRank
+from belay.engine.model.labels import STEP_RETRIED, STEP_RETRY
+from belay.engine.model.recovery.conversation import FaultyRank
 
 #: Maximum time from the raising of the fault to the report (ms) …
 REPORT_MS: Final = 10_000

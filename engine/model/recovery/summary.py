@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from engine.model.labels import PROCESS_RECOVERIES
-from engine.model.recovery.conversation import Annotate, Conversation, JobFacts, StepRecord
-from engine.model.recovery.protocol import HCCL, UCE, RecoveryEvent, State
+from belay.engine.model.labels import PROCESS_RECOVERIES
+from belay.engine.model.recovery.conversation import Annotate, Conversation, JobFacts, StepRecord
+from belay.engine.model.recovery.protocol import HCCL, UCE, RecoveryEvent, State
 
 #: Codes of the faults that processes report without a code: on-chip memory and network.
 CODE_OF: Final[Mapping[str, str]] = {UCE: "80E01801", HCCL: "8C1F860B"}

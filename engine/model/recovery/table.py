@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.model.recovery.protocol import RecoveryEvent as E
-from engine.model.recovery.protocol import State as S
+from belay.engine.model.recovery.protocol import RecoveryEvent as E
+from belay.engine.model.recovery.protocol import State as S
 
 
 class TransitionRow(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engine.model.recovery.conversation import (
+from belay.engine.model.recovery.conversation import (
     Annotate,
     Conversation,
     Effect,
@@ -22,7 +22,7 @@ from engine.model.recovery.conversation import (
     Signal,
     Written,
 )
-from engine.model.recovery.protocol import (
+from belay.engine.model.recovery.protocol import (
     CHANGE_STRATEGY,
     GLOBAL_FAULT,
     NORMAL,

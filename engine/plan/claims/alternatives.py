@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Final, NamedTuple
 
-from engine.plan.claims.bounds import Ask
-from engine.plan.claims.devices import Amounts, ClaimDevice, Counter
-from engine.plan.claims.matching import match
-from engine.plan.claims.requests import ALL, Request
+from belay.engine.plan.claims.bounds import Ask
+from belay.engine.plan.claims.devices import Amounts, ClaimDevice, Counter
+from belay.engine.plan.claims.matching import match
+from belay.engine.plan.claims.requests import ALL, Request
 
 #: Most kinds of nodes that are tried for one combination, those with the most free devices first.
 MAX_KINDS: Final = 1024

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from engine.plan.claims.devices import Amounts, ClaimDevice, Counter
-from engine.plan.claims.requests import Constraint, Request
+from belay.engine.plan.claims.devices import Amounts, ClaimDevice, Counter
+from belay.engine.plan.claims.requests import Constraint, Request
 
 
 class Ask(NamedTuple):

@@ -15,7 +15,7 @@ from fractions import Fraction
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from engine.model import quantities
+from belay.engine.model import quantities
 
 #: Longest expression of the API (resource.k8s.io/v1, CELSelectorExpressionMaxLength).
 MAX_LENGTH: Final = 10 * 1024

@@ -20,12 +20,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.model import quantities
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.unstructured import nested_list, nested_map
-from engine.plan.claims.cel import Amount, CelError, Domains, Expression, holds, parse, version
-from engine.wire.dra import DRIVER, PHYSICAL_ID, TAINT_RULE_VERSIONS, TYPE, VERSIONS, VNPU
+from belay.engine.model import quantities
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.plan.claims.cel import Amount, CelError, Domains, Expression, holds, parse, version
+from belay.engine.wire.dra import DRIVER, PHYSICAL_ID, TAINT_RULE_VERSIONS, TYPE, VERSIONS, VNPU
 
 APIS: Final = tuple(f"resource.k8s.io/{version}" for version in VERSIONS)
 _TAINT_RULES: Final = tuple(f"resource.k8s.io/{version}" for version in TAINT_RULE_VERSIONS)

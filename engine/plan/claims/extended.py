@@ -17,15 +17,15 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.actions import CreateObject, Evidence, PatchObject, PatchType, Preconditions
-from engine.model.cluster import ExtendedRequest, Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import DEVICE_CLASS_PREFIX, EXTENDED_CLAIM, HUAWEI_PREFIX
-from engine.model.reasons import ActionReason
-from engine.model.times import parse_rfc3339
-from engine.model.unstructured import nested_list, nested_map
-from engine.plan.claims.devices import newest
-from engine.wire.dra import EXTENDED_CLAIM_NAME
+from belay.engine.model.actions import CreateObject, Evidence, PatchObject, PatchType, Preconditions
+from belay.engine.model.cluster import ExtendedRequest, Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import DEVICE_CLASS_PREFIX, EXTENDED_CLAIM, HUAWEI_PREFIX
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.plan.claims.devices import newest
+from belay.engine.wire.dra import EXTENDED_CLAIM_NAME
 
 RULE: Final = "claims/extended"
 #: Most characters of an object's name (Kubernetes, "Object Names and IDs").

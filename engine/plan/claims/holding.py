@@ -16,17 +16,17 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.unstructured import nested_list, nested_map
-from engine.plan.claims.alternatives import NodeOffer, first_available
-from engine.plan.claims.cel import Expression
-from engine.plan.claims.devices import Amounts, ClaimDevice, Counter, devices, newest
-from engine.plan.claims.extended import WantedClaim, awaiting, wanted_claims
-from engine.plan.claims.matching import Ask, Given, match
-from engine.plan.claims.requests import ALL, ClaimRequests, Request, RequestError, namespace_of, read
-from engine.wire.dra import DRIVER
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.plan.claims.alternatives import NodeOffer, first_available
+from belay.engine.plan.claims.cel import Expression
+from belay.engine.plan.claims.devices import Amounts, ClaimDevice, Counter, devices, newest
+from belay.engine.plan.claims.extended import WantedClaim, awaiting, wanted_claims
+from belay.engine.plan.claims.matching import Ask, Given, match
+from belay.engine.plan.claims.requests import ALL, ClaimRequests, Request, RequestError, namespace_of, read
+from belay.engine.wire.dra import DRIVER
 
 #: Names of the devices that suit a request, by request and node, while the node's devices stay what they are.
 _SUITING: Final = CacheKey("devices that suit requests", Memo[frozenset[str]], limit=65536)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from engine.plan.claims.bounds import Ask, Wanted, equal, narrowed
-from engine.plan.claims.devices import Amounts, ClaimDevice, Counter
-from engine.plan.claims.requests import ALL, MAX_DEVICES, Request
+from belay.engine.plan.claims.bounds import Ask, Wanted, equal, narrowed
+from belay.engine.plan.claims.devices import Amounts, ClaimDevice, Counter
+from belay.engine.plan.claims.requests import ALL, MAX_DEVICES, Request
 
 #: Most steps of one search; real claims ask for equal chips, which takes as many steps as chips.
 MAX_STEPS: Final = 4096

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import ADMIN_ACCESS
-from engine.model.unstructured import nested_list, nested_map
-from engine.plan.claims.cel import CelError, Expression, holds, parse
-from engine.plan.claims.devices import ClaimDevice
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import ADMIN_ACCESS
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.plan.claims.cel import CelError, Expression, holds, parse
+from belay.engine.plan.claims.devices import ClaimDevice
 
 ALL: Final = -1
 MAX_DEVICES: Final = 32

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from engine.model.history import ChipMemory
-from engine.model.levels import (
+from belay.engine.model.history import ChipMemory
+from belay.engine.model.levels import (
     CHIP_LEVELS,
     NORMAL,
     SEPARATE,
     rank,
     worst,
 )
-from engine.model.rules import RuleKind, rule_kind
-from engine.model.states import ChipHealth
-from engine.wire import manualinfo
+from belay.engine.model.rules import RuleKind, rule_kind
+from belay.engine.model.states import ChipHealth
+from belay.engine.wire import manualinfo
 
 #: Rule of a hold by the key ``ManuallySeparateNPU`` of the report.
 MANUAL_KEY: Final = RuleKind.MANUAL_KEY.value

@@ -13,9 +13,9 @@ from typing import Final, assert_never
 
 import msgspec
 
-from engine.documents.fault_policy import IDLE
-from engine.model.cluster import ChipFault, Observed, Pod
-from engine.model.faults import (
+from belay.engine.documents.fault_policy import IDLE
+from belay.engine.model.cluster import ChipFault, Observed, Pod
+from belay.engine.model.faults import (
     CARD,
     MAX_CODES,
     NETWORK,
@@ -33,15 +33,15 @@ from engine.model.faults import (
     timed_out,
     too_often,
 )
-from engine.model.hardware_faults import ManualPolicy
-from engine.model.history import (
+from belay.engine.model.hardware_faults import ManualPolicy
+from belay.engine.model.history import (
     HOLD_KINDS,
     ChipMemory,
     CodeMemory,
     Hold,
     HoldKind,
 )
-from engine.model.levels import (
+from belay.engine.model.levels import (
     CHIP_LEVELS,
     HEALED_IN_PLACE,
     IN_SERVICE,
@@ -55,13 +55,13 @@ from engine.model.levels import (
     rank,
     worst,
 )
-from engine.model.rules import RuleKind, rule_kind
-from engine.model.states import ChipHealth
-from engine.plan.health.assessment import LIST_RULE, MANUAL_KEY, ChipAssessment, ManualHold
-from engine.plan.health.reset_progress import UNTAKEN_MS, ResetProgress
-from engine.plan.health.tolerance import Tolerance
-from engine.plan.node_view import NodeView
-from engine.plan.rules.fault_rules import ChipRules, FaultRules, use_of
+from belay.engine.model.rules import RuleKind, rule_kind
+from belay.engine.model.states import ChipHealth
+from belay.engine.plan.health.assessment import LIST_RULE, MANUAL_KEY, ChipAssessment, ManualHold
+from belay.engine.plan.health.reset_progress import UNTAKEN_MS, ResetProgress
+from belay.engine.plan.health.tolerance import Tolerance
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.rules.fault_rules import ChipRules, FaultRules, use_of
 
 #: Action of a policy that heals chips under their job.
 TOLERATE: Final = FaultAction.TOLERATE

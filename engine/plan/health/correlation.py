@@ -11,17 +11,17 @@ from typing import Final
 
 import msgspec
 
-from engine.model import hardware_faults, relations
-from engine.model.actions import (
+from belay.engine.model import hardware_faults, relations
+from belay.engine.model.actions import (
     Evidence,
     PatchObject,
     PatchType,
     Preconditions,
 )
-from engine.model.cluster import Pod
-from engine.model.faults import code_key
-from engine.model.hardware_faults import ManualPolicy
-from engine.model.history import (
+from belay.engine.model.cluster import Pod
+from belay.engine.model.faults import code_key
+from belay.engine.model.hardware_faults import ManualPolicy
+from belay.engine.model.history import (
     ChipMemory,
     Hold,
     HoldKind,
@@ -30,17 +30,17 @@ from engine.model.history import (
     NodeMemory,
     RelationFault,
 )
-from engine.model.jobs import Gang
-from engine.model.labels import FAULT_TYPE
-from engine.model.levels import MANUALLY_SEPARATE, NORMAL, NOT_HANDLE, SUB_HEALTH
-from engine.model.reasons import ActionReason
-from engine.model.rules import RuleKind
-from engine.plan import restart_scope, roles
-from engine.plan.health import node_faults
-from engine.plan.health.assessment import ChipAssessment
-from engine.plan.health.relation_faults import locations, super_pod
-from engine.plan.scope import Scope
-from engine.plan.views import chip_ids
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import FAULT_TYPE
+from belay.engine.model.levels import MANUALLY_SEPARATE, NORMAL, NOT_HANDLE, SUB_HEALTH
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.rules import RuleKind
+from belay.engine.plan import restart_scope, roles
+from belay.engine.plan.health import node_faults
+from belay.engine.plan.health.assessment import ChipAssessment
+from belay.engine.plan.health.relation_faults import locations, super_pod
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.views import chip_ids
 
 _NO_MEMORY: Final = NodeMemory()
 _EMPTY_CHIP: Final = ChipMemory()

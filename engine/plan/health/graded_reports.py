@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 
-from engine.documents import Desired, NodePool, Product
-from engine.documents.fault_policy import IDLE
-from engine.model.cluster import DeviceReport, Node, NodeReport, Observed, Pod, SwitchReport
-from engine.model.faults import NETWORK, code_key, level_of
-from engine.model.levels import (
+from belay.engine.documents import Desired, NodePool, Product
+from belay.engine.documents.fault_policy import IDLE
+from belay.engine.model.cluster import DeviceReport, Node, NodeReport, Observed, Pod, SwitchReport
+from belay.engine.model.faults import NETWORK, code_key, level_of
+from belay.engine.model.levels import (
     NODE_LEVELS,
     NOT_HANDLE,
     SUB_HEALTH,
@@ -28,12 +28,12 @@ from engine.model.levels import (
     node_rank,
     node_status,
 )
-from engine.model.plan_cache import CacheKey, Memo, PlanCache, Slot
-from engine.plan.health import node_faults
-from engine.plan.node_view import NodeView
-from engine.plan.rules import in_force
-from engine.plan.rules.fault_rules import DEFAULT_ACTIONS, ChipRules, FaultRules, use_of
-from engine.plan.views import chip_ids
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache, Slot
+from belay.engine.plan.health import node_faults
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.rules import in_force
+from belay.engine.plan.rules.fault_rules import DEFAULT_ACTIONS, ChipRules, FaultRules, use_of
+from belay.engine.plan.views import chip_ids
 
 _NO_DESIRED: Final = Desired()
 #: Switch level for a node status that a policy has improved.

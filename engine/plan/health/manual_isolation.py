@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from engine.documents import Declared, Isolation
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import HoldKind
-from engine.model.rules import RuleKind
-from engine.model.times import rfc3339
-from engine.plan import causes
-from engine.plan.health.assessment import LIST_RULE, ManualHold
-from engine.plan.rules import fault_tables
-from engine.plan.scope import Scope
-from engine.wire import manualinfo, names
+from belay.engine.documents import Declared, Isolation
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.history import HoldKind
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.times import rfc3339
+from belay.engine.plan import causes
+from belay.engine.plan.health.assessment import LIST_RULE, ManualHold
+from belay.engine.plan.rules import fault_tables
+from belay.engine.plan.scope import Scope
+from belay.engine.wire import manualinfo, names
 
 
 class NodeHold(NamedTuple):

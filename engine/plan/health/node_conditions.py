@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.documents.fault_policy import IDLE
-from engine.model.cluster import NodeCondition
-from engine.model.levels import NodeLevel, node_rank
-from engine.plan.node_view import NodeView
-from engine.plan.rules.fault_rules import ConditionJudgement, FaultRules
+from belay.engine.documents.fault_policy import IDLE
+from belay.engine.model.cluster import NodeCondition
+from belay.engine.model.levels import NodeLevel, node_rank
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.rules.fault_rules import ConditionJudgement, FaultRules
 
 
 class ConditionFault(NamedTuple):

@@ -14,13 +14,13 @@ from typing import Final
 
 import msgspec
 
-from engine.documents.fault_policy import IDLE
-from engine.gangs import live_pods
-from engine.model.cluster import NodeReport, SwitchReport
-from engine.model.diagnostics import Diagnostic
-from engine.model.faults import HEARTBEAT, code_key
-from engine.model.labels import NODE_HEALTHY_STATUS, NPU_CORE
-from engine.model.levels import (
+from belay.engine.documents.fault_policy import IDLE
+from belay.engine.gangs import live_pods
+from belay.engine.model.cluster import NodeReport, SwitchReport
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.faults import HEARTBEAT, code_key
+from belay.engine.model.labels import NODE_HEALTHY_STATUS, NPU_CORE
+from belay.engine.model.levels import (
     NODE_LEVELS,
     NORMAL,
     NOT_HANDLE,
@@ -32,15 +32,15 @@ from engine.model.levels import (
     node_rank,
     node_status,
 )
-from engine.model.pending_reasons import LEAVING
-from engine.model.states import NodeHealth
-from engine.model.wording import counted
-from engine.plan.health import node_conditions
-from engine.plan.health.manual_isolation import NodeHold
-from engine.plan.node_agents import AGENT_STALE_MS
-from engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView
-from engine.plan.rules.fault_rules import FaultRules
-from engine.plan.scope import Scope
+from belay.engine.model.pending_reasons import LEAVING
+from belay.engine.model.states import NodeHealth
+from belay.engine.model.wording import counted
+from belay.engine.plan.health import node_conditions
+from belay.engine.plan.health.manual_isolation import NodeHold
+from belay.engine.plan.node_agents import AGENT_STALE_MS
+from belay.engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView
+from belay.engine.plan.rules.fault_rules import FaultRules
+from belay.engine.plan.scope import Scope
 
 MASS_WINDOW: Final = 60.0
 

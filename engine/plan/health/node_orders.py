@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.documents import CLUSTER
-from engine.model.actions import Evidence, IsolateNode, Preconditions, ReleaseNode
-from engine.model.history import NodeMemory
-from engine.model.labels import CORDONED_ANNOTATION
-from engine.model.reasons import ActionReason
-from engine.model.rules import RuleKind
-from engine.model.states import ISOLATED, NodeHealth
-from engine.plan import causes
-from engine.plan.health import node_conditions
-from engine.plan.health.manual_isolation import NodeHold
-from engine.plan.node_view import MAINTENANCE, NodeView
-from engine.plan.rules.fault_rules import FaultRules
-from engine.plan.scope import Scope
+from belay.engine.documents import CLUSTER
+from belay.engine.model.actions import Evidence, IsolateNode, Preconditions, ReleaseNode
+from belay.engine.model.history import NodeMemory
+from belay.engine.model.labels import CORDONED_ANNOTATION
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.states import ISOLATED, NodeHealth
+from belay.engine.plan import causes
+from belay.engine.plan.health import node_conditions
+from belay.engine.plan.health.manual_isolation import NodeHold
+from belay.engine.plan.node_view import MAINTENANCE, NodeView
+from belay.engine.plan.rules.fault_rules import FaultRules
+from belay.engine.plan.scope import Scope
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY: Final = NodeHealth.HEALTHY

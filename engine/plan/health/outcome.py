@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.documents.fault_policy import IDLE
-from engine.model.faults import code_key
-from engine.model.history import History
-from engine.model.levels import (
+from belay.engine.documents.fault_policy import IDLE
+from belay.engine.model.faults import code_key
+from belay.engine.model.history import History
+from belay.engine.model.levels import (
     NORMAL,
     FaultAction,
 )
-from engine.plan.node_view import NodeView
-from engine.plan.scope import Scope
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.scope import Scope
 
 #: Seconds until companions of an uncorrectable memory error are decided.
 _COMPANIONS = 5.0

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from engine.documents import Declared, Desired, FaultPolicy
-from engine.model.cluster import ids_of
-from engine.model.diagnostics import Diagnostic
-from engine.plan import budgets
-from engine.plan.health import node_faults
-from engine.plan.health.assessment import ChipAssessment
-from engine.plan.rules import in_force as inforce
-from engine.plan.rules.fault_rules import FaultRules
-from engine.plan.scope import Scope
+from belay.engine.documents import Declared, Desired, FaultPolicy
+from belay.engine.model.cluster import ids_of
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.plan import budgets
+from belay.engine.plan.health import node_faults
+from belay.engine.plan.health.assessment import ChipAssessment
+from belay.engine.plan.rules import in_force as inforce
+from belay.engine.plan.rules.fault_rules import FaultRules
+from belay.engine.plan.scope import Scope
 
 Policies = tuple[Declared[FaultPolicy], ...]
 Assessments = dict[str, dict[int, ChipAssessment]]

@@ -11,17 +11,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.documents import Desired
-from engine.documents.scheduling import ANY_NAMESPACE, SchedulingSettingsSpec
-from engine.model import public_faults
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import NodeMemory, PublicFaultMemory
-from engine.model.labels import MANAGED_BY, PRODUCT_SERIAL, PUBLIC_FAULT_CONSUMER
-from engine.model.public_faults import MAX_PER_NODE, MAX_STORED, PublicFaultClaim
-from engine.model.wording import counted
-from engine.plan.scope import Scope
-from engine.wire import publicinfo
-from engine.wire.errors import WireError
+from belay.engine.documents import Desired
+from belay.engine.documents.scheduling import ANY_NAMESPACE, SchedulingSettingsSpec
+from belay.engine.model import public_faults
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.history import NodeMemory, PublicFaultMemory
+from belay.engine.model.labels import MANAGED_BY, PRODUCT_SERIAL, PUBLIC_FAULT_CONSUMER
+from belay.engine.model.public_faults import MAX_PER_NODE, MAX_STORED, PublicFaultClaim
+from belay.engine.model.wording import counted
+from belay.engine.plan.scope import Scope
+from belay.engine.wire import publicinfo
+from belay.engine.wire.errors import WireError
 
 _STATISTICS: Final = ObjectKey("v1", "ConfigMap", publicinfo.STATISTICS_NAMESPACE, publicinfo.STATISTICS)
 _NOTHING: Final = NodeMemory()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.model.faults import code_key
-from engine.model.jobs import Gang
-from engine.model.relations import CODES, RELATIONS, SWITCH, FaultLocation
-from engine.plan.health.node_faults import fresh
-from engine.plan.node_view import NodeView
-from engine.plan.scope import Scope
+from belay.engine.model.faults import code_key
+from belay.engine.model.jobs import Gang
+from belay.engine.model.relations import CODES, RELATIONS, SWITCH, FaultLocation
+from belay.engine.plan.health.node_faults import fresh
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.scope import Scope
 
 _UNHEALTHY: Final = "UnHealthy"
 

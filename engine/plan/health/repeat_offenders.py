@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.documents.fault_policy import IDLE
-from engine.model import repeat_offenders
-from engine.model.history import FailureMemory, NodeMemory
-from engine.model.levels import IN_SERVICE
-from engine.model.plan import RepeatOffender
-from engine.model.rules import KEEPING_OUT
-from engine.plan.health.assessment import LIST_RULE, MANUAL_KEY, ChipAssessment
-from engine.plan.node_view import NodeView
-from engine.plan.rules.fault_rules import FaultRules
-from engine.plan.scope import Scope
+from belay.engine.documents.fault_policy import IDLE
+from belay.engine.model import repeat_offenders
+from belay.engine.model.history import FailureMemory, NodeMemory
+from belay.engine.model.levels import IN_SERVICE
+from belay.engine.model.plan import RepeatOffender
+from belay.engine.model.rules import KEEPING_OUT
+from belay.engine.plan.health.assessment import LIST_RULE, MANUAL_KEY, ChipAssessment
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.rules.fault_rules import FaultRules
+from belay.engine.plan.scope import Scope
 
 _MANUAL_RULES = (MANUAL_KEY, LIST_RULE)
 

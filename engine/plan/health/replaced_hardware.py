@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from engine.model.cluster import AgentReport, Node
-from engine.model.history import TIMELINE, ChipMemory, HoldKind, KnownHardware, NodeMemory
-from engine.plan.scope import Scope
+from belay.engine.model.cluster import AgentReport, Node
+from belay.engine.model.history import TIMELINE, ChipMemory, HoldKind, KnownHardware, NodeMemory
+from belay.engine.plan.scope import Scope
 
 _EMPTY: Final = NodeMemory()
 _UNKNOWN: Final = KnownHardware()

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from engine.documents.fault_policy import IDLE
-from engine.model.actions import (
+from belay.engine.documents.fault_policy import IDLE
+from belay.engine.model.actions import (
     BindPod,
     EvictPod,
     Evidence,
@@ -24,27 +24,27 @@ from engine.model.actions import (
     Preconditions,
     ResetChips,
 )
-from engine.model.cluster import AgentReport, ids_of, mask_of
-from engine.model.diagnostics import Diagnostic
-from engine.model.history import (
+from belay.engine.model.cluster import AgentReport, ids_of, mask_of
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.history import (
     ChipMemory,
     Hold,
     HoldKind,
     NodeMemory,
 )
-from engine.model.labels import REBOOT_REQUESTED
-from engine.model.plan import CONTRADICTED, Deferred
-from engine.model.reasons import ActionReason
-from engine.model.resets import said_by_driver
-from engine.model.times import rfc3339
-from engine.plan import causes
-from engine.plan.health.chips import device_names
-from engine.plan.node_agents import taking_orders
-from engine.plan.node_view import NodeView
-from engine.plan.products import withheld
-from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
-from engine.plan.scope import Scope
-from engine.plan.views import device_id
+from belay.engine.model.labels import REBOOT_REQUESTED
+from belay.engine.model.plan import CONTRADICTED, Deferred
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.resets import said_by_driver
+from belay.engine.model.times import rfc3339
+from belay.engine.plan import causes
+from belay.engine.plan.health.chips import device_names
+from belay.engine.plan.node_agents import taking_orders
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.products import withheld
+from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.views import device_id
 
 #: Maximum reset times remembered per chip.
 MAX_RESETS: Final = 20

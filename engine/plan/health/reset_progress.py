@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.model.cluster import AgentReport, Orders, mask_of
-from engine.model.faults import moment
-from engine.model.history import ChipMemory, NodeMemory
-from engine.model.resets import group_of
-from engine.plan.node_view import FUTURE_TOLERANCE, NodeView
+from belay.engine.model.cluster import AgentReport, Orders, mask_of
+from belay.engine.model.faults import moment
+from belay.engine.model.history import ChipMemory, NodeMemory
+from belay.engine.model.resets import group_of
+from belay.engine.plan.node_view import FUTURE_TOLERANCE, NodeView
 
 #: How long an agent may take an order without ``notAfter`` (docs: default 15 min).
 ORDER_LIFE_MS: Final = 900_000

@@ -14,24 +14,24 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import IsolateChip, ReleaseChip
-from engine.model.cluster import ids_of
-from engine.model.diagnostics import Diagnostic
-from engine.model.faults import level_of
-from engine.model.hardware_faults import ManualPolicy
-from engine.model.history import (
+from belay.engine.model.actions import IsolateChip, ReleaseChip
+from belay.engine.model.cluster import ids_of
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.faults import level_of
+from belay.engine.model.hardware_faults import ManualPolicy
+from belay.engine.model.history import (
     TIMELINE,
     ChipMemory,
     HoldKind,
     NodeMemory,
 )
-from engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEALTH
-from engine.model.plan import ChipState, PlaneLevels
-from engine.model.plan_cache import CacheKey, Memo
-from engine.model.reasons import ActionReason
-from engine.model.states import ChipHealth, NodeHealth
-from engine.plan import causes, node_agents, node_cache
-from engine.plan.health import (
+from belay.engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEALTH
+from belay.engine.model.plan import ChipState, PlaneLevels
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.states import ChipHealth, NodeHealth
+from belay.engine.plan import causes, node_agents, node_cache
+from belay.engine.plan.health import (
     chips,
     correlation,
     manual_isolation,
@@ -42,16 +42,16 @@ from engine.plan.health import (
     replaced_hardware,
     reset_progress,
 )
-from engine.plan.health.assessment import ChipAssessment, ManualHold
-from engine.plan.health.chips import ChipContext
-from engine.plan.health.manual_isolation import ManualHolds, NodeHold
-from engine.plan.health.node_orders import evidence, order_node
-from engine.plan.health.tolerance import Tolerance
-from engine.plan.node_view import NodeView
-from engine.plan.rules import fault_tables
-from engine.plan.rules import in_force as inforce
-from engine.plan.rules.fault_rules import FaultRules, use_of
-from engine.plan.scope import Scope
+from belay.engine.plan.health.assessment import ChipAssessment, ManualHold
+from belay.engine.plan.health.chips import ChipContext
+from belay.engine.plan.health.manual_isolation import ManualHolds, NodeHold
+from belay.engine.plan.health.node_orders import evidence, order_node
+from belay.engine.plan.health.tolerance import Tolerance
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.rules import fault_tables
+from belay.engine.plan.rules import in_force as inforce
+from belay.engine.plan.rules.fault_rules import FaultRules, use_of
+from belay.engine.plan.scope import Scope
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY_NODE: Final = NodeHealth.HEALTHY

@@ -17,11 +17,11 @@ from typing import Final
 
 import msgspec
 
-from engine.gangs.forming import declared_rank
-from engine.model.cluster import ChipFault, Pod, SwitchFault, SwitchReport
-from engine.model.costs import narrowed
-from engine.model.diagnostics import Diagnostic
-from engine.model.faults import (
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.model.cluster import ChipFault, Pod, SwitchFault, SwitchReport
+from belay.engine.model.costs import narrowed
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.faults import (
     NETWORK,
     TOLERANCE_MS,
     UCE_CODE,
@@ -31,8 +31,8 @@ from engine.model.faults import (
     moment,
     parse_filters,
 )
-from engine.model.jobs import Gang
-from engine.model.labels import (
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import (
     APP_LABEL,
     FILTER_FAULT_CODE,
     FILTER_FAULT_LEVEL,
@@ -41,7 +41,7 @@ from engine.model.labels import (
     RECOVERY_LEVEL,
     SERVICE_JOB_ID,
 )
-from engine.model.levels import (
+from belay.engine.model.levels import (
     NOT_HANDLE,
     RESTART_BUSINESS,
     RESTART_REQUEST,
@@ -49,18 +49,18 @@ from engine.model.levels import (
     SWITCH_LEVELS,
     SwitchLevel,
 )
-from engine.model.recovery import steps
-from engine.model.recovery.progress import RecoveryProgress
-from engine.model.recovery.steps import StepRetries
-from engine.model.states import ChipHealth
-from engine.model.times import rfc3339
-from engine.plan import restart_scope
-from engine.plan.health import node_faults
-from engine.plan.node_view import NodeView
-from engine.plan.rules.fault_rules import FaultRules, use_of
-from engine.plan.scope import Scope
-from engine.plan.views import chip_ids
-from engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
+from belay.engine.model.recovery import steps
+from belay.engine.model.recovery.progress import RecoveryProgress
+from belay.engine.model.recovery.steps import StepRetries
+from belay.engine.model.states import ChipHealth
+from belay.engine.model.times import rfc3339
+from belay.engine.plan import restart_scope
+from belay.engine.plan.health import node_faults
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.rules.fault_rules import FaultRules, use_of
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.views import chip_ids
+from belay.engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
 
 #: MindIE servers whose controller is subscribed to faults tolerate a RestartRequest for 60 s (component/clusterd,
 #: custom_filter_fault_processor.go).

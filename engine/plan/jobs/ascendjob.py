@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.gangs.job_status import CREATED, RESTARTING, RUNNING, SUCCEEDED, JobCondition, finished
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import JobMemory
-from engine.model.labels import (
+from belay.engine.gangs.job_status import CREATED, RESTARTING, RUNNING, SUCCEEDED, JobCondition, finished
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import JobMemory
+from belay.engine.model.labels import (
     BACKUP_SOURCE_POD,
     FAULT_RETRY_TIMES,
     FAULT_SCHEDULING,
@@ -34,11 +34,11 @@ from engine.model.labels import (
     REPLICA_TYPE,
     VOLCANO_TASK_SPEC,
 )
-from engine.model.plan_cache import CacheKey, Memo
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_list, nested_map
-from engine.plan.jobs import podgroup, scaling_rule, suspension
-from engine.plan.jobs.ascendjob_spec import (
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.plan.jobs import podgroup, scaling_rule, suspension
+from belay.engine.plan.jobs.ascendjob_spec import (
     INVALID_QUEUE,
     PORT_NAME,
     WORKER,
@@ -51,10 +51,17 @@ from engine.plan.jobs.ascendjob_spec import (
     problem_of,
     read,
 )
-from engine.plan.jobs.ascendjob_status import ReplicaCounts, condition_of, end_job, retries_left, retry_condition, write
-from engine.plan.jobs.environment import CLUSTERD_DOMAIN, ServiceAddresses, inject
-from engine.plan.jobs.lifecycle import VERSION_LABEL, ExpansionContext, JobObject, next_round
-from engine.plan.jobs.pod_template import (
+from belay.engine.plan.jobs.ascendjob_status import (
+    ReplicaCounts,
+    condition_of,
+    end_job,
+    retries_left,
+    retry_condition,
+    write,
+)
+from belay.engine.plan.jobs.environment import CLUSTERD_DOMAIN, ServiceAddresses, inject
+from belay.engine.plan.jobs.lifecycle import VERSION_LABEL, ExpansionContext, JobObject, next_round
+from belay.engine.plan.jobs.pod_template import (
     ASCEND,
     container,
     pod,

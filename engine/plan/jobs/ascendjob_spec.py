@@ -9,10 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.model.labels import APP_LABEL, FRAMEWORK_LABEL, SCALEOUT_TYPE, SCALING_GROUP, SCALING_RULE, SERVICE_JOB_ID
-from engine.model.unstructured import nested_map
-from engine.plan.jobs.lifecycle import JobObject
-from engine.plan.jobs.pod_template import ASCEND, container, containers, min_resources, misshapen, npu_request, pod_spec
+from belay.engine.model.labels import (
+    APP_LABEL,
+    FRAMEWORK_LABEL,
+    SCALEOUT_TYPE,
+    SCALING_GROUP,
+    SCALING_RULE,
+    SERVICE_JOB_ID,
+)
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.jobs.lifecycle import JobObject
+from belay.engine.plan.jobs.pod_template import (
+    ASCEND,
+    container,
+    containers,
+    min_resources,
+    misshapen,
+    npu_request,
+    pod_spec,
+)
 
 FRAMEWORKS: Final[dict[str, str]] = {"mindspore": "Scheduler", "pytorch": "Master", "tensorflow": "Chief"}
 WORKER: Final = "Worker"

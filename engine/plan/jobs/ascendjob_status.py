@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.gangs.job_status import (
+from belay.engine.gangs.job_status import (
     CREATED,
     FAILED,
     RESTARTING,
@@ -21,13 +21,13 @@ from engine.gangs.job_status import (
     merge_patch,
     with_condition,
 )
-from engine.model.history import JobMemory
-from engine.model.labels import FAULT_RETRY_TIMES
-from engine.model.reasons import ActionReason
-from engine.model.times import rfc3339
-from engine.model.unstructured import nested_map
-from engine.plan.jobs.ascendjob_spec import AscendSpec
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.model.history import JobMemory
+from belay.engine.model.labels import FAULT_RETRY_TIMES
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.times import rfc3339
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.jobs.ascendjob_spec import AscendSpec
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 
 #: Where Volcano's plugin keeps how many retries a job has left.
 _FAULT_CONFIG_MAP: Final = ("volcano-system", "vcjob-fault-npu-cm")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.model.labels import (
+from belay.engine.model.labels import (
     AFFINITY_CONFIG,
     APP_LABEL,
     ASCEND_310,
@@ -24,9 +24,9 @@ from engine.model.labels import (
     SUPER_POD_AFFINITY,
     SUPER_POD_RANK,
 )
-from engine.plan.jobs.ascendjob_spec import WORKER, AscendSpec, ReplicaSpec
-from engine.plan.jobs.pod_template import ASCEND, container, field_ref, plain, pod_spec, set_env
-from engine.wire.ranktable import logical_super_pod
+from belay.engine.plan.jobs.ascendjob_spec import WORKER, AscendSpec, ReplicaSpec
+from belay.engine.plan.jobs.pod_template import ASCEND, container, field_ref, plain, pod_spec, set_env
+from belay.engine.wire.ranktable import logical_super_pod
 
 CLUSTERD_DOMAIN: Final = "clusterd-grpc-svc.mindx-dl.svc.cluster.local"
 WHOLE_CHIPS: Final = frozenset({NPU, ASCEND_310, ASCEND_310P, ASCEND_910})

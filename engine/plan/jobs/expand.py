@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from engine.model.diagnostics import ObjectKey
-from engine.model.plan_cache import CacheKey, NoOps
-from engine.plan.jobs import ascendjob, hot_switch, podgroup, rank_tables, volcanojob, workload_groups
-from engine.plan.jobs.inference import services
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, forget_gone
-from engine.plan.jobs.volcanojob_commands import commands_of
-from engine.plan.scope import Scope
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.plan_cache import CacheKey, NoOps
+from belay.engine.plan.jobs import ascendjob, hot_switch, podgroup, rank_tables, volcanojob, workload_groups
+from belay.engine.plan.jobs.inference import services
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject, forget_gone
+from belay.engine.plan.jobs.volcanojob_commands import commands_of
+from belay.engine.plan.scope import Scope
 
 #: Jobs that needed nothing, by what that followed from.
 _EXPANDED: Final = CacheKey("expanded jobs", NoOps, limit=16384)

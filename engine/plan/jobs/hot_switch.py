@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from engine.gangs.job_status import finished
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import BACKUP_NEW_POD, BACKUP_SOURCE_POD, IN_HOT_SWITCH_FLOW, NEED_OPERATOR, POD_TYPE
-from engine.model.reasons import ActionReason
-from engine.plan.jobs import ascendjob
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.gangs.job_status import finished
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import BACKUP_NEW_POD, BACKUP_SOURCE_POD, IN_HOT_SWITCH_FLOW, NEED_OPERATOR, POD_TYPE
+from belay.engine.model.reasons import ActionReason
+from belay.engine.plan.jobs import ascendjob
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 
 
 def expand(context: ExpansionContext, job: JobObject) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.gangs.forming import gang_key
-from engine.model.actions import (
+from belay.engine.gangs.forming import gang_key
+from belay.engine.model.actions import (
     CreateObject,
     CreatePod,
     DeleteObject,
@@ -26,14 +26,14 @@ from engine.model.actions import (
     PatchType,
     Preconditions,
 )
-from engine.model.cluster import Pod
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import JobMemory
-from engine.model.rules import RuleKind
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.plan import roles
-from engine.plan.scope import Scope
-from engine.wire.names import MAIN_SHARD
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.history import JobMemory
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.plan import roles
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.names import MAIN_SHARD
 
 RULE: Final = RuleKind.EXPANSION.value
 VERSION_LABEL: Final = "version"

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.native_groups import (
+from belay.engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.native_groups import (
     NATIVE_GROUP,
     NATIVE_GROUP_APIS,
     SCHEDULED_CONDITION,
     find_native_group,
     gang_minimum,
 )
-from engine.model.plan import Pending
-from engine.model.times import rfc3339
-from engine.model.unstructured import nested_list, nested_map
-from engine.plan import roles
-from engine.plan.grouping import shard_of
-from engine.plan.jobs.podgroup_status import MAX_MESSAGE, counts
-from engine.plan.scope import Scope
+from belay.engine.model.plan import Pending
+from belay.engine.model.times import rfc3339
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.plan import roles
+from belay.engine.plan.grouping import shard_of
+from belay.engine.plan.jobs.podgroup_status import MAX_MESSAGE, counts
+from belay.engine.plan.scope import Scope
 
 RULE: Final = "native-podgroup"
 SCHEDULED: Final = "Scheduled"

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.model import quantities
-from engine.model.labels import HUAWEI_PREFIX
-from engine.model.unstructured import nested_map, string_map
-from engine.plan.jobs.lifecycle import JobObject
+from belay.engine.model import quantities
+from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.unstructured import nested_map, string_map
+from belay.engine.plan.jobs.lifecycle import JobObject
 
 ASCEND: Final = "ascend"
 RANK_TABLE_VOLUME: Final = "ranktable"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from engine.model import quantities
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import (
+from belay.engine.model import quantities
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import (
     APPLIED_DIGEST,
     FAULT_RETRY_TIMES,
     FAULT_SCHEDULING,
@@ -22,10 +22,10 @@ from engine.model.labels import (
     SUB_HEALTHY_STRATEGY,
     WAIT_RESCHEDULE_TIMEOUT,
 )
-from engine.model.phases import PodGroupPhase
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_map
-from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
+from belay.engine.model.phases import PodGroupPhase
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
 VOLCANO: Final = "volcano"
 #: Annotations about how the job itself was applied; its PodGroup does not copy them.

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.gangs.job_status import merge_patch
-from engine.model.actions import (
+from belay.engine.gangs.job_status import merge_patch
+from belay.engine.model.actions import (
     DeleteObject,
     Evidence,
     PatchObject,
     PatchType,
     Preconditions,
 )
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.jobs import Gang
-from engine.model.pending_reasons import (
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.jobs import Gang
+from belay.engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     GANG_INCOMPLETE,
     INVALID_REQUEST,
@@ -33,17 +33,17 @@ from engine.model.pending_reasons import (
     QUEUE_MISSING,
     RejectedAt,
 )
-from engine.model.phases import PodGroupPhase
-from engine.model.plan import Pending
-from engine.model.plan_cache import CacheKey, NoOps
-from engine.model.times import rfc3339
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.model.wording import counted
-from engine.plan import roles
-from engine.plan.grouping import shard_for, shard_of
-from engine.plan.jobs.lifecycle import POD_GROUP_API
-from engine.plan.queue import dequeue
-from engine.plan.scope import Scope
+from belay.engine.model.phases import PodGroupPhase
+from belay.engine.model.plan import Pending
+from belay.engine.model.plan_cache import CacheKey, NoOps
+from belay.engine.model.times import rfc3339
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.model.wording import counted
+from belay.engine.plan import roles
+from belay.engine.plan.grouping import shard_for, shard_of
+from belay.engine.plan.jobs.lifecycle import POD_GROUP_API
+from belay.engine.plan.queue import dequeue
+from belay.engine.plan.scope import Scope
 
 RULE: Final = "podgroup"
 SCHEDULED: Final = "Scheduled"

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.gangs.job_status import merge_patch
-from engine.model.actions import CreateObject, DeleteObject, Evidence, PatchObject, PatchType, Preconditions
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.phases import PodGroupPhase
-from engine.model.plan_cache import CacheKey, NoOps
-from engine.model.quantities import text_of
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_map
-from engine.plan import roles
-from engine.plan.jobs.lifecycle import POD_GROUP_API, QUEUE_CRD
-from engine.plan.jobs.volcanojob_commands import API as COMMAND_API
-from engine.plan.jobs.volcanojob_commands import KIND as COMMAND
-from engine.plan.queue.queues import DEFAULT_QUEUE, OPEN, ROOT_QUEUE, Amounts, add, sums_of
-from engine.plan.scope import Scope
-from engine.wire.names import MAIN_SHARD
+from belay.engine.gangs.job_status import merge_patch
+from belay.engine.model.actions import CreateObject, DeleteObject, Evidence, PatchObject, PatchType, Preconditions
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.phases import PodGroupPhase
+from belay.engine.model.plan_cache import CacheKey, NoOps
+from belay.engine.model.quantities import text_of
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan import roles
+from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, QUEUE_CRD
+from belay.engine.plan.jobs.volcanojob_commands import API as COMMAND_API
+from belay.engine.plan.jobs.volcanojob_commands import KIND as COMMAND
+from belay.engine.plan.queue.queues import DEFAULT_QUEUE, OPEN, ROOT_QUEUE, Amounts, add, sums_of
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.names import MAIN_SHARD
 
 RULE: Final = "queue"
 QUEUE: Final = "Queue"

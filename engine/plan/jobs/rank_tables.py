@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.gangs.job_status import finished
-from engine.model.actions import (
+from belay.engine.gangs.job_status import finished
+from belay.engine.model.actions import (
     Preconditions,
     WriteRankTable,
 )
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import (
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import (
     APP_LABEL,
     CONFIGURATION_910,
     CONFIGURATION_NPU,
@@ -36,19 +36,19 @@ from engine.model.labels import (
     SUPER_POD_ID,
     SUPER_POD_RANK,
 )
-from engine.model.plan_cache import CacheKey, Memo
-from engine.model.quantities import whole
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.model.wording import counted
-from engine.plan.grouping import shard_for
-from engine.plan.jobs import ascendjob, resilience, volcanojob
-from engine.plan.jobs.environment import sp_block
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
-from engine.plan.jobs.pod_template import RANK_TABLE_VOLUME, has_volume, npu_of, pod_spec
-from engine.wire import podannotations, rankfile, ranktable
-from engine.wire.errors import WireError
-from engine.wire.names import MAIN_SHARD, SYSTEM
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.quantities import whole
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.model.wording import counted
+from belay.engine.plan.grouping import shard_for
+from belay.engine.plan.jobs import ascendjob, resilience, volcanojob
+from belay.engine.plan.jobs.environment import sp_block
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.plan.jobs.pod_template import RANK_TABLE_VOLUME, has_volume, npu_of, pod_spec
+from belay.engine.wire import podannotations, rankfile, ranktable
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import MAIN_SHARD, SYSTEM
 
 PREFIX: Final = "rings-config-"
 FILE: Final = "hccl.json"

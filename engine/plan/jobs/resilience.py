@@ -20,17 +20,17 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.documents.scalars import parse_duration
-from engine.model.cluster import Pod
-from engine.model.history import JobMemory
-from engine.model.history_lines import with_line
-from engine.model.labels import ELASTIC_SCHEDULING, FAULT_SCHEDULING, GROW_AFTER, MIN_REPLICAS
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_map
-from engine.model.wording import counted
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
-from engine.plan.jobs.pod_template import containers, npu_of, pod_spec
-from engine.plan.jobs.volcanojob_spec import VolcanoSpec
+from belay.engine.documents.scalars import parse_duration
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import JobMemory
+from belay.engine.model.history_lines import with_line
+from belay.engine.model.labels import ELASTIC_SCHEDULING, FAULT_SCHEDULING, GROW_AFTER, MIN_REPLICAS
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_map
+from belay.engine.model.wording import counted
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.plan.jobs.pod_template import containers, npu_of, pod_spec
+from belay.engine.plan.jobs.volcanojob_spec import VolcanoSpec
 
 #: Seconds that pods wait at one size before the next smaller one is tried.
 RETRY_SECONDS: Final = 30.0

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import SCALING_GROUP, SCALING_RULE, SERVICE_JOB_ID
-from engine.model.unstructured import nested_map, string_map
-from engine.plan.jobs import podgroup
-from engine.plan.jobs.ascendjob_spec import read
-from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
+from belay.engine.model.labels import SCALING_GROUP, SCALING_RULE, SERVICE_JOB_ID
+from belay.engine.model.unstructured import nested_map, string_map
+from belay.engine.plan.jobs import podgroup
+from belay.engine.plan.jobs.ascendjob_spec import read
+from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
 _ASCEND_JOB: Final = ("mindxdl.gitee.com/v1", "AscendJob")
 _KEY: Final = "elastic_scaling.json"

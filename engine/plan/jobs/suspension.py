@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from engine.gangs.job_status import SUSPENDED, JobCondition, is_suspended
-from engine.model.diagnostics import ObjectKey
-from engine.model.reasons import ActionReason
-from engine.plan.jobs import podgroup
-from engine.plan.jobs.ascendjob_spec import AscendSpec
-from engine.plan.jobs.ascendjob_status import ReplicaCounts, write
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.gangs.job_status import SUSPENDED, JobCondition, is_suspended
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.reasons import ActionReason
+from belay.engine.plan.jobs import podgroup
+from belay.engine.plan.jobs.ascendjob_spec import AscendSpec
+from belay.engine.plan.jobs.ascendjob_status import ReplicaCounts, write
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 
 _NONE: Final = ReplicaCounts(0, 0, 0)
 #: No round of pods has been seen whole, so that pods that are gone are no lost ones.

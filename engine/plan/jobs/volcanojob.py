@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple, assert_never
 
 import msgspec
 
-from engine.model.cluster import Pod
-from engine.model.history import JobMemory
-from engine.model.labels import (
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import JobMemory
+from belay.engine.model.labels import (
     GROUP_NAME,
     RANK_INDEX,
     VOLCANO_COOLDOWN_TIME,
@@ -28,17 +28,17 @@ from engine.model.labels import (
     VOLCANO_TASK_SPEC,
     VOLCANO_TEMPLATE_UID,
 )
-from engine.model.phases import VolcanoJobPhase
-from engine.model.plan_cache import CacheKey, Memo
-from engine.model.reasons import ActionReason
-from engine.model.times import parse_rfc3339
-from engine.model.unstructured import nested_map
-from engine.plan.jobs import podgroup, resilience, volcanojob_plugins
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
-from engine.plan.jobs.pod_template import min_resources, pod
-from engine.plan.jobs.volcanojob_commands import RESUME, next_command
-from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec, read
-from engine.plan.jobs.volcanojob_status import TaskCounts, write
+from belay.engine.model.phases import VolcanoJobPhase
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.jobs import podgroup, resilience, volcanojob_plugins
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.plan.jobs.pod_template import min_resources, pod
+from belay.engine.plan.jobs.volcanojob_commands import RESUME, next_command
+from belay.engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec, read
+from belay.engine.plan.jobs.volcanojob_status import TaskCounts, write
 
 API: Final = "batch.volcano.sh/v1alpha1"
 KIND: Final = "Job"

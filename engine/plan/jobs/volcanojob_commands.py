@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from engine.model.diagnostics import ObjectKey
-from engine.model.phases import VolcanoJobPhase
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_map
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.phases import VolcanoJobPhase
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 
 API: Final = "bus.volcano.sh/v1alpha1"
 KIND: Final = "Command"

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import RANK_INDEX
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.plan.jobs.pod_template import containers, plain, set_env
-from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
+from belay.engine.model.labels import RANK_INDEX
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.plan.jobs.pod_template import containers, plain, set_env
+from belay.engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
 
 _WAITING: Final = "wait-for-master"
 

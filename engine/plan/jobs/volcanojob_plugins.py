@@ -1,7 +1,7 @@
 """Volcano's job plugins: what ``env``, ``svc``, ``ssh`` and those of frameworks add to a job and its pods.
 
 Sources: github.com/volcano-sh/volcano/pkg/controllers/job/plugins/{env,svc,ssh}. Key pairs are generated when the
-action is carried out (``engine.act.ssh_keys``), since the planner must not use random numbers.
+action is carried out (``belay.engine.act.ssh_keys``), since the planner must not use random numbers.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import base64
 from itertools import pairwise
 from typing import Any, Final
 
-from engine.gangs.job_status import merge_patch
-from engine.model.actions import (
+from belay.engine.gangs.job_status import merge_patch
+from belay.engine.model.actions import (
     Generate,
     OwnerReference,
 )
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import SSH_KEYS, VOLCANO_JOB_NAME, VOLCANO_JOB_NAMESPACE, VOLCANO_TASK_SPEC
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_map
-from engine.plan.jobs import volcanojob_frameworks as frameworks
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
-from engine.plan.jobs.pod_template import containers, plain, set_env
-from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import SSH_KEYS, VOLCANO_JOB_NAME, VOLCANO_JOB_NAMESPACE, VOLCANO_TASK_SPEC
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.jobs import volcanojob_frameworks as frameworks
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.plan.jobs.pod_template import containers, plain, set_env
+from belay.engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
 
 _HOSTS_PATH: Final = "/etc/volcano"
 _KEY_PATH: Final = "/root/.ssh"

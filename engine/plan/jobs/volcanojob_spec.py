@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.model.unstructured import nested_map
-from engine.plan.jobs.lifecycle import JobObject
-from engine.plan.jobs.pod_template import containers, misshapen, npu_of, pod_spec
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.jobs.lifecycle import JobObject
+from belay.engine.plan.jobs.pod_template import containers, misshapen, npu_of, pod_spec
 
 DEFAULT_RETRIES: Final = 3
 #: Plugins that Volcano knows.

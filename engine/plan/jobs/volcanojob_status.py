@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.gangs.job_status import go_duration, merge_patch
-from engine.model.reasons import ActionReason
-from engine.model.times import parse_rfc3339, rfc3339
-from engine.model.unstructured import nested_map
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
-from engine.plan.jobs.volcanojob_plugins import controlled_resources
-from engine.plan.jobs.volcanojob_spec import VolcanoSpec
+from belay.engine.gangs.job_status import go_duration, merge_patch
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.plan.jobs.volcanojob_plugins import controlled_resources
+from belay.engine.plan.jobs.volcanojob_spec import VolcanoSpec
 
 #: Transitions kept in ``status.conditions``, newest last.
 MAX_CONDITIONS: Final = 32

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from engine.gangs.owners import (
+from belay.engine.gangs.owners import (
     GENERATED_GROUP,
     VOLCANO_API,
     controller_of,
@@ -19,15 +19,15 @@ from engine.gangs.owners import (
     non_negative,
     stated_group,
 )
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import GROUP_MIN_MEMBER, GROUP_QUEUE_NAME, VOLCANO_PREFIX
-from engine.model.quantities import text_of
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_map, string_map
-from engine.plan import roles
-from engine.plan.grouping import shard_of
-from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import GROUP_MIN_MEMBER, GROUP_QUEUE_NAME, VOLCANO_PREFIX
+from belay.engine.model.quantities import text_of
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_map, string_map
+from belay.engine.plan import roles
+from belay.engine.plan.grouping import shard_of
+from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
 _KNOWN: Final = frozenset({"ReplicaSet", "StatefulSet", "Job"})
 #: Controllers whose pods never start together, or whose groups are made elsewhere.

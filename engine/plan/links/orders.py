@@ -2,8 +2,8 @@
 
 Every decode cluster of a KVLink links to every one of its prefill clusters. The decode side is the client, because it
 pulls and closes links for both (LLM-DataDist, unlink_clusters); the prefill side is the client where only that one runs
-on this cluster's nodes. The links of a node's processes are one ConfigMap (``engine.wire.links``), written when it
-changes. When a cluster's pod leaves or moves, its links are withdrawn, and ordered again where it returns.
+on this cluster's nodes. The links of a node's processes are one ConfigMap (``belay.engine.wire.links``), written when
+it changes. When a cluster's pod leaves or moves, its links are withdrawn, and ordered again where it returns.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.model.actions import CreateObject, DeleteObject, EvictPod, Evidence, PatchObject
-from engine.model.cluster import Pod
-from engine.model.diagnostics import Diagnostic, ObjectKey, Severity
-from engine.model.labels import KV_CLUSTER
-from engine.model.links import (
+from belay.engine.model.actions import CreateObject, DeleteObject, EvictPod, Evidence, PatchObject
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey, Severity
+from belay.engine.model.labels import KV_CLUSTER
+from belay.engine.model.links import (
     MAX_LINKS,
     EndOrders,
     LinkOrder,
@@ -23,18 +23,18 @@ from engine.model.links import (
     cluster_number,
     pod_holder,
 )
-from engine.model.plan_cache import CacheKey, Memo
-from engine.model.reasons import ActionReason
-from engine.model.wording import counted
-from engine.plan.links import states
-from engine.plan.links.pairs import LinkMember, LinkPair
-from engine.wire import links as wire
-from engine.wire.errors import WireError
-from engine.wire.names import SYSTEM
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.wording import counted
+from belay.engine.plan.links import states
+from belay.engine.plan.links.pairs import LinkMember, LinkPair
+from belay.engine.wire import links as wire
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import SYSTEM
 
 if TYPE_CHECKING:
-    from engine.documents import Declared, KVLink, KVSide
-    from engine.plan.scope import Scope
+    from belay.engine.documents import Declared, KVLink, KVSide
+    from belay.engine.plan.scope import Scope
 
 RULE: Final = "links"
 API: Final = "belay.dev/v1alpha1"

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.links import NO_PROCESS, ORDERED, STALE, EndReport, LinkReport, LinkState
-from engine.model.plan_cache import CacheKey, Memo
-from engine.wire import links as wire
-from engine.wire.errors import WireError
-from engine.wire.names import NODES
-from engine.wire.unwritten import is_unwritten
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.links import NO_PROCESS, ORDERED, STALE, EndReport, LinkReport, LinkState
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.wire import links as wire
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import NODES
+from belay.engine.wire.unwritten import is_unwritten
 
 if TYPE_CHECKING:
-    from engine.plan.links.pairs import LinkPair
-    from engine.plan.scope import Scope
+    from belay.engine.plan.links.pairs import LinkPair
+    from belay.engine.plan.scope import Scope
 
 #: Silence of an agent after which its link report is stale: three heartbeats of 60 s plus 20 %.
 STALE_SECONDS: Final = 3 * 60 * 1.2

@@ -8,16 +8,16 @@ from typing import Final
 
 import msgspec
 
-from engine.gangs.owners import GROUP_NAME_KEYS, generated_group
-from engine.model.actions import (
+from belay.engine.gangs.owners import GROUP_NAME_KEYS, generated_group
+from belay.engine.model.actions import (
     BindPod,
     Evidence,
     Preconditions,
 )
-from engine.model.cluster import Pod, ids_of
-from engine.model.history import JobMemory
-from engine.model.jobs import Gang
-from engine.model.labels import (
+from belay.engine.model.cluster import Pod, ids_of
+from belay.engine.model.history import JobMemory
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import (
     BASE_DEVICES,
     KUBEFLOW_OPERATOR_NAME,
     RANK_INDEX,
@@ -25,16 +25,16 @@ from engine.model.labels import (
     SUPER_POD_ID,
     SUPER_POD_RANK,
 )
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.reasons import ActionReason
-from engine.plan.node_view import NodeView
-from engine.plan.place import part_bindings, switch_config
-from engine.plan.place.gangs import returning
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.part_requests import DynamicVNPU
-from engine.plan.place.state import Assignment, PlacementState
-from engine.plan.scope import Scope
-from engine.wire.podannotations import (
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.reasons import ActionReason
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place import part_bindings, switch_config
+from belay.engine.plan.place.gangs import returning
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.part_requests import DynamicVNPU
+from belay.engine.plan.place.state import Assignment, PlacementState
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.podannotations import (
     CHIP_ANNOTATIONS,
     CHIP_LABELS,
     ChipFacts,

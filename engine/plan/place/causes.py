@@ -9,8 +9,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from engine.model.remedies import Remedy, Step
-from engine.model.wording import counted
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.model.wording import counted
 
 _SHOWN: Final = 8
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.plan import roles
-from engine.plan.claims.extended import claim_actions
-from engine.plan.grouping import shard_of
-from engine.plan.scope import Scope
+from belay.engine.plan import roles
+from belay.engine.plan.claims.extended import claim_actions
+from belay.engine.plan.grouping import shard_of
+from belay.engine.plan.scope import Scope
 
 
 def run(scope: Scope) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-from engine.model.cluster import ids_of
-from engine.plan.place.causes import Cause
+from belay.engine.model.cluster import ids_of
+from belay.engine.plan.place.causes import Cause
 
 #: MindCluster's prefix when chips are missing.
 SHORTAGE_PREFIX: Final = "NPUResourceShortage: "
@@ -27,9 +27,9 @@ class IdleChips(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a node or a gang is refused: ``reason`` is a word of ``engine.model.pending_reasons``, ``message`` a sentence
-    in MindCluster's words, by which nothing is decided. ``cause`` is what a request has wrong, as values, where its
-    values say it. ``about`` is the claim that it is about, where there is one.
+    """Why a node or a gang is refused: ``reason`` is a word of ``belay.engine.model.pending_reasons``, ``message`` a
+    sentence in MindCluster's words, by which nothing is decided. ``cause`` is what a request has wrong, as values,
+    where its values say it. ``about`` is the claim that it is about, where there is one.
 
     ``resource`` is the resource that is missing or short, where one alone is. ``idle`` are the chips of a node with too
     few. ``evictable``: MindCluster looks for victims on such a node.

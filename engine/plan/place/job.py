@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from engine.gangs.forming import pod_group_of, task_of
-from engine.gangs.owners import GENERATED_GROUP, controller_of, spec_of
-from engine.model.cluster import Observed, Pod
-from engine.model.jobs import Gang
-from engine.model.labels import (
+from belay.engine.gangs.forming import pod_group_of, task_of
+from belay.engine.gangs.owners import GENERATED_GROUP, controller_of, spec_of
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import (
     ACCELERATOR_TYPE,
     ASCEND_310,
     ASCEND_310P,
@@ -29,21 +29,21 @@ from engine.model.labels import (
     TOR_AFFINITY,
     VOLCANO_SCHEDULE_PLUGIN,
 )
-from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
-from engine.model.plan_cache import PlanCache
-from engine.model.unstructured import nested_map
-from engine.plan.place import legal_blocks, part_requests, switch_config
-from engine.plan.place.causes import NamespaceOfSystem, SeveralResources, SeveralVNPUs, UnknownResource
-from engine.plan.place.families import rack950, registry
-from engine.plan.place.families.multilevel import read_group_sizes, read_trees
-from engine.plan.place.families.rack950 import RackBlocks
-from engine.plan.place.families.superpod import Blocks, blocks
-from engine.plan.place.handler import Family, JobRequest, Refusal, TaskRequest
-from engine.plan.place.part_requests import Sharing
-from engine.wire.reserved import SYSTEM_NAMESPACES
+from belay.engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.place import legal_blocks, part_requests, switch_config
+from belay.engine.plan.place.causes import NamespaceOfSystem, SeveralResources, SeveralVNPUs, UnknownResource
+from belay.engine.plan.place.families import rack950, registry
+from belay.engine.plan.place.families.multilevel import read_group_sizes, read_trees
+from belay.engine.plan.place.families.rack950 import RackBlocks
+from belay.engine.plan.place.families.superpod import Blocks, blocks
+from belay.engine.plan.place.handler import Family, JobRequest, Refusal, TaskRequest
+from belay.engine.plan.place.part_requests import Sharing
+from belay.engine.wire.reserved import SYSTEM_NAMESPACES
 
 if TYPE_CHECKING:
-    from engine.documents import Desired, InitParams
+    from belay.engine.documents import Desired, InitParams
 
 WHOLE_CHIP: Final = frozenset({ASCEND_910, ASCEND_310, ASCEND_310P, NPU})
 STATIC_VNPU: Final = re.compile(r"^huawei\.com/(Ascend910-([2-6]|8|10|12|16)c|Ascend310P-(1|2|4)c)")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Final
 
-from engine.model.labels import AFFINITY_CONFIG, RA_BLOCK, SCHEDULE_UB_MEMORY, SP_BLOCK
-from engine.plan.place.causes import OtherBlocks
-from engine.plan.place.families.rack950 import RACK_CHIPS
-from engine.plan.place.handler import JobRequest, Refusal, TaskRequest
+from belay.engine.model.labels import AFFINITY_CONFIG, RA_BLOCK, SCHEDULE_UB_MEMORY, SP_BLOCK
+from belay.engine.plan.place.causes import OtherBlocks
+from belay.engine.plan.place.families.rack950 import RACK_CHIPS
+from belay.engine.plan.place.handler import JobRequest, Refusal, TaskRequest
 
 #: Whether a job's request is refused.
 Rule = Callable[[JobRequest], Refusal | None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.model.cluster import Pod
-from engine.model.labels import CHIP_MEMORY, INFER_CARD_TYPE, SOFT_SHARING_ENABLED
-from engine.model.pending_reasons import (
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import CHIP_MEMORY, INFER_CARD_TYPE, SOFT_SHARING_ENABLED
+from belay.engine.model.pending_reasons import (
     ATTEMPTS,
     IN_FLIGHT,
     LEAVING,
@@ -17,13 +17,13 @@ from engine.model.pending_reasons import (
     RECOVERY_RESERVED,
     SHARES_OFF,
 )
-from engine.model.remedies import Remedy, Step
-from engine.plan.node_view import NodeView
-from engine.plan.place.families import duo
-from engine.plan.place.families.base import NODE_INVALID
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes import attach_limits, claim_choices, resource_claims, volumes
-from engine.plan.place.nodes.table import SHARES_ONLY
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.families import duo
+from belay.engine.plan.place.families.base import NODE_INVALID
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes import attach_limits, claim_choices, resource_claims, volumes
+from belay.engine.plan.place.nodes.table import SHARES_ONLY
 
 #: Reasons that one step on the node removes, with nothing to choose.
 _ON_NODE: Final[Mapping[str, Step]] = {

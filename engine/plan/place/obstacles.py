@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.model import taints
-from engine.model.cluster import Node, Pod, Taint
-from engine.model.labels import HUAWEI_PREFIX
-from engine.model.remedies import Remedy, Step
-from engine.plan.node_view import NodeView
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes import fit
-from engine.plan.place.nodes.selectors import unmet
-from engine.plan.place.nodes.table import MISSING
+from belay.engine.model import taints
+from belay.engine.model.cluster import Node, Pod, Taint
+from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes import fit
+from belay.engine.plan.place.nodes.selectors import unmet
+from belay.engine.plan.place.nodes.table import MISSING
 
 #: Nodes of one reason and text that are looked at.
 MAX_ALIKE: Final = 64

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.model.cluster import ids_of
-from engine.model.labels import ASCEND_REAL, DISTRIBUTED_JOB, NPU_CORE, PREDICATE_TIME, RANK_INDEX, SHARE_ID
-from engine.plan.node_view import NodeView
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.part_requests import DynamicVNPU, SoftShare
-from engine.plan.place.parts.shares import ChipParts
-from engine.plan.place.state import Assignment
-from engine.wire.parts import cores_text, share_annotations
+from belay.engine.model.cluster import ids_of
+from belay.engine.model.labels import ASCEND_REAL, DISTRIBUTED_JOB, NPU_CORE, PREDICATE_TIME, RANK_INDEX, SHARE_ID
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.part_requests import DynamicVNPU, SoftShare
+from belay.engine.plan.place.parts.shares import ChipParts
+from belay.engine.plan.place.state import Assignment
+from belay.engine.wire.parts import cores_text, share_annotations
 
 _KEPT = (DISTRIBUTED_JOB, PREDICATE_TIME, RANK_INDEX)
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.labels import (
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import (
     ASCEND_910,
     NPU,
     NPU_CORE,
@@ -23,12 +23,12 @@ from engine.model.labels import (
     VNPU_DVPP,
     VNPU_LEVEL,
 )
-from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
-from engine.plan.place.causes import CutByLayoutsOnly, IllegalCores, NotForCores, NumberWanted, UnknownLabel
-from engine.plan.place.handler import Refusal
+from belay.engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
+from belay.engine.plan.place.causes import CutByLayoutsOnly, IllegalCores, NotForCores, NumberWanted, UnknownLabel
+from belay.engine.plan.place.handler import Refusal
 
 if TYPE_CHECKING:
-    from engine.documents import Desired, InitParams, VNPUTemplates
+    from belay.engine.documents import Desired, InitParams, VNPUTemplates
 
 #: Kind of chip that a request of AI cores means, by label.
 KINDS: Final = {

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.cluster import Observed, Pod, ids_of
-from engine.model.pending_reasons import (
+from belay.engine.model.cluster import Observed, Pod, ids_of
+from belay.engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     FRAGMENTED,
     IN_FLIGHT,
@@ -21,14 +21,14 @@ from engine.model.pending_reasons import (
     RejectedAt,
     reason_in_words,
 )
-from engine.model.remedies import Remedy, Step
-from engine.plan.node_view import NodeView
-from engine.plan.place import obstacles
-from engine.plan.place.causes import Told
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes.table import MISSING
-from engine.plan.place.ways_out import WayOut, many, some_names, tentative_pods, way_out
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place import obstacles
+from belay.engine.plan.place.causes import Told
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.nodes.table import MISSING
+from belay.engine.plan.place.ways_out import WayOut, many, some_names, tentative_pods, way_out
 
 MAX_TEXTS: Final = 3
 NOT_TOGETHER: Final = "too few of the nodes that fit lie together as the job's rule asks"

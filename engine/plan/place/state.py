@@ -9,28 +9,28 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.documents import InitParams
-from engine.model.cluster import Pod, ids_of
-from engine.plan.node_view import NodeView
-from engine.plan.place.families.multilevel import Level, read_trees
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes import claim_table, fit
-from engine.plan.place.nodes.attach_limits import AttachLimits
-from engine.plan.place.nodes.claim_choices import ClaimChoices
-from engine.plan.place.nodes.equivalence import EquivalentJobs, TableKeys
-from engine.plan.place.nodes.free_chips import FreeChips
-from engine.plan.place.nodes.pod_affinity import ANTI, PodAffinity
-from engine.plan.place.nodes.switch_occupancy import SwitchOccupancy
-from engine.plan.place.nodes.table import NodeTable
-from engine.plan.place.nodes.volume_choices import VolumeChoices
-from engine.plan.place.part_requests import DynamicVNPU, SoftShare
-from engine.plan.place.parts.core_table import CoreTable
-from engine.plan.place.parts.shares import ChipParts
-from engine.plan.place.parts.soft_table import SoftTable
-from engine.plan.place.pending import PendingExplanation, explain, naming_claims
-from engine.plan.scope import Scope
-from engine.wire.parts import Share
+from belay.engine.documents import InitParams
+from belay.engine.model.cluster import Pod, ids_of
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.families.multilevel import Level, read_trees
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.nodes import claim_table, fit
+from belay.engine.plan.place.nodes.attach_limits import AttachLimits
+from belay.engine.plan.place.nodes.claim_choices import ClaimChoices
+from belay.engine.plan.place.nodes.equivalence import EquivalentJobs, TableKeys
+from belay.engine.plan.place.nodes.free_chips import FreeChips
+from belay.engine.plan.place.nodes.pod_affinity import ANTI, PodAffinity
+from belay.engine.plan.place.nodes.switch_occupancy import SwitchOccupancy
+from belay.engine.plan.place.nodes.table import NodeTable
+from belay.engine.plan.place.nodes.volume_choices import VolumeChoices
+from belay.engine.plan.place.part_requests import DynamicVNPU, SoftShare
+from belay.engine.plan.place.parts.core_table import CoreTable
+from belay.engine.plan.place.parts.shares import ChipParts
+from belay.engine.plan.place.parts.soft_table import SoftTable
+from belay.engine.plan.place.pending import PendingExplanation, explain, naming_claims
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.parts import Share
 
 #: Most entries of ``Plan.scores`` in one pass; beyond it pods are placed without a record of their candidates.
 MAX_SCORES: Final = 200_000

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.labels import TOR_AFFINITY
-from engine.model.pending_reasons import INVALID_REQUEST
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.switches import Switches
-from engine.plan.place.causes import UnknownLabel
-from engine.plan.place.handler import Refusal
-from engine.wire import switches as wire
-from engine.wire.errors import WireError
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.labels import TOR_AFFINITY
+from belay.engine.model.pending_reasons import INVALID_REQUEST
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.switches import Switches
+from belay.engine.plan.place.causes import UnknownLabel
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.wire import switches as wire
+from belay.engine.wire.errors import WireError
 
 #: Values of the label: jobs that fill whole switches where they can, and all others.
 LARGE: Final = "large-model-schema"

@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.cluster import Pod, ids_of
-from engine.model.labels import TOR_AFFINITY
-from engine.model.pending_reasons import (
+from belay.engine.model.cluster import Pod, ids_of
+from belay.engine.model.labels import TOR_AFFINITY
+from belay.engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     FRAGMENTED,
     SHORTAGE,
@@ -16,21 +16,21 @@ from engine.model.pending_reasons import (
     lacks_room,
     reason_in_words,
 )
-from engine.model.plan import MAX_NEAR
-from engine.model.quantities import text_of
-from engine.model.remedies import Remedy, Step
-from engine.plan.node_view import NodeView
-from engine.plan.place import switch_config
-from engine.plan.place.families.a3 import A3
-from engine.plan.place.families.box16 import Box16
-from engine.plan.place.families.card310 import Card310
-from engine.plan.place.families.duo import DuoCard
-from engine.plan.place.families.mesh4 import Mesh4
-from engine.plan.place.families.ring8 import Ring8
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
-from engine.plan.place.node_remedies import remedy_of_node
-from engine.plan.place.nodes import attach_limits, resource_claims, volumes
+from belay.engine.model.plan import MAX_NEAR
+from belay.engine.model.quantities import text_of
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place import switch_config
+from belay.engine.plan.place.families.a3 import A3
+from belay.engine.plan.place.families.box16 import Box16
+from belay.engine.plan.place.families.card310 import Card310
+from belay.engine.plan.place.families.duo import DuoCard
+from belay.engine.plan.place.families.mesh4 import Mesh4
+from belay.engine.plan.place.families.ring8 import Ring8
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import WHOLE_CHIP, SchedulerJob
+from belay.engine.plan.place.node_remedies import remedy_of_node
+from belay.engine.plan.place.nodes import attach_limits, resource_claims, volumes
 
 MAX_NAMES: Final = 3
 

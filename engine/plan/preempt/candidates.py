@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.plan import roles
-from engine.plan.preempt.disruption_budgets import DisruptionBudgets
-from engine.plan.preempt.rules import critical
-from engine.plan.preempt.victim_sets import VictimSet, victim_sets_of
-from engine.plan.scope import Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.plan import roles
+from belay.engine.plan.preempt.disruption_budgets import DisruptionBudgets
+from belay.engine.plan.preempt.rules import critical
+from belay.engine.plan.preempt.victim_sets import VictimSet, victim_sets_of
+from belay.engine.plan.scope import Scope
 
 
 class EvictionCandidates:

@@ -12,27 +12,27 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
-from engine.model.actions import Evidence
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.labels import VOLCANO_PREEMPTABLE
-from engine.model.pending_reasons import FRAGMENTED, SHORTAGE, TOPOLOGY
-from engine.plan import causes
-from engine.plan.node_view import NodeView
-from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
-from engine.plan.place.state import PlacementState
-from engine.plan.preempt import messages, moves, nomination
-from engine.plan.preempt.disruption_budgets import DisruptionBudgets
-from engine.plan.preempt.outcome import GangOutcome
-from engine.plan.preempt.reservation import RESERVED
-from engine.plan.preempt.rules import critical
-from engine.plan.preempt.search import Exhausted
-from engine.plan.preempt.what_if import preempts
-from engine.plan.restart_scope import memory_of
-from engine.plan.scope import Scope
+from belay.engine.model.actions import Evidence
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import VOLCANO_PREEMPTABLE
+from belay.engine.model.pending_reasons import FRAGMENTED, SHORTAGE, TOPOLOGY
+from belay.engine.plan import causes
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.job import WHOLE_CHIP, SchedulerJob
+from belay.engine.plan.place.state import PlacementState
+from belay.engine.plan.preempt import messages, moves, nomination
+from belay.engine.plan.preempt.disruption_budgets import DisruptionBudgets
+from belay.engine.plan.preempt.outcome import GangOutcome
+from belay.engine.plan.preempt.reservation import RESERVED
+from belay.engine.plan.preempt.rules import critical
+from belay.engine.plan.preempt.search import Exhausted
+from belay.engine.plan.preempt.what_if import preempts
+from belay.engine.plan.restart_scope import memory_of
+from belay.engine.plan.scope import Scope
 
 if TYPE_CHECKING:
-    from engine.plan.preempt.what_if import WhatIf
+    from belay.engine.plan.preempt.what_if import WhatIf
 
 #: Most jobs helped in one pass, pods moved for one job, and sets of pods tried for one job.
 MAX_JOBS: Final = 8

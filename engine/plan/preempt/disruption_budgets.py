@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.model.cluster import Observed, Pod
-from engine.model.unstructured import nested_map
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.unstructured import nested_map
 
 KIND: Final = "PodDisruptionBudget"
 #: Where a server serves both, the same budget is in both; the newer one counts.
@@ -65,7 +65,7 @@ class DisruptionBudgets:
         return tuple(sorted((self._budgets[index] for index in self._selecting(pod)), key=lambda one: one.name))
 
     def _selecting(self, pod: Pod) -> list[int]:
-        from engine.plan.place.nodes.selectors import selects
+        from belay.engine.plan.place.nodes.selectors import selects
 
         rows = enumerate(self._budgets)
         return [i for i, one in rows if one.namespace == pod.namespace and selects(one.selector, pod.labels)]

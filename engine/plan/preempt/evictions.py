@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from engine.model.actions import EvictPod, Evidence, Owner, Preconditions
-from engine.model.jobs import Gang
-from engine.plan import causes
-from engine.plan.preempt import messages
-from engine.plan.preempt.victim_sets import VictimSet
-from engine.plan.scope import Displacement, Scope
+from belay.engine.model.actions import EvictPod, Evidence, Owner, Preconditions
+from belay.engine.model.jobs import Gang
+from belay.engine.plan import causes
+from belay.engine.plan.preempt import messages
+from belay.engine.plan.preempt.victim_sets import VictimSet
+from belay.engine.plan.scope import Displacement, Scope
 
 
 def evict(scope: Scope, gang: Gang, victims: VictimSet, reason: str, rule: str, *, counted: bool) -> None:

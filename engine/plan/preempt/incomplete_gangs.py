@@ -16,22 +16,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from engine.model.cluster import Pod
-from engine.model.history import JobMemory
-from engine.model.jobs import INDEPENDENT_KINDS
-from engine.model.labels import PROCESS_RECOVER_ENABLE
-from engine.model.reasons import ActionReason
-from engine.plan.preempt import messages
-from engine.plan.preempt.evictions import evict
-from engine.plan.preempt.outcome import GangOutcome, curable
-from engine.plan.preempt.search import Exhausted
-from engine.plan.preempt.victim_sets import victim_set
-from engine.plan.queue.waiting_pods import WaitingPods
-from engine.plan.restart_scope import memory_of, narrow_only
-from engine.plan.scope import Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import JobMemory
+from belay.engine.model.jobs import INDEPENDENT_KINDS
+from belay.engine.model.labels import PROCESS_RECOVER_ENABLE
+from belay.engine.model.reasons import ActionReason
+from belay.engine.plan.preempt import messages
+from belay.engine.plan.preempt.evictions import evict
+from belay.engine.plan.preempt.outcome import GangOutcome, curable
+from belay.engine.plan.preempt.search import Exhausted
+from belay.engine.plan.preempt.victim_sets import victim_set
+from belay.engine.plan.queue.waiting_pods import WaitingPods
+from belay.engine.plan.restart_scope import memory_of, narrow_only
+from belay.engine.plan.scope import Scope
 
 if TYPE_CHECKING:
-    from engine.plan.preempt.what_if import WhatIf
+    from belay.engine.plan.preempt.what_if import WhatIf
 
 REASON: Final = ActionReason.GANG_INCOMPLETE
 RULE: Final = "place/incomplete-gang"

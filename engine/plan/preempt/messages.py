@@ -7,13 +7,13 @@ from typing import Final
 
 import msgspec
 
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.plan import MAX_NEAR, Pending
-from engine.model.reasons import ActionReason
-from engine.model.remedies import Remedy, Step
-from engine.plan.preempt.victim_sets import VictimSet
-from engine.plan.scope import Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.plan import MAX_NEAR, Pending
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.plan.preempt.victim_sets import VictimSet
+from belay.engine.plan.scope import Scope
 
 MAX_NAMES: Final = 3
 MAX_UNBLOCK: Final = 1024

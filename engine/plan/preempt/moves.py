@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from engine.model.actions import (
+from belay.engine.model.actions import (
     EvictPod,
     Evidence,
     Owner,
     Preconditions,
 )
-from engine.model.cluster import Pod
-from engine.model.disruption import settled
-from engine.model.history_lines import HistoryLine, LineKind, read_line
-from engine.model.jobs import Gang
-from engine.model.reasons import ActionReason
-from engine.plan.preempt import messages
-from engine.plan.preempt.outcome import GangOutcome
-from engine.plan.restart_scope import memory_of
-from engine.plan.scope import Displacement, Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.disruption import settled
+from belay.engine.model.history_lines import HistoryLine, LineKind, read_line
+from belay.engine.model.jobs import Gang
+from belay.engine.model.reasons import ActionReason
+from belay.engine.plan.preempt import messages
+from belay.engine.plan.preempt.outcome import GangOutcome
+from belay.engine.plan.restart_scope import memory_of
+from belay.engine.plan.scope import Displacement, Scope
 
 MOVED: Final = ActionReason.MOVED
 #: No pod of a job moves again for so long after a move, in milliseconds.

@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from engine.model.cluster import Pod
-from engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
-from engine.model.jobs import Gang
-from engine.plan.restart_scope import memory_of
-from engine.plan.scope import Displacement, Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
+from belay.engine.model.jobs import Gang
+from belay.engine.plan.restart_scope import memory_of
+from belay.engine.plan.scope import Displacement, Scope
 
 MAX_NOMINATED: Final = 4096
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.pending_reasons import lacks_room
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.pending_reasons import lacks_room
 
 if TYPE_CHECKING:
-    from engine.plan.place.job import SchedulerJob
+    from belay.engine.plan.place.job import SchedulerJob
 
 
 TOPOLOGY: Final = "TopologyNotMet"

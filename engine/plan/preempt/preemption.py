@@ -11,28 +11,28 @@ from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.model.cluster import Pod
-from engine.model.history_lines import PREEMPTED, RECLAIMED
-from engine.model.jobs import Gang
-from engine.plan.preempt import messages, moves, nomination
-from engine.plan.preempt.candidates import EvictionCandidates
-from engine.plan.preempt.evictions import evict
-from engine.plan.preempt.outcome import TOPOLOGY, GangOutcome, curable
-from engine.plan.preempt.reservation import Reservations
-from engine.plan.preempt.rules import PreemptionRules
-from engine.plan.preempt.search import Exhausted, cheapest
-from engine.plan.preempt.terminating import TerminatingPods
-from engine.plan.preempt.tight_meshes import tightest_first
-from engine.plan.preempt.victim_search import VictimSearch
-from engine.plan.preempt.victim_sets import VictimSet, unfinished_evictions
-from engine.plan.queue.queues import Amounts, Queues, add
-from engine.plan.queue.share import exceeds, within
-from engine.plan.queue.waiting_pods import WaitingPods
-from engine.plan.scope import Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history_lines import PREEMPTED, RECLAIMED
+from belay.engine.model.jobs import Gang
+from belay.engine.plan.preempt import messages, moves, nomination
+from belay.engine.plan.preempt.candidates import EvictionCandidates
+from belay.engine.plan.preempt.evictions import evict
+from belay.engine.plan.preempt.outcome import TOPOLOGY, GangOutcome, curable
+from belay.engine.plan.preempt.reservation import Reservations
+from belay.engine.plan.preempt.rules import PreemptionRules
+from belay.engine.plan.preempt.search import Exhausted, cheapest
+from belay.engine.plan.preempt.terminating import TerminatingPods
+from belay.engine.plan.preempt.tight_meshes import tightest_first
+from belay.engine.plan.preempt.victim_search import VictimSearch
+from belay.engine.plan.preempt.victim_sets import VictimSet, unfinished_evictions
+from belay.engine.plan.queue.queues import Amounts, Queues, add
+from belay.engine.plan.queue.share import exceeds, within
+from belay.engine.plan.queue.waiting_pods import WaitingPods
+from belay.engine.plan.scope import Scope
 
 if TYPE_CHECKING:
-    from engine.plan.place.job import SchedulerJob
-    from engine.plan.preempt.what_if import WhatIf
+    from belay.engine.plan.place.job import SchedulerJob
+    from belay.engine.plan.preempt.what_if import WhatIf
 
 #: Most effort of one job's search for victims, and of one explanation.
 SEARCH_EFFORT: Final = 6000
@@ -151,7 +151,7 @@ class Preemption:
 
     def _evicting_job(self, gang: Gang) -> SchedulerJob | None:
         """The job behind a gang for which pods may be evicted, else None."""
-        from engine.plan.preempt.what_if import preempts
+        from belay.engine.plan.preempt.what_if import preempts
 
         job = self._what_if.job(gang) if self._rules.any_allowed and not self._what_if.exhausted else None
         if job is None or not preempts(job):
@@ -365,7 +365,7 @@ class Preemption:
 
     def _why_not(self, outcome: GangOutcome, job: SchedulerJob, victim_sets: Sequence[VictimSet]) -> str:
         """Why these are not evicted although that would free enough; empty where no short sentence states it."""
-        from engine.plan.preempt.what_if import preempts
+        from belay.engine.plan.preempt.what_if import preempts
 
         gang, rules = outcome.gang, self._rules
         if not all(

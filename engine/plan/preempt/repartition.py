@@ -12,33 +12,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.model.cluster import Pod, ids_of
-from engine.model.jobs import Gang
-from engine.model.labels import ASCEND_REAL, NPU_CORE
-from engine.model.levels import IN_SERVICE, NORMAL
-from engine.model.pending_reasons import FRAGMENTED, SHORTAGE
-from engine.model.reasons import ActionReason
-from engine.model.repartition import ChipRepartition, allocate, repartitions
-from engine.model.vnpu import ExistingVNPU, TemplateSize, change
-from engine.plan.node_view import NodeView
-from engine.plan.place.job import STATIC_VNPU, SchedulerJob
-from engine.plan.place.nodes import fit
-from engine.plan.place.nodes.table import MISSING
-from engine.plan.place.part_requests import DynamicVNPU
-from engine.plan.place.parts.shares import CoreNode
-from engine.plan.place.state import FormerPlacement, PlacementState
-from engine.plan.preempt import messages, moves
-from engine.plan.preempt.disruption_budgets import DisruptionBudgets
-from engine.plan.preempt.outcome import GangOutcome
-from engine.plan.preempt.search import Exhausted
-from engine.plan.scope import Scope
-from engine.plan.vnpu import layout
-from engine.plan.vnpu.templates import chip_totals, layouts_of, templates_of
-from engine.wire.parts import parse_cores
+from belay.engine.model.cluster import Pod, ids_of
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import ASCEND_REAL, NPU_CORE
+from belay.engine.model.levels import IN_SERVICE, NORMAL
+from belay.engine.model.pending_reasons import FRAGMENTED, SHORTAGE
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.repartition import ChipRepartition, allocate, repartitions
+from belay.engine.model.vnpu import ExistingVNPU, TemplateSize, change
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.job import STATIC_VNPU, SchedulerJob
+from belay.engine.plan.place.nodes import fit
+from belay.engine.plan.place.nodes.table import MISSING
+from belay.engine.plan.place.part_requests import DynamicVNPU
+from belay.engine.plan.place.parts.shares import CoreNode
+from belay.engine.plan.place.state import FormerPlacement, PlacementState
+from belay.engine.plan.preempt import messages, moves
+from belay.engine.plan.preempt.disruption_budgets import DisruptionBudgets
+from belay.engine.plan.preempt.outcome import GangOutcome
+from belay.engine.plan.preempt.search import Exhausted
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.vnpu import layout
+from belay.engine.plan.vnpu.templates import chip_totals, layouts_of, templates_of
+from belay.engine.wire.parts import parse_cores
 
 if TYPE_CHECKING:
-    from engine.documents import VNPUTemplates
-    from engine.plan.preempt.what_if import WhatIf
+    from belay.engine.documents import VNPUTemplates
+    from belay.engine.plan.preempt.what_if import WhatIf
 
 ON_DEMAND: Final = ActionReason.LAYOUT_ON_DEMAND
 #: Most jobs helped in one pass; chips and sets of pods weighed for one job; pods moved for one job.

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.plan import Plan
-from engine.model.times import rfc3339
-from engine.plan.preempt import messages
-from engine.plan.preempt.outcome import GangOutcome
-from engine.plan.restart_scope import memory_of
-from engine.plan.scope import NodeRefusal, Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.plan import Plan
+from belay.engine.model.times import rfc3339
+from belay.engine.plan.preempt import messages
+from belay.engine.plan.preempt.outcome import GangOutcome
+from belay.engine.plan.restart_scope import memory_of
+from belay.engine.plan.scope import NodeRefusal, Scope
 
 if TYPE_CHECKING:
-    from engine.documents.scheduling import Starvation
-    from engine.plan.preempt.what_if import WhatIf
+    from belay.engine.documents.scheduling import Starvation
+    from belay.engine.plan.preempt.what_if import WhatIf
 
 RESERVED: Final = "ReservedForGang"
 #: Reasons that reserved nodes can cure.

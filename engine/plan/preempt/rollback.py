@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from engine.model.actions import (
+from belay.engine.model.actions import (
     EvictPod,
     Evidence,
     Owner,
     Preconditions,
 )
-from engine.model.cluster import Pod
-from engine.model.jobs import INDEPENDENT_KINDS, Gang
-from engine.model.reasons import ActionReason
-from engine.plan import causes
-from engine.plan.budgets import unit_of
-from engine.plan.scope import Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
+from belay.engine.model.reasons import ActionReason
+from belay.engine.plan import causes
+from belay.engine.plan.budgets import unit_of
+from belay.engine.plan.scope import Scope
 
 REASON: Final = ActionReason.GANG_INCOMPLETE
 RULE: Final = "place/rollback"

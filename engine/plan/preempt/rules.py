@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from engine.gangs.owners import annotations_of, labels_of
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.labels import VOLCANO_PREEMPTABLE, VOLCANO_RECLAIMABLE
-from engine.plan.preempt.victim_sets import VictimSet
-from engine.plan.queue.queues import QueueState
-from engine.plan.scope import Scope
-from engine.wire import schedulerconf
+from belay.engine.gangs.owners import annotations_of, labels_of
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import VOLCANO_PREEMPTABLE, VOLCANO_RECLAIMABLE
+from belay.engine.plan.preempt.victim_sets import VictimSet
+from belay.engine.plan.queue.queues import QueueState
+from belay.engine.plan.scope import Scope
+from belay.engine.wire import schedulerconf
 
 PREEMPT: Final = "preempt"
 RECLAIM: Final = "reclaim"

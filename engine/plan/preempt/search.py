@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Final, Protocol
 
-from engine.plan.preempt.victim_sets import VictimSet, cost
+from belay.engine.plan.preempt.victim_sets import VictimSet, cost
 
 #: Up to so many candidates all combinations are tried.
 MAX_EXACT: Final = 8

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from engine.model.cluster import Pod, mask_of
-from engine.model.jobs import Gang
-from engine.plan.restart_scope import memory_of
-from engine.plan.scope import Scope
-from engine.plan.views import chip_ids
+from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.jobs import Gang
+from belay.engine.plan.restart_scope import memory_of
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.views import chip_ids
 
 if TYPE_CHECKING:
-    from engine.plan.preempt.what_if import WhatIf
+    from belay.engine.plan.preempt.what_if import WhatIf
 
 #: A terminating pod counts until so many seconds after its grace period; later, kubelet apparently cannot end it.
 OVERDUE: Final = 120.0

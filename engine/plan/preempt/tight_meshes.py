@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.model.cluster import Pod
-from engine.plan.node_view import NodeView
-from engine.plan.place.families.mesh4 import MESH, Mesh4
-from engine.plan.place.job import SchedulerJob
-from engine.plan.preempt.victim_sets import VictimSet
-from engine.plan.views import chip_ids
+from belay.engine.model.cluster import Pod
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.families.mesh4 import MESH, Mesh4
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.preempt.victim_sets import VictimSet
+from belay.engine.plan.views import chip_ids
 
 #: Place of the location in the key of a victim set.
 _LOCATION = 4

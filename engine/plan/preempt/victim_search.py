@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.plan.preempt.search import Exhausted
-from engine.plan.preempt.victim_sets import VictimSet
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.plan.preempt.search import Exhausted
+from belay.engine.plan.preempt.victim_sets import VictimSet
 
 if TYPE_CHECKING:
-    from engine.plan.preempt.what_if import WhatIf
+    from belay.engine.plan.preempt.what_if import WhatIf
 
 
 class VictimSearch:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.gangs.forming import task_of
-from engine.gangs.owners import VOLCANO_API, spec_of, tasks_of
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.jobs import INDEPENDENT_KINDS, Gang
-from engine.plan.scope import Scope
+from belay.engine.gangs.forming import task_of
+from belay.engine.gangs.owners import VOLCANO_API, spec_of, tasks_of
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
+from belay.engine.plan.scope import Scope
 
 #: Events of a Volcano Job's policies that an eviction raises.
 EVICTED_EVENTS: Final = frozenset({"PodEvicted", "AnyEvent", "*"})

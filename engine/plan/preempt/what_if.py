@@ -12,21 +12,21 @@ from typing import Final, Protocol
 
 import msgspec
 
-from engine.model.cluster import Pod, mask_of
-from engine.model.jobs import Gang
-from engine.model.labels import SCHEDULE_POLICY, TOR_AFFINITY
-from engine.model.pending_reasons import NODE_REFUSED, lacks_room
-from engine.plan.node_view import NodeView
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
-from engine.plan.place.nodes.table import NodeTable
-from engine.plan.place.part_requests import DynamicVNPU
-from engine.plan.place.pending import INELIGIBLE
-from engine.plan.place.state import Assignment, FormerPlacement, PlacementState
-from engine.plan.preempt.search import Exhausted
-from engine.plan.queue.queues import Queues
-from engine.plan.scope import Scope
-from engine.plan.views import chip_ids
+from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import SCHEDULE_POLICY, TOR_AFFINITY
+from belay.engine.model.pending_reasons import NODE_REFUSED, lacks_room
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import WHOLE_CHIP, SchedulerJob
+from belay.engine.plan.place.nodes.table import NodeTable
+from belay.engine.plan.place.part_requests import DynamicVNPU
+from belay.engine.plan.place.pending import INELIGIBLE
+from belay.engine.plan.place.state import Assignment, FormerPlacement, PlacementState
+from belay.engine.plan.preempt.search import Exhausted
+from belay.engine.plan.queue.queues import Queues
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.views import chip_ids
 
 #: Most pods released and pods tried in one pass, all what-ifs together.
 EFFORT: Final = 12_000

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.model.jobs import Gang
-from engine.model.labels import DEQUEUE_FREQUENCY, ENABLE_DEQUEUE, ENQUEUE_TIME
-from engine.model.pending_reasons import (
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import DEQUEUE_FREQUENCY, ENABLE_DEQUEUE, ENQUEUE_TIME
+from belay.engine.model.pending_reasons import (
     GANG_INCOMPLETE,
     GATED,
     INVALID_REQUEST,
@@ -22,8 +22,8 @@ from engine.model.pending_reasons import (
     QUEUE_CLOSED,
     QUEUE_MISSING,
 )
-from engine.model.phases import PodGroupPhase
-from engine.plan.scope import Scope
+from belay.engine.model.phases import PodGroupPhase
+from belay.engine.plan.scope import Scope
 
 ON: Final = "on"
 INQUEUE: Final = PodGroupPhase.INQUEUE

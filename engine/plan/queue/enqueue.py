@@ -1,8 +1,8 @@
 """Queue the complete gangs that may be placed, in their order; give the others a pending reason.
 
 ``queues`` holds what each queue may use and deserves (``share`` divides the cluster), ``order`` decides whose turn it
-is, ``waiting_pods`` which pods wait. ``engine.plan.preempt`` decides what happens when there is no room. A queue may
-use everything up to its capability while no other queue needs it.
+is, ``waiting_pods`` which pods wait. ``belay.engine.plan.preempt`` decides what happens when there is no room. A queue
+may use everything up to its capability while no other queue needs it.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from engine.gangs.forming import parse_min_available
-from engine.gangs.kueue import QUEUE_LABEL
-from engine.gangs.owners import GROUP_NAME_KEYS, find_pod_group, stated_group
-from engine.gangs.together import SETTLE_SECONDS
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.labels import KUEUE_PREFIX, SCHEDULE_MIN_AVAILABLE
-from engine.model.native_groups import find_native_group
-from engine.model.pending_reasons import GATED, POD_GROUP_MISSING
-from engine.model.plan import Pending
-from engine.model.plan_cache import CacheKey, NoOps
-from engine.model.remedies import Remedy, Step
-from engine.model.wording import counted
-from engine.plan import roles
-from engine.plan.grouping import shard_of
-from engine.plan.queue import quotas
-from engine.plan.queue.missing_pods import gate_names, incomplete
-from engine.plan.queue.order import JobRank, in_order, rank, turns
-from engine.plan.queue.queues import QueueRefusal, Queues
-from engine.plan.queue.waiting_pods import WaitingPods, pending_entry
-from engine.plan.scope import Scope
+from belay.engine.gangs.forming import parse_min_available
+from belay.engine.gangs.kueue import QUEUE_LABEL
+from belay.engine.gangs.owners import GROUP_NAME_KEYS, find_pod_group, stated_group
+from belay.engine.gangs.together import SETTLE_SECONDS
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import KUEUE_PREFIX, SCHEDULE_MIN_AVAILABLE
+from belay.engine.model.native_groups import find_native_group
+from belay.engine.model.pending_reasons import GATED, POD_GROUP_MISSING
+from belay.engine.model.plan import Pending
+from belay.engine.model.plan_cache import CacheKey, NoOps
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.model.wording import counted
+from belay.engine.plan import roles
+from belay.engine.plan.grouping import shard_of
+from belay.engine.plan.queue import quotas
+from belay.engine.plan.queue.missing_pods import gate_names, incomplete
+from belay.engine.plan.queue.order import JobRank, in_order, rank, turns
+from belay.engine.plan.queue.queues import QueueRefusal, Queues
+from belay.engine.plan.queue.waiting_pods import WaitingPods, pending_entry
+from belay.engine.plan.scope import Scope
 
 #: Gangs of which every pod has a node, while their pods are unchanged.
 _PLACED: Final = CacheKey("placed gangs", NoOps, limit=32768)

@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from engine.gangs.declared import label_or_annotation
-from engine.gangs.forming import declared_rank, task_of
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.labels import JOB_COMPLETION_INDEX
-from engine.model.pending_reasons import GANG_INCOMPLETE
-from engine.model.plan import Pending
-from engine.model.remedies import Remedy, Step
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.model.workload_kinds import WorkloadTable
-from engine.plan.queue.waiting_pods import pending_entry
+from belay.engine.gangs.declared import label_or_annotation
+from belay.engine.gangs.forming import declared_rank, task_of
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import JOB_COMPLETION_INDEX
+from belay.engine.model.pending_reasons import GANG_INCOMPLETE
+from belay.engine.model.plan import Pending
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.model.workload_kinds import WorkloadTable
+from belay.engine.plan.queue.waiting_pods import pending_entry
 
 #: Controllers make their pods within seconds: a gang of which none came for so long will hardly be complete.
 FORMING_SECONDS: Final = 600.0

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from functools import cmp_to_key
 from typing import NamedTuple
 
-from engine.gangs.forming import counts_as_started, pod_group_of
-from engine.gangs.owners import annotations_of
-from engine.model.jobs import Gang
-from engine.model.labels import DEQUEUE_FREQUENCY
-from engine.plan.queue.queues import Queues, QueueState, sums_of
-from engine.plan.queue.share import share
-from engine.plan.scope import Scope
+from belay.engine.gangs.forming import counts_as_started, pod_group_of
+from belay.engine.gangs.owners import annotations_of
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import DEQUEUE_FREQUENCY
+from belay.engine.plan.queue.queues import Queues, QueueState, sums_of
+from belay.engine.plan.queue.share import share
+from belay.engine.plan.scope import Scope
 
 
 class JobRank(NamedTuple):

@@ -9,21 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from engine.gangs.kueue import is_kueues
-from engine.gangs.owners import annotations_of, labels_of
-from engine.model.cluster import Observed, Pod
-from engine.model.jobs import Gang
-from engine.model.labels import VOLCANO_PREEMPTABLE
-from engine.model.pending_reasons import QUEUE_CLOSED, QUEUE_EXHAUSTED, QUEUE_MISSING
-from engine.model.plan_cache import CacheKey, Memo
-from engine.model.quantities import amount
-from engine.model.remedies import Remedy, Step
-from engine.model.unstructured import nested_map
-from engine.plan.queue.share import QueueDemand, divide, share
-from engine.plan.scope import Scope
+from belay.engine.gangs.kueue import is_kueues
+from belay.engine.gangs.owners import annotations_of, labels_of
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import VOLCANO_PREEMPTABLE
+from belay.engine.model.pending_reasons import QUEUE_CLOSED, QUEUE_EXHAUSTED, QUEUE_MISSING
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.quantities import amount
+from belay.engine.model.remedies import Remedy, Step
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.queue.share import QueueDemand, divide, share
+from belay.engine.plan.scope import Scope
 
 if TYPE_CHECKING:
-    from engine.documents import Desired
+    from belay.engine.documents import Desired
 
 QUEUE_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.io/v1alpha1")
 DEFAULT_QUEUE: Final = "default"

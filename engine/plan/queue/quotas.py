@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from engine.documents import Desired
-from engine.model.diagnostics import Diagnostic, Origin
-from engine.plan.queue.queues import QUEUE_APIS, Queues, read_queue
+from belay.engine.documents import Desired
+from belay.engine.model.diagnostics import Diagnostic, Origin
+from belay.engine.plan.queue.queues import QUEUE_APIS, Queues, read_queue
 
 
 class _Quota(NamedTuple):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from engine.gangs.forming import counts_as_started
-from engine.model.actions import DeleteObject
-from engine.model.cluster import Pod
-from engine.model.jobs import Gang
-from engine.model.pending_reasons import RejectedAt
-from engine.model.plan import MAX_NEAR, Pending
-from engine.model.remedies import Remedy
-from engine.plan import roles
-from engine.plan.scope import Scope
+from belay.engine.gangs.forming import counts_as_started
+from belay.engine.model.actions import DeleteObject
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.pending_reasons import RejectedAt
+from belay.engine.model.plan import MAX_NEAR, Pending
+from belay.engine.model.remedies import Remedy
+from belay.engine.plan import roles
+from belay.engine.plan.scope import Scope
 
 MAX_MESSAGE: Final = 1024
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.model.cluster import Pod
-from engine.model.jobs import INDEPENDENT_KINDS
-from engine.model.levels import SUB_HEALTH
-from engine.model.pending_reasons import ATTEMPTS, NODE_REFUSED
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.plan import restart_scope
-from engine.plan.node_view import NodeView
-from engine.plan.recover.maintenance import REFUSED_AT_SHUTDOWN
-from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, use_of
-from engine.plan.scope import NodeRefusal, Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.jobs import INDEPENDENT_KINDS
+from belay.engine.model.levels import SUB_HEALTH
+from belay.engine.model.pending_reasons import ATTEMPTS, NODE_REFUSED
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.plan import restart_scope
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.recover.maintenance import REFUSED_AT_SHUTDOWN
+from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, use_of
+from belay.engine.plan.scope import NodeRefusal, Scope
 
 SUB_HEALTHY_PENALTY: Final = -1
 FAULT_PENALTY: Final = -64

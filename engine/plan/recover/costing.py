@@ -1,4 +1,4 @@
-"""Choice by cost: the recovery level of hit jobs, weighed for all of them together (``engine.model.costs``).
+"""Choice by cost: the recovery level of hit jobs, weighed for all of them together (``belay.engine.model.costs``).
 
 Only levels that a job's labels and annotations allow are weighed, and only for jobs whose processes report their
 times; all others follow the order of escalation. The choice decides which pods are evicted (``restart_scope``), keeps
@@ -12,16 +12,16 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from engine.gangs.forming import declared_rank
-from engine.gangs.owners import POD_GROUP_APIS
-from engine.model.actions import (
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.gangs.owners import POD_GROUP_APIS
+from belay.engine.model.actions import (
     Evidence,
     PatchObject,
     PatchType,
     Preconditions,
 )
-from engine.model.cluster import Pod, mask_of
-from engine.model.costs import (
+from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.costs import (
     ESCALATION,
     REPAIR_WAIT,
     RESET_WAIT,
@@ -33,19 +33,19 @@ from engine.model.costs import (
     measured,
     ranked,
 )
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import JobMemory
-from engine.model.jobs import INDEPENDENT_KINDS, Gang
-from engine.model.labels import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY, RECOVERY_LEVEL
-from engine.model.pending_reasons import RECOVERY_RESERVED
-from engine.model.reasons import ActionReason
-from engine.model.wording import counted
-from engine.plan import restart_scope
-from engine.plan.health.tolerance import IN_PLACE_MS
-from engine.plan.recover.decisions import PROCESS, SUB, PodFault
-from engine.plan.restart_scope import Victims
-from engine.plan.scope import NodeRefusal, RecoveryChoice, Scope
-from engine.plan.views import chip_ids
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import JobMemory
+from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
+from belay.engine.model.labels import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY, RECOVERY_LEVEL
+from belay.engine.model.pending_reasons import RECOVERY_RESERVED
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.wording import counted
+from belay.engine.plan import restart_scope
+from belay.engine.plan.health.tolerance import IN_PLACE_MS
+from belay.engine.plan.recover.decisions import PROCESS, SUB, PodFault
+from belay.engine.plan.restart_scope import Victims
+from belay.engine.plan.scope import NodeRefusal, RecoveryChoice, Scope
+from belay.engine.plan.views import chip_ids
 
 #: How long scarce room is kept for the job that loses most (ms); after that any job may take it.
 HELD_MS: Final = 120_000

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from engine.model.causes import Cause
-from engine.model.levels import SUB_HEALTH
-from engine.model.reasons import ActionReason
-from engine.plan.node_view import MAINTENANCE, NODE_DOWN
+from belay.engine.model.causes import Cause
+from belay.engine.model.levels import SUB_HEALTH
+from belay.engine.model.reasons import ActionReason
+from belay.engine.plan.node_view import MAINTENANCE, NODE_DOWN
 
 NODE: Final = NODE_DOWN
 CARD: Final = "CardUnhealthy"

@@ -1,7 +1,7 @@
 """Elastic training: a job without room for its lost pods trains with fewer, and grows when they run again.
 
-Process recovery shrinks and grows the training (``engine.model.recovery.elastic``, in ClusterD's place); the planner
-leaves the healthy pods where they are, seeks room for all missing ones together, and records the changes. A job
+Process recovery shrinks and grows the training (``belay.engine.model.recovery.elastic``, in ClusterD's place); the
+planner leaves the healthy pods where they are, seeks room for all missing ones together, and records the changes. A job
 opts in by ``fault-scheduling`` and strategy ``elastic-training``. It shrinks only while rank 0 is healthy: after
 ``wait-reschedule-timeout`` when it may also recover by moving its pods, else at once. Source:
 docs/zh/scheduling/04_usage (elastic training).
@@ -14,16 +14,16 @@ from typing import Final
 
 import msgspec
 
-from engine.gangs.forming import declared_rank
-from engine.model.cluster import Pod
-from engine.model.costs import RecoveryLevel
-from engine.model.diagnostics import Diagnostic
-from engine.model.history import JobMemory
-from engine.model.history_lines import with_line
-from engine.model.jobs import Gang
-from engine.model.labels import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY, WAIT_RESCHEDULE_TIMEOUT
-from engine.plan import restart_scope
-from engine.plan.scope import Scope
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.model.cluster import Pod
+from belay.engine.model.costs import RecoveryLevel
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.history import JobMemory
+from belay.engine.model.history_lines import with_line
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY, WAIT_RESCHEDULE_TIMEOUT
+from belay.engine.plan import restart_scope
+from belay.engine.plan.scope import Scope
 
 ELASTIC: Final = "elastic-training"
 #: Seconds that a job waits for its replaced pods: minimum and maximum; the maximum is the default.

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.gangs.forming import declared_rank
-from engine.model.actions import (
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.model.actions import (
     EvictPod,
     Evidence,
     Owner,
@@ -23,28 +23,28 @@ from engine.model.actions import (
     Preconditions,
     SignalJob,
 )
-from engine.model.causes import Cause, joined
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.history import JobMemory
-from engine.model.jobs import INDEPENDENT_KINDS, Gang
-from engine.model.labels import POD_STATUS_LABEL, PROCESS_RECOVER_ENABLE, PROCESS_RECOVER_STRATEGY
-from engine.model.plan import Deferred
-from engine.model.reasons import ActionReason
-from engine.model.rules import RuleKind
-from engine.model.times import rfc3339
-from engine.plan import causes, restart_scope, roles
-from engine.plan.health import tolerance
-from engine.plan.node_view import MAINTENANCE
-from engine.plan.recover import costing, decisions
-from engine.plan.recover.avoided_nodes import avoid
-from engine.plan.recover.decisions import FAILED, NODE, REASONS, SUB, PodFault
-from engine.plan.recover.pod_faults import owner_of, pod_faults
-from engine.plan.restart_scope import Victims
-from engine.plan.rules.fault_rules import use_of
-from engine.plan.scope import Reschedule, Scope
-from engine.plan.views import init_params
-from engine.wire import resetinfo
+from belay.engine.model.causes import Cause, joined
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.history import JobMemory
+from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
+from belay.engine.model.labels import POD_STATUS_LABEL, PROCESS_RECOVER_ENABLE, PROCESS_RECOVER_STRATEGY
+from belay.engine.model.plan import Deferred
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.times import rfc3339
+from belay.engine.plan import causes, restart_scope, roles
+from belay.engine.plan.health import tolerance
+from belay.engine.plan.node_view import MAINTENANCE
+from belay.engine.plan.recover import costing, decisions
+from belay.engine.plan.recover.avoided_nodes import avoid
+from belay.engine.plan.recover.decisions import FAILED, NODE, REASONS, SUB, PodFault
+from belay.engine.plan.recover.pod_faults import owner_of, pod_faults
+from belay.engine.plan.restart_scope import Victims
+from belay.engine.plan.rules.fault_rules import use_of
+from belay.engine.plan.scope import Reschedule, Scope
+from belay.engine.plan.views import init_params
+from belay.engine.wire import resetinfo
 
 ATTEMPTS: Final = "attempts:reschedule"
 

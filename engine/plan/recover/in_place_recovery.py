@@ -14,47 +14,48 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.documents.fault_policy import TRAINING
-from engine.gangs.forming import declared_rank
-from engine.model import in_place_recovery
-from engine.model.actions import (
+from belay.engine.documents.fault_policy import TRAINING
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.model import in_place_recovery
+from belay.engine.model.actions import (
     Evidence,
     Preconditions,
     RankStatus,
     ResetChips,
     SignalJob,
 )
-from engine.model.cluster import (
+from belay.engine.model.cluster import (
     InPlaceReset,
     Pod,
     ids_of,
     mask_of,
 )
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import Healing, NodeMemory
-from engine.model.jobs import Gang
-from engine.model.labels import PROCESS_RECOVER_ENABLE
-from engine.model.levels import NORMAL
-from engine.model.reasons import ActionReason
-from engine.model.wording import counted
-from engine.plan import restart_scope, roles
-from engine.plan.health import reset
-from engine.plan.health.chips import device_names
-from engine.plan.node_agents import taking_orders
-from engine.plan.node_view import NodeView
-from engine.plan.rules import fault_tables
-from engine.plan.rules.fault_rules import use_of
-from engine.plan.scope import Scope
-from engine.plan.views import chip_ids
-from engine.wire import resetinfo
-from engine.wire.errors import WireError
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.history import Healing, NodeMemory
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import PROCESS_RECOVER_ENABLE
+from belay.engine.model.levels import NORMAL
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.wording import counted
+from belay.engine.plan import restart_scope, roles
+from belay.engine.plan.health import reset
+from belay.engine.plan.health.chips import device_names
+from belay.engine.plan.node_agents import taking_orders
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.rules import fault_tables
+from belay.engine.plan.rules.fault_rules import use_of
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.views import chip_ids
+from belay.engine.wire import resetinfo
+from belay.engine.wire.errors import WireError
 
 #: How long an episode may last (ms): the life of its order.
 LIMIT_MS: Final = 900_000
 REASON: Final = ActionReason.ONLINE_RESET
 RULE: Final = "actions.tolerate"
 _OK, _FAILED = "ok", "failed"
-#: Stages of the agent, by initial policy, in which that policy has become a reset (``agents.node.in_place_recovery``).
+#: Stages of the agent, by initial policy, in which that policy has become a reset
+#: (``belay.agents.node.in_place_recovery``).
 _UPGRADED: Final = {
     in_place_recovery.RESTART_REQUEST: frozenset({"processes", "healing", "resetting"}),
     in_place_recovery.RESTART: frozenset({"resetting"}),

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.model import taints
-from engine.model.cluster import Node, Pod
-from engine.model.jobs import INDEPENDENT_KINDS, Gang
-from engine.model.labels import CORDONED_ANNOTATION
-from engine.plan import restart_scope
-from engine.plan.node_view import NodeView
-from engine.plan.scope import Scope
+from belay.engine.model import taints
+from belay.engine.model.cluster import Node, Pod
+from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
+from belay.engine.model.labels import CORDONED_ANNOTATION
+from belay.engine.plan import restart_scope
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.scope import Scope
 
 #: Reason of a pod that kubelet refuses because its node shuts down.
 REFUSED_AT_SHUTDOWN: Final = "NodeShutdown"

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from engine.gangs.job_status import ended
-from engine.model import relations
-from engine.model.causes import Cause, CauseKind
-from engine.model.cluster import Pod, ids_of, mask_of
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.disruption import awaits_its_deletion
-from engine.model.faults import HEARTBEAT
-from engine.model.jobs import Gang
-from engine.model.labels import FAULT_TYPE, NEED_VOLCANO, SHARD_LABEL
-from engine.model.levels import FaultAction, NodeLevel, SwitchLevel
-from engine.plan import causes, restart_scope, roles
-from engine.plan.health import node_faults
-from engine.plan.node_view import MAINTENANCE, NodeView
-from engine.plan.recover import maintenance
-from engine.plan.recover.decisions import CARD, FAILED, NODE, PROCESS, RELATION, SUB, PodFault
-from engine.plan.rules.fault_rules import use_of
-from engine.plan.scope import Scope
-from engine.plan.views import chip_ids
-from engine.wire.names import MAIN_SHARD
+from belay.engine.gangs.job_status import ended
+from belay.engine.model import relations
+from belay.engine.model.causes import Cause, CauseKind
+from belay.engine.model.cluster import Pod, ids_of, mask_of
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.disruption import awaits_its_deletion
+from belay.engine.model.faults import HEARTBEAT
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import FAULT_TYPE, NEED_VOLCANO, SHARD_LABEL
+from belay.engine.model.levels import FaultAction, NodeLevel, SwitchLevel
+from belay.engine.plan import causes, restart_scope, roles
+from belay.engine.plan.health import node_faults
+from belay.engine.plan.node_view import MAINTENANCE, NodeView
+from belay.engine.plan.recover import maintenance
+from belay.engine.plan.recover.decisions import CARD, FAILED, NODE, PROCESS, RELATION, SUB, PodFault
+from belay.engine.plan.rules.fault_rules import use_of
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.views import chip_ids
+from belay.engine.wire.names import MAIN_SHARD
 
 
 def pod_faults(scope: Scope) -> dict[str, PodFault]:

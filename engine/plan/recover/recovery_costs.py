@@ -13,18 +13,18 @@ from typing import Final
 
 import msgspec
 
-from engine.gangs.forming import declared_rank
-from engine.model.cluster import Pod
-from engine.model.costs import MeasuredTimes, RecoveryLevel, ranked
-from engine.model.history import JobMemory, Recovery
-from engine.model.jobs import Gang
-from engine.model.labels import PROCESS_RECOVERIES, RECOVER_STRATEGY
-from engine.model.plan_cache import CacheKey, Memo
-from engine.model.recovery import summary
-from engine.model.recovery.summary import RecoverySummary
-from engine.plan.recover import costing
-from engine.plan.recover.decisions import PROCESS
-from engine.plan.scope import Scope
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.model.cluster import Pod
+from belay.engine.model.costs import MeasuredTimes, RecoveryLevel, ranked
+from belay.engine.model.history import JobMemory, Recovery
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import PROCESS_RECOVERIES, RECOVER_STRATEGY
+from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.recovery import summary
+from belay.engine.model.recovery.summary import RecoverySummary
+from belay.engine.plan.recover import costing
+from belay.engine.plan.recover.decisions import PROCESS
+from belay.engine.plan.scope import Scope
 
 #: Reason of a recovery without evictions, by level.
 REASONS: Final = {

@@ -11,17 +11,17 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import EvictPod
-from engine.model.cluster import Pod
-from engine.model.costs import RecoveryLevel, cost
-from engine.model.history import JobMemory, Recovery
-from engine.model.history_lines import bounded
-from engine.model.jobs import Gang
-from engine.model.labels import PROCESS_RECOVER_ENABLE, PROCESS_RECOVERIES, TRAINING_TIME
-from engine.plan import restart_scope
-from engine.plan.recover import recovery_costs
-from engine.plan.recover.decisions import PROCESS, REASONS
-from engine.plan.scope import Scope
+from belay.engine.model.actions import EvictPod
+from belay.engine.model.cluster import Pod
+from belay.engine.model.costs import RecoveryLevel, cost
+from belay.engine.model.history import JobMemory, Recovery
+from belay.engine.model.history_lines import bounded
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import PROCESS_RECOVER_ENABLE, PROCESS_RECOVERIES, TRAINING_TIME
+from belay.engine.plan import restart_scope
+from belay.engine.plan.recover import recovery_costs
+from belay.engine.plan.recover.decisions import PROCESS, REASONS
+from belay.engine.plan.scope import Scope
 
 #: Maximum recoveries recorded per job, fault codes in its sums, codes per recovery.
 MAX_RECOVERIES: Final = 10

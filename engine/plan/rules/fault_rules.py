@@ -13,17 +13,17 @@ from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
-from engine.documents import Declared, Desired, DurationRule, FaultPolicy, FaultTable, FrequencyRule
-from engine.documents.fault_policy import IDLE, INFERENCE, TRAINING, ConditionRule
-from engine.model.actions import Evidence
-from engine.model.cluster import Pod
-from engine.model.diagnostics import Origin
-from engine.model.faults import CodeRules, Duration, Frequency, Unlisted, code_key
-from engine.model.labels import APP_LABEL
-from engine.model.levels import TO_CHIP, FaultAction, FaultLevel
-from engine.model.repeat_offenders import RepeatOffenderRules
-from engine.model.rules import RuleKind, document_and_part, rule_kind
-from engine.plan.node_view import NodeView
+from belay.engine.documents import Declared, Desired, DurationRule, FaultPolicy, FaultTable, FrequencyRule
+from belay.engine.documents.fault_policy import IDLE, INFERENCE, TRAINING, ConditionRule
+from belay.engine.model.actions import Evidence
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import Origin
+from belay.engine.model.faults import CodeRules, Duration, Frequency, Unlisted, code_key
+from belay.engine.model.labels import APP_LABEL
+from belay.engine.model.levels import TO_CHIP, FaultAction, FaultLevel
+from belay.engine.model.repeat_offenders import RepeatOffenderRules
+from belay.engine.model.rules import RuleKind, document_and_part, rule_kind
+from belay.engine.plan.node_view import NodeView
 
 #: Owner kinds of inference jobs; all others train (docs/zh/scheduling: inference jobs are Deployments and sets).
 SERVING: Final = frozenset(

@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.documents import SHIPPED, Declared, Desired
-from engine.documents.fault_tables import FaultTable
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.faults import code_key
-from engine.model.hardware_faults import ManualPolicy
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.wire import faultconfig
-from engine.wire.errors import WireError
-from engine.wire.faultconfig import FaultConfig, Grace, Rule
+from belay.engine.documents import SHIPPED, Declared, Desired
+from belay.engine.documents.fault_tables import FaultTable
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.faults import code_key
+from belay.engine.model.hardware_faults import ManualPolicy
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.wire import faultconfig
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.faultconfig import FaultConfig, Grace, Rule
 
 ParsedConfig = tuple[FaultConfig, tuple[WireError, ...]]
 _CONFIG_MAPS: Final = (faultconfig.DEVICE, faultconfig.NODE, faultconfig.CLUSTER)

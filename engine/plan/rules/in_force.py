@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from engine.documents import SHIPPED, Declared, Desired, FaultPolicy, NodePool
-from engine.model.diagnostics import Origin
+from belay.engine.documents import SHIPPED, Declared, Desired, FaultPolicy, NodePool
+from belay.engine.model.diagnostics import Origin
 
 #: A larger text is not kept (a ConfigMap takes 1 MiB); a change of policy can then not be held back.
 MAX_CHARS: Final = 400_000

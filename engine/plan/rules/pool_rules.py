@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.documents import Desired
-from engine.model.cluster import Observed
-from engine.model.faults import CodeRules
-from engine.model.last_changes import Place
-from engine.model.plan import Plan
-from engine.model.plan_cache import CacheKey, PlanCache, Slot
-from engine.plan.rules import in_force
-from engine.plan.rules.fault_rules import ChipRules, FaultRules
-from engine.plan.rules.fault_tables import tables_in_force
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import Observed
+from belay.engine.model.faults import CodeRules
+from belay.engine.model.last_changes import Place
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import CacheKey, PlanCache, Slot
+from belay.engine.plan.rules import in_force
+from belay.engine.plan.rules.fault_rules import ChipRules, FaultRules
+from belay.engine.plan.rules.fault_tables import tables_in_force
 
 _RULES: Final = CacheKey("rules of pools", Slot[tuple[Desired, tuple[object, ...], dict[str, CodeRules]]])
 

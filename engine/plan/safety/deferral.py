@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from engine.documents.windows import closed
-from engine.model.actions import (
+from belay.engine.documents.windows import closed
+from belay.engine.model.actions import (
     AnyAction,
     CreateObject,
     CreatePod,
@@ -27,19 +27,19 @@ from engine.model.actions import (
     SignalJob,
     kind_of,
 )
-from engine.model.cluster import mask_of
-from engine.model.diagnostics import Diagnostic
-from engine.model.plan import Deferred
-from engine.model.rules import RuleKind
-from engine.model.times import rfc3339
-from engine.plan.budgets import BudgetDemand, BudgetRefusal, BudgetTracker
-from engine.plan.preempt import messages, nomination
-from engine.plan.safety import record, refused_evictions
-from engine.plan.safety.repeats import RepeatBrake
-from engine.plan.scope import Scope
-from engine.plan.sync.pruning import Pruning
-from engine.plan.views import chip_ids
-from engine.wire import names, reservations
+from belay.engine.model.cluster import mask_of
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.plan import Deferred
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.times import rfc3339
+from belay.engine.plan.budgets import BudgetDemand, BudgetRefusal, BudgetTracker
+from belay.engine.plan.preempt import messages, nomination
+from belay.engine.plan.safety import record, refused_evictions
+from belay.engine.plan.safety.repeats import RepeatBrake
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.sync.pruning import Pruning
+from belay.engine.plan.views import chip_ids
+from belay.engine.wire import names, reservations
 
 BROKEN: Final = "unreadable"
 #: Budget name of an eviction that waits because faults evict pods of its pool, and the wait in seconds.

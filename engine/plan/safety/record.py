@@ -9,16 +9,24 @@ from typing import Final
 
 import msgspec
 
-from engine.gangs.forming import declared_rank
-from engine.model.actions import EvictPod, Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
-from engine.model.causes import Cause
-from engine.model.history import ChipMemory, JobMemory, NodeMemory, RescheduleRecord
-from engine.model.history_lines import HistoryLine, LineKind, with_line
-from engine.model.rules import DOCUMENTS, rule_kind
-from engine.plan.health.reset import MAX_RESETS
-from engine.plan.health.states import with_entry
-from engine.plan.recover import in_place_recovery
-from engine.plan.scope import Reschedule, Scope
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.model.actions import (
+    EvictPod,
+    Evidence,
+    IsolateChip,
+    IsolateNode,
+    ReleaseChip,
+    ReleaseNode,
+    ResetChips,
+)
+from belay.engine.model.causes import Cause
+from belay.engine.model.history import ChipMemory, JobMemory, NodeMemory, RescheduleRecord
+from belay.engine.model.history_lines import HistoryLine, LineKind, with_line
+from belay.engine.model.rules import DOCUMENTS, rule_kind
+from belay.engine.plan.health.reset import MAX_RESETS
+from belay.engine.plan.health.states import with_entry
+from belay.engine.plan.recover import in_place_recovery
+from belay.engine.plan.scope import Reschedule, Scope
 
 MAX_RESCHEDULES: Final = 100
 MAX_FAULT_NODES: Final = 16

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.model.actions import AnyAction, BindPod, EvictPod
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.plan import REFUSED, Deferred
-from engine.model.refusals import NEXT_STEP, RefusalCause, ServerRefusal, is_waiting
-from engine.model.refused_actions import content_digest, refusal_key
-from engine.model.times import rfc3339
-from engine.model.unstructured import nested_map
-from engine.plan.scope import Scope
+from belay.engine.model.actions import AnyAction, BindPod, EvictPod
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.plan import REFUSED, Deferred
+from belay.engine.model.refusals import NEXT_STEP, RefusalCause, ServerRefusal, is_waiting
+from belay.engine.model.refused_actions import content_digest, refusal_key
+from belay.engine.model.times import rfc3339
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.scope import Scope
 
 _CRD: Final = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 #: A gang is bound and evicted as one, so a single refused pod holds nothing back.

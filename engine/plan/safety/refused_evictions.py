@@ -11,16 +11,16 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import EvictPod, SignalJob
-from engine.model.cluster import Pod
-from engine.model.diagnostics import Diagnostic
-from engine.model.history import JobMemory
-from engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
-from engine.model.plan import REFUSING, Deferred
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.plan.preempt.disruption_budgets import DisruptionBudget, DisruptionBudgets
-from engine.plan.scope import Scope
+from belay.engine.model.actions import EvictPod, SignalJob
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import Diagnostic
+from belay.engine.model.history import JobMemory
+from belay.engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
+from belay.engine.model.plan import REFUSING, Deferred
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.plan.preempt.disruption_budgets import DisruptionBudget, DisruptionBudgets
+from belay.engine.plan.scope import Scope
 
 FIRST_WAIT: Final = 10.0
 LONGEST_WAIT: Final = 300.0

@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from engine.documents import REPEATS, RepeatLimit, SafetyBudget, format_duration
-from engine.documents.desired import Declared
-from engine.model.actions import AnyAction, CreateObject, CreatePod, PartitionChip, ResetChips, kind_of
-from engine.model.diagnostics import Diagnostic, Origin
-from engine.model.jobs import INDEPENDENT_KINDS
-from engine.model.plan import REPEATED
-from engine.model.times import rfc3339
-from engine.plan.budgets import BudgetRefusal
-from engine.plan.scope import Scope
+from belay.engine.documents import REPEATS, RepeatLimit, SafetyBudget, format_duration
+from belay.engine.documents.desired import Declared
+from belay.engine.model.actions import AnyAction, CreateObject, CreatePod, PartitionChip, ResetChips, kind_of
+from belay.engine.model.diagnostics import Diagnostic, Origin
+from belay.engine.model.jobs import INDEPENDENT_KINDS
+from belay.engine.model.plan import REPEATED
+from belay.engine.model.times import rfc3339
+from belay.engine.plan.budgets import BudgetRefusal
+from belay.engine.plan.scope import Scope
 
 #: Most things whose times are kept.
 MAX_THINGS: Final = 2000

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.pings import NetworkPart, PathEnd
+from belay.engine.model.pings import NetworkPart, PathEnd
 
 SHARE: Final = 0.8
 """Part of the paths through a part that must be slow."""

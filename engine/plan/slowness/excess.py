@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from engine.model.step_times import Slowness, StepWindow
+from belay.engine.model.step_times import Slowness, StepWindow
 
 PIPELINE: Final = "pp"
 LEAST_SPREAD: Final = 0.002

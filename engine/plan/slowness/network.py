@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from engine.model.pings import (
+from belay.engine.model.pings import (
     DISCONNECTED,
     NetworkFinding,
     NetworkPart,
@@ -17,8 +17,8 @@ from engine.model.pings import (
     PathEnd,
     finding_key,
 )
-from engine.plan.slowness.blame import Blame, Element, Weight, blame, concerns, crossed
-from engine.plan.slowness.paths import LEARNING, PathExcess, PathHistory, PathKey, PingSample, loss_limit
+from belay.engine.plan.slowness.blame import Blame, Element, Weight, blame, concerns, crossed
+from belay.engine.plan.slowness.paths import LEARNING, PathExcess, PathHistory, PathKey, PingSample, loss_limit
 
 KEPT_WINDOWS: Final = 3
 """Windows that are collected at the same time; older ones are judged with what was reported."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.model.pings import NetworkSettings, PathEnd
+from belay.engine.model.pings import NetworkSettings, PathEnd
 
 LEARNING: Final = 5
 """Windows, in each of which enough paths alike answered, after which a path's usual delay is known."""

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.documents import CLUSTER, Declared, FaultPolicy, Isolation, KVLink, NodePool, VNPULayout
-from engine.documents.kinds import API_VERSION
-from engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
-from engine.model.cluster import ids_of
-from engine.model.diagnostics import ObjectKey
-from engine.model.links import LINKED
-from engine.model.reasons import ActionReason
-from engine.model.states import NodeHealth
-from engine.model.times import rfc3339
-from engine.model.unstructured import nested_map
-from engine.model.wording import counted
-from engine.plan.node_view import NodeView
-from engine.plan.scope import Scope
-from engine.plan.sync.foreign import SETTING, declared_documents
-from engine.wire.names import MAIN_SHARD
+from belay.engine.documents import CLUSTER, Declared, FaultPolicy, Isolation, KVLink, NodePool, VNPULayout
+from belay.engine.documents.kinds import API_VERSION
+from belay.engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
+from belay.engine.model.cluster import ids_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.links import LINKED
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.states import NodeHealth
+from belay.engine.model.times import rfc3339
+from belay.engine.model.unstructured import nested_map
+from belay.engine.model.wording import counted
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.sync.foreign import SETTING, declared_documents
+from belay.engine.wire.names import MAIN_SHARD
 
 READY: Final = "Ready"
 IGNORED: Final = "Ignored"

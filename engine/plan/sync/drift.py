@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.model import quantities
+from belay.engine.model import quantities
 
 #: Keys by which Kubernetes merges lists of objects, tried in this order.
 _MERGE_KEYS: Final[tuple[tuple[str, ...], ...]] = (

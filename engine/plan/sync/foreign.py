@@ -1,7 +1,7 @@
 """The pass that finds objects of Belay's kinds in the cluster that have no effect.
 
-Which ones count is decided before a pass, when documents are loaded (``engine.load.cluster``); ``conditions`` writes it
-into their status, so that people do not take an ignored object for one in force.
+Which ones count is decided before a pass, when documents are loaded (``belay.engine.load.cluster``); ``conditions``
+writes it into their status, so that people do not take an ignored object for one in force.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from engine.documents import CLUSTER_KINDS, SHIPPED, Declared, Desired
-from engine.documents.kinds import API_VERSION
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.labels import APPLIED_DIGEST
-from engine.model.plan import IgnoredObject
-from engine.model.unstructured import nested_map
-from engine.plan.scope import Scope
-from engine.wire.names import MAIN_SHARD
+from belay.engine.documents import CLUSTER_KINDS, SHIPPED, Declared, Desired
+from belay.engine.documents.kinds import API_VERSION
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.labels import APPLIED_DIGEST
+from belay.engine.model.plan import IgnoredObject
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.scope import Scope
+from belay.engine.wire.names import MAIN_SHARD
 
 SETTING: Final = "SchedulingSettings.spec.clusterDocuments"
 

@@ -11,28 +11,28 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.documents import CLUSTER, SHIPPED, BelayDocument, Declared, Desired, Manifest
-from engine.model.actions import (
+from belay.engine.documents import CLUSTER, SHIPPED, BelayDocument, Declared, Desired, Manifest
+from belay.engine.model.actions import (
     CreateObject,
     DeleteObject,
     Evidence,
     PatchObject,
     Preconditions,
 )
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.labels import APPLIED_DIGEST, MANAGED_BY, PRUNE_ANNOTATION
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.model.reasons import ActionReason
-from engine.model.rules import RuleKind
-from engine.model.unstructured import nested_map
-from engine.model.wording import counted
-from engine.plan.scope import Scope
-from engine.plan.sync import template_changes
-from engine.plan.sync.drift import first_difference
-from engine.plan.sync.pruning import PRUNED, member_of
-from engine.plan.sync.served import normalized, without_unknown_fields
-from engine.wire.names import MAIN_SHARD
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.labels import APPLIED_DIGEST, MANAGED_BY, PRUNE_ANNOTATION
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.rules import RuleKind
+from belay.engine.model.unstructured import nested_map
+from belay.engine.model.wording import counted
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.sync import template_changes
+from belay.engine.plan.sync.drift import first_difference
+from belay.engine.plan.sync.pruning import PRUNED, member_of
+from belay.engine.plan.sync.served import normalized, without_unknown_fields
+from belay.engine.wire.names import MAIN_SHARD
 
 RULE: Final = RuleKind.SYNC.value
 MANIFEST_CHANGED: Final = "ManifestChanged"

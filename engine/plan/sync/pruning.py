@@ -19,21 +19,21 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from engine.documents import CLUSTER, SHIPPED, Desired
-from engine.gangs.forming import gang_key
-from engine.gangs.owners import annotations_of, controller_of, metadata
-from engine.model.actions import DeleteObject
-from engine.model.cluster import Pod, mask_of
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import HeldPrune
-from engine.model.labels import BELAY_PREFIX, POD_TEMPLATE_HASH, PRUNE_ANNOTATION
-from engine.model.plan import CONFIRM, PrunedObject, PruneHold
-from engine.model.reasons import ActionReason
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.plan.budgets import NO_CHIPS, NO_POOL, BudgetDemand, BudgetRefusal, BudgetTracker
-from engine.plan.scope import Scope
-from engine.plan.views import chip_ids
+from belay.engine.documents import CLUSTER, SHIPPED, Desired
+from belay.engine.gangs.forming import gang_key
+from belay.engine.gangs.owners import annotations_of, controller_of, metadata
+from belay.engine.model.actions import DeleteObject
+from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.history import HeldPrune
+from belay.engine.model.labels import BELAY_PREFIX, POD_TEMPLATE_HASH, PRUNE_ANNOTATION
+from belay.engine.model.plan import CONFIRM, PrunedObject, PruneHold
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.plan.budgets import NO_CHIPS, NO_POOL, BudgetDemand, BudgetRefusal, BudgetTracker
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.views import chip_ids
 
 KIND: Final = "DeleteObject"
 #: Reason of deletions of objects that Git no longer declares.

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from engine.documents import Manifest
-from engine.gangs.forming import gang_key
-from engine.gangs.templates import pod_templates
-from engine.model.cluster import Pod
-from engine.model.diagnostics import Diagnostic, ObjectKey, Origin
-from engine.model.jobs import Gang
-from engine.model.times import rfc3339
-from engine.plan.scope import Scope
-from engine.plan.sync.drift import first_difference
+from belay.engine.documents import Manifest
+from belay.engine.gangs.forming import gang_key
+from belay.engine.gangs.templates import pod_templates
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey, Origin
+from belay.engine.model.jobs import Gang
+from belay.engine.model.times import rfc3339
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.sync.drift import first_difference
 
 #: Kinds whose running pods stay as they were made; the controllers of other kinds roll them, or refuse the change.
 _KEEPING: Final = frozenset({("mindxdl.gitee.com", "AscendJob"), ("batch.volcano.sh", "Job")})

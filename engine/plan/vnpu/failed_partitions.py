@@ -10,21 +10,21 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import (
+from belay.engine.model.actions import (
     DeleteObject,
     Evidence,
     Preconditions,
 )
-from engine.model.cluster import Pod
-from engine.model.history import TIMELINE
-from engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
-from engine.model.labels import NPU_CORE
-from engine.model.reasons import ActionReason
-from engine.model.rules import RuleKind
-from engine.plan import roles
-from engine.plan.restart_scope import memory_of
-from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
-from engine.plan.scope import Scope
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import TIMELINE
+from belay.engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
+from belay.engine.model.labels import NPU_CORE
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.rules import RuleKind
+from belay.engine.plan import roles
+from belay.engine.plan.restart_scope import memory_of
+from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
+from belay.engine.plan.scope import Scope
 
 REFUSED: Final = "UnexpectedAdmissionError"
 REASON: Final = ActionReason.SEGMENT_FAILED

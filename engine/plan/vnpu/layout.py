@@ -14,29 +14,29 @@ from typing import Final
 
 import msgspec
 
-from engine.documents import Declared, Desired, VNPULayout
-from engine.documents.fault_policy import IDLE
-from engine.model.actions import (
+from belay.engine.documents import Declared, Desired, VNPULayout
+from belay.engine.documents.fault_policy import IDLE
+from belay.engine.model.actions import (
     Evidence,
     PartitionChip,
     Preconditions,
 )
-from engine.model.cluster import AgentReport, Orders, ids_of, mask_of
-from engine.model.diagnostics import Diagnostic, Severity
-from engine.model.history import NodeMemory
-from engine.model.levels import IN_SERVICE, NORMAL
-from engine.model.plan import CONTRADICTED, ChipState, Deferred
-from engine.model.reasons import ActionReason
-from engine.model.states import ChipHealth, NodeHealth
-from engine.model.times import rfc3339
-from engine.model.vnpu import ExistingVNPU, VNPUChange, change, unfit
-from engine.plan.node_view import NodeView
-from engine.plan.products import withheld
-from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
-from engine.plan.scope import Scope
-from engine.plan.vnpu import failed_partitions
-from engine.plan.vnpu.templates import chip_totals, cut_by_layout, cut_on_demand, layouts_of, templates_of
-from engine.wire.orders import chip_number
+from belay.engine.model.cluster import AgentReport, Orders, ids_of, mask_of
+from belay.engine.model.diagnostics import Diagnostic, Severity
+from belay.engine.model.history import NodeMemory
+from belay.engine.model.levels import IN_SERVICE, NORMAL
+from belay.engine.model.plan import CONTRADICTED, ChipState, Deferred
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.states import ChipHealth, NodeHealth
+from belay.engine.model.times import rfc3339
+from belay.engine.model.vnpu import ExistingVNPU, VNPUChange, change, unfit
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.products import withheld
+from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
+from belay.engine.plan.scope import Scope
+from belay.engine.plan.vnpu import failed_partitions
+from belay.engine.plan.vnpu.templates import chip_totals, cut_by_layout, cut_on_demand, layouts_of, templates_of
+from belay.engine.wire.orders import chip_number
 
 #: A refused or failed partition is ordered again after this long, in milliseconds.
 RETRY_MS: Final = 300_000

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.documents import Declared, Desired, VNPULayout, VNPUTemplates
-from engine.model.labels import CHIP_NAME, SERVER_TYPE
-from engine.model.vnpu import ChipCapacity
-from engine.plan.node_view import NodeView
+from belay.engine.documents import Declared, Desired, VNPULayout, VNPUTemplates
+from belay.engine.model.labels import CHIP_NAME, SERVER_TYPE
+from belay.engine.model.vnpu import ChipCapacity
+from belay.engine.plan.node_view import NodeView
 
 
 def templates_of(desired: Desired, view: NodeView) -> VNPUTemplates | None:

@@ -6,7 +6,7 @@ the missing features.
 
 from __future__ import annotations
 
-from engine.sandbox.api.faults import FaultInjector, FaultRule
-from engine.sandbox.api.server import ApiServer
+from belay.engine.sandbox.api.faults import FaultInjector, FaultRule
+from belay.engine.sandbox.api.server import ApiServer
 
 __all__ = ["ApiServer", "FaultInjector", "FaultRule"]

@@ -1,4 +1,4 @@
-"""Runs the API server alone: `python -m engine.sandbox.api --port N --data DIR --kubeconfig FILE`."""
+"""Runs the API server alone: `python -m belay.engine.sandbox.api --port N --data DIR --kubeconfig FILE`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import signal
 import sys
 from pathlib import Path
 
-from engine.errors import BelayError
-from engine.sandbox.api.server import ApiServer
+from belay.engine.errors import BelayError
+from belay.engine.sandbox.api.server import ApiServer
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m engine.sandbox.api", description="A Kubernetes API server on loopback."
+        prog="python -m belay.engine.sandbox.api", description="A Kubernetes API server on loopback."
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from engine.kube.credentials import SERVER_EXTENSION
-from engine.sandbox.api.kinds import JSON
+from belay.engine.kube.credentials import SERVER_EXTENSION
+from belay.engine.sandbox.api.kinds import JSON
 
 NAME = "belay-sandbox"
 

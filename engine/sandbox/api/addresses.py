@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import random
 
-from engine.sandbox.api.errors import field_invalid, invalid
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.store import ClusterStore, ObjectChanged
+from belay.engine.sandbox.api.errors import field_invalid, invalid
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.store import ClusterStore, ObjectChanged
 
 NETWORK = ipaddress.ip_network("10.96.0.0/16")
 _FIRST, _LAST = 10, NETWORK.num_addresses - 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.sandbox.api import crds, structural
-from engine.sandbox.api.errors import forbidden
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.store import ClusterStore
-from engine.workloads import defaults
+from belay.engine.sandbox.api import crds, structural
+from belay.engine.sandbox.api.errors import forbidden
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.store import ClusterStore
+from belay.engine.workloads import defaults
 
 
 class Admission:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.sandbox.api import fieldsets
-from engine.sandbox.api.errors import ApiError, bad_request
-from engine.sandbox.api.fieldsets import Trie
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.schema import ANY, SchemaNode
+from belay.engine.sandbox.api import fieldsets
+from belay.engine.sandbox.api.errors import ApiError, bad_request
+from belay.engine.sandbox.api.fieldsets import Trie
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.schema import ANY, SchemaNode
 
 # never owned by a manager (structured-merge-diff's stripSet in k8s.io/apimachinery/pkg/util/managedfields)
 _UNOWNED_META = (

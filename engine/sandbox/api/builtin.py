@@ -5,7 +5,7 @@ Names, short names, categories and subresources as `kubectl api-resources` lists
 
 from __future__ import annotations
 
-from engine.sandbox.api.kinds import ScalePaths, ServedResource
+from belay.engine.sandbox.api.kinds import ScalePaths, ServedResource
 
 SCALE = ScalePaths(selector="spec.selector")
 _SCALE_SUB = ("scale", "autoscaling", "v1", "Scale")

@@ -10,11 +10,11 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from engine.sandbox.api import crds
-from engine.sandbox.api.deletion import FOREGROUND, NAMESPACE, ORPHAN, DeleteOptions, Deletion
-from engine.sandbox.api.errors import ApiError
-from engine.sandbox.api.kinds import JSON, ResourceRegistry
-from engine.sandbox.api.store import ClusterStore, Key, ObjectChanged, ObjectVersion
+from belay.engine.sandbox.api import crds
+from belay.engine.sandbox.api.deletion import FOREGROUND, NAMESPACE, ORPHAN, DeleteOptions, Deletion
+from belay.engine.sandbox.api.errors import ApiError
+from belay.engine.sandbox.api.kinds import JSON, ResourceRegistry
+from belay.engine.sandbox.api.store import ClusterStore, Key, ObjectChanged, ObjectVersion
 
 Ref = tuple[str, Key]
 LOG = logging.getLogger(__name__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.sandbox.api.errors import FieldError, field_invalid, field_required, field_unsupported
-from engine.sandbox.api.kinds import JSON, Column, ResourceRegistry, ScalePaths, ServedResource
-from engine.sandbox.api.schema import custom_node
-from engine.sandbox.api.store import ClusterStore, ObjectChanged, ObjectVersion
+from belay.engine.sandbox.api.errors import FieldError, field_invalid, field_required, field_unsupported
+from belay.engine.sandbox.api.kinds import JSON, Column, ResourceRegistry, ScalePaths, ServedResource
+from belay.engine.sandbox.api.schema import custom_node
+from belay.engine.sandbox.api.store import ClusterStore, ObjectChanged, ObjectVersion
 
 STORAGE = "customresourcedefinitions.apiextensions.k8s.io"
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"

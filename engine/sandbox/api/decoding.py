@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from engine.sandbox.api.errors import ApiError, bad_request
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.schema import SchemaNode
+from belay.engine.sandbox.api.errors import ApiError, bad_request
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.schema import SchemaNode
 
 
 def decode(node: SchemaNode, obj: JSON, resource: ServedResource) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engine.sandbox.api.crds import STORAGE as DEFINITIONS
-from engine.sandbox.api.errors import bad_request, conflict, success
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.metadata import timestamp
-from engine.sandbox.api.objects import ObjectWriter
-from engine.sandbox.api.store import ClusterStore, ObjectVersion
+from belay.engine.sandbox.api.crds import STORAGE as DEFINITIONS
+from belay.engine.sandbox.api.errors import bad_request, conflict, success
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.metadata import timestamp
+from belay.engine.sandbox.api.objects import ObjectWriter
+from belay.engine.sandbox.api.store import ClusterStore, ObjectVersion
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
+from belay.engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
 
 VERSION = ("1", "29", "v1.29.0")
 _COMMIT = "3f7a50f38688eb332e2a1b013678c6435d539ae6"

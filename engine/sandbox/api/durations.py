@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.sandbox.api.metadata import parse_time
+from belay.engine.sandbox.api.metadata import parse_time
 
 
 def age(text: Any, now: float) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from engine.errors import bounded
-from engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.errors import bounded
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
 
 MAX_MESSAGE_CHARS = 16_384
 """Longest message of one Status, in characters, since a validation error may list many fields."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.sandbox.api.kinds import JSON
-from engine.sandbox.api.metadata import parse_time
-from engine.sandbox.api.store import ClusterStore, ObjectVersion
+from belay.engine.sandbox.api.kinds import JSON
+from belay.engine.sandbox.api.metadata import parse_time
+from belay.engine.sandbox.api.store import ClusterStore, ObjectVersion
 
 EVENT_SECONDS = 3600.0
 MAX_EVENTS = 10_000

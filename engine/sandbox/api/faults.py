@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine.sandbox.api.kinds import JSON
+from belay.engine.sandbox.api.kinds import JSON
 
 MAX_RULES = 100
 MODES = ("error", "latency", "drop-watch", "watch-lag")

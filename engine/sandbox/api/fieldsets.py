@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from engine.sandbox.api.kinds import JSON
-from engine.sandbox.api.schema import KEY_DEFAULTS, SchemaNode
+from belay.engine.sandbox.api.kinds import JSON
+from belay.engine.sandbox.api.schema import KEY_DEFAULTS, SchemaNode
 
 Trie = JSON
 

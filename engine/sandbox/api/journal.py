@@ -18,8 +18,8 @@ from pathlib import Path
 
 import orjson
 
-from engine.errors import BelayError
-from engine.sandbox.api.store import Key, ObjectVersion
+from belay.engine.errors import BelayError
+from belay.engine.sandbox.api.store import Key, ObjectVersion
 
 LOG = logging.getLogger(__name__)
 MIN_ROTATE_BYTES = 16 * 1024 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from engine.sandbox.api.schema import JSON as JSON
-from engine.sandbox.api.schema import SchemaNode
+from belay.engine.sandbox.api.schema import JSON as JSON
+from belay.engine.sandbox.api.schema import SchemaNode
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 

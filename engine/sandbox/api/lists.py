@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 
 import orjson
 
-from engine.sandbox.api import versions
-from engine.sandbox.api.errors import ApiError, bad_request, expired
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.selectors import Selection
-from engine.sandbox.api.store import ClusterStore, ObjectVersion
-from engine.sandbox.api.tables import TableBuilder, partial_list
+from belay.engine.sandbox.api import versions
+from belay.engine.sandbox.api.errors import ApiError, bad_request, expired
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.selectors import Selection
+from belay.engine.sandbox.api.store import ClusterStore, ObjectVersion
+from belay.engine.sandbox.api.tables import TableBuilder, partial_list
 
 MAX_SNAPSHOTS = 64
 """Maximum number of paged lists; beyond it the least recently used one expires, and its client lists again."""

@@ -8,8 +8,8 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.sandbox.api.errors import FieldError, field_forbidden, field_invalid, field_required, field_too_long
-from engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.errors import FieldError, field_forbidden, field_invalid, field_required, field_too_long
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
 
 MAX_ANNOTATION_BYTES = 256 * 1024
 """Limit of all annotation keys and values of one object, bytes (k8s.io/apimachinery/pkg/api/validation)."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
-from engine.sandbox.api import apply, crds, structural, versions
-from engine.sandbox.api.addresses import Addresses
-from engine.sandbox.api.admission import Admission
-from engine.sandbox.api.decoding import decode
-from engine.sandbox.api.errors import (
+from belay.engine.sandbox.api import apply, crds, structural, versions
+from belay.engine.sandbox.api.addresses import Addresses
+from belay.engine.sandbox.api.admission import Admission
+from belay.engine.sandbox.api.decoding import decode
+from belay.engine.sandbox.api.errors import (
     ApiError,
     FieldError,
     already_exists,
@@ -24,9 +24,9 @@ from engine.sandbox.api.errors import (
     invalid_kind,
     not_found,
 )
-from engine.sandbox.api.fieldsets import Trie
-from engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
-from engine.sandbox.api.metadata import (
+from belay.engine.sandbox.api.fieldsets import Trie
+from belay.engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
+from belay.engine.sandbox.api.metadata import (
     carry_over,
     finalizer_errors,
     generated_name,
@@ -34,8 +34,8 @@ from engine.sandbox.api.metadata import (
     timestamp,
     validate_metadata,
 )
-from engine.sandbox.api.store import ClusterStore, Key, ObjectVersion, OversizedError
-from engine.sandbox.api.validation import MAX_OBJECT_BYTES, validate_builtin
+from belay.engine.sandbox.api.store import ClusterStore, Key, ObjectVersion, OversizedError
+from belay.engine.sandbox.api.validation import MAX_OBJECT_BYTES, validate_builtin
 
 # kinds whose updates must carry a resourceVersion (AllowUnconditionalUpdate is false in their strategies)
 _CONDITIONAL = {"leases.coordination.k8s.io", crds.STORAGE, "poddisruptionbudgets.policy"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from engine.sandbox.api.builtin import model_of
-from engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
-from engine.sandbox.api.schema import builtin_models
+from belay.engine.sandbox.api.builtin import model_of
+from belay.engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
+from belay.engine.sandbox.api.schema import builtin_models
 
 _SIMPLE: dict[str, JSON] = {
     "str": {"type": "string"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from engine.sandbox.api.kinds import ResourceRegistry
+from belay.engine.sandbox.api.kinds import ResourceRegistry
 
 #: The requested media type. Responses omit the at sign, which Go refuses in a media type.
 ACCEPTED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.sandbox.api import discovery, openapi
-from engine.sandbox.api.kinds import JSON, ResourceRegistry
-from engine.sandbox.api.requests import Accept
+from belay.engine.sandbox.api import discovery, openapi
+from belay.engine.sandbox.api.kinds import JSON, ResourceRegistry
+from belay.engine.sandbox.api.requests import Accept
 
 
 def document(

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from engine.sandbox.api.errors import ApiError, bad_request
-from engine.sandbox.api.kinds import JSON
-from engine.sandbox.api.schema import SchemaNode
+from belay.engine.sandbox.api.errors import ApiError, bad_request
+from belay.engine.sandbox.api.kinds import JSON
+from belay.engine.sandbox.api.schema import SchemaNode
 
 MAX_OPERATIONS = 10_000
 """Operations in one JSON patch, the limit of kube-apiserver."""

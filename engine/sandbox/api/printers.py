@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.sandbox.api.kinds import JSON
-from engine.sandbox.api.printers_workloads import WORKLOAD_PRINTERS
-from engine.sandbox.api.printing import Age, Printer, columns, joined, meta
+from belay.engine.sandbox.api.kinds import JSON
+from belay.engine.sandbox.api.printers_workloads import WORKLOAD_PRINTERS
+from belay.engine.sandbox.api.printing import Age, Printer, columns, joined, meta
 
 
 def _node(obj: JSON, age: Age) -> list[Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.sandbox.api.durations import human_duration
-from engine.sandbox.api.kinds import JSON
-from engine.sandbox.api.metadata import parse_time
-from engine.sandbox.api.printing import Age, Printer, columns, container_texts, joined, meta, selector_text
+from belay.engine.sandbox.api.durations import human_duration
+from belay.engine.sandbox.api.kinds import JSON
+from belay.engine.sandbox.api.metadata import parse_time
+from belay.engine.sandbox.api.printing import Age, Printer, columns, container_texts, joined, meta, selector_text
 
 
 def _pod(obj: JSON, age: Age) -> list[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from engine.sandbox.api.kinds import JSON, Column
+from belay.engine.sandbox.api.kinds import JSON, Column
 
 Age = Callable[[Any], str]
 

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from engine.sandbox.api.builtin import builtin_resources, model_of
-from engine.sandbox.api.errors import ApiError, bad_request
-from engine.sandbox.api.kinds import JSON
-from engine.sandbox.api.metadata import timestamp
-from engine.sandbox.api.protonumbers import field_names
-from engine.sandbox.api.schema import builtin_models
+from belay.engine.sandbox.api.builtin import builtin_resources, model_of
+from belay.engine.sandbox.api.errors import ApiError, bad_request
+from belay.engine.sandbox.api.kinds import JSON
+from belay.engine.sandbox.api.metadata import timestamp
+from belay.engine.sandbox.api.protonumbers import field_names
+from belay.engine.sandbox.api.schema import builtin_models
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"

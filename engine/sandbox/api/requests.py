@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from engine.sandbox.api import protobuf
-from engine.sandbox.api.errors import (
+from belay.engine.sandbox.api import protobuf
+from belay.engine.sandbox.api.errors import (
     bad_request,
     field_required,
     field_unsupported,
@@ -18,9 +18,9 @@ from engine.sandbox.api.errors import (
     no_such_path,
     too_large,
 )
-from engine.sandbox.api.kinds import ResourceRegistry, ServedResource
-from engine.sandbox.api.objects import WriteOptions
-from engine.wire import yamltext
+from belay.engine.sandbox.api.kinds import ResourceRegistry, ServedResource
+from belay.engine.sandbox.api.objects import WriteOptions
+from belay.engine.wire import yamltext
 
 MAX_BODY = 3 * 1024 * 1024
 """Largest request body, bytes, the limit of kube-apiserver."""

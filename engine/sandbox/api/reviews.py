@@ -10,8 +10,8 @@ import binascii
 
 import orjson
 
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.metadata import timestamp
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.metadata import timestamp
 
 AUDIENCE = "https://kubernetes.default.svc"
 USER: JSON = {"username": "sandbox-admin", "groups": ["system:masters", "system:authenticated"]}

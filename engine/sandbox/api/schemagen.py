@@ -4,7 +4,7 @@ Source: the models of the official Kubernetes Python client (Apache-2.0), which 
 document. Kept as data so that the server needs neither the client's 44 MB nor its import time. Run after an upgrade of
 the client:
 
-    python -m engine.sandbox.api.schemagen
+    python -m belay.engine.sandbox.api.schemagen
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from engine.sandbox.api.builtin import builtin_resources, model_of
+from belay.engine.sandbox.api.builtin import builtin_resources, model_of
 
 TARGET = Path(__file__).with_name("schemas.json")
 EXTRA = ("V1Eviction", "V1Scale", "V1DeleteOptions", "AuthenticationV1TokenRequest")

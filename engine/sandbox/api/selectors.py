@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.sandbox.api.errors import bad_request
-from engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.errors import bad_request
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
 
 Predicate = Callable[[JSON], bool]
 

@@ -15,24 +15,24 @@ from urllib.parse import unquote
 import orjson
 from aiohttp import web
 
-from engine.sandbox.api import access, openapi2, pages, watches
-from engine.sandbox.api.builtin import NAMESPACES, builtin_resources, model_of
-from engine.sandbox.api.collector import Collector
-from engine.sandbox.api.crds import Definitions
-from engine.sandbox.api.deletion import Deletion
-from engine.sandbox.api.errors import ApiError, bad_request, method_not_allowed, no_such_path
-from engine.sandbox.api.expiry import EXPIRY_SECONDS, expire_events
-from engine.sandbox.api.faults import FaultInjector
-from engine.sandbox.api.journal import DiskJournal
-from engine.sandbox.api.kinds import JSON, ResourceRegistry
-from engine.sandbox.api.lists import Lists
-from engine.sandbox.api.objects import ObjectWriter, WriteOptions
-from engine.sandbox.api.requests import Accept, Target, accepted, body, parsed, target, write_options
-from engine.sandbox.api.schema import builtin_node
-from engine.sandbox.api.selectors import selection
-from engine.sandbox.api.store import ClusterStore, ObjectVersion
-from engine.sandbox.api.tables import TableBuilder, partial
-from engine.sandbox.api.verbs import Call, VerbResult, Verbs
+from belay.engine.sandbox.api import access, openapi2, pages, watches
+from belay.engine.sandbox.api.builtin import NAMESPACES, builtin_resources, model_of
+from belay.engine.sandbox.api.collector import Collector
+from belay.engine.sandbox.api.crds import Definitions
+from belay.engine.sandbox.api.deletion import Deletion
+from belay.engine.sandbox.api.errors import ApiError, bad_request, method_not_allowed, no_such_path
+from belay.engine.sandbox.api.expiry import EXPIRY_SECONDS, expire_events
+from belay.engine.sandbox.api.faults import FaultInjector
+from belay.engine.sandbox.api.journal import DiskJournal
+from belay.engine.sandbox.api.kinds import JSON, ResourceRegistry
+from belay.engine.sandbox.api.lists import Lists
+from belay.engine.sandbox.api.objects import ObjectWriter, WriteOptions
+from belay.engine.sandbox.api.requests import Accept, Target, accepted, body, parsed, target, write_options
+from belay.engine.sandbox.api.schema import builtin_node
+from belay.engine.sandbox.api.selectors import selection
+from belay.engine.sandbox.api.store import ClusterStore, ObjectVersion
+from belay.engine.sandbox.api.tables import TableBuilder, partial
+from belay.engine.sandbox.api.verbs import Call, VerbResult, Verbs
 
 LOG = logging.getLogger(__name__)
 _OPEN = ("/healthz", "/livez", "/readyz", "/version")

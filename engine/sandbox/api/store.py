@@ -15,7 +15,7 @@ from typing import Protocol
 
 import orjson
 
-from engine.sandbox.api.kinds import JSON
+from belay.engine.sandbox.api.kinds import JSON
 
 HISTORY = 2_000
 """Events kept per kind for watches that resume; older ones answer 410."""

@@ -10,8 +10,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from engine.sandbox.api.errors import FieldError, field_invalid, field_required, field_type, field_unsupported
-from engine.sandbox.api.kinds import JSON
+from belay.engine.sandbox.api.errors import FieldError, field_invalid, field_required, field_type, field_unsupported
+from belay.engine.sandbox.api.kinds import JSON
 
 MAX_ERRORS = 50
 """Maximum number of errors collected for one object."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from engine.sandbox.api.deletion import DeleteOptions, Deletion, delete_options
-from engine.sandbox.api.errors import ApiError, bad_request, conflict, not_found
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.objects import ObjectWriter, WriteOptions
-from engine.sandbox.api.selectors import structured_selector
-from engine.sandbox.api.store import ObjectVersion
+from belay.engine.sandbox.api.deletion import DeleteOptions, Deletion, delete_options
+from belay.engine.sandbox.api.errors import ApiError, bad_request, conflict, not_found
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.objects import ObjectWriter, WriteOptions
+from belay.engine.sandbox.api.selectors import structured_selector
+from belay.engine.sandbox.api.store import ObjectVersion
 
 
 class Subresources:

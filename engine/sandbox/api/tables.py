@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 
-from engine.sandbox.api import versions
-from engine.sandbox.api.durations import age
-from engine.sandbox.api.kinds import JSON, Column, ServedResource
-from engine.sandbox.api.printers import PRINTERS
-from engine.sandbox.api.printing import Printer
-from engine.sandbox.api.store import ObjectVersion
+from belay.engine.sandbox.api import versions
+from belay.engine.sandbox.api.durations import age
+from belay.engine.sandbox.api.kinds import JSON, Column, ServedResource
+from belay.engine.sandbox.api.printers import PRINTERS
+from belay.engine.sandbox.api.printing import Printer
+from belay.engine.sandbox.api.store import ObjectVersion
 
 NAME = Column("Name", "string", "name", "Name must be unique within a namespace.")
 CREATED = Column("Created At", "date", "", "CreationTimestamp is when the object was created.")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from engine.sandbox.api.errors import (
+from belay.engine.sandbox.api.errors import (
     FieldError,
     field_duplicate,
     field_forbidden,
@@ -18,9 +18,9 @@ from engine.sandbox.api.errors import (
     field_too_long,
     field_unsupported,
 )
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.metadata import label_errors
-from engine.sandbox.api.selectors import structured_selector
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.metadata import label_errors
+from belay.engine.sandbox.api.selectors import structured_selector
 
 MAX_DATA_BYTES = 1024 * 1024
 """Keys and values of one ConfigMap or Secret, bytes (core.MaxSecretSize)."""

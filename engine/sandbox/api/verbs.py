@@ -8,19 +8,19 @@ from typing import Any
 
 import orjson
 
-from engine.model.labels import SANDBOX_LOG
-from engine.model.patches import merge_patch
-from engine.sandbox.api import lists, patches, reviews, versions
-from engine.sandbox.api.deletion import Deletion, delete_options, deleted_status
-from engine.sandbox.api.errors import bad_request, method_not_allowed, no_such_path, success, unsupported_media
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.objects import ObjectWriter, WriteOptions
-from engine.sandbox.api.requests import Accept, Target, parsed, require_manager
-from engine.sandbox.api.schema import ANY
-from engine.sandbox.api.selectors import selection
-from engine.sandbox.api.store import ObjectVersion
-from engine.sandbox.api.subresources import Subresources
-from engine.sandbox.api.tables import TableBuilder, partial
+from belay.engine.model.labels import SANDBOX_LOG
+from belay.engine.model.patches import merge_patch
+from belay.engine.sandbox.api import lists, patches, reviews, versions
+from belay.engine.sandbox.api.deletion import Deletion, delete_options, deleted_status
+from belay.engine.sandbox.api.errors import bad_request, method_not_allowed, no_such_path, success, unsupported_media
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.objects import ObjectWriter, WriteOptions
+from belay.engine.sandbox.api.requests import Accept, Target, parsed, require_manager
+from belay.engine.sandbox.api.schema import ANY
+from belay.engine.sandbox.api.selectors import selection
+from belay.engine.sandbox.api.store import ObjectVersion
+from belay.engine.sandbox.api.subresources import Subresources
+from belay.engine.sandbox.api.tables import TableBuilder, partial
 
 Query = Mapping[str, str]
 JSON_PATCH, MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"

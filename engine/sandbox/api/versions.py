@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import orjson
 
-from engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
-from engine.sandbox.api.store import ObjectVersion
+from belay.engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
+from belay.engine.sandbox.api.store import ObjectVersion
 
 # core/v1 Event field ↔ events.k8s.io/v1 Event field (pkg/apis/events/v1/conversion.go)
 _EVENT_FIELDS = (

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import orjson
 
-from engine.sandbox.api import versions
-from engine.sandbox.api.errors import ApiError, expired
-from engine.sandbox.api.faults import FaultInjector
-from engine.sandbox.api.kinds import JSON, ServedResource
-from engine.sandbox.api.selectors import Selection
-from engine.sandbox.api.store import ClusterStore, Collection, ObjectChanged, ObjectVersion, Watcher
+from belay.engine.sandbox.api import versions
+from belay.engine.sandbox.api.errors import ApiError, expired
+from belay.engine.sandbox.api.faults import FaultInjector
+from belay.engine.sandbox.api.kinds import JSON, ServedResource
+from belay.engine.sandbox.api.selectors import Selection
+from belay.engine.sandbox.api.store import ClusterStore, Collection, ObjectChanged, ObjectVersion, Watcher
 
 INITIAL_END = "k8s.io/initial-events-end"
 BATCH_BYTES = 1024 * 1024

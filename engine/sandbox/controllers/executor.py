@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.kube import Conflict, KubeError, NotFound, Resource, resource_for, run_many
-from engine.sandbox.cache import CONTROLLER_REVISION, RESOURCE_CLAIM, Cache
-from engine.workloads.writes import Json, Write
+from belay.engine.kube import Conflict, KubeError, NotFound, Resource, resource_for, run_many
+from belay.engine.sandbox.cache import CONTROLLER_REVISION, RESOURCE_CLAIM, Cache
+from belay.engine.workloads.writes import Json, Write
 
 FIELD_MANAGER = "sandbox-controllers"
 _IN_FLIGHT = 16

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
-from engine.kube import Conflict, Key, KubeError, NotFound, run_all
-from engine.log import get
-from engine.sandbox.cache import RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, Cache, uid_of
-from engine.sandbox.controllers import node_lifecycle, owner_gc, pod_gc, resource_claim, volume
-from engine.sandbox.controllers.executor import WriteExecutor
-from engine.sandbox.controllers.queue import WorkQueue
-from engine.sandbox.settings import SandboxSettings
-from engine.workloads import deployment, job, objects, replicaset, statefulset
-from engine.workloads.writes import Json, Reconciled, Write
+from belay.engine.kube import Conflict, Key, KubeError, NotFound, run_all
+from belay.engine.log import get
+from belay.engine.sandbox.cache import RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, Cache, uid_of
+from belay.engine.sandbox.controllers import node_lifecycle, owner_gc, pod_gc, resource_claim, volume
+from belay.engine.sandbox.controllers.executor import WriteExecutor
+from belay.engine.sandbox.controllers.queue import WorkQueue
+from belay.engine.sandbox.settings import SandboxSettings
+from belay.engine.workloads import deployment, job, objects, replicaset, statefulset
+from belay.engine.workloads.writes import Json, Reconciled, Write
 
 _log = get("sandbox.controllers")
 _ORPHAN_QUARANTINE_S = 40.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from engine.model.labels import NODE_NOT_READY, NODE_UNREACHABLE
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, Write, delete, patch, status
+from belay.engine.model.labels import NODE_NOT_READY, NODE_UNREACHABLE
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, Write, delete, patch, status
 
 DEFAULT_TOLERATION_S: Final = 300.0
 """How long a pod without tolerations of its own stays on a node that is not ready (admission plugin

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from engine.workloads.writes import Json, Reconciled, Write
+from belay.engine.workloads.writes import Json, Reconciled, Write
 
 
 class OwnerKey(msgspec.Struct, frozen=True, order=True):

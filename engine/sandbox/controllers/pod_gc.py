@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, Write, delete, status
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, Write, delete, status
 
 MAX_FINISHED: Final = 12_500
 """Ended pods kept at most (--terminated-pod-gc-threshold)."""

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from engine.kube import Backoff
+from belay.engine.kube import Backoff
 
 K = TypeVar("K", bound=Hashable)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.model.labels import DELETE_PROTECTION, POD_CLAIM_NAME
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status
+from belay.engine.model.labels import DELETE_PROTECTION, POD_CLAIM_NAME
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status
 
 KIND: Final = "ResourceClaim"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from engine.model import quantities
-from engine.model.labels import BETA_STORAGE_CLASS, BIND_COMPLETED, NO_PROVISIONER, SELECTED_NODE
-from engine.workloads import objects as o
-from engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status
+from belay.engine.model import quantities
+from belay.engine.model.labels import BETA_STORAGE_CLASS, BIND_COMPLETED, NO_PROVISIONER, SELECTED_NODE
+from belay.engine.workloads import objects as o
+from belay.engine.workloads.writes import Json, Reconciled, Write, create, delete, patch, patch_status
 
 
 def reconcile(claim: Json, storage: Json | None, volumes: Sequence[Json]) -> Reconciled:

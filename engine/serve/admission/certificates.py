@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from engine.errors import InputError, bounded
+from belay.engine.errors import InputError, bounded
 
 FILES: Final = ("tls.crt", "tls.key", "ca.crt")
 SERVICE: Final = "belay-admission.belay-system.svc"

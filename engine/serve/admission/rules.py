@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.errors import bounded
-from engine.model.labels import (
+from belay.engine.errors import bounded
+from belay.engine.model.labels import (
     ACCELERATOR_LABEL,
     ACCELERATOR_TYPE,
     BASE_DEVICES,
@@ -31,8 +31,8 @@ from engine.model.labels import (
     SERVER_TYPE,
     SERVER_USAGE,
 )
-from engine.model.unstructured import nested_map
-from engine.wire import (
+from belay.engine.model.unstructured import nested_map
+from belay.engine.wire import (
     evidence,
     faultjob,
     leases,
@@ -44,7 +44,7 @@ from engine.wire import (
     steptimes,
     superpods,
 )
-from engine.wire.names import (
+from belay.engine.wire.names import (
     DEVICE_NAMESPACE,
     DEVICE_PREFIX,
     DPU_PREFIX,
@@ -59,8 +59,8 @@ from engine.wire.names import (
     SLOW_NODES,
     SYSTEM,
 )  # fmt: skip
-from engine.wire.names import SERVER as SERVER_PROBLEMS
-from engine.wire.reserved import CONTROL_PRIORITY, KUBERNETES, SYSTEM_NAMESPACES
+from belay.engine.wire.names import SERVER as SERVER_PROBLEMS
+from belay.engine.wire.reserved import CONTROL_PRIORITY, KUBERNETES, SYSTEM_NAMESPACES
 
 ACCOUNT: Final = f"system:serviceaccount:{SYSTEM}:"
 AGENT: Final = f"system:serviceaccount:{NODES}:belay-agent"

@@ -21,15 +21,15 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from engine import log
-from engine.errors import InputError, bounded
-from engine.kube import NODE, POD, Kube, KubeError, Object, Resource
-from engine.model.unstructured import nested_map
-from engine.serve.admission.certificates import Certificate, SelfMadeCertificate, ServingCertificate
-from engine.serve.admission.rules import WriteRequest, concerned, needs_node, refusal
-from engine.serve.http import UNREADABLE, address
-from engine.serve.slow_connections import SlowConnections
-from engine.settings import Settings, from_environment, kube_variables, warn
+from belay.engine import log
+from belay.engine.errors import InputError, bounded
+from belay.engine.kube import NODE, POD, Kube, KubeError, Object, Resource
+from belay.engine.model.unstructured import nested_map
+from belay.engine.serve.admission.certificates import Certificate, SelfMadeCertificate, ServingCertificate
+from belay.engine.serve.admission.rules import WriteRequest, concerned, needs_node, refusal
+from belay.engine.serve.http import UNREADABLE, address
+from belay.engine.serve.slow_connections import SlowConnections
+from belay.engine.settings import Settings, from_environment, kube_variables, warn
 
 _log = log.get("admission")
 CONFIGURATION: Final = "belay-admission"

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.errors import bounded
-from engine.log import get
-from engine.serve.console import failures
+from belay.engine.errors import bounded
+from belay.engine.log import get
+from belay.engine.serve.console import failures
 
 _log = get("console")
 CHILDREN: Final = 2

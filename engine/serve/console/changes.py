@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.serve.console import patches
-from engine.serve.console.document import StateDocument
+from belay.engine.serve.console import patches
+from belay.engine.serve.console.document import StateDocument
 
 RING_EVENTS: Final = 256
 RING_BYTES: Final = 16 * 1024 * 1024

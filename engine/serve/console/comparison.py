@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.replay.summary import PassDigest
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.replay.summary import PassDigest
 
 MOST: Final = 1_000
 MOST_SENTENCES: Final = 200

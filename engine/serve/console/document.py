@@ -13,16 +13,27 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.labels import ABOUT_LABEL
-from engine.model.states import NodeHealth
-from engine.model.times import rfc3339
-from engine.serve.console import jobs as job_rows
-from engine.serve.console import repository
-from engine.serve.console.layout import Layout, map_parts, map_texts
-from engine.serve.console.texts import MOST_ROWS, decoded, first, line, mapping, name, number, numbers, rows, words
-from engine.status.links import PREFIX as LINK_PREFIX
-from engine.wire import clustermap, names
-from engine.wire.clustermap import HOLDS, STATES
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.states import NodeHealth
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.console import jobs as job_rows
+from belay.engine.serve.console import repository
+from belay.engine.serve.console.layout import Layout, map_parts, map_texts
+from belay.engine.serve.console.texts import (
+    MOST_ROWS,
+    decoded,
+    first,
+    line,
+    mapping,
+    name,
+    number,
+    numbers,
+    rows,
+    words,
+)
+from belay.engine.status.links import PREFIX as LINK_PREFIX
+from belay.engine.wire import clustermap, names
+from belay.engine.wire.clustermap import HOLDS, STATES
 
 VERSION: Final = 1
 #: Selects the ConfigMaps of ``belay-system`` that a document is made of.

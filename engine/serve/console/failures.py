@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from prometheus_client.core import CounterMetricFamily
 
-from engine.metrics.catalogue import BY_NAME
+from belay.engine.metrics.catalogue import BY_NAME
 
 Place = Literal["document", "answer", "request"]
 _METRIC: Final = "belay_console_failures"

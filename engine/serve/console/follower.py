@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.errors import bounded
-from engine.kube import CONFIGMAP, Kube, Reflector, WatchChange
-from engine.log import get
-from engine.serve.console import failures
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.document import SELECTOR, Builder, Data, StateDocument, data_of
-from engine.serve.console.repository import RepositoryCommit, commit_of
-from engine.wire import names
+from belay.engine.errors import bounded
+from belay.engine.kube import CONFIGMAP, Kube, Reflector, WatchChange
+from belay.engine.log import get
+from belay.engine.serve.console import failures
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.document import SELECTOR, Builder, Data, StateDocument, data_of
+from belay.engine.serve.console.repository import RepositoryCommit, commit_of
+from belay.engine.wire import names
 
 _log = get("console")
 DEBOUNCE_SECONDS: Final = 0.03

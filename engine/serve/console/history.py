@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.times import parse_rfc3339, rfc3339
-from engine.replay.summary import RECORDING_SUFFIX, PassDigest, read_digest
-from engine.serve.console.comparison import SeenDigest
-from engine.serve.console.document import StateDocument
+from belay.engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.replay.summary import RECORDING_SUFFIX, PassDigest, read_digest
+from belay.engine.serve.console.comparison import SeenDigest
+from belay.engine.serve.console.document import StateDocument
 
 MOST_RECORDINGS: Final = 2_000
 MOST_SEEN: Final = 1_000

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine.model.times import parse_rfc3339
-from engine.serve.console.layout import Layout
-from engine.serve.console.texts import decoded, line, mapping, name, number, numbers, words
-from engine.wire import history, names
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.serve.console.layout import Layout
+from belay.engine.serve.console.texts import decoded, line, mapping, name, number, numbers, words
+from belay.engine.wire import history, names
 
 MOST_RECOVERIES: Final = 10
 """Recoveries shown per job: the newest."""

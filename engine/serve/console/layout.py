@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.model.cluster import ids_of
-from engine.serve.console.texts import line, name
-from engine.wire import names
-from engine.wire.clustermap import COLUMNS, NODES_KEY, columns_of
+from belay.engine.model.cluster import ids_of
+from belay.engine.serve.console.texts import line, name
+from belay.engine.wire import names
+from belay.engine.wire.clustermap import COLUMNS, NODES_KEY, columns_of
 
 MOST_CHIPS: Final = 64
 """Most chips of a node; a map that says more was edited."""

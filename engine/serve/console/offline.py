@@ -17,19 +17,19 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from engine import log
-from engine.errors import BelayError, InputError
-from engine.kube import Kube
-from engine.serve.console.answers import Answers, Unanswered
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.document import StateDocument
-from engine.serve.console.follower import StatusFollower
-from engine.serve.console.history import PastMoments, one_recording
-from engine.serve.console.layout import Layout
-from engine.serve.console.questions import DOCUMENT_SECONDS, AskedCluster, Questions
-from engine.serve.console.routes import PREFIXES, Console, guarded
-from engine.serve.console.viewers import Viewers, rules
-from engine.serve.slow_connections import SlowConnections
+from belay.engine import log
+from belay.engine.errors import BelayError, InputError
+from belay.engine.kube import Kube
+from belay.engine.serve.console.answers import Answers, Unanswered
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.document import StateDocument
+from belay.engine.serve.console.follower import StatusFollower
+from belay.engine.serve.console.history import PastMoments, one_recording
+from belay.engine.serve.console.layout import Layout
+from belay.engine.serve.console.questions import DOCUMENT_SECONDS, AskedCluster, Questions
+from belay.engine.serve.console.routes import PREFIXES, Console, guarded
+from belay.engine.serve.console.viewers import Viewers, rules
+from belay.engine.serve.slow_connections import SlowConnections
 
 _SHUTDOWN_SECONDS: Final = 2.0
 _LOADING_SECONDS: Final = 10 * DOCUMENT_SECONDS

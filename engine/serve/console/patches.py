@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.serve.console.document import COLUMNAR, LISTED, StateDocument
+from belay.engine.serve.console.document import COLUMNAR, LISTED, StateDocument
 
 
 def same_places(old: StateDocument, new: StateDocument) -> bool:

@@ -9,19 +9,19 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.documents import Desired
-from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.plan import Plan
-from engine.model.plan_cache import PlanCache
-from engine.serve.console.document import Builder, StateDocument, data_of
-from engine.serve.console.repository import RepositoryCommit
-from engine.serve.console.texts import rows
-from engine.status import status_bodies
-from engine.status.conditions import StatusCondition
-from engine.status.jobs import job_status
-from engine.status.sync_status import SyncState
-from engine.wire import names
+from belay.engine.documents import Desired
+from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.plan import Plan
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.serve.console.document import Builder, StateDocument, data_of
+from belay.engine.serve.console.repository import RepositoryCommit
+from belay.engine.serve.console.texts import rows
+from belay.engine.status import status_bodies
+from belay.engine.status.conditions import StatusCondition
+from belay.engine.status.jobs import job_status
+from belay.engine.status.sync_status import SyncState
+from belay.engine.wire import names
 
 _SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
 

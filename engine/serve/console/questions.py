@@ -17,13 +17,13 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from engine.model.times import parse_rfc3339
-from engine.serve.console import comparison, history
-from engine.serve.console.answers import Answers, Unanswered
-from engine.serve.console.changes import ChangeStream
-from engine.serve.console.history import RECORDING, STATUS, PastMoments
-from engine.serve.console.read_ahead import ReadAhead
-from engine.serve.console.replies import USER, PackedBodies, answer, failure
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.serve.console import comparison, history
+from belay.engine.serve.console.answers import Answers, Unanswered
+from belay.engine.serve.console.changes import ChangeStream
+from belay.engine.serve.console.history import RECORDING, STATUS, PastMoments
+from belay.engine.serve.console.read_ahead import ReadAhead
+from belay.engine.serve.console.replies import USER, PackedBodies, answer, failure
 
 ANSWER_SECONDS: Final = 120.0
 """Longest time for any answer, waiting included; the page waits a little longer, and a proxy in between must too."""

@@ -12,9 +12,9 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from engine.log import get
-from engine.serve.console import failures
-from engine.serve.console.answers import Unanswered
+from belay.engine.log import get
+from belay.engine.serve.console import failures
+from belay.engine.serve.console.answers import Unanswered
 
 _log = get("console")
 REACH: Final = 16

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from engine.serve.console import files
+from belay.engine.serve.console import files
 
 USER: Final = web.RequestKey("belay.user", str)
 """The caller's name, empty on loopback."""

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.plan import CONFIRM
-from engine.model.times import rfc3339
-from engine.model.wording import counted
-from engine.serve.console.texts import MOST_ROWS, decoded, line, mapping, number, picked, rows, words
-from engine.wire import names, revisionlog, sync
+from belay.engine.model.plan import CONFIRM
+from belay.engine.model.times import rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.serve.console.texts import MOST_ROWS, decoded, line, mapping, number, picked, rows, words
+from belay.engine.wire import names, revisionlog, sync
 
 MOST_REVISIONS: Final = 100
 MOST_FINDINGS: Final = 500

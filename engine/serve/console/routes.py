@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from aiohttp import web
 
-from engine import versions
-from engine.log import get
-from engine.serve.console import failures, files
-from engine.serve.console.changes import ChangeStream, TooManyViewers
-from engine.serve.console.questions import ANSWER_SECONDS, WHAT_IF_SECONDS, Questions
-from engine.serve.console.replies import USER, PackedBodies, answer, failure
-from engine.serve.console.viewers import NotAdmitted, Viewers
-from engine.serve.login.rules import Role
+from belay.engine import versions
+from belay.engine.log import get
+from belay.engine.serve.console import failures, files
+from belay.engine.serve.console.changes import ChangeStream, TooManyViewers
+from belay.engine.serve.console.questions import ANSWER_SECONDS, WHAT_IF_SECONDS, Questions
+from belay.engine.serve.console.replies import USER, PackedBodies, answer, failure
+from belay.engine.serve.console.viewers import NotAdmitted, Viewers
+from belay.engine.serve.login.rules import Role
 
 if TYPE_CHECKING:  # only where people sign in, since it takes 7 MiB
-    from engine.serve.login.routes import Login
-    from engine.serve.login.sessions import WebSession
+    from belay.engine.serve.login.routes import Login
+    from belay.engine.serve.login.sessions import WebSession
 
 _log = get("console")
 PREFIXES: Final = ("/api/v1/", "/plain")

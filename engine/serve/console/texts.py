@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.errors import bounded
-from engine.log import redact
+from belay.engine.errors import bounded
+from belay.engine.log import redact
 
 LONGEST: Final = 400
 """Longest text of a document, in characters."""

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from engine.errors import InputError, bounded
-from engine.kube import Kube, KubeError, Resource
-from engine.log import get
-from engine.serve.webhook import Limiter
-from engine.wire import names
+from belay.engine.errors import InputError, bounded
+from belay.engine.kube import Kube, KubeError, Resource
+from belay.engine.log import get
+from belay.engine.serve.webhook import Limiter
+from belay.engine.wire import names
 
 if TYPE_CHECKING:  # only where people sign in, since it takes 7 MiB
-    from engine.serve.login.sessions import WebSession
+    from belay.engine.serve.login.sessions import WebSession
 
 _log = get("console")
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io/v1", "TokenReview", "tokenreviews", False)

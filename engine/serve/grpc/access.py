@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple
 import grpc
 import msgspec
 
-from engine.errors import bounded
-from engine.log import get
-from engine.model.cluster import Pod
-from engine.serve.grpc.callers import AGENT_ACCOUNT, Caller, Callers, Proof, remember
-from engine.serve.grpc.job_view import JobView
-from engine.serve.grpc.observed_cluster import ObservedCluster
-from engine.serve.grpc.streams import Context
+from belay.engine.errors import bounded
+from belay.engine.log import get
+from belay.engine.model.cluster import Pod
+from belay.engine.serve.grpc.callers import AGENT_ACCOUNT, Caller, Callers, Proof, remember
+from belay.engine.serve.grpc.job_view import JobView
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster
+from belay.engine.serve.grpc.streams import Context
 
 _log = get("grpc.access")
 #: Seconds for which a call that is to be relayed waits for the first list of the cluster.

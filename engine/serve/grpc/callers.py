@@ -15,10 +15,10 @@ from typing import Final, Literal, Protocol
 import grpc
 import msgspec
 
-from engine.errors import bounded
-from engine.model.cluster import Pod
-from engine.serve.grpc.streams import Context, peer_host
-from engine.serve.grpc.token_reviews import (
+from belay.engine.errors import bounded
+from belay.engine.model.cluster import Pod
+from belay.engine.serve.grpc.streams import Context, peer_host
+from belay.engine.serve.grpc.token_reviews import (
     ACCOUNT_PREFIX,
     Account,
     InvalidToken,
@@ -26,7 +26,7 @@ from engine.serve.grpc.token_reviews import (
     TokenNotChecked,
     TokenReviews,
 )
-from engine.wire.names import NODES, SYSTEM
+from belay.engine.wire.names import NODES, SYSTEM
 
 #: Metadata of a relayed call: the client's address, its name in a certificate, and the token of the relaying server.
 RELAYED: Final = "x-belay-relayed"

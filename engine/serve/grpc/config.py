@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from engine.log import get
-from engine.model.cluster import Pod
-from engine.model.labels import APP_LABEL, DEPLOY_NAME, JOB_NAME_LABEL, SERVICE_JOB_ID
-from engine.model.recovery import Code
-from engine.serve.grpc.observed_cluster import ObservedCluster
-from engine.serve.grpc.publishers import Publishers
-from engine.serve.grpc.streams import Context
-from engine.wire import globaltable
-from engine.wire.clusterd import config_pb2 as pb
-from engine.wire.globaltable import Group, GroupError, Manager
+from belay.engine.log import get
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import APP_LABEL, DEPLOY_NAME, JOB_NAME_LABEL, SERVICE_JOB_ID
+from belay.engine.model.recovery import Code
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster
+from belay.engine.serve.grpc.publishers import Publishers
+from belay.engine.serve.grpc.streams import Context
+from belay.engine.wire import globaltable
+from belay.engine.wire.clusterd import config_pb2 as pb
+from belay.engine.wire.globaltable import Group, GroupError, Manager
 
 _log = get("grpc.config")
 _MAX_READ = 4096

@@ -13,16 +13,16 @@ from typing import Final
 
 import grpc
 
-from engine.model.labels import SERVICE_JOB_ID
-from engine.model.recovery import Code
-from engine.serve.grpc import fault_view
-from engine.serve.grpc.fault_view import CLUSTER
-from engine.serve.grpc.job_view import JobView
-from engine.serve.grpc.limits import TokenBucket
-from engine.serve.grpc.publishers import Publishers
-from engine.serve.grpc.recovery.registry import Registry
-from engine.serve.grpc.streams import Context
-from engine.wire.clusterd import fault_pb2 as pb
+from belay.engine.model.labels import SERVICE_JOB_ID
+from belay.engine.model.recovery import Code
+from belay.engine.serve.grpc import fault_view
+from belay.engine.serve.grpc.fault_view import CLUSTER
+from belay.engine.serve.grpc.job_view import JobView
+from belay.engine.serve.grpc.limits import TokenBucket
+from belay.engine.serve.grpc.publishers import Publishers
+from belay.engine.serve.grpc.recovery.registry import Registry
+from belay.engine.serve.grpc.streams import Context
+from belay.engine.wire.clusterd import fault_pb2 as pb
 
 #: The role of an inference service's controller, which works around faults that it hears of.
 CONTROLLER: Final = "controller"

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, assert_never
 
-from engine.model.attribution import HEALTHY, SUB_HEALTHY, UNHEALTHY
-from engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Observed, SwitchReport
-from engine.model.labels import PRODUCT_SERIAL
-from engine.model.levels import (
+from belay.engine.model.attribution import HEALTHY, SUB_HEALTHY, UNHEALTHY
+from belay.engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Observed, SwitchReport
+from belay.engine.model.labels import PRODUCT_SERIAL
+from belay.engine.model.levels import (
     FREE_RESTART,
     MANUALLY_SEPARATE,
     NOT_HANDLE,
@@ -23,9 +23,9 @@ from engine.model.levels import (
     SwitchLevel,
     SwitchTableLevel,
 )
-from engine.serve.grpc.job_view import JobView, places
-from engine.wire import publicinfo
-from engine.wire.clusterd import fault_pb2 as pb
+from belay.engine.serve.grpc.job_view import JobView, places
+from belay.engine.wire import publicinfo
+from belay.engine.wire.clusterd import fault_pb2 as pb
 
 CLUSTER: Final = "-1"
 FAULT: Final = "fault"

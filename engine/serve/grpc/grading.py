@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from engine.model.cluster import Observed
+from belay.engine.model.cluster import Observed
 
 if TYPE_CHECKING:
-    from engine.plan import GradedReports
+    from belay.engine.plan import GradedReports
 
 
 class Grading:
@@ -33,8 +33,8 @@ class Grading:
 
 
 def _graded_reports() -> GradedReports:
-    from engine.load import load
-    from engine.plan import GradedReports
+    from belay.engine.load import load
+    from belay.engine.plan import GradedReports
 
     return GradedReports(lambda: load({}).desired)
 

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.gangs.forming import declared_rank
-from engine.gangs.grouping import group
-from engine.gangs.owners import POD_GROUP_APIS, controller_of
-from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health, quiet
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.jobs import Gang
-from engine.model.labels import BACKUP_SOURCE_POD, FAULT_TYPE, POD_TYPE
-from engine.model.plan_cache import CacheKey, Memo, PlanCache
-from engine.wire.podannotations import chip_ids
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.gangs.grouping import group
+from belay.engine.gangs.owners import POD_GROUP_APIS, controller_of
+from belay.engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health, quiet
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import BACKUP_SOURCE_POD, FAULT_TYPE, POD_TYPE
+from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.wire.podannotations import chip_ids
 
 JobFaults = tuple[str, tuple[FaultRank, ...]]
 BACKUP: Final = "backup"

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import grpc
 
-from engine.model.recovery import Code
-from engine.serve.grpc.limits import TokenBucket
-from engine.serve.grpc.observed_cluster import ObservedCluster
-from engine.serve.grpc.streams import Context, MessageQueue
-from engine.status.summaries import COMPLETE, FAILED, JobSummary, job_summaries
-from engine.wire.clusterd import job_pb2 as pb
-from engine.wire.gojson import go_json
+from belay.engine.model.recovery import Code
+from belay.engine.serve.grpc.limits import TokenBucket
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster
+from belay.engine.serve.grpc.streams import Context, MessageQueue
+from belay.engine.status.summaries import COMPLETE, FAILED, JobSummary, job_summaries
+from belay.engine.wire.clusterd import job_pb2 as pb
+from belay.engine.wire.gojson import go_json
 
 ROLES: Final = ("CCAgent", "DefaultUser1", "DefaultUser2", "FdAgent")
 MAX_CLIENTS: Final = 100_000

@@ -11,11 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from engine.kube import LEASE, Kube, KubeError, NotFound
-from engine.kube import NAMESPACE as NAMESPACES
-from engine.kube.lease import NAMESPACE, Lease
-from engine.log import get
-from engine.wire import leases
+from belay.engine.kube import LEASE, Kube, KubeError, NotFound
+from belay.engine.kube import NAMESPACE as NAMESPACES
+from belay.engine.kube.lease import NAMESPACE, Lease
+from belay.engine.log import get
+from belay.engine.wire import leases
 
 _log = get("grpc.leader")
 NAME: Final = leases.RECOVERY

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from engine.log import get
-from engine.serve.grpc.messages import Malformed
-from engine.serve.grpc.streams import peer_host
+from belay.engine.log import get
+from belay.engine.serve.grpc.messages import Malformed
+from belay.engine.serve.grpc.streams import peer_host
 
 _log = get("grpc")
 HEALTH_METHOD: Final = "/Recover/HealthCheck"

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.kube import CONFIGMAP, Conflict, Kube, KubeError
-from engine.log import get
-from engine.model.labels import ABOUT_LABEL, MANAGED_BY
-from engine.wire import names
+from belay.engine.kube import CONFIGMAP, Conflict, Kube, KubeError
+from belay.engine.log import get
+from belay.engine.model.labels import ABOUT_LABEL, MANAGED_BY
+from belay.engine.wire import names
 
 _log = get("grpc.listening")
 REASON: Final = "GRPCNotServed"

@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from engine import freed_memory
-from engine.kube import CONFIGMAP, NODE, POD, Kube, Object, Reflector, WatchChange, cancel_all, resource_for
-from engine.model.cluster import Observed, Pod
-from engine.model.labels import SERVICE_JOB_ID
-from engine.model.plan_cache import PlanCache
-from engine.observe.observed import Observer, key_of
-from engine.observe.resources import Watched
-from engine.observe.watch_events import ChangeSignal, essence, has_heartbeats, wanted
-from engine.serve.grpc.grading import Grading
-from engine.serve.grpc.job_view import JobFaults, JobView, impact, views
-from engine.wire import globaltable, names, recoveryrecord
+from belay.engine import freed_memory
+from belay.engine.kube import CONFIGMAP, NODE, POD, Kube, Object, Reflector, WatchChange, cancel_all, resource_for
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.labels import SERVICE_JOB_ID
+from belay.engine.model.plan_cache import PlanCache
+from belay.engine.observe.observed import Observer, key_of
+from belay.engine.observe.resources import Watched
+from belay.engine.observe.watch_events import ChangeSignal, essence, has_heartbeats, wanted
+from belay.engine.serve.grpc.grading import Grading
+from belay.engine.serve.grpc.job_view import JobFaults, JobView, impact, views
+from belay.engine.wire import globaltable, names, recoveryrecord
 
 #: Least seconds between two snapshots, and the wait as a multiple of the time that the last one took.
 MIN_INTERVAL: Final = 0.25

@@ -1,7 +1,7 @@
 """Public faults that this server decides on itself: sent when they begin and end, and recorded for the next server.
 
-A record is a ConfigMap of ``belay-system`` with one row a fault (`engine.wire.slownode.record`); what was sent is not
-sent again, also while the rest cannot be sent or recorded.
+A record is a ConfigMap of ``belay-system`` with one row a fault (`belay.engine.wire.slownode.record`); what was sent is
+not sent again, also while the rest cannot be sent or recorded.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.kube import CONFIGMAP, Conflict, Kube
-from engine.log import get
-from engine.serve.grpc.public_faults import PubFaultService, too_large
-from engine.wire import slownode
-from engine.wire.names import SYSTEM
+from belay.engine.kube import CONFIGMAP, Conflict, Kube
+from belay.engine.log import get
+from belay.engine.serve.grpc.public_faults import PubFaultService, too_large
+from belay.engine.wire import slownode
+from belay.engine.wire.names import SYSTEM
 
 _log = get("grpc.ongoing")
 MAX_FAULTS: Final = 50

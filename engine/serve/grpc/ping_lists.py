@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from engine.model.pings import PathEnd
+from belay.engine.model.pings import PathEnd
 
 REACH: Final = 3
 """Nodes of the rack, and other racks, that each address pings."""

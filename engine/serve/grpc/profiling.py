@@ -12,17 +12,17 @@ from typing import Any, Final
 import grpc
 import msgspec
 
-from engine.gangs.owners import POD_GROUP_APIS
-from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object, Unavailable
-from engine.log import get
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import SERVICE_JOB_ID
-from engine.serve.grpc.job_view import JobView
-from engine.serve.grpc.observed_cluster import ObservedCluster
-from engine.serve.grpc.publishers import Publishers
-from engine.serve.grpc.streams import Context
-from engine.wire.clusterd import profiling_pb2 as pb
-from engine.wire.gojson import go_json
+from belay.engine.gangs.owners import POD_GROUP_APIS
+from belay.engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object, Unavailable
+from belay.engine.log import get
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import SERVICE_JOB_ID
+from belay.engine.serve.grpc.job_view import JobView
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster
+from belay.engine.serve.grpc.publishers import Publishers
+from belay.engine.serve.grpc.streams import Context
+from belay.engine.wire.clusterd import profiling_pb2 as pb
+from belay.engine.wire.gojson import go_json
 
 _log = get("grpc.profiling")
 PREFIX: Final = "data-trace-"

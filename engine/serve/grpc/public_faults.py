@@ -12,16 +12,16 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object
-from engine.log import get
-from engine.model import public_faults
-from engine.model.labels import PUBLIC_FAULT_CONSUMER
-from engine.model.public_faults import BAD_PARAMETER, BURST, OK, RATE_LIMITED
-from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
-from engine.serve.grpc.streams import Context
-from engine.wire import publicinfo
-from engine.wire.clusterd import pubfault_pb2 as pb
-from engine.wire.gojson import go_json
+from belay.engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object
+from belay.engine.log import get
+from belay.engine.model import public_faults
+from belay.engine.model.labels import PUBLIC_FAULT_CONSUMER
+from belay.engine.model.public_faults import BAD_PARAMETER, BURST, OK, RATE_LIMITED
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from belay.engine.serve.grpc.streams import Context
+from belay.engine.wire import publicinfo
+from belay.engine.wire.clusterd import pubfault_pb2 as pb
+from belay.engine.wire.gojson import go_json
 
 _log = get("grpc.pubfault")
 SENT: Final = "public fault send successfully"
@@ -44,7 +44,7 @@ class PublicFaultTable(NamedTuple):
 
 @functools.cache
 def _shipped() -> Any:
-    from engine.load import load  # documents take 14 MiB, and few clusters send public faults
+    from belay.engine.load import load  # documents take 14 MiB, and few clusters send public faults
 
     return load({}).desired
 
@@ -178,7 +178,7 @@ class PubFaultService:
         return public_faults.consumed(message, memory)
 
     def _in_force(self) -> PublicFaultTable:
-        from engine.plan import tables_in_force
+        from belay.engine.plan import tables_in_force
 
         return table_of(tables_in_force(_shipped(), self._cluster.observed, self._cluster.cache))
 

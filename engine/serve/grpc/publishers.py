@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import grpc
 
-from engine.serve.grpc.streams import Context, MessageQueue
+from belay.engine.serve.grpc.streams import Context, MessageQueue
 
 Message = TypeVar("Message")
 MAX_JOBS = 10_000

@@ -9,11 +9,11 @@ import grpc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
-from engine.serve.grpc.access import Access
-from engine.serve.grpc.callers import RELAYED
-from engine.serve.grpc.leader import Leader
-from engine.serve.grpc.messages import reader
-from engine.serve.grpc.streams import Context
+from belay.engine.serve.grpc.access import Access
+from belay.engine.serve.grpc.callers import RELAYED
+from belay.engine.serve.grpc.leader import Leader
+from belay.engine.serve.grpc.messages import reader
+from belay.engine.serve.grpc.streams import Context
 
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", 8 * 1024 * 1024),

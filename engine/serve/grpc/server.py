@@ -16,34 +16,34 @@ from typing import Final
 import grpc
 from aiohttp import web
 
-from engine.errors import InputError
-from engine.kube import Kube, KubeError, cancel_all
-from engine.log import get
-from engine.serve.grpc import listening
-from engine.serve.grpc.access import Access, Grants, ObservedPods
-from engine.serve.grpc.callers import Callers, Mode, accounts_of
-from engine.serve.grpc.config import ConfigService
-from engine.serve.grpc.fault import FaultService
-from engine.serve.grpc.jobs import JobService
-from engine.serve.grpc.leader import DURATION, Leader
-from engine.serve.grpc.limits import Connections, LimitInterceptor, Rates
-from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
-from engine.serve.grpc.profiling import TrainingDataTraceService
-from engine.serve.grpc.public_faults import PubFaultService, PublicFaultTable
-from engine.serve.grpc.recovery.registry import Registry
-from engine.serve.grpc.recovery.service import RecoverService
-from engine.serve.grpc.recovery.training import TrainingService
-from engine.serve.grpc.relay import Relay, handlers
-from engine.serve.grpc.slow_networks import SlowNetworks
-from engine.serve.grpc.slow_nodes import SlowNodes
-from engine.serve.grpc.subscribers import SubscribersRecord
-from engine.serve.grpc.super_pods import SuperPods
-from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of, is_loopback
-from engine.serve.grpc.token_reviews import TokenReviews
-from engine.settings import Settings
-from engine.wire import names
-from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
-from engine.wire.training import training_pb2
+from belay.engine.errors import InputError
+from belay.engine.kube import Kube, KubeError, cancel_all
+from belay.engine.log import get
+from belay.engine.serve.grpc import listening
+from belay.engine.serve.grpc.access import Access, Grants, ObservedPods
+from belay.engine.serve.grpc.callers import Callers, Mode, accounts_of
+from belay.engine.serve.grpc.config import ConfigService
+from belay.engine.serve.grpc.fault import FaultService
+from belay.engine.serve.grpc.jobs import JobService
+from belay.engine.serve.grpc.leader import DURATION, Leader
+from belay.engine.serve.grpc.limits import Connections, LimitInterceptor, Rates
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from belay.engine.serve.grpc.profiling import TrainingDataTraceService
+from belay.engine.serve.grpc.public_faults import PubFaultService, PublicFaultTable
+from belay.engine.serve.grpc.recovery.registry import Registry
+from belay.engine.serve.grpc.recovery.service import RecoverService
+from belay.engine.serve.grpc.recovery.training import TrainingService
+from belay.engine.serve.grpc.relay import Relay, handlers
+from belay.engine.serve.grpc.slow_networks import SlowNetworks
+from belay.engine.serve.grpc.slow_nodes import SlowNodes
+from belay.engine.serve.grpc.subscribers import SubscribersRecord
+from belay.engine.serve.grpc.super_pods import SuperPods
+from belay.engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of, is_loopback
+from belay.engine.serve.grpc.token_reviews import TokenReviews
+from belay.engine.settings import Settings
+from belay.engine.wire import names
+from belay.engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
+from belay.engine.wire.training import training_pb2
 
 _log = get("grpc")
 PORT: Final = 8899

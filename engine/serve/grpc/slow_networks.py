@@ -10,20 +10,20 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.kube import CONFIGMAP, Kube, KubeError, Reflector, WatchChange, cancel_all
-from engine.log import get
-from engine.model.cluster import Observed
-from engine.model.labels import ABOUT_LABEL, NODE_RACK
-from engine.model.pings import NodePings, PathEnd
-from engine.plan import NetworkDetector, PingSample
-from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
-from engine.serve.grpc.ongoing_faults import OngoingFaults
-from engine.serve.grpc.public_faults import PubFaultService
-from engine.wire import pings, slownetwork
-from engine.wire.errors import WireError
-from engine.wire.names import NODES, SLOW_NETWORKS
-from engine.wire.superpods import addresses
-from engine.wire.unwritten import is_unwritten
+from belay.engine.kube import CONFIGMAP, Kube, KubeError, Reflector, WatchChange, cancel_all
+from belay.engine.log import get
+from belay.engine.model.cluster import Observed
+from belay.engine.model.labels import ABOUT_LABEL, NODE_RACK
+from belay.engine.model.pings import NodePings, PathEnd
+from belay.engine.plan import NetworkDetector, PingSample
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from belay.engine.serve.grpc.ongoing_faults import OngoingFaults
+from belay.engine.serve.grpc.public_faults import PubFaultService
+from belay.engine.wire import pings, slownetwork
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import NODES, SLOW_NETWORKS
+from belay.engine.wire.superpods import addresses
+from belay.engine.wire.unwritten import is_unwritten
 
 _log = get("grpc.slownetworks")
 PERIOD: Final = 10.0

@@ -15,20 +15,20 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.kube import CONFIGMAP, Kube, KubeError, Object, Reflector, WatchChange, cancel_all
-from engine.log import get
-from engine.model.labels import ABOUT_LABEL
-from engine.model.step_times import NodeSteps, SlowFinding, StepWindow
-from engine.plan import SlownessDetector, culprits
-from engine.serve.grpc.job_view import JobView, places, ranks_of
-from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
-from engine.serve.grpc.ongoing_faults import OngoingFaults
-from engine.serve.grpc.profiling import SWITCHES, TrainingDataTraceService
-from engine.serve.grpc.public_faults import PubFaultService
-from engine.wire import slownode, steptimes
-from engine.wire.errors import WireError
-from engine.wire.names import NODES, SLOW_NODES
-from engine.wire.unwritten import is_unwritten
+from belay.engine.kube import CONFIGMAP, Kube, KubeError, Object, Reflector, WatchChange, cancel_all
+from belay.engine.log import get
+from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.step_times import NodeSteps, SlowFinding, StepWindow
+from belay.engine.plan import SlownessDetector, culprits
+from belay.engine.serve.grpc.job_view import JobView, places, ranks_of
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from belay.engine.serve.grpc.ongoing_faults import OngoingFaults
+from belay.engine.serve.grpc.profiling import SWITCHES, TrainingDataTraceService
+from belay.engine.serve.grpc.public_faults import PubFaultService
+from belay.engine.wire import slownode, steptimes
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import NODES, SLOW_NODES
+from belay.engine.wire.unwritten import is_unwritten
 
 _log = get("grpc.slownodes")
 PERIOD: Final = 10.0

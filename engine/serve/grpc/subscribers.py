@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object
-from engine.log import get
-from engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, REPEAT_MS, FaultSubscriptions
-from engine.serve.grpc.observed_cluster import clock_ms
-from engine.wire import faultsubscriptions
-from engine.wire.errors import WireError
-from engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
+from belay.engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object
+from belay.engine.log import get
+from belay.engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, REPEAT_MS, FaultSubscriptions
+from belay.engine.serve.grpc.observed_cluster import clock_ms
+from belay.engine.wire import faultsubscriptions
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
 
 _log = get("grpc.subscribers")
 RETURN_SECONDS: Final = 30.0

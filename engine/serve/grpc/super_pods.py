@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from engine.kube import CONFIGMAP, Conflict, Kube, KubeError
-from engine.log import get
-from engine.model.cluster import Observed
-from engine.model.labels import ACCELERATOR_TYPE, NODE_RACK, NODE_SERVER_TYPE, NPU
-from engine.model.pings import PathEnd
-from engine.serve.grpc.observed_cluster import ObservedCluster
-from engine.serve.grpc.ping_lists import PLANES, ping_lists
-from engine.serve.grpc.slow_networks import ends_by_address
-from engine.wire import superpods
-from engine.wire.superpods import SuperPodServer
+from belay.engine.kube import CONFIGMAP, Conflict, Kube, KubeError
+from belay.engine.log import get
+from belay.engine.model.cluster import Observed
+from belay.engine.model.labels import ACCELERATOR_TYPE, NODE_RACK, NODE_SERVER_TYPE, NPU
+from belay.engine.model.pings import PathEnd
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster
+from belay.engine.serve.grpc.ping_lists import PLANES, ping_lists
+from belay.engine.serve.grpc.slow_networks import ends_by_address
+from belay.engine.wire import superpods
+from belay.engine.wire.superpods import SuperPodServer
 
 if TYPE_CHECKING:
-    from engine.documents import Desired
+    from belay.engine.documents import Desired
 
 _log = get("grpc.superpods")
 PERIOD: Final = 15.0
@@ -43,14 +43,14 @@ KINDS: Final = ("950-SuperPod-Atlas-8", "850-SuperPod-Atlas-8")
 
 @functools.cache
 def _shipped() -> Desired:
-    from engine.load import load
+    from belay.engine.load import load
 
     return load({}).desired
 
 
 def _writes_aggregates(observed: Observed) -> bool:
     """Whether no ClusterD runs beside us."""
-    from engine.plan import resolve_roles  # documents take 14 MiB, and few clusters have super pods that ping
+    from belay.engine.plan import resolve_roles  # documents take 14 MiB, and few clusters have super pods that ping
 
     return resolve_roles(_shipped(), observed)["aggregate"] == "on"
 

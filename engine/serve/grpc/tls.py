@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from engine.errors import InputError
-from engine.log import get
-from engine.settings import Settings
+from belay.engine.errors import InputError
+from belay.engine.log import get
+from belay.engine.settings import Settings
 
 _log = get("grpc.tls")
 _MAX_BYTES = 1024 * 1024

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.errors import bounded
-from engine.kube import Kube, KubeError, Resource
-from engine.log import get
-from engine.serve.webhook import Limiter
+from belay.engine.errors import bounded
+from belay.engine.kube import Kube, KubeError, Resource
+from belay.engine.log import get
+from belay.engine.serve.webhook import Limiter
 
 _log = get("grpc.callers")
 AUDIENCE: Final = "belay"

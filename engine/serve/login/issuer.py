@@ -20,10 +20,10 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from engine.errors import InputError, bounded
-from engine.proxies import proxy_for
-from engine.serve.login.rules import LoginRules, safe_address
-from engine.serve.login.sessions import Attempt
+from belay.engine.errors import InputError, bounded
+from belay.engine.proxies import proxy_for
+from belay.engine.serve.login.rules import LoginRules, safe_address
+from belay.engine.serve.login.sessions import Attempt
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 """Signatures by a key pair alone: no `none`, and no shared secret."""

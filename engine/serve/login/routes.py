@@ -12,12 +12,12 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
-from engine.log import get
-from engine.serve.login.issuer import Issuer, LoginFailed
-from engine.serve.login.refusals import refusal
-from engine.serve.login.rules import LoginRules
-from engine.serve.login.sessions import ATTEMPT_SECONDS, SESSION_SECONDS, Attempt, SealedCookies, WebSession
-from engine.serve.webhook import Limiter
+from belay.engine.log import get
+from belay.engine.serve.login.issuer import Issuer, LoginFailed
+from belay.engine.serve.login.refusals import refusal
+from belay.engine.serve.login.rules import LoginRules
+from belay.engine.serve.login.sessions import ATTEMPT_SECONDS, SESSION_SECONDS, Attempt, SealedCookies, WebSession
+from belay.engine.serve.webhook import Limiter
 
 SESSION_COOKIE: Final = "__Host-belay-session"
 ATTEMPT_COOKIE: Final = "__Host-belay-login"

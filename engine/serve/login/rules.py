@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from engine.errors import InputError
-from engine.settings import Settings, password_in
+from belay.engine.errors import InputError
+from belay.engine.settings import Settings, password_in
 
 EVERYONE: Final = "*"
 PERSON: Final = "user:"

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
-from engine.errors import InputError
-from engine.serve.login.rules import Role
+from belay.engine.errors import InputError
+from belay.engine.serve.login.rules import Role
 
 SESSION_SECONDS: Final = 8 * 3600
 """How long a session lasts: until then a person who lost the right still has it."""

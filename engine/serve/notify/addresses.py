@@ -17,7 +17,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
-from engine.errors import InputError
+from belay.engine.errors import InputError
 
 SETTING: Final = "BELAY_NOTIFY_HOSTS"
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import aiohttp
 
-from engine.errors import BelayError, InputError, bounded
-from engine.model.notices import ReceiverType
-from engine.serve.notify import mail, shapes
-from engine.serve.notify.addresses import AllowedHosts, CheckedResolver, HostNotAllowed, shown
-from engine.serve.notify.messages import Message
+from belay.engine.errors import BelayError, InputError, bounded
+from belay.engine.model.notices import ReceiverType
+from belay.engine.serve.notify import mail, shapes
+from belay.engine.serve.notify.addresses import AllowedHosts, CheckedResolver, HostNotAllowed, shown
+from belay.engine.serve.notify.messages import Message
 
 if TYPE_CHECKING:
-    from engine.documents import Receiver, SecretValue
+    from belay.engine.documents import Receiver, SecretValue
 
 SECONDS: Final = 15.0
 MOST_ANSWER: Final = 16 * 1024

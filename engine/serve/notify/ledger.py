@@ -11,10 +11,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from engine.errors import bounded
-from engine.model.notices import NoticeEvent, ReceiverType
-from engine.serve.notify.notices import PAST_MS, Notice
-from engine.serve.notify.rules import Route
+from belay.engine.errors import bounded
+from belay.engine.model.notices import NoticeEvent, ReceiverType
+from belay.engine.serve.notify.notices import PAST_MS, Notice
+from belay.engine.serve.notify.rules import Route
 
 MOST_ENTRIES: Final = 800
 MOST_OF_ROUTE: Final = 200

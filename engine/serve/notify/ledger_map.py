@@ -6,11 +6,11 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from engine.kube import CONFIGMAP, Conflict, Kube, NotFound
-from engine.log import get
-from engine.model.labels import ABOUT_LABEL, MANAGED_BY
-from engine.serve.notify.ledger import Ledger, LedgerState, problems
-from engine.wire import names
+from belay.engine.kube import CONFIGMAP, Conflict, Kube, NotFound
+from belay.engine.log import get
+from belay.engine.model.labels import ABOUT_LABEL, MANAGED_BY
+from belay.engine.serve.notify.ledger import Ledger, LedgerState, problems
+from belay.engine.wire import names
 
 LEDGER_KEY: Final = "ledger.json"
 PROBLEMS_KEY: Final = "problems.json"

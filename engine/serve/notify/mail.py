@@ -12,12 +12,12 @@ from email.message import EmailMessage
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.errors import BelayError, bounded
-from engine.serve.notify.messages import Message
-from engine.serve.notify.shapes import rest
+from belay.engine.errors import BelayError, bounded
+from belay.engine.serve.notify.messages import Message
+from belay.engine.serve.notify.shapes import rest
 
 if TYPE_CHECKING:
-    from engine.documents import MailServer
+    from belay.engine.documents import MailServer
 
 SECONDS: Final = 15.0
 

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from engine.model.notices import NoticeEvent
-from engine.model.times import rfc3339
-from engine.serve.notify.ledger import LedgerEntry, NoticeBatch
-from engine.serve.records.narration import duration
+from belay.engine.model.notices import NoticeEvent
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.notify.ledger import LedgerEntry, NoticeBatch
+from belay.engine.serve.records.narration import duration
 
 _VIEWS: Final = {
     NoticeEvent.WAIT: "queue", NoticeEvent.RECOVERY: "recovery", NoticeEvent.REFUSED_REVISION: "git",

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.causes import Cause
-from engine.model.notices import NoticeEvent
-from engine.model.wording import counted
-from engine.serve.console.texts import line, mapping, rows
-from engine.serve.records.events import EVICT, SeenEvent
-from engine.serve.records.facts import identity
-from engine.serve.records.narration import duration
-from engine.serve.records.reading import Data, SeenCluster, SeenJob, SeenRevision, whole
-from engine.wire import clustermap, names
+from belay.engine.model.causes import Cause
+from belay.engine.model.notices import NoticeEvent
+from belay.engine.model.wording import counted
+from belay.engine.serve.console.texts import line, mapping, rows
+from belay.engine.serve.records.events import EVICT, SeenEvent
+from belay.engine.serve.records.facts import identity
+from belay.engine.serve.records.narration import duration
+from belay.engine.serve.records.reading import Data, SeenCluster, SeenJob, SeenRevision, whole
+from belay.engine.wire import clustermap, names
 
 PAST_MS: Final = 3_600_000
 """What ended longer ago is not reported any more: Kubernetes keeps Events as long."""

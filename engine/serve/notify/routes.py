@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from engine.serve.console.replies import PackedBodies, answer, failure
-from engine.serve.notify.service import NotificationService
+from belay.engine.serve.console.replies import PackedBodies, answer, failure
+from belay.engine.serve.notify.service import NotificationService
 
 PATH: Final = "/api/v1/notifications/test"
 HEADER: Final = "X-Belay-Request"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.model import levels
-from engine.model.notices import NoticeEvent
-from engine.serve.notify.notices import Notice
+from belay.engine.model import levels
+from belay.engine.model.notices import NoticeEvent
+from belay.engine.serve.notify.notices import Notice
 
 if TYPE_CHECKING:
-    from engine.documents import NotificationPolicy, NotificationRule, Receiver
+    from belay.engine.documents import NotificationPolicy, NotificationRule, Receiver
 
 
 class Route(msgspec.Struct, frozen=True):

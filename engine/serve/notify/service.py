@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from engine.errors import BelayError
-from engine.kube import Kube, Reflector, WatchChange, resource_for
-from engine.log import get
-from engine.metrics import gauge
-from engine.metrics.catalogue import BY_NAME
-from engine.model.notices import ReceiverType
-from engine.serve.notify.delivery import Delivery, NotSent
-from engine.serve.notify.ledger import Ledger, NoticeBatch, repeats_every
-from engine.serve.notify.ledger_map import LedgerPlace
-from engine.serve.notify.messages import message, probe
-from engine.serve.notify.notices import PAST_MS, Notice, notices
-from engine.serve.notify.rules import Route, routes_of
-from engine.serve.records.events import SeenEvent, read_event
-from engine.serve.records.reading import Data, StatusReading
-from engine.serve.records.writer import EventFollower
+from belay.engine.errors import BelayError
+from belay.engine.kube import Kube, Reflector, WatchChange, resource_for
+from belay.engine.log import get
+from belay.engine.metrics import gauge
+from belay.engine.metrics.catalogue import BY_NAME
+from belay.engine.model.notices import ReceiverType
+from belay.engine.serve.notify.delivery import Delivery, NotSent
+from belay.engine.serve.notify.ledger import Ledger, NoticeBatch, repeats_every
+from belay.engine.serve.notify.ledger_map import LedgerPlace
+from belay.engine.serve.notify.messages import message, probe
+from belay.engine.serve.notify.notices import PAST_MS, Notice, notices
+from belay.engine.serve.notify.rules import Route, routes_of
+from belay.engine.serve.records.events import SeenEvent, read_event
+from belay.engine.serve.records.reading import Data, StatusReading
+from belay.engine.serve.records.writer import EventFollower
 
 if TYPE_CHECKING:
-    from engine.documents import NotificationPolicy
+    from belay.engine.documents import NotificationPolicy
 
 POLICIES: Final = resource_for("belay.dev/v1alpha1", "NotificationPolicy")
 LOOK_SECONDS: Final = 2.0
@@ -102,7 +102,7 @@ class NotificationService:
         # documents take 14 MiB, and a cluster may have no policy
         from pydantic import ValidationError
 
-        from engine.documents import NotificationPolicy
+        from belay.engine.documents import NotificationPolicy
 
         try:
             self._policies[name] = NotificationPolicy.model_validate({**kept, "metadata": {"name": name}})

@@ -18,10 +18,10 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from engine.errors import bounded
-from engine.model.notices import ReceiverType
-from engine.model.times import rfc3339
-from engine.serve.notify.messages import Message, MessageItem
+from belay.engine.errors import bounded
+from belay.engine.model.notices import ReceiverType
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.notify.messages import Message, MessageItem
 
 MOST_BYTES: Final[Mapping[ReceiverType, int]] = {
     ReceiverType.SLACK: 3_900,  # advised; beyond 40,000 characters Slack cuts

@@ -8,13 +8,13 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
-from engine.errors import InputError
-from engine.model.times import parse_rfc3339, rfc3339
-from engine.model.wording import counted
-from engine.serve.records import chain
-from engine.serve.records.facts import RecordKind, Span, SpanKind
-from engine.serve.records.schema import RECORDS, SPANS
-from engine.serve.records.store import RecordStore, span_of
+from belay.engine.errors import InputError
+from belay.engine.model.times import parse_rfc3339, rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.serve.records import chain
+from belay.engine.serve.records.facts import RecordKind, Span, SpanKind
+from belay.engine.serve.records.schema import RECORDS, SPANS
+from belay.engine.serve.records.store import RecordStore, span_of
 
 SUBJECTS: Final = ("job", "node", "chip", "pool", "user")
 MOST: Final = 10_000

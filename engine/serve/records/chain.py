@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import Connection, select
 
-from engine.model.wording import counted
-from engine.serve.records.facts import HistoryRecord, RecordKind
-from engine.serve.records.schema import RECORDS
+from belay.engine.model.wording import counted
+from belay.engine.serve.records.facts import HistoryRecord, RecordKind
+from belay.engine.serve.records.schema import RECORDS
 
 _CHECKPOINT: Final = re.compile(r"removed \d+ records? through number (\d+) with hash ([0-9a-f]{64}): ")
 _BATCH: Final = 1_000

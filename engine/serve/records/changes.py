@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.serve.records.events import EVICT, SeenEvent, is_binding, is_waiting
-from engine.serve.records.facts import HistoryChanges, HistoryRecord, RecordKind, Span, SpanKind, identity
-from engine.serve.records.narration import (
+from belay.engine.serve.records.events import EVICT, SeenEvent, is_binding, is_waiting
+from belay.engine.serve.records.facts import HistoryChanges, HistoryRecord, RecordKind, Span, SpanKind, identity
+from belay.engine.serve.records.narration import (
     fault_record,
     holder_record,
     person_record,
@@ -22,7 +22,7 @@ from engine.serve.records.narration import (
     released_record,
     waiting_record,
 )
-from engine.serve.records.reading import SeenCluster, SeenJob
+from belay.engine.serve.records.reading import SeenCluster, SeenJob
 
 Key = tuple[SpanKind, str]
 RUNNING: Final = "Running"

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.causes import Cause
-from engine.model.labels import EVENT_CAUSE
-from engine.serve.console.texts import decoded, line, mapping, name
-from engine.serve.records.reading import moment
-from engine.status.events import COMPONENT, SCHEDULED
-from engine.status.waiting_pods import FAILED_SCHEDULING, SCHEDULING
-from engine.wire.objects import UNSCHEDULABLE
+from belay.engine.model.causes import Cause
+from belay.engine.model.labels import EVENT_CAUSE
+from belay.engine.serve.console.texts import decoded, line, mapping, name
+from belay.engine.serve.records.reading import moment
+from belay.engine.status.events import COMPONENT, SCHEDULED
+from belay.engine.status.waiting_pods import FAILED_SCHEDULING, SCHEDULING
+from belay.engine.wire.objects import UNSCHEDULABLE
 
 #: Fields by which the API server selects the engine's Events.
 FIELDS: Final = f"source={COMPONENT}"

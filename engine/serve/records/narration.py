@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.model.wording import counted
-from engine.serve.records.facts import HistoryRecord, RecordKind, Span, SpanKind, identity
-from engine.serve.records.reading import SeenJob, SeenRevision, first_words
+from belay.engine.model.wording import counted
+from belay.engine.serve.records.facts import HistoryRecord, RecordKind, Span, SpanKind, identity
+from belay.engine.serve.records.reading import SeenJob, SeenRevision, first_words
 
 _NODES = 4
 

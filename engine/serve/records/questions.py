@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from sqlalchemy import or_, select
 
-from engine.errors import InputError
-from engine.model.times import rfc3339
-from engine.serve.records.answers import history, query_of, time_of, verdict
-from engine.serve.records.facts import Span
-from engine.serve.records.report import report
-from engine.serve.records.schema import SPANS
-from engine.serve.records.store import RecordStore, span_of
-from engine.serve.records.usage import Window, check_group, usage_rows, used
+from belay.engine.errors import InputError
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.records.answers import history, query_of, time_of, verdict
+from belay.engine.serve.records.facts import Span
+from belay.engine.serve.records.report import report
+from belay.engine.serve.records.schema import SPANS
+from belay.engine.serve.records.store import RecordStore, span_of
+from belay.engine.serve.records.usage import Window, check_group, usage_rows, used
 
 MOST_SPANS: Final = 2_000_000
 """Most spans that one report or usage is made of; each takes about half a KiB while it is made."""

@@ -11,14 +11,14 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from engine.model.costs import RecoveryLevel
-from engine.model.times import parse_rfc3339
-from engine.model.wording import counted
-from engine.serve.console.layout import Layout, map_parts, map_texts
-from engine.serve.console.texts import decoded, line, mapping, name, number, numbers, rows, words
-from engine.status.status_reader import read_status
-from engine.wire import clustermap, history, names, revisionlog, sync
-from engine.wire.errors import WireError
+from belay.engine.model.costs import RecoveryLevel
+from belay.engine.model.times import parse_rfc3339
+from belay.engine.model.wording import counted
+from belay.engine.serve.console.layout import Layout, map_parts, map_texts
+from belay.engine.serve.console.texts import decoded, line, mapping, name, number, numbers, rows, words
+from belay.engine.status.status_reader import read_status
+from belay.engine.wire import clustermap, history, names, revisionlog, sync
+from belay.engine.wire.errors import WireError
 
 Data = Mapping[str, str]
 T = TypeVar("T")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from engine.model.times import rfc3339
-from engine.serve.console.jobs import percentile
-from engine.serve.records.facts import Span, SpanKind
-from engine.serve.records.usage import GROUPS, UNKNOWN, Window, usage_rows, used
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.console.jobs import percentile
+from belay.engine.serve.records.facts import Span, SpanKind
+from belay.engine.serve.records.usage import GROUPS, UNKNOWN, Window, usage_rows, used
 
 MOST_ROWS: Final = 20
 #: Sizes of jobs in chips, by the largest of each class; the last has no bound.

@@ -10,11 +10,11 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from engine.errors import InputError
-from engine.serve.console.replies import PackedBodies, answer, failure
-from engine.serve.records.questions import QUESTIONS
-from engine.serve.records.store import HistoryUnavailable, RecordStore
-from engine.serve.records.writer import HistoryWriter
+from belay.engine.errors import InputError
+from belay.engine.serve.console.replies import PackedBodies, answer, failure
+from belay.engine.serve.records.questions import QUESTIONS
+from belay.engine.serve.records.store import HistoryUnavailable, RecordStore
+from belay.engine.serve.records.writer import HistoryWriter
 
 ANSWER_SECONDS: Final = 60.0
 MOST_ASKED: Final = 2

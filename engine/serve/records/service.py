@@ -10,14 +10,14 @@ from urllib.parse import quote
 from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from engine.kube import Kube
-from engine.metrics import gauge
-from engine.metrics.catalogue import BY_NAME
-from engine.serve.records.reading import Data
-from engine.serve.records.routes import HistoryRoutes
-from engine.serve.records.store import HistoryBounds, RecordStore, database_url
-from engine.serve.records.writer import EventFollower, HistoryWriter
-from engine.settings import Settings, password_in
+from belay.engine.kube import Kube
+from belay.engine.metrics import gauge
+from belay.engine.metrics.catalogue import BY_NAME
+from belay.engine.serve.records.reading import Data
+from belay.engine.serve.records.routes import HistoryRoutes
+from belay.engine.serve.records.store import HistoryBounds, RecordStore, database_url
+from belay.engine.serve.records.writer import EventFollower, HistoryWriter
+from belay.engine.settings import Settings, password_in
 
 OFF: Final = "off"
 _RECORDS: Final = "belay_history_records"

@@ -19,10 +19,10 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from engine.errors import BelayError, InputError, bounded
-from engine.serve.records import chain
-from engine.serve.records.facts import HistoryChanges, HistoryRecord, RecordKind, Span, SpanKind, identity
-from engine.serve.records.schema import NOTES, RECORDS, SPANS, STEPS, VERSION, stored_version
+from belay.engine.errors import BelayError, InputError, bounded
+from belay.engine.serve.records import chain
+from belay.engine.serve.records.facts import HistoryChanges, HistoryRecord, RecordKind, Span, SpanKind, identity
+from belay.engine.serve.records.schema import NOTES, RECORDS, SPANS, STEPS, VERSION, stored_version
 
 FILE: Final = "history.db"
 MEMORY: Final = "sqlite://"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.errors import InputError
-from engine.serve.records.facts import Span, SpanKind
+from belay.engine.errors import InputError
+from belay.engine.serve.records.facts import Span, SpanKind
 
 GROUPS: Final = ("user", "queue", "namespace", "pool")
 UNKNOWN: Final = "unknown"

@@ -14,16 +14,16 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.kube import EVENT, Kube, Reflector, WatchChange
-from engine.log import get
-from engine.serve.records import store as database
-from engine.serve.records.changes import LookTimes, bindings, changes, evictions
-from engine.serve.records.events import FIELDS, SeenEvent, read_event
-from engine.serve.records.facts import HistoryChanges, Span, SpanKind
-from engine.serve.records.reading import Data, SeenCluster, StatusReading, moment
-from engine.serve.records.store import HistoryBounds, HistoryUnavailable, RecordStore
-from engine.wire import names
-from engine.wire.history import JOB_NAME_KEY
+from belay.engine.kube import EVENT, Kube, Reflector, WatchChange
+from belay.engine.log import get
+from belay.engine.serve.records import store as database
+from belay.engine.serve.records.changes import LookTimes, bindings, changes, evictions
+from belay.engine.serve.records.events import FIELDS, SeenEvent, read_event
+from belay.engine.serve.records.facts import HistoryChanges, Span, SpanKind
+from belay.engine.serve.records.reading import Data, SeenCluster, StatusReading, moment
+from belay.engine.serve.records.store import HistoryBounds, HistoryUnavailable, RecordStore
+from belay.engine.wire import names
+from belay.engine.wire.history import JOB_NAME_KEY
 
 _log = get("history")
 LOOK_SECONDS: Final = 2.0

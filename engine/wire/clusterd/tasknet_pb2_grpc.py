@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from engine.wire.clusterd import tasknet_pb2 as engine_dot_wire_dot_clusterd_dot_tasknet__pb2
+from belay.engine.wire.clusterd import tasknet_pb2 as engine_dot_wire_dot_clusterd_dot_tasknet__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

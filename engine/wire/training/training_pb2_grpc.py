@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from engine.wire.training import training_pb2 as engine_dot_wire_dot_training_dot_training__pb2
+from belay.engine.wire.training import training_pb2 as engine_dot_wire_dot_training_dot_training__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

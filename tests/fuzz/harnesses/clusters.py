@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import orjson
 
-from agents.common import credentials
-from agents.training.checkpoint import sets
-from engine.errors import InputError
-from engine.kube import KubeError
-from engine.kube.errors import from_answer
-from engine.kube.pod_protobuf import event
-from engine.observe.watch_events import essence, own_output, slimmed, wanted
-from engine.serve.grpc import token_reviews
-from engine.settings import from_environment, misspelt
-from engine.status.status_reader import read_status
+from belay.agents.common import credentials
+from belay.agents.training.checkpoint import sets
+from belay.engine.errors import InputError
+from belay.engine.kube import KubeError
+from belay.engine.kube.errors import from_answer
+from belay.engine.kube.pod_protobuf import event
+from belay.engine.observe.watch_events import essence, own_output, slimmed, wanted
+from belay.engine.serve.grpc import token_reviews
+from belay.engine.settings import from_environment, misspelt
+from belay.engine.status.status_reader import read_status
 from tests.fuzz.harness import Form, Harness, objects, scratch, text
 
 

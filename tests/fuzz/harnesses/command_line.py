@@ -6,9 +6,9 @@ import os
 from functools import cache
 from typing import Final
 
-from engine.cli.filters import conditions
-from engine.cli.measurements import of_answer, of_page
-from engine.errors import InputError
+from belay.engine.cli.filters import conditions
+from belay.engine.cli.measurements import of_answer, of_page
+from belay.engine.errors import InputError
 from tests.fuzz.harness import CORPUS, Form, Harness, scratch, text
 
 VERBS: Final = (
@@ -69,7 +69,7 @@ def _command(data: bytes) -> None:
     """One argument a line, the verb first."""
     from click.testing import CliRunner
 
-    from engine.cli import main
+    from belay.engine.cli import main
 
     _place()
     arguments = [part.decode("utf-8", "surrogateescape").replace("\0", "") for part in data.split(b"\n") if part]

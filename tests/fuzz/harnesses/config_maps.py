@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from engine.model.diagnostics import ObjectKey
-from engine.observe.observed import observe
-from engine.wire import (
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.observe.observed import observe
+from belay.engine.wire import (
     deviceinfo,
     evidence,
     faultconfig,
@@ -40,8 +40,8 @@ from engine.wire import (
     sync,
     yamltext,
 )
-from engine.wire.errors import WireError
-from engine.wire.gojson import check_code, read_object
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.gojson import check_code, read_object
 from tests.fuzz.harness import Form, Harness, objects, text
 
 _GOJSON: Final = "engine/wire/gojson.py"

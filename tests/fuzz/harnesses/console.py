@@ -9,19 +9,19 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.cli.console_what_if import _change, _commands
-from engine.cli.forecast import staged
-from engine.errors import InputError
-from engine.replay import cluster_file
-from engine.replay.summary import SUFFIX, read_digest
-from engine.serve.console import comparison
-from engine.serve.console.document import Builder
-from engine.serve.console.questions import WhatIfBody
-from engine.serve.records.answers import query_of
-from engine.serve.records.changes import LookTimes, bindings, changes, evictions
-from engine.serve.records.events import read_events
-from engine.serve.records.reading import StatusReading
-from engine.simulate import World
+from belay.engine.cli.console_what_if import _change, _commands
+from belay.engine.cli.forecast import staged
+from belay.engine.errors import InputError
+from belay.engine.replay import cluster_file
+from belay.engine.replay.summary import SUFFIX, read_digest
+from belay.engine.serve.console import comparison
+from belay.engine.serve.console.document import Builder
+from belay.engine.serve.console.questions import WhatIfBody
+from belay.engine.serve.records.answers import query_of
+from belay.engine.serve.records.changes import LookTimes, bindings, changes, evictions
+from belay.engine.serve.records.events import read_events
+from belay.engine.serve.records.reading import StatusReading
+from belay.engine.simulate import World
 from tests.fuzz.harness import CORPUS, Form, Harness, scratch
 from tests.fuzz.harnesses.documents import _sample
 

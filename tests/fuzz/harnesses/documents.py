@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
-from engine.cli.acts import splices
-from engine.documents import Desired
-from engine.errors import InputError
-from engine.load import LoadCache, PriorState, load, load_directory, shipped_policies
-from engine.load.cluster import copies_from_git, foreign_documents
-from engine.load.locations import location_of
-from engine.load.parser import read_file
-from engine.load.source_file import read_source
-from engine.load.yaml12 import MAX_BYTES, YAMLProblem
-from engine.model.diagnostics import Origin
-from engine.observe.observed import observe
-from engine.plan import plan
-from engine.replay import cluster_file, recording
-from engine.sandbox import timeline as sandbox_timeline
-from engine.simulate import timeline
+from belay.engine.cli.acts import splices
+from belay.engine.documents import Desired
+from belay.engine.errors import InputError
+from belay.engine.load import LoadCache, PriorState, load, load_directory, shipped_policies
+from belay.engine.load.cluster import copies_from_git, foreign_documents
+from belay.engine.load.locations import location_of
+from belay.engine.load.parser import read_file
+from belay.engine.load.source_file import read_source
+from belay.engine.load.yaml12 import MAX_BYTES, YAMLProblem
+from belay.engine.model.diagnostics import Origin
+from belay.engine.observe.observed import observe
+from belay.engine.plan import plan
+from belay.engine.replay import cluster_file, recording
+from belay.engine.sandbox import timeline as sandbox_timeline
+from belay.engine.simulate import timeline
 from tests.fuzz.execution import ROOT
 from tests.fuzz.harness import Form, Harness, scratch
 

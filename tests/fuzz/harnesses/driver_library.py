@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-from agents.drivers.base import DriverError
-from agents.drivers.dcmi import prototypes
-from agents.drivers.dcmi.calls import Calls
-from agents.drivers.dcmi.errors import DcmiError
-from agents.drivers.dcmi.supervisor import Supervisor, _failures
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.dcmi import prototypes
+from belay.agents.drivers.dcmi.calls import Calls
+from belay.agents.drivers.dcmi.errors import DcmiError
+from belay.agents.drivers.dcmi.supervisor import Supervisor, _failures
 from tests.fuzz.harness import Form, Harness
 from tests.fuzz.harnesses.loops import run
 

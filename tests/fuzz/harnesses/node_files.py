@@ -9,31 +9,31 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.common import linefile
-from agents.containers import codes, docker
-from agents.containers import status as container_status
-from agents.containers.containerd import chips_of_spec
-from agents.containers.runtime import RuntimeFailure
-from agents.containers.usage import UsageError, chips_of_environment
-from agents.containers.usage import majors as usage_majors
-from agents.daemon import fleet
-from agents.exporter import groups, runtimes, textfiles, visible
-from agents.exporter import settings as exporter_settings
-from agents.kubelet import device_holdings, duplicates, hangs, slownode
-from agents.kubelet import names as kubelet_names
-from agents.kubelet.topology import cpus
-from agents.node import plugins, publicnames, steprecords, steptimes
-from agents.node.diagnosis.checks import look_at_checks
-from agents.node.diagnosis.matching import Findings, LogText
-from agents.node.diagnosis.rules import shipped_rules
-from agents.node.policy import DiskCache
-from agents.runtime import engines, tomltext
-from agents.runtime.containers import _json as container_json
-from agents.storage import check, exports
-from agents.training.checkpoint import places
-from engine.model.log_evidence import LogSource, PodEvidence
-from engine.wire import evidence, links
-from engine.wire.errors import WireError
+from belay.agents.common import linefile
+from belay.agents.containers import codes, docker
+from belay.agents.containers import status as container_status
+from belay.agents.containers.containerd import chips_of_spec
+from belay.agents.containers.runtime import RuntimeFailure
+from belay.agents.containers.usage import UsageError, chips_of_environment
+from belay.agents.containers.usage import majors as usage_majors
+from belay.agents.daemon import fleet
+from belay.agents.exporter import groups, runtimes, textfiles, visible
+from belay.agents.exporter import settings as exporter_settings
+from belay.agents.kubelet import device_holdings, duplicates, hangs, slownode
+from belay.agents.kubelet import names as kubelet_names
+from belay.agents.kubelet.topology import cpus
+from belay.agents.node import plugins, publicnames, steprecords, steptimes
+from belay.agents.node.diagnosis.checks import look_at_checks
+from belay.agents.node.diagnosis.matching import Findings, LogText
+from belay.agents.node.diagnosis.rules import shipped_rules
+from belay.agents.node.policy import DiskCache
+from belay.agents.runtime import engines, tomltext
+from belay.agents.runtime.containers import _json as container_json
+from belay.agents.storage import check, exports
+from belay.agents.training.checkpoint import places
+from belay.engine.model.log_evidence import LogSource, PodEvidence
+from belay.engine.wire import evidence, links
+from belay.engine.wire.errors import WireError
 from tests.fuzz.harness import Form, Harness, scratch, text
 
 _MAJORS: Final = frozenset({236, 240})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.documents import NotificationPolicy, ReceiverType
-from engine.serve.notify.ledger import Ledger
-from engine.serve.notify.ledger_map import LEDGER_KEY, config_map, read_state
-from engine.serve.notify.messages import message
-from engine.serve.notify.rules import Route, routes_of
-from engine.serve.notify.shapes import refusal, request
+from belay.engine.documents import NotificationPolicy, ReceiverType
+from belay.engine.serve.notify.ledger import Ledger
+from belay.engine.serve.notify.ledger_map import LEDGER_KEY, config_map, read_state
+from belay.engine.serve.notify.messages import message
+from belay.engine.serve.notify.rules import Route, routes_of
+from belay.engine.serve.notify.shapes import refusal, request
 from tests.fuzz.harness import Form, Harness
 
 _NOW: Final = 1_790_000_600_000

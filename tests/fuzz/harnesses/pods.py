@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import orjson
 
-from engine.model import faults, public_faults, quantities, times
-from engine.wire import objects as wire_objects
-from engine.wire import parts, podannotations
-from engine.wire.errors import WireError
+from belay.engine.model import faults, public_faults, quantities, times
+from belay.engine.wire import objects as wire_objects
+from belay.engine.wire import parts, podannotations
+from belay.engine.wire.errors import WireError
 from tests.fuzz.harness import Form, Harness, objects, text
 
 

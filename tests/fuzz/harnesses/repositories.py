@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from engine.errors import SourceError
-from engine.source.git import GitFailed
-from engine.source.objects import ObjectStore
-from engine.source.records import Limits
-from engine.source.tree import resolve_link, select
-from engine.wire import committext as commit_text
+from belay.engine.errors import SourceError
+from belay.engine.source.git import GitFailed
+from belay.engine.source.objects import ObjectStore
+from belay.engine.source.records import Limits
+from belay.engine.source.tree import resolve_link, select
+from belay.engine.wire import committext as commit_text
 from tests.fuzz.harness import Form, Harness
 
 _SHA: Final = "a" * 40

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 from typing import Final
 
-from engine.cli.acts.requests import requests_in
-from engine.cli.artefacts import files_of
-from engine.cli.forge_calls import ForgeError
-from engine.cli.review import ci
-from engine.cli.review.comment import code
-from engine.cli.review.forges import comments_in
-from engine.errors import InputError
+from belay.engine.cli.acts.requests import requests_in
+from belay.engine.cli.artefacts import files_of
+from belay.engine.cli.forge_calls import ForgeError
+from belay.engine.cli.review import ci
+from belay.engine.cli.review.comment import code
+from belay.engine.cli.review.forges import comments_in
+from belay.engine.errors import InputError
 from tests.fuzz.harness import Form, Harness
 
 

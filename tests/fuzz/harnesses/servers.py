@@ -11,13 +11,13 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from engine.errors import InputError
-from engine.serve import webhook
-from engine.serve.admission.rules import WriteRequest, refusal
-from engine.serve.admission.server import AdmissionServer, NodesOfPods
-from engine.serve.engine_client import EngineHealth
-from engine.serve.grpc.callers import accounts_of
-from engine.serve.http import HttpServer, address
+from belay.engine.errors import InputError
+from belay.engine.serve import webhook
+from belay.engine.serve.admission.rules import WriteRequest, refusal
+from belay.engine.serve.admission.server import AdmissionServer, NodesOfPods
+from belay.engine.serve.engine_client import EngineHealth
+from belay.engine.serve.grpc.callers import accounts_of
+from belay.engine.serve.http import HttpServer, address
 from tests.fuzz.harness import Form, Harness, text
 from tests.fuzz.harnesses.loops import loop, run, spoken
 
@@ -155,8 +155,8 @@ def _addresses(found: str) -> None:
 @cache
 def _methods() -> list[str]:
     """Every unary method that is served, and one that is not."""
-    from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
-    from engine.wire.training import training_pb2
+    from belay.engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
+    from belay.engine.wire.training import training_pb2
 
     modules = (config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2, training_pb2)
     services = [service for module in modules for service in module.DESCRIPTOR.services_by_name.values()]
@@ -175,8 +175,8 @@ class _Grpc:
     async def start(self) -> None:
         import grpc
 
-        from engine.serve.grpc.limits import Rates
-        from engine.serve.grpc.server import GrpcServer
+        from belay.engine.serve.grpc.limits import Rates
+        from belay.engine.serve.grpc.server import GrpcServer
 
         await self.world.start()
         await self.world.job()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from engine.wire import commitproof, sshsignatures
-from engine.wire.errors import WireError
+from belay.engine.wire import commitproof, sshsignatures
+from belay.engine.wire.errors import WireError
 from tests.fuzz.harness import Form, Harness, objects, text
 
 _PAYLOAD: Final = b"tree " + b"a" * 40 + b"\n\nsubject\n"

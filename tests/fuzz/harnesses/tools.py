@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from agents.drivers.base import DriverError
-from agents.drivers.tools import command, hccn, npu_smi
-from agents.node import fabric
-from agents.node.hardware import bmc, ipmi, pinglist, storage, superpod
-from agents.rdma import cards
-from agents.rdma.config import ConfigError, fault_codes, parsed
+from belay.agents.drivers.base import DriverError
+from belay.agents.drivers.tools import command, hccn, npu_smi
+from belay.agents.node import fabric
+from belay.agents.node.hardware import bmc, ipmi, pinglist, storage, superpod
+from belay.agents.rdma import cards
+from belay.agents.rdma.config import ConfigError, fault_codes, parsed
 from tests.fuzz.harness import Form, Harness, scratch, text
 from tests.fuzz.harnesses.loops import run
 

@@ -9,21 +9,21 @@ import socket
 import struct
 from typing import Any, Final
 
-from agents.datadist import config as link_config
-from agents.datadist import frames as link_frames
-from agents.training.checkpoint import layout, peers, sets, sums
-from agents.training.checkpoint import settings as checkpoint_settings
-from agents.training.checkpoint import wire as checkpoint_wire
-from agents.training.checkpoint.errors import CheckpointError
-from agents.training.compat import resetfile
-from agents.training.compat.bus import message as bus_message
-from agents.training.compat.bus import wire as bus_wire
-from agents.training.compat.manager import core, operations
-from agents.training.compat.mindio import environment, security
-from agents.training.compat.taskd.bus_worker import stress_request, switch_request
-from agents.training.compat.tft import messages
-from agents.training.train import frames, values
-from engine.wire.clusterd import tasknet_pb2
+from belay.agents.datadist import config as link_config
+from belay.agents.datadist import frames as link_frames
+from belay.agents.training.checkpoint import layout, peers, sets, sums
+from belay.agents.training.checkpoint import settings as checkpoint_settings
+from belay.agents.training.checkpoint import wire as checkpoint_wire
+from belay.agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.compat import resetfile
+from belay.agents.training.compat.bus import message as bus_message
+from belay.agents.training.compat.bus import wire as bus_wire
+from belay.agents.training.compat.manager import core, operations
+from belay.agents.training.compat.mindio import environment, security
+from belay.agents.training.compat.taskd.bus_worker import stress_request, switch_request
+from belay.agents.training.compat.tft import messages
+from belay.agents.training.train import frames, values
+from belay.engine.wire.clusterd import tasknet_pb2
 from tests.fuzz.harness import Form, Harness, scratch, text
 
 _HAS_TORCH: Final = importlib.util.find_spec("torch") is not None
@@ -145,14 +145,14 @@ def _sockets(data: bytes) -> None:
 
 def _checkpoint(data: bytes) -> None:
     """A whole `.mindio` file, read with torch; nothing but data is unpickled."""
-    from agents.training.checkpoint import reading
+    from belay.agents.training.checkpoint import reading
 
     _ask(lambda: reading.load(scratch(data, "a.mindio")), errors=(CheckpointError,))
 
 
 def _import_torch() -> None:
     """It takes seconds and gigabytes of address space."""
-    importlib.import_module("agents.training.checkpoint.reading")
+    importlib.import_module("belay.agents.training.checkpoint.reading")
 
 
 def _reset(data: bytes) -> None:

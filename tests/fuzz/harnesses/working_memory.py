@@ -9,23 +9,23 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.act import batch
-from engine.controller import broker
-from engine.controller.revision_reader import RevisionReader
-from engine.controller.snapshot_reader import SnapshotReader
-from engine.controller.triggers import Triggers
-from engine.errors import BelayError, InputError
-from engine.observe.observed import observe
-from engine.serve.engine_client import EngineClient
-from engine.store import PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect, heal, sentinel
-from engine.store.keyring import read_keys
-from engine.wire import lastchanges
+from belay.engine.act import batch
+from belay.engine.controller import broker
+from belay.engine.controller.revision_reader import RevisionReader
+from belay.engine.controller.snapshot_reader import SnapshotReader
+from belay.engine.controller.triggers import Triggers
+from belay.engine.errors import BelayError, InputError
+from belay.engine.observe.observed import observe
+from belay.engine.serve.engine_client import EngineClient
+from belay.engine.store import PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect, heal, sentinel
+from belay.engine.store.keyring import read_keys
+from belay.engine.wire import lastchanges
 from tests.fuzz.harness import Form, Harness, scratch, text
 
 
 @cache
 def _client() -> Any:
-    from engine.sandbox.redis_process import start_redis
+    from belay.engine.sandbox.redis_process import start_redis
 
     folder = tempfile.mkdtemp(prefix="belay-fuzz-")
     return connect(start_redis(folder).url)

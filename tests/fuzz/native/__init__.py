@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from agents.runtime.build import HERE as RUNTIME
+from belay.agents.runtime.build import HERE as RUNTIME
 from tests.fuzz.execution import ROOT
 from tests.fuzz.harness import CORPUS, Form
 from tests.fuzz.mutator import Mutator

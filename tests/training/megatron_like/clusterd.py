@@ -11,7 +11,7 @@ from pathlib import Path
 import torch.distributed as dist
 from mindio_ttp import controller_ttp as ttp
 
-from agents.training.compat.mindio.controller_api import host
+from belay.agents.training.compat.mindio.controller_api import host
 
 
 class ClusterD:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from mindio_ttp import framework_ttp as tft
 from mindio_ttp.framework_ttp import Action, RepairType, ReportState
 
-from agents.training.compat.mindio.framework_api import framework
+from belay.agents.training.compat.mindio.framework_api import framework
 
 from .groups import Groups, connected, reduce, unless
 

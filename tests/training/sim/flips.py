@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from agents.training.train.decide.coordinator import Coordinator
-from agents.training.train.decide.coordinator_commands import (
+from belay.agents.training.train.decide.coordinator import Coordinator
+from belay.agents.training.train.decide.coordinator_commands import (
     CoordinatorCommand,
     GenerationPlan,
     JoinGeneration,
     StartRank,
 )
-from agents.training.train.decide.members import Limits
-from agents.training.train.decide.pace import Costs, Pace
-from agents.training.train.decide.witness import Held
-from agents.training.train.worker.digests import digest
+from belay.agents.training.train.decide.members import Limits
+from belay.agents.training.train.decide.pace import Costs, Pace
+from belay.agents.training.train.decide.witness import Held
+from belay.agents.training.train.worker.digests import digest
 
 COMPARE, KEEP = 10, 50
 SIZE, CALM = 1500, 64

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
-from agents.training.train.agent import coordinator_host, node_ranks
-from agents.training.train.agent import node as nodes
-from agents.training.train.agent.node import NodeAgent
+from belay.agents.training.train.agent import coordinator_host, node_ranks
+from belay.agents.training.train.agent import node as nodes
+from belay.agents.training.train.agent.node import NodeAgent
 
 from .native_hosts import Broken, Host, Listener, Process, Wire
 

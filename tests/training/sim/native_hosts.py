@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from agents.training.train.agent.coordinator_host import CoordinatorHost
-from agents.training.train.agent.node import NodeAgent
-from agents.training.train.agent.node_ranks import NodeSettings
-from agents.training.train.agent.ranks import ProcessLost, RankMessage
-from agents.training.train.agent.supervisor import ALL_FINISHED
-from agents.training.train.decide.members import Limits
-from agents.training.train.frames import Message
-from agents.training.train.home import Home
+from belay.agents.training.train.agent.coordinator_host import CoordinatorHost
+from belay.agents.training.train.agent.node import NodeAgent
+from belay.agents.training.train.agent.node_ranks import NodeSettings
+from belay.agents.training.train.agent.ranks import ProcessLost, RankMessage
+from belay.agents.training.train.agent.supervisor import ALL_FINISHED
+from belay.agents.training.train.decide.members import Limits
+from belay.agents.training.train.frames import Message
+from belay.agents.training.train.home import Home
 
 if TYPE_CHECKING:
     from .native import World

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agents.training.compat.tft import processor_commands as k
-from agents.training.compat.tft.constants import Action, RepairType, ReportState
-from agents.training.compat.tft.messages import Message
-from agents.training.compat.tft.processor import Processor
-from agents.training.compat.tft.replicas import ReplicaGroup
-from agents.training.compat.tft.steplock import UpdatePermission
+from belay.agents.training.compat.tft import processor_commands as k
+from belay.agents.training.compat.tft.constants import Action, RepairType, ReportState
+from belay.agents.training.compat.tft.messages import Message
+from belay.agents.training.compat.tft.processor import Processor
+from belay.agents.training.compat.tft.replicas import ReplicaGroup
+from belay.agents.training.compat.tft.steplock import UpdatePermission
 
 if TYPE_CHECKING:
     from .world import Host, World

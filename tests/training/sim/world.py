@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agents.training.compat.tft import controller_commands as o
-from agents.training.compat.tft.machine import controller
-from agents.training.compat.tft.messages import BYE, Message
+from belay.agents.training.compat.tft import controller_commands as o
+from belay.agents.training.compat.tft.machine import controller
+from belay.agents.training.compat.tft.messages import BYE, Message
 
 from .rank import Rank
 

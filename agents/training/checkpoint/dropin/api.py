@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from agents.training.checkpoint import convert as converter
-from agents.training.checkpoint import durable, reading
-from agents.training.checkpoint.dropin import process
-from agents.training.checkpoint.dropin.process import client_of_process, path_of, running
-from agents.training.checkpoint.errors import CheckpointError, NotThisFormat, Unsupported
-from agents.training.checkpoint.saver import Saver, Way
+from belay.agents.training.checkpoint import convert as converter
+from belay.agents.training.checkpoint import durable, reading
+from belay.agents.training.checkpoint.dropin import process
+from belay.agents.training.checkpoint.dropin.process import client_of_process, path_of, running
+from belay.agents.training.checkpoint.errors import CheckpointError, NotThisFormat, Unsupported
+from belay.agents.training.checkpoint.saver import Saver, Way
 
 log = logging.getLogger("belay.checkpoint")
 

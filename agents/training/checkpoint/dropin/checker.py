@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import durable, sums
+from belay.agents.training.checkpoint import durable, sums
 
 log = logging.getLogger("belay.checkpoint")
 

@@ -9,9 +9,9 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from agents.training.checkpoint import durable, sources
-from agents.training.checkpoint.dropin import process
-from agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.checkpoint import durable, sources
+from belay.agents.training.checkpoint.dropin import process
+from belay.agents.training.checkpoint.errors import CheckpointError
 
 
 class Readable:

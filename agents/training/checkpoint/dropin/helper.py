@@ -13,10 +13,10 @@ from typing import Any, Self
 
 import torch
 
-from agents.training.checkpoint import durable
-from agents.training.checkpoint.dropin import api, process
-from agents.training.checkpoint.errors import CheckpointError
-from agents.training.checkpoint.saver import Pending
+from belay.agents.training.checkpoint import durable
+from belay.agents.training.checkpoint.dropin import api, process
+from belay.agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.checkpoint.saver import Pending
 
 log = logging.getLogger("belay.checkpoint")
 

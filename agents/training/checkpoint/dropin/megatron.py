@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agents.training.checkpoint import durable, sets
-from agents.training.checkpoint.dropin import api, helper, process
+from belay.agents.training.checkpoint import durable, sets
+from belay.agents.training.checkpoint.dropin import api, helper, process
 
 log = logging.getLogger("belay.checkpoint")
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint import settings, wire
-from agents.training.checkpoint.client import WriterClient
-from agents.training.checkpoint.dropin import checker
-from agents.training.checkpoint.errors import CheckpointError, WriterGone
+from belay.agents.training.checkpoint import settings, wire
+from belay.agents.training.checkpoint.client import WriterClient
+from belay.agents.training.checkpoint.dropin import checker
+from belay.agents.training.checkpoint.errors import CheckpointError, WriterGone
 
 log = logging.getLogger("belay.checkpoint")
 

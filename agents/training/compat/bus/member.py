@@ -15,14 +15,14 @@ from typing import Any, Final
 
 import grpc
 
-from agents.training.compat.bus import codes, loop, wire
-from agents.training.compat.bus.message import MAX_BYTES, Body, Received, parse
-from agents.training.compat.bus.position import AGENT, MANAGER, PROXY, WORKER, Position
-from agents.training.compat.bus.routes import DuplicateFilter, Routes
-from agents.training.compat.bus.service import TaskNet
-from agents.training.compat.bus.streams import DownStream
-from agents.training.compat.bus.uplink import Uplink
-from engine.wire.clusterd import tasknet_pb2_grpc
+from belay.agents.training.compat.bus import codes, loop, wire
+from belay.agents.training.compat.bus.message import MAX_BYTES, Body, Received, parse
+from belay.agents.training.compat.bus.position import AGENT, MANAGER, PROXY, WORKER, Position
+from belay.agents.training.compat.bus.routes import DuplicateFilter, Routes
+from belay.agents.training.compat.bus.service import TaskNet
+from belay.agents.training.compat.bus.streams import DownStream
+from belay.agents.training.compat.bus.uplink import Uplink
+from belay.engine.wire.clusterd import tasknet_pb2_grpc
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from agents.training.compat.bus.position import Position
-from agents.training.compat.bus.routes import Routes
-from agents.training.compat.bus.streams import DownStream
+from belay.agents.training.compat.bus.position import Position
+from belay.agents.training.compat.bus.routes import Routes
+from belay.agents.training.compat.bus.streams import DownStream
 
 
 class Membership(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agents.training.compat.bus.position import Position
+from belay.agents.training.compat.bus.position import Position
 
 MAX_BYTES: Final = 8 << 20
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from agents.training.compat.bus import codes
+from belay.agents.training.compat.bus import codes
 
 MANAGER, PROXY, AGENT, WORKER = "Mgr", "Proxy", "Agent", "Worker"
 LEVELS: Final = {MANAGER: 3, PROXY: 2, AGENT: 1, WORKER: 1}

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.position import ALL, WORKER, Position, destination, matches, member, single, split
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.position import ALL, WORKER, Position, destination, matches, member, single, split
 
 MAX_MEMBERS: Final = 5000
 MAX_ROUTES: Final = 200_000

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import grpc
 
-from agents.training.compat.bus import codes, wire
-from agents.training.compat.bus.membership import Membership
-from agents.training.compat.bus.position import NONE, Position
-from agents.training.compat.bus.streams import DownStream
-from engine.wire.clusterd import tasknet_pb2_grpc
+from belay.agents.training.compat.bus import codes, wire
+from belay.agents.training.compat.bus.membership import Membership
+from belay.agents.training.compat.bus.position import NONE, Position
+from belay.agents.training.compat.bus.streams import DownStream
+from belay.engine.wire.clusterd import tasknet_pb2_grpc
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from agents.training.compat.bus import codes, wire
+from belay.agents.training.compat.bus import codes, wire
 
 MAX_WAITING: Final = 1024
 """Maximum number of queued messages; a stream with more is lost."""

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import grpc
 
-from agents.training.compat.bus import codes, wire
-from agents.training.compat.bus.membership import Membership
-from agents.training.compat.bus.position import Position
-from engine.wire.clusterd import tasknet_pb2 as pb
-from engine.wire.clusterd import tasknet_pb2_grpc
+from belay.agents.training.compat.bus import codes, wire
+from belay.agents.training.compat.bus.membership import Membership
+from belay.agents.training.compat.bus.position import Position
+from belay.engine.wire.clusterd import tasknet_pb2 as pb
+from belay.engine.wire.clusterd import tasknet_pb2_grpc
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ import time
 import uuid as uuids
 from typing import Any, Final
 
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.message import MAX_BYTES
-from agents.training.compat.bus.position import NONE, Position
-from engine.wire.clusterd import tasknet_pb2 as pb
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.message import MAX_BYTES
+from belay.agents.training.compat.bus.position import NONE, Position
+from belay.engine.wire.clusterd import tasknet_pb2 as pb
 
 ACK_SECONDS: Final = 3.0
 KEEPALIVE_MS: Final = 5000

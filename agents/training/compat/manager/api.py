@@ -8,9 +8,9 @@ import threading
 from collections.abc import MutableMapping
 from typing import Any
 
-from agents.training.clusterd.state import JobSettings
-from agents.training.compat import logs
-from agents.training.compat.manager.service import ManagerService
+from belay.agents.training.clusterd.state import JobSettings
+from belay.agents.training.compat import logs
+from belay.agents.training.compat.manager.service import ManagerService
 
 log = logging.getLogger(__name__)
 

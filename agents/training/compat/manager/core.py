@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.state import (
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.state import (
     AgentStatus,
     Command,
     JobSettings,
@@ -23,13 +23,13 @@ from agents.training.clusterd.state import (
     ToAgents,
     WorkerStatus,
 )
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.message import Received, rank_set
-from agents.training.compat.bus.position import AGENT, WORKER
-from agents.training.compat.manager.operations import LinkSwitch, Profiling, StressTest
-from agents.training.compat.manager.recovery import ElasticTraining, HotSwitch, Recover, StopTrain
-from agents.training.compat.manager.rescheduling import JobRescheduling, PodRescheduling
-from agents.training.compat.manager.streams import Stream
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.message import Received, rank_set
+from belay.agents.training.compat.bus.position import AGENT, WORKER
+from belay.agents.training.compat.manager.operations import LinkSwitch, Profiling, StressTest
+from belay.agents.training.compat.manager.recovery import ElasticTraining, HotSwitch, Recover, StopTrain
+from belay.agents.training.compat.manager.rescheduling import JobRescheduling, PodRescheduling
+from belay.agents.training.compat.manager.streams import Stream
 
 
 class ManagerCore:

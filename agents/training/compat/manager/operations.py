@@ -9,10 +9,17 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.state import JobState, ReplyStress, ReplySwitch, StressRequest, SwitchRequest, ToWorkers
-from agents.training.compat.bus import codes
-from agents.training.compat.manager.streams import Outcome
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.state import (
+    JobState,
+    ReplyStress,
+    ReplySwitch,
+    StressRequest,
+    SwitchRequest,
+    ToWorkers,
+)
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.manager.streams import Outcome
 
 #: The switches of profiling, as ClusterD names them.
 SWITCHES: Final = ("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader")

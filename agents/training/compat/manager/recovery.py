@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.state import Command, JobState, Signal, ToAgents, ToController
-from agents.training.compat.bus import codes
-from agents.training.compat.manager.streams import Outcome
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.state import Command, JobState, Signal, ToAgents, ToController
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.manager.streams import Outcome
 
 MAX_HANDLED = 256
 """Number of handled recoveries that a plugin remembers."""

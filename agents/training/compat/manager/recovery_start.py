@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from agents.training.clusterd.client import ClientInfo, server_address
-from agents.training.clusterd.controller import MindIO
-from agents.training.clusterd.recovery_client import DLRecoverManager, callbacks, register_with_retries
-from agents.training.compat.manager.service import mindio_controller
+from belay.agents.training.clusterd.client import ClientInfo, server_address
+from belay.agents.training.clusterd.controller import MindIO
+from belay.agents.training.clusterd.recovery_client import DLRecoverManager, callbacks, register_with_retries
+from belay.agents.training.compat.manager.service import mindio_controller
 
 log = logging.getLogger(__name__)
 

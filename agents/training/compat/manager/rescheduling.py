@@ -5,11 +5,11 @@ Rules: component/taskd/taskd/go/framework_backend/manager/plugins (pod, job).
 
 from __future__ import annotations
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.state import Command, JobState, Signal, ToAgents, ToController
-from agents.training.compat.bus import codes
-from agents.training.compat.manager.recovery import Handled, controller
-from agents.training.compat.manager.streams import Outcome
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.state import Command, JobState, Signal, ToAgents, ToController
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.manager.recovery import Handled, controller
+from belay.agents.training.compat.manager.streams import Outcome
 
 
 class PodRescheduling:

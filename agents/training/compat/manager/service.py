@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.bridge import Bridge
-from agents.training.clusterd.client import server_address
-from agents.training.clusterd.controller import MindIO, TrainingController
-from agents.training.clusterd.state import (
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.bridge import Bridge
+from belay.agents.training.clusterd.client import server_address
+from belay.agents.training.clusterd.controller import MindIO, TrainingController
+from belay.agents.training.clusterd.state import (
     Command,
     JobSettings,
     LogWarning,
@@ -26,13 +26,13 @@ from agents.training.clusterd.state import (
     ToController,
     ToWorkers,
 )
-from agents.training.compat import resetfile
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.member import Member
-from agents.training.compat.bus.message import Body
-from agents.training.compat.bus.position import AGENT, ALL, MANAGER, WORKER, Position
-from agents.training.compat.manager.core import ManagerCore
-from agents.training.compat.manager.session import RecoverSession
+from belay.agents.training.compat import resetfile
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.member import Member
+from belay.agents.training.compat.bus.message import Body
+from belay.agents.training.compat.bus.position import AGENT, ALL, MANAGER, WORKER, Position
+from belay.agents.training.compat.manager.core import ManagerCore
+from belay.agents.training.compat.manager.session import RecoverSession
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import grpc
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.client import ClientInfo, RecoverClient, Status
-from agents.training.clusterd.state import Signal, StressRequest, SwitchRequest
-from agents.training.compat.manager.operations import SWITCHES, profiling_command
-from engine.wire.clusterd import profiling_pb2, profiling_pb2_grpc
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.client import ClientInfo, RecoverClient, Status
+from belay.agents.training.clusterd.state import Signal, StressRequest, SwitchRequest
+from belay.agents.training.compat.manager.operations import SWITCHES, profiling_command
+from belay.engine.wire.clusterd import profiling_pb2, profiling_pb2_grpc
+from belay.engine.wire.clusterd import recover_pb2 as pb
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from agents.training.clusterd.state import Command, JobState, LogWarning
+from belay.agents.training.clusterd.state import Command, JobState, LogWarning
 
 MAX_ROUNDS: Final = 32
 """Maximum number of rounds per event, a bound for plugins that never settle."""

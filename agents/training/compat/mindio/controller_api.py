@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agents.training.compat.mindio.controller_server import ControllerServer
-from agents.training.compat.mindio.environment import Environment, log, start_log
-from agents.training.compat.mindio.processor_runner import end_process
-from agents.training.compat.mindio.security import context
-from agents.training.compat.tft.constants import MAX_RANKS
-from agents.training.compat.tft.controller_commands import ControllerSettings, Order
+from belay.agents.training.compat.mindio.controller_server import ControllerServer
+from belay.agents.training.compat.mindio.environment import Environment, log, start_log
+from belay.agents.training.compat.mindio.processor_runner import end_process
+from belay.agents.training.compat.mindio.security import context
+from belay.agents.training.compat.tft.constants import MAX_RANKS
+from belay.agents.training.compat.tft.controller_commands import ControllerSettings, Order
 
 CALLBACKS = ("report_fault_ranks", "report_stop_complete", "report_strategies", "report_result")
 STRATEGIES = ("exit", "dump", "retry", "recover", "continue", "downgrade", "upgrade", "migration")

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agents.training.compat.mindio.environment import log
-from agents.training.compat.tft import controller_commands as o
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.machine import controller as make
-from agents.training.compat.tft.messages import BadMessage, Message, MessageDecoder
+from belay.agents.training.compat.mindio.environment import log
+from belay.agents.training.compat.tft import controller_commands as o
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.machine import controller as make
+from belay.agents.training.compat.tft.messages import BadMessage, Message, MessageDecoder
 
 REPORT_TRIES = 3
 REPORT_WAIT = 1.0

@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from agents.training.compat.mindio.environment import Environment, log
-from agents.training.compat.mindio.processor_runner import ProcessorRunner, end_process
-from agents.training.compat.mindio.update_times import HBM, can_repair, error_time
-from agents.training.compat.tft.constants import Action, RepairType, ReportState
+from belay.agents.training.compat.mindio.environment import Environment, log
+from belay.agents.training.compat.mindio.processor_runner import ProcessorRunner, end_process
+from belay.agents.training.compat.mindio.update_times import HBM, can_repair, error_time
+from belay.agents.training.compat.tft.constants import Action, RepairType, ReportState
 
 BUILT_IN = (
     ("FORCE STOP", ReportState.RS_NORMAL), ("UCE ERROR", ReportState.RS_UCE), (HBM, ReportState.RS_UCE),

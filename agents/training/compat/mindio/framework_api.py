@@ -12,15 +12,15 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from agents.training.compat.mindio import controller_api
-from agents.training.compat.mindio.controller_api import resolve, tft_destroy_controller, truth, whole
-from agents.training.compat.mindio.environment import Environment, log, start_log
-from agents.training.compat.mindio.framework import EXPORTS, Framework
-from agents.training.compat.mindio.processor_runner import ProcessorRunner, end_process
-from agents.training.compat.mindio.security import context
-from agents.training.compat.tft.constants import MAX_RANKS, ReportState
-from agents.training.compat.tft.processor_commands import ProcessorSettings
-from agents.training.compat.tft.replicas import ReplicaGroup
+from belay.agents.training.compat.mindio import controller_api
+from belay.agents.training.compat.mindio.controller_api import resolve, tft_destroy_controller, truth, whole
+from belay.agents.training.compat.mindio.environment import Environment, log, start_log
+from belay.agents.training.compat.mindio.framework import EXPORTS, Framework
+from belay.agents.training.compat.mindio.processor_runner import ProcessorRunner, end_process
+from belay.agents.training.compat.mindio.security import context
+from belay.agents.training.compat.tft.constants import MAX_RANKS, ReportState
+from belay.agents.training.compat.tft.processor_commands import ProcessorSettings
+from belay.agents.training.compat.tft.replicas import ReplicaGroup
 
 CONNECT_WAIT = 1.0
 REGISTER_WAIT = 30.0

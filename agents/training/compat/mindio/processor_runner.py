@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from agents.training.compat.mindio.environment import log
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft import processor_commands as k
-from agents.training.compat.tft.constants import Action, ReportState
-from agents.training.compat.tft.messages import BadMessage, Message, MessageDecoder
-from agents.training.compat.tft.processor import Processor
-from agents.training.compat.tft.steplock import UpdatePermission
+from belay.agents.training.compat.mindio.environment import log
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft import processor_commands as k
+from belay.agents.training.compat.tft.constants import Action, ReportState
+from belay.agents.training.compat.tft.messages import BadMessage, Message, MessageDecoder
+from belay.agents.training.compat.tft.processor import Processor
+from belay.agents.training.compat.tft.steplock import UpdatePermission
 
 CONNECT_LIMIT = 5.0
 LEAVE_LIMIT = 1.5

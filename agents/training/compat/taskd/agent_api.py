@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from agents.training.compat import logs
-from agents.training.compat.taskd import bus_proxy
-from agents.training.compat.taskd.bus_agent import BusAgent
-from agents.training.compat.taskd.processes import Function, Processes
-from agents.training.compat.taskd.proxy_api import init_taskd_proxy
+from belay.agents.training.compat import logs
+from belay.agents.training.compat.taskd import bus_proxy
+from belay.agents.training.compat.taskd.bus_agent import BusAgent
+from belay.agents.training.compat.taskd.processes import Function, Processes
+from belay.agents.training.compat.taskd.proxy_api import init_taskd_proxy
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +70,10 @@ def _agent(framework: str, cls: Any, rank: str, upstream: str, job: str) -> BusA
 def _processes(framework: str, cls: Any) -> Processes:
     functions = dict(_functions)
     if framework == PYTORCH:
-        module = importlib.import_module("agents.training.compat.taskd.torch_ranks")
+        module = importlib.import_module("belay.agents.training.compat.taskd.torch_ranks")
         found: Processes = module.TorchProcesses(cls, functions)
         return found
-    from agents.training.compat.taskd.mindspore import MindSporeProcesses
+    from belay.agents.training.compat.taskd.mindspore import MindSporeProcesses
 
     return MindSporeProcesses(functions)
 

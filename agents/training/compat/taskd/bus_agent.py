@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.member import Member
-from agents.training.compat.bus.message import Body, Received, ranks
-from agents.training.compat.bus.position import AGENT, MANAGER, NONE, Position
-from agents.training.compat.taskd.processes import Processes, ProcessState, ProcessStatus
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.member import Member
+from belay.agents.training.compat.bus.message import Body, Received, ranks
+from belay.agents.training.compat.bus.position import AGENT, MANAGER, NONE, Position
+from belay.agents.training.compat.taskd.processes import Processes, ProcessState, ProcessStatus
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from typing import Final
 
 import grpc
 
-from agents.training.clusterd import constants
-from agents.training.clusterd.constants import own_port
-from agents.training.compat.bus import codes, wire
-from agents.training.compat.bus.member import Member
-from agents.training.compat.bus.position import PROXY, Position, natural
-from engine.wire.clusterd import tasknet_pb2 as pb
-from engine.wire.clusterd import tasknet_pb2_grpc
+from belay.agents.training.clusterd import constants
+from belay.agents.training.clusterd.constants import own_port
+from belay.agents.training.compat.bus import codes, wire
+from belay.agents.training.compat.bus.member import Member
+from belay.agents.training.compat.bus.position import PROXY, Position, natural
+from belay.engine.wire.clusterd import tasknet_pb2 as pb
+from belay.engine.wire.clusterd import tasknet_pb2_grpc
 
 log = logging.getLogger(__name__)
 

@@ -17,18 +17,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agents.training.clusterd import constants
-from agents.training.compat import logs
-from agents.training.compat.bus import codes
-from agents.training.compat.bus.member import Member
-from agents.training.compat.bus.message import Body, Received
-from agents.training.compat.bus.position import WORKER, Position
-from agents.training.compat.manager.operations import profiling_command
-from agents.training.compat.taskd import bus_proxy
-from agents.training.compat.taskd.bus_agent import MGR
-from agents.training.compat.taskd.device_functions import MINDSPORE, PYTORCH, TESTS, stress, switch_links
-from agents.training.compat.taskd.profiling import Profiler
-from agents.training.compat.taskd.profiling_files import Records, folder
+from belay.agents.training.clusterd import constants
+from belay.agents.training.compat import logs
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.bus.member import Member
+from belay.agents.training.compat.bus.message import Body, Received
+from belay.agents.training.compat.bus.position import WORKER, Position
+from belay.agents.training.compat.manager.operations import profiling_command
+from belay.agents.training.compat.taskd import bus_proxy
+from belay.agents.training.compat.taskd.bus_agent import MGR
+from belay.agents.training.compat.taskd.device_functions import MINDSPORE, PYTORCH, TESTS, stress, switch_links
+from belay.agents.training.compat.taskd.profiling import Profiler
+from belay.agents.training.compat.taskd.profiling_files import Records, folder
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agents.training.compat.taskd.profiling_files import BASE
+from belay.agents.training.compat.taskd.profiling_files import BASE
 
 log = logging.getLogger(__name__)
 

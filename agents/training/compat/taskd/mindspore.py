@@ -15,11 +15,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from agents.training.compat import logs, resetfile
-from agents.training.compat.taskd import bus_proxy
-from agents.training.compat.taskd.bus_agent import GRACE_SECONDS, BusAgent, NoManager, terminate
-from agents.training.compat.taskd.msrun_facts import DONE, NOT_STARTED, RUNS, MsRunFacts, local_ranks
-from agents.training.compat.taskd.processes import (
+from belay.agents.training.compat import logs, resetfile
+from belay.agents.training.compat.taskd import bus_proxy
+from belay.agents.training.compat.taskd.bus_agent import GRACE_SECONDS, BusAgent, NoManager, terminate
+from belay.agents.training.compat.taskd.msrun_facts import DONE, NOT_STARTED, RUNS, MsRunFacts, local_ranks
+from belay.agents.training.compat.taskd.processes import (
     KILL_WORKER,
     MONITOR,
     START_ALL_WORKER,
@@ -28,7 +28,7 @@ from agents.training.compat.taskd.processes import (
     ProcessState,
     ProcessStatus,
 )
-from agents.training.compat.taskd.proxy_api import init_taskd_proxy
+from belay.agents.training.compat.taskd.proxy_api import init_taskd_proxy
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from agents.training.compat import resetfile
+from belay.agents.training.compat import resetfile
 
 RANK_TABLE_VERSION: Final = Path("/user/serverid/devindex/config/version")
 RESCHEDULED: Final = "podReschedule"

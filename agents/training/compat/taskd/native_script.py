@@ -68,7 +68,7 @@ def arguments(config: Any, argv: Sequence[str] | None) -> list[str] | None:
 
 def run(options: Sequence[str], run_id: str) -> int:
     """Run the ranks until the job has ended; the exit code of ``belay train``."""
-    from agents.training.train.agent import launcher
+    from belay.agents.training.train.agent import launcher
 
     # by these scripts recognise torchrun
     os.environ.update(TORCHELASTIC_RUN_ID=run_id, TORCHELASTIC_RESTART_COUNT="0")

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from agents.training.compat.bus import codes
-from agents.training.compat.taskd.group_info import comm_name, dump_group_info
-from agents.training.compat.taskd.profiling_files import Records
+from belay.agents.training.compat.bus import codes
+from belay.agents.training.compat.taskd.group_info import comm_name, dump_group_info
+from belay.agents.training.compat.taskd.profiling_files import Records
 
 log = logging.getLogger(__name__)
 

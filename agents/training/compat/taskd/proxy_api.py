@@ -8,9 +8,9 @@ import threading
 import time
 from typing import Any, Final
 
-from agents.training.compat import logs
-from agents.training.compat.bus.member import Member
-from agents.training.compat.taskd import bus_proxy
+from belay.agents.training.compat import logs
+from belay.agents.training.compat.bus.member import Member
+from belay.agents.training.compat.taskd import bus_proxy
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import signal
 import socket
 from typing import Any, Final
 
-from agents.training.clusterd import constants
-from agents.training.compat import logs
+from belay.agents.training.clusterd import constants
+from belay.agents.training.compat import logs
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def apply() -> None:
     local = importlib.import_module("torch.distributed.elastic.agent.server.local_elastic_agent")
     processes: Any = importlib.import_module("torch.distributed.elastic.multiprocessing.api")
     launcher: Any = importlib.import_module("torch.distributed.launcher.api")
-    ranks = importlib.import_module("agents.training.compat.taskd.torch_ranks")
+    ranks = importlib.import_module("belay.agents.training.compat.taskd.torch_ranks")
     own_loop, own_shutdown, launch = (
         api.SimpleElasticAgent._invoke_run,
         local.LocalElasticAgent._shutdown,
@@ -92,7 +92,7 @@ def apply() -> None:
 def protected(agent: Any) -> Any:
     """The result of a script that protects itself, under Belay's node agent; None for any other. Exits with the code of
     ``belay train`` where that is not 0."""
-    from agents.training.compat.taskd import native_script, torch_ranks, warm_ranks
+    from belay.agents.training.compat.taskd import native_script, torch_ranks, warm_ranks
 
     spec = agent._worker_group.spec
     argv = warm_ranks.script_of(spec.entrypoint, spec.args)
@@ -112,9 +112,9 @@ def listen(agent: Any, alone: Any) -> Any:
     if not job and not manager_answers():
         return leave_to_torch(agent, alone)
 
-    from agents.training.compat.taskd import bus_proxy
-    from agents.training.compat.taskd.bus_agent import JOIN_SECONDS, BusAgent, NoManager
-    from agents.training.compat.taskd.torch_ranks import TorchProcesses
+    from belay.agents.training.compat.taskd import bus_proxy
+    from belay.agents.training.compat.taskd.bus_agent import JOIN_SECONDS, BusAgent, NoManager
+    from belay.agents.training.compat.taskd.torch_ranks import TorchProcesses
 
     rank = os.environ.get("RANK") or str(getattr(agent._worker_group.spec, "node_rank", None) or node_rank(agent))
     logs.to_file(f"agent-{rank}.log")
@@ -169,7 +169,7 @@ def manager_host() -> str:
 
 def start_proxy(rank: str, job: str) -> Any:
     """Start the pod's proxy; None when it is shared or cannot start, with the reason in the log."""
-    from agents.training.compat.taskd import bus_proxy
+    from belay.agents.training.compat.taskd import bus_proxy
 
     try:
         return bus_proxy.start(

@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing import LogsSpecs, start_processes
 from torch.distributed.elastic.multiprocessing.api import LogsDest
 from torch.distributed.elastic.utils import macros
 
-from agents.training.compat.taskd.processes import (
+from belay.agents.training.compat.taskd.processes import (
     KILL_WORKER,
     MONITOR,
     RESTART,
@@ -32,7 +32,7 @@ from agents.training.compat.taskd.processes import (
     ProcessState,
     ProcessStatus,
 )
-from agents.training.compat.taskd.warm_ranks import WarmContext, WarmStart, script_of
+from belay.agents.training.compat.taskd.warm_ranks import WarmContext, WarmStart, script_of
 
 log = logging.getLogger(__name__)
 

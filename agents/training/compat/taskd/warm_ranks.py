@@ -64,7 +64,7 @@ class WarmStart:
             self._deaths = MAX_DEATHS
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "agents.training.compat.taskd.warm_start", str(theirs.fileno())]
+        command = [sys.executable, "-m", "belay.agents.training.compat.taskd.warm_start", str(theirs.fileno())]
         try:
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0

@@ -1,9 +1,9 @@
 """A process that has imported PyTorch and forks a training process in milliseconds, for restarted ranks.
 
-Run as `python -m agents.training.compat.taskd.warm_start DESCRIPTOR`. It stays single-threaded, since a fork copies
-only the calling thread. A request is one JSON packet {env, argv, cwd, stdout, stderr}; answers are {"t": "ready"},
-then {"t": "forked", "pid"} for each request in order, and {"t": "ended", "pid", "status"}. When the connection is
-closed it ends; the launcher ends the forked processes.
+Run as `python -m belay.agents.training.compat.taskd.warm_start DESCRIPTOR`. It stays single-threaded, since a fork
+copies only the calling thread. A request is one JSON packet {env, argv, cwd, stdout, stderr}; answers are {"t":
+"ready"}, then {"t": "forked", "pid"} for each request in order, and {"t": "ended", "pid", "status"}. When the
+connection is closed it ends; the launcher ends the forked processes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def main(arguments: list[str]) -> int:
         import torch.profiler._cupti_monitor  # noqa: F401
 
         # imported by scripts under TaskD and MindIO; gRPC starts threads with its first channel only
-        import agents.training.compat.mindio.controller_api
-        import agents.training.compat.mindio.framework_api
-        import agents.training.compat.taskd.bus_worker  # noqa: F401
+        import belay.agents.training.compat.mindio.controller_api
+        import belay.agents.training.compat.mindio.framework_api
+        import belay.agents.training.compat.taskd.bus_worker  # noqa: F401
     except ImportError as error:
         line.send(json.dumps({"t": "unable", "text": str(error)[:300]}).encode())
         return 2

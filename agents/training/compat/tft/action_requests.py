@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import Result
-from agents.training.compat.tft.controller_commands import ControllerSettings, SendTo
-from agents.training.compat.tft.job_ranks import FAULTY, JobRanks
-from agents.training.compat.tft.messages import Message
-from agents.training.compat.tft.peers import Peer
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import Result
+from belay.agents.training.compat.tft.controller_commands import ControllerSettings, SendTo
+from belay.agents.training.compat.tft.job_ranks import FAULTY, JobRanks
+from belay.agents.training.compat.tft.messages import Message
+from belay.agents.training.compat.tft.peers import Peer
 
 RESEND = 2.0
 

@@ -14,10 +14,10 @@ import enum
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.action_requests import ActionRequest, ActionRequests
-from agents.training.compat.tft.constants import ControllerState, FaultType, Result, TrainState, after
-from agents.training.compat.tft.controller_commands import (
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.action_requests import ActionRequest, ActionRequests
+from belay.agents.training.compat.tft.constants import ControllerState, FaultType, Result, TrainState, after
+from belay.agents.training.compat.tft.controller_commands import (
     Close,
     ControllerCommand,
     ControllerSettings,
@@ -25,7 +25,7 @@ from agents.training.compat.tft.controller_commands import (
     Order,
     Report,
 )
-from agents.training.compat.tft.messages import Message
+from belay.agents.training.compat.tft.messages import Message
 
 Steps = Generator[float | None, None, Any]
 READY = frozenset({TrainState.INIT_FINISH, TrainState.PREREPAIR_FINISH})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from agents.training.compat.tft.messages import Message
+from belay.agents.training.compat.tft.messages import Message
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import TrainState
-from agents.training.compat.tft.messages import Message
-from agents.training.compat.tft.processor_commands import Connect, ProcessorCommand, ProcessorSettings, SendToController
-from agents.training.compat.tft.replicas import ReplicaGroup
-from agents.training.compat.tft.steplock import StepLock
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import TrainState
+from belay.agents.training.compat.tft.messages import Message
+from belay.agents.training.compat.tft.processor_commands import (
+    Connect,
+    ProcessorCommand,
+    ProcessorSettings,
+    SendToController,
+)
+from belay.agents.training.compat.tft.replicas import ReplicaGroup
+from belay.agents.training.compat.tft.steplock import StepLock
 
 
 class ControllerLink:

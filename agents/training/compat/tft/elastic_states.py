@@ -4,13 +4,13 @@ job shrinks and grows again). Pure.
 
 from __future__ import annotations
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import Code, ControllerState, FaultType, Result
-from agents.training.compat.tft.controller import READY, Controller, Steps
-from agents.training.compat.tft.repair_states import choose_step, freeze, newcomers, restore
-from agents.training.compat.tft.replicas import complete, without
-from agents.training.compat.tft.steplock import holding
-from agents.training.compat.tft.training_states import hold_at_same_step, note_strays
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import Code, ControllerState, FaultType, Result
+from belay.agents.training.compat.tft.controller import READY, Controller, Steps
+from belay.agents.training.compat.tft.repair_states import choose_step, freeze, newcomers, restore
+from belay.agents.training.compat.tft.replicas import complete, without
+from belay.agents.training.compat.tft.steplock import holding
+from belay.agents.training.compat.tft.training_states import hold_at_same_step, note_strays
 
 
 def step_finish(c: Controller) -> Steps:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import Code, ControllerState, Result
-from agents.training.compat.tft.controller import Controller, Steps
-from agents.training.compat.tft.controller_commands import Order
-from agents.training.compat.tft.repair_states import choose_step, env_clear
-from agents.training.compat.tft.replicas import save_plan
-from agents.training.compat.tft.steplock import holding
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import Code, ControllerState, Result
+from belay.agents.training.compat.tft.controller import Controller, Steps
+from belay.agents.training.compat.tft.controller_commands import Order
+from belay.agents.training.compat.tft.repair_states import choose_step, env_clear
+from belay.agents.training.compat.tft.replicas import save_plan
+from belay.agents.training.compat.tft.steplock import holding
 
 
 def dump(c: Controller) -> Steps:

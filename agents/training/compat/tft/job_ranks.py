@@ -6,13 +6,19 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import FAULT_OF, DataStatus, FaultType, TrainState
-from agents.training.compat.tft.controller_commands import Close, ControllerCommand, ControllerSettings, LogLine, SendTo
-from agents.training.compat.tft.messages import Message
-from agents.training.compat.tft.peers import Peer
-from agents.training.compat.tft.replicas import ReplicaGroup, groups_of
-from agents.training.compat.tft.steplock import RankStep
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import FAULT_OF, DataStatus, FaultType, TrainState
+from belay.agents.training.compat.tft.controller_commands import (
+    Close,
+    ControllerCommand,
+    ControllerSettings,
+    LogLine,
+    SendTo,
+)
+from belay.agents.training.compat.tft.messages import Message
+from belay.agents.training.compat.tft.peers import Peer
+from belay.agents.training.compat.tft.replicas import ReplicaGroup, groups_of
+from belay.agents.training.compat.tft.steplock import RankStep
 
 FAULTY = frozenset(
     {TrainState.UCE_HIGH, TrainState.UCE_LOW, TrainState.UCE_CORRUPTED, TrainState.PRECISION_ERROR}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agents.training.compat.tft import elastic_states, final_states, repair_states, training_states
-from agents.training.compat.tft.controller import Controller
-from agents.training.compat.tft.controller_commands import ControllerSettings
-from agents.training.compat.tft.registry import register
+from belay.agents.training.compat.tft import elastic_states, final_states, repair_states, training_states
+from belay.agents.training.compat.tft.controller import Controller
+from belay.agents.training.compat.tft.controller_commands import ControllerSettings
+from belay.agents.training.compat.tft.registry import register
 
 
 def controller(settings: ControllerSettings, now: float) -> Controller:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agents.training.compat.tft.constants import TrainState
-from agents.training.compat.tft.replicas import ReplicaGroup
-from agents.training.compat.tft.steplock import RankStep
+from belay.agents.training.compat.tft.constants import TrainState
+from belay.agents.training.compat.tft.replicas import ReplicaGroup
+from belay.agents.training.compat.tft.steplock import RankStep
 
 
 @dataclass

@@ -14,11 +14,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import FAULT_OF, STATE_OF, Action, RepairType, ReportState, Result, TrainState
-from agents.training.compat.tft.controller_link import ControllerLink
-from agents.training.compat.tft.messages import Message
-from agents.training.compat.tft.processor_commands import ExitProcess, ProcessorSettings, RunCallback
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import (
+    FAULT_OF,
+    STATE_OF,
+    Action,
+    RepairType,
+    ReportState,
+    Result,
+    TrainState,
+)
+from belay.agents.training.compat.tft.controller_link import ControllerLink
+from belay.agents.training.compat.tft.messages import Message
+from belay.agents.training.compat.tft.processor_commands import ExitProcess, ProcessorSettings, RunCallback
 
 CLEAN_LOW = 2
 REMEMBERED = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agents.training.compat.tft.messages import Message
+from belay.agents.training.compat.tft.messages import Message
 
 
 @dataclass(frozen=True)

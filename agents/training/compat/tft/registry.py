@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import ControllerState, DataStatus, FaultType, TrainState
-from agents.training.compat.tft.controller import Controller
-from agents.training.compat.tft.messages import Message
-from agents.training.compat.tft.peers import Peer
-from agents.training.compat.tft.steplock import RankStep
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import ControllerState, DataStatus, FaultType, TrainState
+from belay.agents.training.compat.tft.controller import Controller
+from belay.agents.training.compat.tft.messages import Message
+from belay.agents.training.compat.tft.peers import Peer
+from belay.agents.training.compat.tft.steplock import RankStep
 
 MAX_BACKUPS = 2
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import (
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import (
     Code,
     ControllerState,
     DataStatus,
@@ -14,10 +14,10 @@ from agents.training.compat.tft.constants import (
     Result,
     TrainState,
 )
-from agents.training.compat.tft.controller import READY, Controller, Stage, Steps
-from agents.training.compat.tft.controller_commands import Order
-from agents.training.compat.tft.replicas import complete, repair_plan
-from agents.training.compat.tft.steplock import highest_complete_step, holding
+from belay.agents.training.compat.tft.controller import READY, Controller, Stage, Steps
+from belay.agents.training.compat.tft.controller_commands import Order
+from belay.agents.training.compat.tft.replicas import complete, repair_plan
+from belay.agents.training.compat.tft.steplock import highest_complete_step, holding
 
 ROUNDS = 3
 SHORT = 0.1

@@ -10,8 +10,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agents.training.compat.tft.constants import DataStatus
-from agents.training.compat.tft.replicas import ReplicaGroup, complete
+from belay.agents.training.compat.tft.constants import DataStatus
+from belay.agents.training.compat.tft.replicas import ReplicaGroup, complete
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from agents.training.compat.tft import messages as m
-from agents.training.compat.tft.constants import Code, ControllerState, FaultType, Result, TrainState
-from agents.training.compat.tft.controller import Controller, Stage, Steps
-from agents.training.compat.tft.controller_commands import Order
-from agents.training.compat.tft.repair_states import any_of, ordered
+from belay.agents.training.compat.tft import messages as m
+from belay.agents.training.compat.tft.constants import Code, ControllerState, FaultType, Result, TrainState
+from belay.agents.training.compat.tft.controller import Controller, Stage, Steps
+from belay.agents.training.compat.tft.controller_commands import Order
+from belay.agents.training.compat.tft.repair_states import any_of, ordered
 
 
 def init(c: Controller) -> Steps:

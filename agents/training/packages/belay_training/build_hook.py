@@ -35,6 +35,7 @@ PARTS = (
     "engine/wire/links.py",
     "engine/wire/names.py",
     "engine/wire/training",
+    "src/belay/__init__.py",
 )
 """From the repository: folders with all their Python files, and typed stubs of messages."""
 PACKAGES = "agents/training/packages"
@@ -60,14 +61,14 @@ class LightPackage(BuildHookInterface[Any]):
             included[str(base / LICENCE)] = f"belay_training/{LICENCE}"
         if base == own:
             if self.target_name == "wheel":
-                included[str(own / BUILT)] = BUILT
+                included[str(own / BUILT)] = self._target(BUILT)
             return
         self._folder = tempfile.TemporaryDirectory(prefix="belay-build-")
         file = Path(self._folder.name) / "build.json"
         found = versions(base).of_tree(base)
         body = {"version": self.metadata.version, "commit": found.commit, "time": found.time}
         file.write_text(json.dumps(body, sort_keys=True) + "\n")
-        included[str(file)] = BUILT
+        included[str(file)] = self._target(BUILT)
         if self.target_name == "sdist":
             included[str(base / LICENCE)] = LICENCE
 
@@ -78,7 +79,11 @@ class LightPackage(BuildHookInterface[Any]):
 
     def _target(self, place: str) -> str:
         """Where a file lies in the wheel; the source archive keeps the places of the repository."""
-        return place.removeprefix(f"{PACKAGES}/") if self.target_name == "wheel" else place
+        if self.target_name != "wheel":
+            return place
+        if place.startswith(f"{PACKAGES}/"):
+            return place.removeprefix(f"{PACKAGES}/")
+        return f"belay/{place.removeprefix('src/belay/')}"
 
 
 def parts(base: Path) -> Iterator[str]:

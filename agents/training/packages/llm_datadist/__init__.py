@@ -3,7 +3,7 @@
 Where CANN's package is installed and first on the path, scripts get that one.
 """
 
-from agents.datadist import (
+from belay.agents.datadist import (
     BlocksCacheKey,
     Cache,
     CacheDesc,

@@ -1,6 +1,6 @@
 """Settings, where scripts import them from."""
 
-from agents.datadist import LLMClusterInfo, LLMConfig, LLMRole
+from belay.agents.datadist import LLMClusterInfo, LLMConfig, LLMRole
 
 LlmConfig = LLMConfig
 

@@ -1,5 +1,5 @@
 """Types of elements, where scripts import them from."""
 
-from agents.datadist import DataType
+from belay.agents.datadist import DataType
 
 __all__ = ["DataType"]

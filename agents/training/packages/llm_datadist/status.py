@@ -1,5 +1,5 @@
 """Result codes, where scripts import them from."""
 
-from agents.datadist import LLMException, LLMStatusCode
+from belay.agents.datadist import LLMException, LLMStatusCode
 
 __all__ = ["LLMException", "LLMStatusCode"]

@@ -5,16 +5,16 @@ Without PyTorch, as in MindSpore's images, it has what such scripts use: files, 
 
 from importlib.util import find_spec as _find_spec
 
-from agents.training.checkpoint.dropin.files import create_file, open_file
-from agents.training.checkpoint.dropin.process import flush, initialize, preload, register_checker
+from belay.agents.training.checkpoint.dropin.files import create_file, open_file
+from belay.agents.training.checkpoint.dropin.process import flush, initialize, preload, register_checker
 
 __version__ = "7.3.0"
 __all__ = ["initialize", "register_checker", "preload", "open_file", "create_file", "flush"]
 
 if _find_spec("torch") is not None:
-    from agents.training.checkpoint.dropin import megatron as _megatron
-    from agents.training.checkpoint.dropin.api import convert, load, multi_save, save
-    from agents.training.checkpoint.dropin.helper import CheckpointHelper as CheckpointHelper
+    from belay.agents.training.checkpoint.dropin import megatron as _megatron
+    from belay.agents.training.checkpoint.dropin.api import convert, load, multi_save, save
+    from belay.agents.training.checkpoint.dropin.helper import CheckpointHelper as CheckpointHelper
 
     __all__ += ["load", "save", "multi_save", "convert"]
     if _megatron.wanted():

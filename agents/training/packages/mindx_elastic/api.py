@@ -3,7 +3,7 @@ scripts may call the function themselves."""
 
 import sys
 
-from agents.training.compat.torchpatch import patch_torch_methods
+from belay.agents.training.compat.torchpatch import patch_torch_methods
 
 if "torch" in sys.modules:
     try:

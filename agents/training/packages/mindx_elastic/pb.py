@@ -1,7 +1,7 @@
 """Messages of the recovery service by the Elastic Agent's names, with ``taskId``, ``ip`` and ``port`` of a client."""
 
-from engine.wire.clusterd import recover_pb2
-from engine.wire.clusterd.recover_pb2 import (
+from belay.engine.wire.clusterd import recover_pb2
+from belay.engine.wire.clusterd.recover_pb2 import (
     FaultRank,
     ProcessFaultRequest,
     ProcessManageSignal,

@@ -1,9 +1,9 @@
 """DLRecoverManager and its reports (docs/zh/scheduling/06_api/06_elastic_agent.md)."""
 
-from agents.training.clusterd.recovery_client import (
+from belay.agents.training.clusterd.recovery_client import (
     ElasticRecoverManager as DLRecoverManager,
 )
-from agents.training.clusterd.recovery_client import (
+from belay.agents.training.clusterd.recovery_client import (
     report_process_fault,
     report_recover_status,
     report_recover_strategy,

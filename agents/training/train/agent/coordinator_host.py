@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agents.training.train.decide.coordinator import Coordinator
-from agents.training.train.decide.coordinator_commands import (
+from belay.agents.training.train.decide.coordinator import Coordinator
+from belay.agents.training.train.decide.coordinator_commands import (
     AskCheckpoint,
     Commit,
     CoordinatorCommand,
@@ -21,14 +21,14 @@ from agents.training.train.decide.coordinator_commands import (
     SetPace,
     StartRank,
 )
-from agents.training.train.decide.members import Limits, Recovery, RunningRank
-from agents.training.train.decide.pace import Costs
-from agents.training.train.decide.recomputed import Computed
-from agents.training.train.decide.rendezvous import Answer, Rendezvous
-from agents.training.train.decide.witness import Held
-from agents.training.train.frames import Message
-from agents.training.train.notices import say
-from agents.training.train.values import join, split
+from belay.agents.training.train.decide.members import Limits, Recovery, RunningRank
+from belay.agents.training.train.decide.pace import Costs
+from belay.agents.training.train.decide.recomputed import Computed
+from belay.agents.training.train.decide.rendezvous import Answer, Rendezvous
+from belay.agents.training.train.decide.witness import Held
+from belay.agents.training.train.frames import Message
+from belay.agents.training.train.notices import say
+from belay.agents.training.train.values import join, split
 
 NAMED = 20
 """Number of messages that are named when they cannot be read."""

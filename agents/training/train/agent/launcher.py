@@ -14,22 +14,23 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from agents.training.train.agent.coordinator_host import CoordinatorHost, append_timeline, report
-from agents.training.train.agent.link import VERSION, CoordinatorLink, NodeListener
-from agents.training.train.agent.node import Candidacy, NodeAgent
-from agents.training.train.agent.node_ranks import NodeSettings
-from agents.training.train.agent.orders import ClusterOrders
-from agents.training.train.agent.orders import of_environment as orders_of_environment
-from agents.training.train.agent.peers import Peers
-from agents.training.train.agent.proof import VARIABLE, read_secret
-from agents.training.train.agent.ranks import Ranks
-from agents.training.train.agent.supervisor import LEAVING, RESTARTS, RETURN_SOCKET, WORKED, supervise
-from agents.training.train.agent.work import LOOK
-from agents.training.train.decide.election import CANDIDATES, Election
-from agents.training.train.decide.members import Limits, Recovery
-from agents.training.train.home import Home
-from agents.training.train.notices import say
-from agents.training.train.reporting import Reporter, of_environment
+from belay import IMPORT_ROOT, SHIPPED
+from belay.agents.training.train.agent.coordinator_host import CoordinatorHost, append_timeline, report
+from belay.agents.training.train.agent.link import VERSION, CoordinatorLink, NodeListener
+from belay.agents.training.train.agent.node import Candidacy, NodeAgent
+from belay.agents.training.train.agent.node_ranks import NodeSettings
+from belay.agents.training.train.agent.orders import ClusterOrders
+from belay.agents.training.train.agent.orders import of_environment as orders_of_environment
+from belay.agents.training.train.agent.peers import Peers
+from belay.agents.training.train.agent.proof import VARIABLE, read_secret
+from belay.agents.training.train.agent.ranks import Ranks
+from belay.agents.training.train.agent.supervisor import LEAVING, RESTARTS, RETURN_SOCKET, WORKED, supervise
+from belay.agents.training.train.agent.work import LOOK
+from belay.agents.training.train.decide.election import CANDIDATES, Election
+from belay.agents.training.train.decide.members import Limits, Recovery
+from belay.agents.training.train.home import Home
+from belay.agents.training.train.notices import say
+from belay.agents.training.train.reporting import Reporter, of_environment
 
 PR_SET_CHILD_SUBREAPER = 36
 NUMBERS = re.compile(r"\d+:\d+")
@@ -138,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.nnodes > 1 and not options.secret_file:
         say(f"without --secret-file everybody who reaches port {options.master_port} of these nodes may join this job")
-    return supervise([sys.executable, "-m", "agents.training.train.agent.launcher", *given])
+    return supervise([sys.executable, "-m", "belay.agents.training.train.agent.launcher", *given])
 
 
 def complete(options: argparse.Namespace) -> None:
@@ -325,8 +326,8 @@ def _own_address(options: argparse.Namespace, env: dict[str, str]) -> str:
 def _environment(options: argparse.Namespace) -> dict[str, str]:
     """The environment that torchrun gives its workers, without the ranks, which each process gets when it is
     assigned."""
-    root = Path(__file__).resolve().parents[4]
-    paths = [str(root), str(root / "agents/training/packages/belay_training/src"), os.environ.get("PYTHONPATH", "")]
+    contract = SHIPPED / "agents/training/packages/belay_training/src"
+    paths = [str(IMPORT_ROOT), str(contract), os.environ.get("PYTHONPATH", "")]
     world = str(options.nproc * options.nnodes)
     return _checkpoints(options) | {
         "WORLD_SIZE": world,
@@ -343,7 +344,7 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _checkpoints(options: argparse.Namespace) -> dict[str, str]:
-    """The options of checkpoints as ranks read them (``agents.training.train.worker.periodic``)."""
+    """The options of checkpoints as ranks read them (``belay.agents.training.train.worker.periodic``)."""
     if not options.checkpoints:
         return {}
     found = {

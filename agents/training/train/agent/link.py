@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agents.training.train.agent.peers import claim_message, read_claim
-from agents.training.train.agent.proof import Prover
-from agents.training.train.decide.election import Claim
-from agents.training.train.frames import Connection, FrameError, Message
-from agents.training.train.notices import say
+from belay.agents.training.train.agent.peers import claim_message, read_claim
+from belay.agents.training.train.agent.proof import Prover
+from belay.agents.training.train.decide.election import Claim
+from belay.agents.training.train.frames import Connection, FrameError, Message
+from belay.agents.training.train.notices import say
 
 PING = 0.5
 """Seconds between pings."""

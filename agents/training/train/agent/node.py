@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agents.training.train.agent.coordinator_host import CoordinatorHost, Outgoing
-from agents.training.train.agent.link import SILENT, VERSION, CoordinatorLink, NodeListener
-from agents.training.train.agent.node_ranks import NodeRanks, NodeSettings
-from agents.training.train.agent.peers import Peers
-from agents.training.train.agent.ranks import Ranks
-from agents.training.train.decide.coordinator_commands import EndJob
-from agents.training.train.decide.election import Claim, Election, Follow, Lead
-from agents.training.train.frames import Message
-from agents.training.train.notices import say
+from belay.agents.training.train.agent.coordinator_host import CoordinatorHost, Outgoing
+from belay.agents.training.train.agent.link import SILENT, VERSION, CoordinatorLink, NodeListener
+from belay.agents.training.train.agent.node_ranks import NodeRanks, NodeSettings
+from belay.agents.training.train.agent.peers import Peers
+from belay.agents.training.train.agent.ranks import Ranks
+from belay.agents.training.train.decide.coordinator_commands import EndJob
+from belay.agents.training.train.decide.election import Claim, Election, Follow, Lead
+from belay.agents.training.train.frames import Message
+from belay.agents.training.train.notices import say
 
 WATCH = 0.1
 """Seconds between checks of stopped processes and time limits."""

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agents.training.train.agent.ranks import ProcessLost, RankMessage, RankProcess, Ranks, StartFailed
-from agents.training.train.agent.supervisor import ALL_FINISHED, WORKED_ON
-from agents.training.train.agent.work import LOOK, STALE, Work
-from agents.training.train.decide.coordinator_commands import EndJob
-from agents.training.train.frames import Message
-from agents.training.train.home import Home
+from belay.agents.training.train.agent.ranks import ProcessLost, RankMessage, RankProcess, Ranks, StartFailed
+from belay.agents.training.train.agent.supervisor import ALL_FINISHED, WORKED_ON
+from belay.agents.training.train.agent.work import LOOK, STALE, Work
+from belay.agents.training.train.decide.coordinator_commands import EndJob
+from belay.agents.training.train.frames import Message
+from belay.agents.training.train.home import Home
 
 RETURN = 1.0
 """Seconds that a new agent waits for the ranks of its predecessor."""

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from agents.training.train.decide.coordinator_commands import CoordinatorCommand
-from agents.training.train.notices import say
+from belay.agents.training.train.decide.coordinator_commands import CoordinatorCommand
+from belay.agents.training.train.notices import say
 
 if TYPE_CHECKING:
-    from agents.training.train.decide.coordinator import Coordinator
+    from belay.agents.training.train.decide.coordinator import Coordinator
 
 OK, ISOLATED, FAILED = 0, 201, 499
 NORMAL: Final = 1
@@ -38,8 +38,8 @@ class ClusterOrders:
     """
 
     def __init__(self, job: str, address: str, nproc: int) -> None:
-        from agents.training.clusterd.client import ClientInfo
-        from agents.training.clusterd.recovery_client import DLRecoverManager
+        from belay.agents.training.clusterd.client import ClientInfo
+        from belay.agents.training.clusterd.recovery_client import DLRecoverManager
 
         self._nproc = nproc
         self._manager = DLRecoverManager(ClientInfo(job), address, controller=self)
@@ -178,7 +178,7 @@ def of_environment(nproc: int) -> ClusterOrders | None:
     if not job or not (os.environ.get("MINDX_SERVER_IP") or os.environ.get("LOCAL_PROXY_ENABLE") == "on"):
         return None
     try:
-        from agents.training.clusterd.client import server_address
+        from belay.agents.training.clusterd.client import server_address
 
         return ClusterOrders(job, server_address(), nproc)
     except ImportError:

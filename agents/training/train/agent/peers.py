@@ -9,9 +9,9 @@ import socket
 import threading
 from dataclasses import dataclass
 
-from agents.training.train.agent.proof import Prover
-from agents.training.train.decide.election import Claim
-from agents.training.train.frames import Connection, FrameError, Message
+from belay.agents.training.train.agent.proof import Prover
+from belay.agents.training.train.decide.election import Claim
+from belay.agents.training.train.frames import Connection, FrameError, Message
 
 ASK = 0.5
 """Seconds between questions to the same node; more with more than a thousand nodes."""

@@ -13,7 +13,7 @@ import hmac
 import secrets
 from pathlib import Path
 
-from agents.training.train.frames import Message
+from belay.agents.training.train.frames import Message
 
 LEAST = 16
 """Bytes of a secret, at least."""

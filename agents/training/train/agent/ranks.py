@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from agents.training.train.agent.warm_processes import RETURNING, STOPPED, WarmProcesses, state
-from agents.training.train.frames import Connection, FrameError, Message
-from agents.training.train.home import AGENT_GONE, TAKEN, Home
-from agents.training.train.notices import say
-from agents.training.train.page import Page
+from belay.agents.training.train.agent.warm_processes import RETURNING, STOPPED, WarmProcesses, state
+from belay.agents.training.train.frames import Connection, FrameError, Message
+from belay.agents.training.train.home import AGENT_GONE, TAKEN, Home
+from belay.agents.training.train.notices import say
+from belay.agents.training.train.page import Page
 
 CLOSING = 2.0
 """Seconds to wait for killed processes at the end."""
@@ -87,7 +87,7 @@ class Ranks:
         self, python: str, script: list[str], env: dict[str, str], spares: int, home: Home, returning: bool
     ) -> None:
         """``script`` with its arguments; ``returning``: processes of a former agent may come (`adopt`)."""
-        command = [python, "-m", "agents.training.train.agent.warm", home.name, str(home.supervisor), *script]
+        command = [python, "-m", "belay.agents.training.train.agent.warm", home.name, str(home.supervisor), *script]
         self.spares = spares
         self.processes: dict[int, RankProcess] = {}
         self._slots = itertools.count(1)

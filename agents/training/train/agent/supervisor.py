@@ -11,11 +11,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from agents.training.train.agent.warm_processes import STOPPED, state
-from agents.training.train.notices import say
+from belay import IMPORT_ROOT
+from belay.agents.training.train.agent.warm_processes import STOPPED, state
+from belay.agents.training.train.notices import say
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -39,7 +39,7 @@ def supervise(command: Sequence[str]) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return_socket = f"belay-train-{os.getuid()}-{secrets.token_hex(8)}"
-    paths = [str(Path(__file__).resolve().parents[4]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(IMPORT_ROOT), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, RETURN_SOCKET: return_socket, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     agent: subprocess.Popen[bytes] | None = None
     asked = 0

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from agents.training.train.home import Home
+from belay.agents.training.train.home import Home
 
 
 def main(arguments: list[str]) -> int:
@@ -61,7 +61,7 @@ def _load(path: str) -> CodeType:
             f"{sys.executable} cannot import torch ({error}): give --python of your environment"
         ) from None
     # imported once, here, for all ranks
-    from agents.training.train.worker import main, protect  # noqa: F401
+    from belay.agents.training.train.worker import main, protect  # noqa: F401
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     return code
@@ -142,7 +142,7 @@ class _Warm:
             for number in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             os.setpgid(0, 0)
-            from agents.training.train.worker import main
+            from belay.agents.training.train.worker import main
 
             line, page = socket.socket(fileno=descriptors[0]), descriptors[1]
             main.run(line, page, self._home, self._script.code, self._script.path, self._script.arguments)

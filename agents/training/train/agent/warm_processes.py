@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from agents.training.train.notices import say
+from belay.agents.training.train.notices import say
 
 STOPPED = 0.4
 """Seconds in the state stopped (SIGSTOP) after which a process counts as lost."""

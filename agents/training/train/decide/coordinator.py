@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from agents.training.train.decide.coordinator_commands import (
+from belay.agents.training.train.decide.coordinator_commands import (
     CoordinatorCommand,
     EndRank,
     OperatorMessage,
 )
-from agents.training.train.decide.donors import ranks_text, shard_text
-from agents.training.train.decide.members import Phase, RankStatus
-from agents.training.train.decide.results import Results
+from belay.agents.training.train.decide.donors import ranks_text, shard_text
+from belay.agents.training.train.decide.members import Phase, RankStatus
+from belay.agents.training.train.decide.results import Results
 
 
 class Coordinator(Results):

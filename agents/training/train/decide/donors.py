@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from agents.training.train.decide.members import RankStatus
+from belay.agents.training.train.decide.members import RankStatus
 
 LAYOUT_MARK = "#"
 """Before the checksum of names and shapes that ends the name of a shard: ranks with other parameters hold no copies."""

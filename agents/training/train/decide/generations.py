@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agents.training.train.decide.coordinator_commands import (
+from belay.agents.training.train.decide.coordinator_commands import (
     AskCheckpoint,
     Commit,
     CoordinatorCommand,
@@ -21,11 +21,11 @@ from agents.training.train.decide.coordinator_commands import (
     Leave,
     StartRank,
 )
-from agents.training.train.decide.donors import donors, ranks_text, shard_text
-from agents.training.train.decide.members import Limits, Phase, RankStatus, Recovery, RunningRank
-from agents.training.train.decide.pace import Costs, given
-from agents.training.train.decide.recomputed import Recomputed
-from agents.training.train.decide.witness import Witness
+from belay.agents.training.train.decide.donors import donors, ranks_text, shard_text
+from belay.agents.training.train.decide.members import Limits, Phase, RankStatus, Recovery, RunningRank
+from belay.agents.training.train.decide.pace import Costs, given
+from belay.agents.training.train.decide.recomputed import Recomputed
+from belay.agents.training.train.decide.witness import Witness
 
 
 @dataclass

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from agents.training.train.decide.coordinator_commands import (
+from belay.agents.training.train.decide.coordinator_commands import (
     CoordinatorCommand,
     EndJob,
     EndRank,
     Leave,
     OperatorMessage,
 )
-from agents.training.train.decide.donors import WHOLE, ranks_text, shard_text
-from agents.training.train.decide.generations import Generations
-from agents.training.train.decide.members import Phase, RunningRank
-from agents.training.train.decide.smaller import refusal, unique
+from belay.agents.training.train.decide.donors import WHOLE, ranks_text, shard_text
+from belay.agents.training.train.decide.generations import Generations
+from belay.agents.training.train.decide.members import Phase, RunningRank
+from belay.agents.training.train.decide.smaller import refusal, unique
 
 
 class Nodes(Generations):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from agents.training.train.decide.witness import OPEN, Finding, Verdict
+from belay.agents.training.train.decide.witness import OPEN, Finding, Verdict
 
 DOUBTS = 4
 """Undecided steps whose answers are kept."""

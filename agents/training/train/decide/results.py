@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agents.training.train.decide.coordinator_commands import CoordinatorCommand, OperatorMessage, SetPace
-from agents.training.train.decide.donors import ranks_text
-from agents.training.train.decide.nodes import Nodes
-from agents.training.train.decide.pace import Costs, given, pace
-from agents.training.train.decide.recomputed import Computed
-from agents.training.train.decide.witness import Finding, Held, Verdict
+from belay.agents.training.train.decide.coordinator_commands import CoordinatorCommand, OperatorMessage, SetPace
+from belay.agents.training.train.decide.donors import ranks_text
+from belay.agents.training.train.decide.nodes import Nodes
+from belay.agents.training.train.decide.pace import Costs, given, pace
+from belay.agents.training.train.decide.recomputed import Computed
+from belay.agents.training.train.decide.witness import Finding, Held, Verdict
 
 UNDECIDED = 3
 """Times that copies may differ after the same step, without a majority, before the job ends."""

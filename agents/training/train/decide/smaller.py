@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from agents.training.train.decide.members import Limits, RankStatus
+from belay.agents.training.train.decide.members import Limits, RankStatus
 
 
 def shares(active: Sequence[int], nproc: int, world: int) -> tuple[tuple[int, ...], ...]:

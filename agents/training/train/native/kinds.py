@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from agents.training.train.native.devices import Device
+from belay.agents.training.train.native.devices import Device
 
 
 def device_for(kind: str) -> Device | None:
     """The device of that kind; None for CPU and for kinds that need nothing of their own."""
     if kind == "cuda":
-        from agents.training.train.native.nccl import Nccl
+        from belay.agents.training.train.native.nccl import Nccl
 
         return Nccl()
     if kind == "npu":
-        from agents.training.train.native.npu import Npu
+        from belay.agents.training.train.native.npu import Npu
 
         return Npu()
     return None

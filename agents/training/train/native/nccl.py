@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from agents.training.train.native.devices import LEAVE, backends
+from belay.agents.training.train.native.devices import LEAVE, backends
 
 
 class Nccl:

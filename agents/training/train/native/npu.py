@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from agents.training.train.native.devices import LEAVE, backends
+from belay.agents.training.train.native.devices import LEAVE, backends
 
 
 class Npu:

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agents.training.train.frames import FrameDecoder, FrameError, Message, pack
-from agents.training.train.home import AGENT_GONE, Home
-from agents.training.train.worker import waiting
-from agents.training.train.worker.interruption import Interrupted
+from belay.agents.training.train.frames import FrameDecoder, FrameError, Message, pack
+from belay.agents.training.train.home import AGENT_GONE, Home
+from belay.agents.training.train.worker import waiting
+from belay.agents.training.train.worker.interruption import Interrupted
 
 FREE_AGAIN = (0.05, 0.15, 0.4, 1.0, 3.0, 10.0)
 """Seconds after which a rank that is still blocked is freed again: a socket may have been opened meanwhile."""

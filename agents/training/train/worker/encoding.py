@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from agents.training.train.worker.interruption import TrainingError
+from belay.agents.training.train.worker.interruption import TrainingError
 
 _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _FACTORIES: dict[str, Callable[[], Any]] = {

@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from agents.training.train.native.gloo import Sockets
-from agents.training.train.native.kinds import device_for
-from agents.training.train.native.lost_waits import LostWaits
-from agents.training.train.worker.control import Control
-from agents.training.train.worker.interruption import Interrupted
-from agents.training.train.worker.store import CoordinatorStore, FormingStore
+from belay.agents.training.train.native.gloo import Sockets
+from belay.agents.training.train.native.kinds import device_for
+from belay.agents.training.train.native.lost_waits import LostWaits
+from belay.agents.training.train.worker.control import Control
+from belay.agents.training.train.worker.interruption import Interrupted
+from belay.agents.training.train.worker.store import CoordinatorStore, FormingStore
 
 KEPT, KEPT_SECONDS = 8, 5.0
 """Number of generations whose groups stay referenced, and for how long: an old group may still write into its tensors

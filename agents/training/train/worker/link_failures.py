@@ -9,7 +9,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from agents.training.train.worker.groups import Groups
+from belay.agents.training.train.worker.groups import Groups
 
 DEVICE_STOPPED: Final = "error code is 107019"
 """What any operator raises on an Ascend device whose work was stopped (CANN, ACL_ERROR_RT_DEVICE_TASK_ABORT): a code

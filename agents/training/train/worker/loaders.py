@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from agents.training.train.worker.randomness import Randomness, step_seed
+from belay.agents.training.train.worker.randomness import Randomness, step_seed
 
 Records = dict[str, list[int]]
 """Number of a loader, in the order in which they were first iterated → the step in which its iteration began, and how

@@ -12,9 +12,9 @@ import traceback
 import types
 from types import CodeType
 
-from agents.training.train.home import Home
-from agents.training.train.worker.interruption import TrainingError
-from agents.training.train.worker.process import CurrentRank, become
+from belay.agents.training.train.home import Home
+from belay.agents.training.train.worker.interruption import TrainingError
+from belay.agents.training.train.worker.process import CurrentRank, become
 
 LEAVING = 1.5
 """Seconds for exit handlers (``atexit``), after which a finished rank exits anyway."""

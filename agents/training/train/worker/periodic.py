@@ -13,19 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.training.checkpoint.client import WriterClient
-from agents.training.checkpoint.errors import CheckpointError
-from agents.training.checkpoint.native import Checkpoints as Files
-from agents.training.checkpoint.newest import Found
-from agents.training.checkpoint.saver import Pending, Saver
-from agents.training.checkpoint.settings import WriterSettings
-from agents.training.checkpoint.wire import work_folder
-from agents.training.train.decide.donors import LAYOUT_MARK
-from agents.training.train.worker.buckets import Buckets
-from agents.training.train.worker.interruption import TrainingError
-from agents.training.train.worker.loaders import Loaders
-from agents.training.train.worker.process import current
-from agents.training.train.worker.protected import Protected
+from belay.agents.training.checkpoint.client import WriterClient
+from belay.agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.checkpoint.native import Checkpoints as Files
+from belay.agents.training.checkpoint.newest import Found
+from belay.agents.training.checkpoint.saver import Pending, Saver
+from belay.agents.training.checkpoint.settings import WriterSettings
+from belay.agents.training.checkpoint.wire import work_folder
+from belay.agents.training.train.decide.donors import LAYOUT_MARK
+from belay.agents.training.train.worker.buckets import Buckets
+from belay.agents.training.train.worker.interruption import TrainingError
+from belay.agents.training.train.worker.loaders import Loaders
+from belay.agents.training.train.worker.process import current
+from belay.agents.training.train.worker.protected import Protected
 
 log = logging.getLogger("belay.checkpoint")
 VARIABLE = "BELAY_CHECKPOINTS"

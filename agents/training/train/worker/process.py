@@ -6,9 +6,9 @@ import os
 import socket
 from typing import Any
 
-from agents.training.train.home import Home
-from agents.training.train.page import Page
-from agents.training.train.worker.control import Control
+from belay.agents.training.train.home import Home
+from belay.agents.training.train.page import Page
+from belay.agents.training.train.worker.control import Control
 
 BLOCKING = frozenset({"RANK", "LOCAL_RANK"})
 """Variables that a spare does not have yet: a script that reads one waits until the spare is assigned a rank."""

@@ -1,8 +1,8 @@
 """A rank's part in the proof of results: checksums of what it holds after an update, and copies of proven states.
 
-The coordinator compares the checksums of ranks that hold copies (`agents.training.train.decide.witness`) and says how
-often they are computed, from what they cost here. Two states are kept in host memory: the newest proven one, and the
-one that is to be proven next.
+The coordinator compares the checksums of ranks that hold copies (`belay.agents.training.train.decide.witness`) and says
+how often they are computed, from what they cost here. Two states are kept in host memory: the newest proven one, and
+the one that is to be proven next.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from agents.training.train.notices import say
-from agents.training.train.worker.digests import digest
-from agents.training.train.worker.loaders import Records
-from agents.training.train.worker.protected import Protected
+from belay.agents.training.train.notices import say
+from belay.agents.training.train.worker.digests import digest
+from belay.agents.training.train.worker.loaders import Records
+from belay.agents.training.train.worker.protected import Protected
 
 PART = 0.25
 """Part of the free memory of a host that the copies of all its ranks may take."""

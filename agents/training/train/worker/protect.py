@@ -13,24 +13,24 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 
-from agents.training.checkpoint.errors import CheckpointError
-from agents.training.train.decide.smaller import shares
-from agents.training.train.frames import Message
-from agents.training.train.notices import say
-from agents.training.train.worker import repair
-from agents.training.train.worker.buckets import Buckets, agreed
-from agents.training.train.worker.groups import Groups, accelerator, devices
-from agents.training.train.worker.interruption import Interrupted, TrainingError
-from agents.training.train.worker.link_failures import is_link_failure
-from agents.training.train.worker.loaders import Loaders
-from agents.training.train.worker.periodic import PeriodicCheckpoints
-from agents.training.train.worker.process import CurrentRank, current
-from agents.training.train.worker.proof import Proof
-from agents.training.train.worker.protected import Checkpoint, Protected
-from agents.training.train.worker.randomness import Randomness
-from agents.training.train.worker.recomputation import Recomputation
-from agents.training.train.worker.run import Run
-from agents.training.train.worker.sharing import Shares
+from belay.agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.train.decide.smaller import shares
+from belay.agents.training.train.frames import Message
+from belay.agents.training.train.notices import say
+from belay.agents.training.train.worker import repair
+from belay.agents.training.train.worker.buckets import Buckets, agreed
+from belay.agents.training.train.worker.groups import Groups, accelerator, devices
+from belay.agents.training.train.worker.interruption import Interrupted, TrainingError
+from belay.agents.training.train.worker.link_failures import is_link_failure
+from belay.agents.training.train.worker.loaders import Loaders
+from belay.agents.training.train.worker.periodic import PeriodicCheckpoints
+from belay.agents.training.train.worker.process import CurrentRank, current
+from belay.agents.training.train.worker.proof import Proof
+from belay.agents.training.train.worker.protected import Checkpoint, Protected
+from belay.agents.training.train.worker.randomness import Randomness
+from belay.agents.training.train.worker.recomputation import Recomputation
+from belay.agents.training.train.worker.run import Run
+from belay.agents.training.train.worker.sharing import Shares
 
 P = ParamSpec("P")
 R = TypeVar("R")

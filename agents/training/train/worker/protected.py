@@ -9,12 +9,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from agents.training.train.decide.donors import LAYOUT_MARK
-from agents.training.train.worker import shards
-from agents.training.train.worker.buffers import Buffers, version
-from agents.training.train.worker.encoding import decode, encode
-from agents.training.train.worker.interruption import TrainingError
-from agents.training.train.worker.optimizers import RepairedOptimizer, has_groups, levels
+from belay.agents.training.train.decide.donors import LAYOUT_MARK
+from belay.agents.training.train.worker import shards
+from belay.agents.training.train.worker.buffers import Buffers, version
+from belay.agents.training.train.worker.encoding import decode, encode
+from belay.agents.training.train.worker.interruption import TrainingError
+from belay.agents.training.train.worker.optimizers import RepairedOptimizer, has_groups, levels
 
 SAMPLED = 64
 """How many parameters, and values at the beginning of each, copies are compared by."""

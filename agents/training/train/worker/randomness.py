@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from agents.training.train.worker.groups import accelerator
+from belay.agents.training.train.worker.groups import accelerator
 
 _PYTHON: Any = random.seed.__self__  # type: ignore[attr-defined]
 """The generator behind the functions of ``random``."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from agents.training.train.worker.buffers import SMALL
-from agents.training.train.worker.digests import digest
-from agents.training.train.worker.protected import Protected
+from belay.agents.training.train.worker.buffers import SMALL
+from belay.agents.training.train.worker.digests import digest
+from belay.agents.training.train.worker.protected import Protected
 
 FIRST = 1
 """The step in which ranks compute for each other for the first time: it shows whether they compute alike."""

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from agents.training.train.worker.encoding import described
-from agents.training.train.worker.interruption import Interrupted
-from agents.training.train.worker.protected import Protected
+from belay.agents.training.train.worker.encoding import described
+from belay.agents.training.train.worker.interruption import Interrupted
+from belay.agents.training.train.worker.protected import Protected
 
 PIECE = 16 << 20
 """Maximum size of a piece in bytes."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from agents.training.train.page import Page
-from agents.training.train.worker.interruption import TrainingError
-from agents.training.train.worker.periodic import PeriodicCheckpoints
-from agents.training.train.worker.protected import Protected
-from agents.training.train.worker.randomness import Randomness
-from agents.training.train.worker.recomputation import Recomputation
-from agents.training.train.worker.sharing import Feed, Shares
+from belay.agents.training.train.page import Page
+from belay.agents.training.train.worker.interruption import TrainingError
+from belay.agents.training.train.worker.periodic import PeriodicCheckpoints
+from belay.agents.training.train.worker.protected import Protected
+from belay.agents.training.train.worker.randomness import Randomness
+from belay.agents.training.train.worker.recomputation import Recomputation
+from belay.agents.training.train.worker.sharing import Feed, Shares
 
 CHECKED_WINDOWS = 3
 """Windows of each entry before which it is checked that nothing was changed outside them."""

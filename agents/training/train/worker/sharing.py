@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from agents.training.train.worker.interruption import TrainingError
+from belay.agents.training.train.worker.interruption import TrainingError
 
 
 class Shares:

@@ -7,8 +7,8 @@ import datetime
 
 import torch.distributed as dist
 
-from agents.training.train.values import join, split
-from agents.training.train.worker.control import Control
+from belay.agents.training.train.values import join, split
+from belay.agents.training.train.worker.control import Control
 
 
 class CoordinatorStore(dist.Store):  # type: ignore[misc]

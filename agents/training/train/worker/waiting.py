@@ -106,7 +106,7 @@ def _place(frame: FrameType | None, call: str) -> str:
     above: list[str] = []
     while frame is not None:
         code = frame.f_code
-        if not os.path.abspath(code.co_filename).startswith(_LIBRARIES) and not code.co_filename.startswith("<"):
+        if not os.path.realpath(code.co_filename).startswith(_LIBRARIES) and not code.co_filename.startswith("<"):
             called = next((name for name in reversed(above) if name not in _SHELLS), call)
             where = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
             return f"in {called}, {where}" if called else f"at {where}"

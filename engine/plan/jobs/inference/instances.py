@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from engine.model.labels import (
+from belay.engine.model.labels import (
     INFERENCE_GANG,
     INFERENCE_INSTANCE_INDEX,
     INFERENCE_ROLE,
@@ -12,11 +12,11 @@ from engine.model.labels import (
     INSTANCE_TEMPLATE,
     ROLLOUT_ANNOTATION,
 )
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.plan.jobs.inference import labels as names
-from engine.plan.jobs.inference import rollout, scaling, snapshots, status, workloads
-from engine.plan.jobs.inference.serving import (
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.plan.jobs.inference import labels as names
+from belay.engine.plan.jobs.inference import rollout, scaling, snapshots, status, workloads
+from belay.engine.plan.jobs.inference.serving import (
     ServingContext,
     ServingInstance,
     ServingRole,
@@ -25,8 +25,8 @@ from engine.plan.jobs.inference.serving import (
     size,
     template_of,
 )
-from engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject
-from engine.plan.jobs.pod_template import misshapen
+from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject
+from belay.engine.plan.jobs.pod_template import misshapen
 
 #: Kubernetes adds a hash of eleven characters to a StatefulSet's name for a label of its pods (63 characters).
 _MAX_NAME: Final = 52

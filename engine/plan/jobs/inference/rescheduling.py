@@ -11,17 +11,17 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import EvictPod, Evidence, Owner, Preconditions
-from engine.model.cluster import Pod
-from engine.model.labels import FAULT_RETRY_TIMES, FAULT_SCHEDULING, POD_STATUS_LABEL
-from engine.model.reasons import ActionReason
-from engine.model.rules import RuleKind
-from engine.plan import roles as component_roles
-from engine.plan.health import node_faults
-from engine.plan.jobs.inference import labels as names
-from engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, size_of
-from engine.plan.node_view import NodeView
-from engine.plan.scope import Scope
+from belay.engine.model.actions import EvictPod, Evidence, Owner, Preconditions
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import FAULT_RETRY_TIMES, FAULT_SCHEDULING, POD_STATUS_LABEL
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.rules import RuleKind
+from belay.engine.plan import roles as component_roles
+from belay.engine.plan.health import node_faults
+from belay.engine.plan.jobs.inference import labels as names
+from belay.engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, size_of
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.scope import Scope
 
 RULE: Final = RuleKind.FAULT_SCHEDULING.value
 NODE_RULE: Final = RuleKind.FAULT_SCHEDULING.named("node-not-ready")

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.model.labels import MAX_SURGE, MAX_UNAVAILABLE, ROLLOUT_ANNOTATION, SURGE_INSTANCE
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_map, string_map
-from engine.plan.jobs.inference import labels as names
-from engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, annotations_of
-from engine.plan.jobs.lifecycle import JobObject
+from belay.engine.model.labels import MAX_SURGE, MAX_UNAVAILABLE, ROLLOUT_ANNOTATION, SURGE_INSTANCE
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_map, string_map
+from belay.engine.plan.jobs.inference import labels as names
+from belay.engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, annotations_of
+from belay.engine.plan.jobs.lifecycle import JobObject
 
 RULE: Final = "rolling-update"
 

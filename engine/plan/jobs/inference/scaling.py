@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from engine.model.labels import (
+from belay.engine.model.labels import (
     INFERENCE_MANAGED,
     INFERENCE_METRIC_ROLE,
     INFERENCE_SCALES,
@@ -16,11 +16,11 @@ from engine.model.labels import (
     INFERENCE_SET,
     INSTANCE_TEMPLATE,
 )
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.plan.jobs.inference import labels as names
-from engine.plan.jobs.inference.serving import ServingContext, ServingRole, digest_of, template_of
-from engine.plan.jobs.inference.workloads import child
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.plan.jobs.inference import labels as names
+from belay.engine.plan.jobs.inference.serving import ServingContext, ServingRole, digest_of, template_of
+from belay.engine.plan.jobs.inference.workloads import child
 
 HPA: Final = "HPA"
 _EXTERNAL: Final = "External"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from engine.gangs.job_status import merge_patch
-from engine.model.labels import (
+from belay.engine.gangs.job_status import merge_patch
+from belay.engine.model.labels import (
     INFERENCE_ROLE,
     INFERENCE_SERVICE,
     INFERENCE_SERVICE_ID,
@@ -23,16 +23,16 @@ from engine.model.labels import (
     SCHEDULE_POLICY,
     SHARD_LABEL,
 )
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.plan.jobs.inference import instances, rescheduling, rollout, scaling, snapshots, status
-from engine.plan.jobs.inference import labels as names
-from engine.plan.jobs.inference.rollout import ServiceRollout
-from engine.plan.jobs.inference.serving import ServingContext, annotations_of, identity, read
-from engine.plan.jobs.inference.workloads import child
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
-from engine.plan.jobs.pod_template import misshapen
-from engine.wire.names import MAIN_SHARD
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.plan.jobs.inference import instances, rescheduling, rollout, scaling, snapshots, status
+from belay.engine.plan.jobs.inference import labels as names
+from belay.engine.plan.jobs.inference.rollout import ServiceRollout
+from belay.engine.plan.jobs.inference.serving import ServingContext, annotations_of, identity, read
+from belay.engine.plan.jobs.inference.workloads import child
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.plan.jobs.pod_template import misshapen
+from belay.engine.wire.names import MAIN_SHARD
 
 _DNS: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUPER_POD: Final = "-sp"

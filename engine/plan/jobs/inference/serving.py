@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.gangs.forming import gang_key
-from engine.model.actions import DeleteObject, Preconditions
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import (
+from belay.engine.gangs.forming import gang_key
+from belay.engine.model.actions import DeleteObject, Preconditions
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import (
     INFERENCE_GANG,
     INFERENCE_INSTANCE_INDEX,
     INFERENCE_MANAGED,
@@ -26,9 +26,9 @@ from engine.model.labels import (
     INSTANCE_TEMPLATE,
     ROLLOUT_ANNOTATION,
 )
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.plan.jobs.inference import labels as names
-from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.plan.jobs.inference import labels as names
+from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
 
 #: Fields of a workload whose change replaces its pods; others are changed in place.
 _OF_PODS: Final = ("template", "podManagementPolicy", "volumeClaimTemplates")

@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import (
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import (
     CONTAINER_SNAPSHOT,
     INFERENCE_MANAGED,
     INSTANCE_TEMPLATE,
@@ -22,10 +22,10 @@ from engine.model.labels import (
     SNAPSHOT_MODE,
     SNAPSHOT_TEMPLATE,
 )
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_map, string_map
-from engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, size
-from engine.plan.jobs.pod_template import containers, field_ref, plain, set_env
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_map, string_map
+from belay.engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, size
+from belay.engine.plan.jobs.pod_template import containers, field_ref, plain, set_env
 
 SAVE: Final = "save"
 LOAD: Final = "load"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.gangs.job_status import merge_patch
-from engine.model.times import rfc3339
-from engine.model.unstructured import nested_list
-from engine.plan.jobs.inference.labels import VALIDATE_ERROR
-from engine.plan.jobs.lifecycle import ExpansionContext, JobObject
+from belay.engine.gangs.job_status import merge_patch
+from belay.engine.model.times import rfc3339
+from belay.engine.model.unstructured import nested_list
+from belay.engine.plan.jobs.inference.labels import VALIDATE_ERROR
+from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
 
 NOT_READY: Final = "ReplicasNotReady"
 MAX_MESSAGE: Final = 1000

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from engine.model.labels import (
+from belay.engine.model.labels import (
     FAULT_SCHEDULING,
     GROUP_NAME,
     INFERENCE_INSTANCE_INDEX,
@@ -21,12 +21,12 @@ from engine.model.labels import (
     INSTANCE_TEMPLATE,
     SURGE_INSTANCE,
 )
-from engine.model.unstructured import nested_list, nested_map, string_map
-from engine.plan.jobs.inference import labels as names
-from engine.plan.jobs.inference import snapshots
-from engine.plan.jobs.inference.serving import ServingRole, annotations_of, digest_of, size
-from engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject
-from engine.plan.jobs.pod_template import containers, min_resources, plain, set_env
+from belay.engine.model.unstructured import nested_list, nested_map, string_map
+from belay.engine.plan.jobs.inference import labels as names
+from belay.engine.plan.jobs.inference import snapshots
+from belay.engine.plan.jobs.inference.serving import ServingRole, annotations_of, digest_of, size
+from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject
+from belay.engine.plan.jobs.pod_template import containers, min_resources, plain, set_env
 
 _PROTOCOL: Final = "TCP"
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
-from engine.plan.place.causes import IllegalSize, OddTotal, OnePodOnly
-from engine.plan.place.families.base import enough
-from engine.plan.place.handler import (
+from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from belay.engine.plan.place.causes import IllegalSize, OddTotal, OnePodOnly
+from belay.engine.plan.place.families.base import enough
+from belay.engine.plan.place.handler import (
     UNSCHEDULABLE_TOPOLOGY,
     JobRequest,
     NodeChips,

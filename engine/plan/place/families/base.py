@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.model.pending_reasons import INVALID_REQUEST, SHORTAGE
-from engine.plan.place.causes import IllegalSize
-from engine.plan.place.handler import (
+from belay.engine.model.pending_reasons import INVALID_REQUEST, SHORTAGE
+from belay.engine.plan.place.causes import IllegalSize
+from belay.engine.plan.place.handler import (
     IdleChips,
     JobRequest,
     NodeChips,

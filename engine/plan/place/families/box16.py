@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.model.cluster import ids_of
-from engine.model.pending_reasons import SHORTAGE, TOPOLOGY
-from engine.plan.place.families.base import NODE_INVALID, sizes
-from engine.plan.place.handler import (
+from belay.engine.model.cluster import ids_of
+from belay.engine.model.pending_reasons import SHORTAGE, TOPOLOGY
+from belay.engine.plan.place.families.base import NODE_INVALID, sizes
+from belay.engine.plan.place.handler import (
     SHORTAGE_PREFIX,
     JobRequest,
     NodeChips,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
-from engine.plan.place.families.base import NODE_INVALID, Base, enough, sizes
-from engine.plan.place.handler import (
+from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from belay.engine.plan.place.families.base import NODE_INVALID, Base, enough, sizes
+from belay.engine.plan.place.handler import (
     UNSCHEDULABLE_TOPOLOGY,
     JobRequest,
     NodeChips,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.model.labels import DISTRIBUTED_LABEL
-from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
-from engine.plan.place.causes import OnePodOnly
-from engine.plan.place.families.base import NODE_INVALID, enough, sizes
-from engine.plan.place.families.card310 import take_in_order
-from engine.plan.place.handler import (
+from belay.engine.model.labels import DISTRIBUTED_LABEL
+from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from belay.engine.plan.place.causes import OnePodOnly
+from belay.engine.plan.place.families.base import NODE_INVALID, enough, sizes
+from belay.engine.plan.place.families.card310 import take_in_order
+from belay.engine.plan.place.handler import (
     UNSCHEDULABLE_TOPOLOGY,
     JobRequest,
     NodeChips,

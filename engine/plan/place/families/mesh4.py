@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.model.pending_reasons import TOPOLOGY
-from engine.plan.place.families.base import enough, sizes
-from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, groups, listed, lowest
+from belay.engine.model.pending_reasons import TOPOLOGY
+from belay.engine.plan.place.families.base import enough, sizes
+from belay.engine.plan.place.handler import (
+    JobRequest,
+    NodeChips,
+    PodRequest,
+    Refusal,
+    ScoreOrRefusal,
+    groups,
+    listed,
+    lowest,
+)
 
 MESH = 4
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Node
-from engine.model.labels import AFFINITY_CONFIG, TOPOLOGY_TREE
-from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
-from engine.plan.place.causes import ParameterMissing, UnequalPods, UnlabelledInTree
-from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed
+from belay.engine.model.cluster import Node
+from belay.engine.model.labels import AFFINITY_CONFIG, TOPOLOGY_TREE
+from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from belay.engine.plan.place.causes import ParameterMissing, UnequalPods, UnlabelledInTree
+from belay.engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed
 
 DEFAULT_TREE: Final = "default"
 _UNSET: Final = ParameterMissing("resource-level-config")

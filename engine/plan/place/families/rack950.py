@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from engine.model.labels import RA_BLOCK, SCHEDULE_UB_MEMORY, SP_BLOCK, SUPER_POD_AFFINITY
-from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
-from engine.plan.place.causes import ParameterMissing
-from engine.plan.place.families.base import enough
-from engine.plan.place.families.superpod import Block
-from engine.plan.place.handler import (
+from belay.engine.model.labels import RA_BLOCK, SCHEDULE_UB_MEMORY, SP_BLOCK, SUPER_POD_AFFINITY
+from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from belay.engine.plan.place.causes import ParameterMissing
+from belay.engine.plan.place.families.base import enough
+from belay.engine.plan.place.families.superpod import Block
+from belay.engine.plan.place.handler import (
     UNSCHEDULABLE_TOPOLOGY,
     JobRequest,
     NodeChips,

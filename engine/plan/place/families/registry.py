@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.model.labels import ACCELERATOR_TYPE, ASCEND_310, ASCEND_310P, NPU, NPU_310_STRATEGY, SP_BLOCK
-from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
-from engine.plan.place.causes import IllegalSize, PolicyNeeded, UnknownAccelerator, UnknownLabel
-from engine.plan.place.families.a3 import A3
-from engine.plan.place.families.base import Base
-from engine.plan.place.families.box16 import Box16
-from engine.plan.place.families.card310 import Card310, Chip310
-from engine.plan.place.families.duo import DuoCard, DuoChip
-from engine.plan.place.families.mesh4 import Mesh4
-from engine.plan.place.families.multilevel import WholeNode
-from engine.plan.place.families.rack950 import RackNode
-from engine.plan.place.families.ring8 import Ring8
-from engine.plan.place.families.superpod import SuperPodA3, SuperPodNode
-from engine.plan.place.handler import Family, JobRequest, Refusal
+from belay.engine.model.labels import ACCELERATOR_TYPE, ASCEND_310, ASCEND_310P, NPU, NPU_310_STRATEGY, SP_BLOCK
+from belay.engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
+from belay.engine.plan.place.causes import IllegalSize, PolicyNeeded, UnknownAccelerator, UnknownLabel
+from belay.engine.plan.place.families.a3 import A3
+from belay.engine.plan.place.families.base import Base
+from belay.engine.plan.place.families.box16 import Box16
+from belay.engine.plan.place.families.card310 import Card310, Chip310
+from belay.engine.plan.place.families.duo import DuoCard, DuoChip
+from belay.engine.plan.place.families.mesh4 import Mesh4
+from belay.engine.plan.place.families.multilevel import WholeNode
+from belay.engine.plan.place.families.rack950 import RackNode
+from belay.engine.plan.place.families.ring8 import Ring8
+from belay.engine.plan.place.families.superpod import SuperPodA3, SuperPodNode
+from belay.engine.plan.place.handler import Family, JobRequest, Refusal
 
 if TYPE_CHECKING:
-    from engine.documents import Desired, Product
+    from belay.engine.documents import Desired, Product
 
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
 DEFAULT_ACCELERATOR: Final = "module"

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from engine.model.labels import SP_BLOCK, SUPER_POD_AFFINITY
-from engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
-from engine.plan.place.causes import IllegalSize
-from engine.plan.place.families.a3 import A3
-from engine.plan.place.families.base import enough
-from engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, lowest
+from belay.engine.model.labels import SP_BLOCK, SUPER_POD_AFFINITY
+from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from belay.engine.plan.place.causes import IllegalSize
+from belay.engine.plan.place.families.a3 import A3
+from belay.engine.plan.place.families.base import enough
+from belay.engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, lowest
 
 CHOSEN_SCORE: Final = 100_000_000
 _SINGLE_BLOCK: Final = "sp-block is invalid: single super-pod job sp-block annotation should equal require npu num"

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.gangs.forming import in_rank_order
-from engine.model.cluster import Pod
-from engine.model.history import JobMemory
-from engine.plan.place import switch_config
-from engine.plan.place.families.rack950 import RackBlocks
-from engine.plan.place.gangs.slots import RankSlot, running_pods
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.state import Assignment, PlacementState
+from belay.engine.gangs.forming import in_rank_order
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import JobMemory
+from belay.engine.plan.place import switch_config
+from belay.engine.plan.place.families.rack950 import RackBlocks
+from belay.engine.plan.place.gangs.slots import RankSlot, running_pods
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.state import Assignment, PlacementState
 
 
 def place(

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
-from engine.gangs.forming import task_of
-from engine.model.cluster import Pod
-from engine.model.history import JobMemory
-from engine.model.labels import PODGROUP_SCHED_ENABLE, SP_FIT, SUPER_POD_RANK
-from engine.model.pending_reasons import TOPOLOGY
-from engine.plan.place.causes import ParameterMissing
-from engine.plan.place.families import rack950, superpod
-from engine.plan.place.families.rack950 import RackBlocks
-from engine.plan.place.families.superpod import CHOSEN_SCORE, Block
-from engine.plan.place.gangs import returning, services, trees
-from engine.plan.place.gangs.slots import RankSlot, candidate_pools, reassigned, running_pods, with_replacements
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes.superpod_index import SuperPodIndex
-from engine.plan.place.state import Assignment, PlacementState
+from belay.engine.gangs.forming import task_of
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import JobMemory
+from belay.engine.model.labels import PODGROUP_SCHED_ENABLE, SP_FIT, SUPER_POD_RANK
+from belay.engine.model.pending_reasons import TOPOLOGY
+from belay.engine.plan.place.causes import ParameterMissing
+from belay.engine.plan.place.families import rack950, superpod
+from belay.engine.plan.place.families.rack950 import RackBlocks
+from belay.engine.plan.place.families.superpod import CHOSEN_SCORE, Block
+from belay.engine.plan.place.gangs import returning, services, trees
+from belay.engine.plan.place.gangs.slots import RankSlot, candidate_pools, reassigned, running_pods, with_replacements
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.nodes.superpod_index import SuperPodIndex
+from belay.engine.plan.place.state import Assignment, PlacementState
 
 JobBlocks = superpod.Blocks | RackBlocks
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from engine.model.labels import IS_HEALTHY_TOR, IS_SHARED_TOR, SHARED_TOR_IP
-from engine.model.pending_reasons import TOPOLOGY
-from engine.plan.place.handler import Refusal
-from engine.plan.place.switch_config import LARGE, NORMAL
+from belay.engine.model.labels import IS_HEALTHY_TOR, IS_SHARED_TOR, SHARED_TOR_IP
+from belay.engine.model.pending_reasons import TOPOLOGY
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.switch_config import LARGE, NORMAL
 
 #: A switch without jobs over several switches; one that several such jobs may use; one that a single such job uses.
 FREE, SHARED, EXCLUSIVE = 0, 1, 2

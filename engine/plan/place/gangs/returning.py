@@ -12,16 +12,16 @@ from typing import Final
 
 import msgspec
 
-from engine.gangs.forming import declared_rank
-from engine.model.cluster import Node, Pod
-from engine.model.history import JobMemory
-from engine.model.labels import BACKUP_SOURCE_POD, POD_TYPE
-from engine.plan.place.families import multilevel
-from engine.plan.place.families.multilevel import Level
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.state import PlacementState
-from engine.plan.scope import Scope
+from belay.engine.gangs.forming import declared_rank
+from belay.engine.model.cluster import Node, Pod
+from belay.engine.model.history import JobMemory
+from belay.engine.model.labels import BACKUP_SOURCE_POD, POD_TYPE
+from belay.engine.plan.place.families import multilevel
+from belay.engine.plan.place.families.multilevel import Level
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.state import PlacementState
+from belay.engine.plan.scope import Scope
 
 WAITING: Final = "WaitingForRelease"
 #: How long a super-pod job waits for the nodes of its healthy pods, in seconds.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from engine.model.cluster import Pod
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes.table import NodeTable
-from engine.plan.place.state import Assignment, PlacementState
+from belay.engine.model.cluster import Pod
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.nodes.table import NodeTable
+from belay.engine.plan.place.state import Assignment, PlacementState
 
 #: Gangs of more pods are not searched: they have too many orders for any budget.
 MAX_PODS: Final = 64

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.model.cluster import Pod
-from engine.model.labels import APP_LABEL, INFERENCE_SERVICE_ID, SERVICE_JOB_ID
-from engine.model.pending_reasons import TOPOLOGY
-from engine.plan.place.families.rack950 import RACK_NODES, CandidateNode, by_rack
-from engine.plan.place.families.superpod import Block
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.state import PlacementState
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import APP_LABEL, INFERENCE_SERVICE_ID, SERVICE_JOB_ID
+from belay.engine.model.pending_reasons import TOPOLOGY
+from belay.engine.plan.place.families.rack950 import RACK_NODES, CandidateNode, by_rack
+from belay.engine.plan.place.families.superpod import Block
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.state import PlacementState
 
 IDLEST: Final = "idlest"
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from engine.model.cluster import Pod
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.state import Assignment, PlacementState
+from belay.engine.model.cluster import Pod
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.state import Assignment, PlacementState
 
 
 class RankSlot(NamedTuple):

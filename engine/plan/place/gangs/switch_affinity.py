@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.cluster import Pod
-from engine.model.history import JobMemory
-from engine.model.labels import IS_SHARED_TOR, TOR_AFFINITY
-from engine.model.pending_reasons import TOPOLOGY
-from engine.model.switches import Switches
-from engine.plan.place import switch_config
-from engine.plan.place.gangs import nslb
-from engine.plan.place.gangs.nslb import LeafSwitch, NodeGroup, SwitchRequest
-from engine.plan.place.gangs.slots import candidate_pools
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes.switch_occupancy import SwitchOccupancy
-from engine.plan.place.state import Assignment, PlacementState
-from engine.plan.place.switch_config import LARGE, NORMAL
+from belay.engine.model.cluster import Pod
+from belay.engine.model.history import JobMemory
+from belay.engine.model.labels import IS_SHARED_TOR, TOR_AFFINITY
+from belay.engine.model.pending_reasons import TOPOLOGY
+from belay.engine.model.switches import Switches
+from belay.engine.plan.place import switch_config
+from belay.engine.plan.place.gangs import nslb
+from belay.engine.plan.place.gangs.nslb import LeafSwitch, NodeGroup, SwitchRequest
+from belay.engine.plan.place.gangs.slots import candidate_pools
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.nodes.switch_occupancy import SwitchOccupancy
+from belay.engine.plan.place.state import Assignment, PlacementState
+from belay.engine.plan.place.switch_config import LARGE, NORMAL
 
 VERSION_2: Final = "2.0"
 

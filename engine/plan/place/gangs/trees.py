@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from engine.model.cluster import Node, Pod
-from engine.model.history import JobMemory
-from engine.model.labels import TOPOLOGY_TREE
-from engine.model.pending_reasons import TOPOLOGY
-from engine.plan.place.families import multilevel
-from engine.plan.place.gangs import returning
-from engine.plan.place.gangs.slots import RankSlot, running_pods
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.state import PlacementState
+from belay.engine.model.cluster import Node, Pod
+from belay.engine.model.history import JobMemory
+from belay.engine.model.labels import TOPOLOGY_TREE
+from belay.engine.model.pending_reasons import TOPOLOGY
+from belay.engine.plan.place.families import multilevel
+from belay.engine.plan.place.gangs import returning
+from belay.engine.plan.place.gangs.slots import RankSlot, running_pods
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.state import PlacementState
 
 #: The level above all others: its unit is the tree.
 WHOLE_TREE: Final = multilevel.MAX_LEVELS + 1

@@ -12,11 +12,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Final
 
-from engine.model.cluster import Observed, Pod
-from engine.plan.node_view import NodeView
-from engine.plan.place.causes import TooManyVolumes
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes.volumes import ClusterVolumes, CSIVolume
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.causes import TooManyVolumes
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes.volumes import ClusterVolumes, CSIVolume
 
 REASON: Final = "VolumeLimitReached"
 _STORAGE_API: Final = "storage.k8s.io/v1"

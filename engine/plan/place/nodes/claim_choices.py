@@ -13,19 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
-from engine.model.cluster import Pod, ids_of, mask_of
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import DELETE_PROTECTION
-from engine.model.reasons import ActionReason
-from engine.model.unstructured import nested_list, nested_map
-from engine.plan.claims.devices import Counter
-from engine.plan.claims.holding import MAX_USERS, AllocatedClaim, DeviceClaims, OpenClaim
-from engine.plan.claims.matching import Given
-from engine.plan.node_view import NodeView
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes.claim_table import never_suited
-from engine.wire.dra import DRIVER
+from belay.engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
+from belay.engine.model.cluster import Pod, ids_of, mask_of
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import DELETE_PROTECTION
+from belay.engine.model.reasons import ActionReason
+from belay.engine.model.unstructured import nested_list, nested_map
+from belay.engine.plan.claims.devices import Counter
+from belay.engine.plan.claims.holding import MAX_USERS, AllocatedClaim, DeviceClaims, OpenClaim
+from belay.engine.plan.claims.matching import Given
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes.claim_table import never_suited
+from belay.engine.wire.dra import DRIVER
 
 WAITING: Final = "ResourceClaimsNotAllocated"
 RULE: Final = "place/claims"

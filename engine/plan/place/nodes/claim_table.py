@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from engine.model.cluster import Pod, ids_of, mask_of
-from engine.plan.claims.holding import DeviceClaims
-from engine.plan.node_view import NodeView
-from engine.plan.place.causes import NoDevices, UnsuitableDevices
-from engine.plan.place.handler import NodeChips, Refusal, ScoreOrRefusal, listed
-from engine.plan.place.nodes.table import NodeTable
+from belay.engine.model.cluster import Pod, ids_of, mask_of
+from belay.engine.plan.claims.holding import DeviceClaims
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.causes import NoDevices, UnsuitableDevices
+from belay.engine.plan.place.handler import NodeChips, Refusal, ScoreOrRefusal, listed
+from belay.engine.plan.place.nodes.table import NodeTable
 
 SHORT: Final = "ResourceClaimDevicesShort"
 ELSEWHERE: Final = Refusal(

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.gangs.forming import pod_group_of
-from engine.gangs.owners import generated_group, spec_of
-from engine.model.cluster import Observed, Pod
-from engine.model.jobs import Gang
-from engine.model.labels import DISTRIBUTED_LABEL
-from engine.plan.place.handler import Refusal
-from engine.plan.place.job import SchedulerJob, equivalent_job
-from engine.plan.place.nodes.volumes import ClusterVolumes
-from engine.plan.place.part_requests import DynamicVNPU, SoftShare, dvpp_of, level_of
-from engine.plan.scope import Scope
+from belay.engine.gangs.forming import pod_group_of
+from belay.engine.gangs.owners import generated_group, spec_of
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.jobs import Gang
+from belay.engine.model.labels import DISTRIBUTED_LABEL
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.job import SchedulerJob, equivalent_job
+from belay.engine.plan.place.nodes.volumes import ClusterVolumes
+from belay.engine.plan.place.part_requests import DynamicVNPU, SoftShare, dvpp_of, level_of
+from belay.engine.plan.scope import Scope
 
 #: Most models kept per resource and chip count; further templates are read pod by pod.
 _MOST: Final = 8

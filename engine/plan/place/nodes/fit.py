@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from engine.model import taints
-from engine.model.cluster import Node, Pod
-from engine.model.labels import NODE_NOT_READY
-from engine.plan.node_view import NodeView
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes.selectors import NodeRule, matches
+from belay.engine.model import taints
+from belay.engine.model.cluster import Node, Pod
+from belay.engine.model.labels import NODE_NOT_READY
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes.selectors import NodeRule, matches
 
 
 class StaticFit(NamedTuple):

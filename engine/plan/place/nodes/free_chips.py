@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.plan.node_view import NodeView
+from belay.engine.plan.node_view import NodeView
 
 
 class FreeChips:

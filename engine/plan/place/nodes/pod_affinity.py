@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.plan.node_view import NodeView
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes import topology_spread
-from engine.plan.place.nodes.selectors import selects
+from belay.engine.model.cluster import Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes import topology_spread
+from belay.engine.plan.place.nodes.selectors import selects
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.model.cluster import Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import HUAWEI_PREFIX
-from engine.model.unstructured import nested_map
-from engine.plan.claims.holding import DeviceClaims
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes.selectors import NodeRule
-from engine.wire.dra import EXTENDED_CLAIM_NAME
+from belay.engine.model.cluster import Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.claims.holding import DeviceClaims
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes.selectors import NodeRule
+from belay.engine.wire.dra import EXTENDED_CLAIM_NAME
 
 NOT_ALLOCATED: Final = "ResourceClaimNotAllocated"
 MISMATCH: Final = Refusal("ResourceClaimNodeMismatch", "node(s) cannot use the devices allocated to the resource claim")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from engine.model.cluster import Node
-from engine.plan.place.handler import Refusal
+from belay.engine.model.cluster import Node
+from belay.engine.plan.place.handler import Refusal
 
 Terms = tuple[dict[str, Any], ...]
 

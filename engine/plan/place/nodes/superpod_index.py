@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from engine.model.states import NodeHealth
-from engine.plan.node_view import NodeView
+from belay.engine.model.states import NodeHealth
+from belay.engine.plan.node_view import NodeView
 
 Rank = tuple[int, bool, int, str]
 """Penalty of the node for the gang, whether it is sub-healthy, how many of its chips fail repeatedly, its name."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from engine.model.cluster import Pod
-from engine.model.switches import Switches
-from engine.plan.node_view import NodeView
-from engine.wire import switches as wire
+from belay.engine.model.cluster import Pod
+from belay.engine.model.switches import Switches
+from belay.engine.plan.node_view import NodeView
+from belay.engine.wire import switches as wire
 
 #: Stands for nodes under no switch.
 NOWHERE = -1

@@ -10,17 +10,25 @@ from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from engine.model.cluster import Pod
-from engine.model.labels import DISTRIBUTED_LABEL, INFER_CARD_TYPE, SOFT_SHARING_ENABLED
-from engine.model.pending_reasons import NODE_UNSTABLE, SHORTAGE
-from engine.plan.node_view import NodeView
-from engine.plan.place.families.base import NODE_INVALID, Base
-from engine.plan.place.families.multilevel import Level, missing_label
-from engine.plan.place.handler import SHORTAGE_PREFIX, Family, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes import fit
-from engine.plan.place.nodes.superpod_index import SuperPodIndex
-from engine.plan.scope import NodeRefusal
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import DISTRIBUTED_LABEL, INFER_CARD_TYPE, SOFT_SHARING_ENABLED
+from belay.engine.model.pending_reasons import NODE_UNSTABLE, SHORTAGE
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.families.base import NODE_INVALID, Base
+from belay.engine.plan.place.families.multilevel import Level, missing_label
+from belay.engine.plan.place.handler import (
+    SHORTAGE_PREFIX,
+    Family,
+    NodeChips,
+    PodRequest,
+    Refusal,
+    ScoreOrRefusal,
+    listed,
+)
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.nodes import fit
+from belay.engine.plan.place.nodes.superpod_index import SuperPodIndex
+from belay.engine.plan.scope import NodeRefusal
 
 MISSING: Final = "NPUResourceMissing"
 SHARES_ONLY: Final = "SoftShareOnly"

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import Pod
-from engine.plan.node_view import NodeView
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes import fit, selectors
+from belay.engine.model.cluster import Pod
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes import fit, selectors
 
 #: Weight of one pod fewer in a domain, beside the weights of preferred affinity (at most 100 each).
 WEIGHT: Final = 100

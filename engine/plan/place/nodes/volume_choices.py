@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
-from engine.model.cluster import Node, Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import BOUND_BY_CONTROLLER, SELECTED_NODE
-from engine.model.reasons import ActionReason
-from engine.plan.claims.holding import DeviceClaims
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes.selectors import matches
-from engine.plan.place.nodes.volumes import NO_VOLUME, ClusterVolumes, Volume, VolumeClaim
+from belay.engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
+from belay.engine.model.cluster import Node, Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import BOUND_BY_CONTROLLER, SELECTED_NODE
+from belay.engine.model.reasons import ActionReason
+from belay.engine.plan.claims.holding import DeviceClaims
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes.selectors import matches
+from belay.engine.plan.place.nodes.volumes import NO_VOLUME, ClusterVolumes, Volume, VolumeClaim
 
 WAITING: Final = "VolumesNotBound"
 RULE: Final = "place/volumes"

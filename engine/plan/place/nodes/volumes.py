@@ -15,15 +15,15 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from engine.model import quantities
-from engine.model.cluster import Node, Observed, Pod
-from engine.model.diagnostics import ObjectKey
-from engine.model.labels import BETA_STORAGE_CLASS, BIND_COMPLETED, NO_PROVISIONER, SELECTED_NODE
-from engine.model.unstructured import nested_map
-from engine.plan.claims.holding import DeviceClaims
-from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes import resource_claims
-from engine.plan.place.nodes.selectors import NodeRule, Terms, matches, selects
+from belay.engine.model import quantities
+from belay.engine.model.cluster import Node, Observed, Pod
+from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.labels import BETA_STORAGE_CLASS, BIND_COMPLETED, NO_PROVISIONER, SELECTED_NODE
+from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.claims.holding import DeviceClaims
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes import resource_claims
+from belay.engine.plan.place.nodes.selectors import NodeRule, Terms, matches, selects
 
 CONFLICT: Final = Refusal("VolumeNodeAffinityConflict", "node(s) had volume node affinity conflict")
 NO_VOLUME: Final = Refusal("VolumeNotAvailable", "node(s) didn't find available persistent volumes to bind")

@@ -9,15 +9,23 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
-from engine.model.cores import ChipUse, free_capacity, unfit_reason
-from engine.model.labels import NPU_CORE
-from engine.model.pending_reasons import FRAGMENTED, IN_FLIGHT, INVALID_REQUEST, SHORTAGE
-from engine.model.vnpu import TemplateSize
-from engine.plan.node_view import NodeView
-from engine.plan.place.handler import Refusal, ScoreOrRefusal
-from engine.plan.place.nodes.table import MISSING, NodeTable, room
-from engine.plan.place.part_requests import ILLEGAL, SMALL_KIND, DynamicVNPU, dvpp_of, illegal, illegal_cores, level_of
-from engine.plan.place.parts.shares import ChipParts, CoreNode, Tenants
+from belay.engine.model.cores import ChipUse, free_capacity, unfit_reason
+from belay.engine.model.labels import NPU_CORE
+from belay.engine.model.pending_reasons import FRAGMENTED, IN_FLIGHT, INVALID_REQUEST, SHORTAGE
+from belay.engine.model.vnpu import TemplateSize
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.handler import Refusal, ScoreOrRefusal
+from belay.engine.plan.place.nodes.table import MISSING, NodeTable, room
+from belay.engine.plan.place.part_requests import (
+    ILLEGAL,
+    SMALL_KIND,
+    DynamicVNPU,
+    dvpp_of,
+    illegal,
+    illegal_cores,
+    level_of,
+)
+from belay.engine.plan.place.parts.shares import ChipParts, CoreNode, Tenants
 
 BEST_BONUS: Final = 8
 

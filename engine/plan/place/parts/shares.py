@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.model.cluster import Pod, ids_of, mask_of
-from engine.model.cores import ChipUse
-from engine.model.labels import ASCEND_REAL, NPU_CORE, SERVER_TYPE
-from engine.model.vnpu import ChipCapacity, TemplateSize
-from engine.plan.node_view import NodeView
-from engine.plan.place.causes import CannotBeCut, CoresDisagree
-from engine.plan.place.handler import Refusal
-from engine.plan.place.part_requests import kind_of
-from engine.plan.vnpu.templates import chip_totals, cut_by_layout, cut_on_demand, templates_of
-from engine.wire.parts import Share, parse_cores, parse_share, vgroup
+from belay.engine.model.cluster import Pod, ids_of, mask_of
+from belay.engine.model.cores import ChipUse
+from belay.engine.model.labels import ASCEND_REAL, NPU_CORE, SERVER_TYPE
+from belay.engine.model.vnpu import ChipCapacity, TemplateSize
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.causes import CannotBeCut, CoresDisagree
+from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.part_requests import kind_of
+from belay.engine.plan.vnpu.templates import chip_totals, cut_by_layout, cut_on_demand, templates_of
+from belay.engine.wire.parts import Share, parse_cores, parse_share, vgroup
 
 if TYPE_CHECKING:
-    from engine.documents import Desired, VNPUTemplates
+    from belay.engine.documents import Desired, VNPUTemplates
 
 INVALID_NODE: Final = "VNPUNodeInvalid"
 INVALID_TEXT: Final = "checkNodeNPUByDyTask invalid VNode"

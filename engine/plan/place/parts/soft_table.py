@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.model.labels import CHIP_MEMORY, SOFT_SHARING_ENABLED
-from engine.model.pending_reasons import FRAGMENTED, NO_CHIP_MEMORY, SHARES_OFF, SHORTAGE
-from engine.plan.node_view import NodeView
-from engine.plan.place.handler import Refusal, ScoreOrRefusal
-from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes.table import MISSING, NodeTable, room
-from engine.plan.place.part_requests import FULL, SoftShare
-from engine.plan.place.parts.shares import ChipParts, usable_shares
-from engine.wire.parts import Share
+from belay.engine.model.labels import CHIP_MEMORY, SOFT_SHARING_ENABLED
+from belay.engine.model.pending_reasons import FRAGMENTED, NO_CHIP_MEMORY, SHARES_OFF, SHORTAGE
+from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.place.handler import Refusal, ScoreOrRefusal
+from belay.engine.plan.place.job import SchedulerJob
+from belay.engine.plan.place.nodes.table import MISSING, NodeTable, room
+from belay.engine.plan.place.part_requests import FULL, SoftShare
+from belay.engine.plan.place.parts.shares import ChipParts, usable_shares
+from belay.engine.wire.parts import Share
 
 MIB: Final = 1024
 BEST: Final = 200

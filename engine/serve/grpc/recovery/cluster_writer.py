@@ -11,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-from engine.kube import CONFIGMAP, NODE, POD, Conflict, Kube, KubeError, NotFound, Object, resource_for
-from engine.log import get
-from engine.model.cluster import Pod
-from engine.model.labels import (
+from belay.engine.kube import CONFIGMAP, NODE, POD, Conflict, Kube, KubeError, NotFound, Object, resource_for
+from belay.engine.log import get
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import (
     BACKUP_NEW_POD,
     FAULT_TYPE,
     IN_HOT_SWITCH_FLOW,
@@ -22,13 +22,13 @@ from engine.model.labels import (
     NEED_VOLCANO,
     NODE_HEALTHY_STATUS,
 )
-from engine.model.recovery import FaultyRank
-from engine.model.recovery.conversation import MarkPods, Reset
-from engine.serve.grpc.job_view import JobView
-from engine.serve.grpc.observed_cluster import ObservedCluster
-from engine.serve.grpc.recovery.job_facts import backup_of
-from engine.wire import resetinfo
-from engine.wire.errors import WireError
+from belay.engine.model.recovery import FaultyRank
+from belay.engine.model.recovery.conversation import MarkPods, Reset
+from belay.engine.serve.grpc.job_view import JobView
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster
+from belay.engine.serve.grpc.recovery.job_facts import backup_of
+from belay.engine.wire import resetinfo
+from belay.engine.wire.errors import WireError
 
 _log = get("grpc.recover")
 POD_GROUP: Final = resource_for("scheduling.volcano.sh/v1beta1", "PodGroup")

@@ -7,12 +7,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from engine.kube import Kube
-from engine.model.recovery import Conversation
-from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
-from engine.serve.grpc.recovery.cluster_writer import ClusterWriter
-from engine.serve.grpc.recovery.release import Releases
-from engine.wire import names
+from belay.engine.kube import Kube
+from belay.engine.model.recovery import Conversation
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from belay.engine.serve.grpc.recovery.cluster_writer import ClusterWriter
+from belay.engine.serve.grpc.recovery.release import Releases
+from belay.engine.wire import names
 
 
 class SessionContext(ABC):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.model import stress
-from engine.model.attribution import HARMLESS, SUB_HEALTHY, UNHEALTHY, FaultRank
-from engine.model.cluster import Pod
-from engine.model.costs import narrowed
-from engine.model.labels import (
+from belay.engine.model import stress
+from belay.engine.model.attribution import HARMLESS, SUB_HEALTHY, UNHEALTHY, FaultRank
+from belay.engine.model.cluster import Pod
+from belay.engine.model.costs import narrowed
+from belay.engine.model.labels import (
     BACKUP_SOURCE_POD,
     FAULT_SCHEDULING,
     FRAMEWORK_LABEL,
@@ -29,19 +29,19 @@ from engine.model.labels import (
     SUB_HEALTHY_STRATEGY,
     WAIT_RESCHEDULE_TIMEOUT,
 )
-from engine.model.levels import (
+from belay.engine.model.levels import (
     RESTART_BUSINESS,
     RESTART_REQUEST,
     SUB_HEALTH,
 )
-from engine.model.recovery import Conversation, FaultyRank, JobFacts, RecoveryStrategy, steps, summary
-from engine.model.recovery.choice import dump_only
-from engine.model.recovery.conversation import Faults, SubHealthy, merged
-from engine.model.recovery.protocol import HCCL, NORMAL, RESCHEDULE_LIMIT, RESCHEDULE_RANGE, UCE
-from engine.serve.grpc.job_view import JobFaults, JobView
-from engine.wire import resetinfo
-from engine.wire.errors import WireError
-from engine.wire.recoveryrecord import Record
+from belay.engine.model.recovery import Conversation, FaultyRank, JobFacts, RecoveryStrategy, steps, summary
+from belay.engine.model.recovery.choice import dump_only
+from belay.engine.model.recovery.conversation import Faults, SubHealthy, merged
+from belay.engine.model.recovery.protocol import HCCL, NORMAL, RESCHEDULE_LIMIT, RESCHEDULE_RANGE, UCE
+from belay.engine.serve.grpc.job_view import JobFaults, JobView
+from belay.engine.wire import resetinfo
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.recoveryrecord import Record
 
 #: Codes of faults after which a step may be retried, and the kind of fault.
 RETRY_CODES: Final = {"80E01801": UCE, "8C1F860B": HCCL}

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from engine.model.cluster import Observed
-from engine.model.recovery import FaultyRank
-from engine.model.recovery.conversation import Operation, Replied, Report
-from engine.model.recovery.protocol import NORMAL, Code
-from engine.serve.grpc.job_view import JobView, ranks_of
-from engine.wire.clusterd import recover_pb2 as pb
-from engine.wire.gojson import go_json
+from belay.engine.model.cluster import Observed
+from belay.engine.model.recovery import FaultyRank
+from belay.engine.model.recovery.conversation import Operation, Replied, Report
+from belay.engine.model.recovery.protocol import NORMAL, Code
+from belay.engine.serve.grpc.job_view import JobView, ranks_of
+from belay.engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.wire.gojson import go_json
 
 NIC: Final = "nic"
 STRESS: Final = "stress"

@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from engine.kube import CONFIGMAP, Kube, KubeError, Object, cancel_all
-from engine.log import get
-from engine.model.labels import PROCESS_RECOVER_ENABLE, PROCESS_RECOVERY
-from engine.model.recovery import Conversation, summary
-from engine.serve.grpc.job_view import JobView
-from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
-from engine.serve.grpc.recovery.cluster_writer import POD_GROUP, ClusterWriter
-from engine.serve.grpc.recovery.context import SessionContext
-from engine.serve.grpc.recovery.session import Session, TakenOver
-from engine.serve.grpc.recovery.subscribers import RETURN_SECONDS
-from engine.wire import names, recoveryrecord
-from engine.wire.errors import WireError
+from belay.engine.kube import CONFIGMAP, Kube, KubeError, Object, cancel_all
+from belay.engine.log import get
+from belay.engine.model.labels import PROCESS_RECOVER_ENABLE, PROCESS_RECOVERY
+from belay.engine.model.recovery import Conversation, summary
+from belay.engine.serve.grpc.job_view import JobView
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from belay.engine.serve.grpc.recovery.cluster_writer import POD_GROUP, ClusterWriter
+from belay.engine.serve.grpc.recovery.context import SessionContext
+from belay.engine.serve.grpc.recovery.session import Session, TakenOver
+from belay.engine.serve.grpc.recovery.subscribers import RETURN_SECONDS
+from belay.engine.wire import names, recoveryrecord
+from belay.engine.wire.errors import WireError
 
 _log = get("grpc.recover")
 MAX_JOBS: Final = 10_000

@@ -12,14 +12,14 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, NotFound, Object
-from engine.log import get
-from engine.model.cluster import Node, Observed
-from engine.model.labels import NPU
-from engine.model.recovery.conversation import Release
-from engine.serve.grpc.job_view import JobView
-from engine.serve.grpc.observed_cluster import ObservedCluster
-from engine.wire import faultjob
+from belay.engine.kube import CONFIGMAP, Conflict, Kube, KubeError, NotFound, Object
+from belay.engine.log import get
+from belay.engine.model.cluster import Node, Observed
+from belay.engine.model.labels import NPU
+from belay.engine.model.recovery.conversation import Release
+from belay.engine.serve.grpc.job_view import JobView
+from belay.engine.serve.grpc.observed_cluster import ObservedCluster
+from belay.engine.wire import faultjob
 
 _log = get("grpc.recover")
 TRIES = 3

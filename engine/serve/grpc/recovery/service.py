@@ -11,16 +11,16 @@ from typing import Any, Final
 
 import grpc
 
-from engine.model.labels import PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
-from engine.model.recovery import Code, FaultyRank, Report
-from engine.model.recovery.conversation import Done, Input, Offered, Start, StopComplete, merged
-from engine.model.recovery.protocol import KEEP_ALIVE, KEEP_ALIVE_PERIOD, NORMAL, REPORT_TIMEOUT, RETRY_TYPES
-from engine.serve.grpc.callers import caller
-from engine.serve.grpc.recovery import operations
-from engine.serve.grpc.recovery.registry import Registry
-from engine.serve.grpc.recovery.session import Session, TakenOver
-from engine.serve.grpc.streams import Context, MessageQueue
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.model.labels import PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
+from belay.engine.model.recovery import Code, FaultyRank, Report
+from belay.engine.model.recovery.conversation import Done, Input, Offered, Start, StopComplete, merged
+from belay.engine.model.recovery.protocol import KEEP_ALIVE, KEEP_ALIVE_PERIOD, NORMAL, REPORT_TIMEOUT, RETRY_TYPES
+from belay.engine.serve.grpc.callers import caller
+from belay.engine.serve.grpc.recovery import operations
+from belay.engine.serve.grpc.recovery.registry import Registry
+from belay.engine.serve.grpc.recovery.session import Session, TakenOver
+from belay.engine.serve.grpc.streams import Context, MessageQueue
+from belay.engine.wire.clusterd import recover_pb2 as pb
 
 #: Longest list of faulty ranks, and longest text of one, that a client may send.
 _MAX_RANKS: Final = 100_000

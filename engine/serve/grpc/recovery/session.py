@@ -1,7 +1,7 @@
 """One job's recovery while this server serves it: inputs one after the other, each saved before its effects.
 
-The record in the cluster (`engine.wire.recoveryrecord`) is always ahead of the signals sent, so the next server repeats
-a signal rather than omitting it.
+The record in the cluster (`belay.engine.wire.recoveryrecord`) is always ahead of the signals sent, so the next server
+repeats a signal rather than omitting it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,22 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from engine.kube import Object
-from engine.log import get
-from engine.model.attribution import HEALTHY
-from engine.model.labels import FAULT_TYPE
-from engine.model.recovery import Code, Conversation, FaultyRank, JobFacts, State, Transition, machine, resumed, summary
-from engine.model.recovery.conversation import (
+from belay.engine.kube import Object
+from belay.engine.log import get
+from belay.engine.model.attribution import HEALTHY
+from belay.engine.model.labels import FAULT_TYPE
+from belay.engine.model.recovery import (
+    Code,
+    Conversation,
+    FaultyRank,
+    JobFacts,
+    State,
+    Transition,
+    machine,
+    resumed,
+    summary,
+)
+from belay.engine.model.recovery.conversation import (
     Annotate,
     Degrade,
     Effect,
@@ -38,16 +48,16 @@ from engine.model.recovery.conversation import (
     Tick,
     Written,
 )
-from engine.serve.grpc.job_view import JobView
-from engine.serve.grpc.recovery.cluster_writer import SOFTWARE, fault_labels
-from engine.serve.grpc.recovery.context import SessionContext
-from engine.serve.grpc.recovery.job_facts import facts_of, new_faults, uids_after
-from engine.serve.grpc.recovery.release import in_super_pod
-from engine.serve.grpc.recovery.session_store import SessionStore, TakenOver
-from engine.serve.grpc.recovery.subscribers import Subscribers
-from engine.serve.grpc.streams import MessageQueue
-from engine.wire.clusterd import recover_pb2 as pb
-from engine.wire.recoveryrecord import Record
+from belay.engine.serve.grpc.job_view import JobView
+from belay.engine.serve.grpc.recovery.cluster_writer import SOFTWARE, fault_labels
+from belay.engine.serve.grpc.recovery.context import SessionContext
+from belay.engine.serve.grpc.recovery.job_facts import facts_of, new_faults, uids_after
+from belay.engine.serve.grpc.recovery.release import in_super_pod
+from belay.engine.serve.grpc.recovery.session_store import SessionStore, TakenOver
+from belay.engine.serve.grpc.recovery.subscribers import Subscribers
+from belay.engine.serve.grpc.streams import MessageQueue
+from belay.engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.wire.recoveryrecord import Record
 
 Result = TypeVar("Result")
 _log = get("grpc.recover")

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from engine.kube import CONFIGMAP, Conflict, KubeError, NotFound, Object
-from engine.log import get
-from engine.model.recovery import Conversation
-from engine.serve.grpc.recovery.context import SessionContext
-from engine.wire import recoveryrecord
-from engine.wire.errors import WireError
-from engine.wire.recoveryrecord import Record
+from belay.engine.kube import CONFIGMAP, Conflict, KubeError, NotFound, Object
+from belay.engine.log import get
+from belay.engine.model.recovery import Conversation
+from belay.engine.serve.grpc.recovery.context import SessionContext
+from belay.engine.wire import recoveryrecord
+from belay.engine.wire.errors import WireError
+from belay.engine.wire.recoveryrecord import Record
 
 _log = get("grpc.recover")
 _TRIES: Final = 3

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from engine.log import get
-from engine.model.recovery import protocol
-from engine.model.recovery.conversation import OperationResult, Signal
-from engine.serve.grpc.recovery import operations
-from engine.serve.grpc.streams import MessageQueue
-from engine.wire.clusterd import recover_pb2 as pb
+from belay.engine.log import get
+from belay.engine.model.recovery import protocol
+from belay.engine.model.recovery.conversation import OperationResult, Signal
+from belay.engine.serve.grpc.recovery import operations
+from belay.engine.serve.grpc.streams import MessageQueue
+from belay.engine.wire.clusterd import recover_pb2 as pb
 
 _log = get("grpc.recover")
 #: Seconds for which a signal waits for a subscriber; killMaster waits longer.

@@ -14,21 +14,21 @@ from typing import Final
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from engine.kube import EVENT, Conflict, KubeError
-from engine.log import get
-from engine.metrics import BY_NAME
-from engine.model.labels import PROCESS_RECOVERIES
-from engine.model.recovery import summary
-from engine.model.recovery.conversation import StepRecord
-from engine.model.recovery.summary import RecoverySummary
-from engine.model.times import rfc3339
-from engine.serve.grpc.job_view import JobView, places
-from engine.serve.grpc.public_faults import PubFaultService
-from engine.serve.grpc.recovery.registry import Registry
-from engine.serve.grpc.recovery.wrong_results import wrong_results
-from engine.serve.grpc.streams import Context
-from engine.wire.names import REPORTING_COMPONENT
-from engine.wire.training import training_pb2 as pb
+from belay.engine.kube import EVENT, Conflict, KubeError
+from belay.engine.log import get
+from belay.engine.metrics import BY_NAME
+from belay.engine.model.labels import PROCESS_RECOVERIES
+from belay.engine.model.recovery import summary
+from belay.engine.model.recovery.conversation import StepRecord
+from belay.engine.model.recovery.summary import RecoverySummary
+from belay.engine.model.times import rfc3339
+from belay.engine.serve.grpc.job_view import JobView, places
+from belay.engine.serve.grpc.public_faults import PubFaultService
+from belay.engine.serve.grpc.recovery.registry import Registry
+from belay.engine.serve.grpc.recovery.wrong_results import wrong_results
+from belay.engine.serve.grpc.streams import Context
+from belay.engine.wire.names import REPORTING_COMPONENT
+from belay.engine.wire.training import training_pb2 as pb
 
 _log = get("grpc.training")
 OK, BAD, MISSING, AGAIN = 0, 400, 404, 503

@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from engine.model.attribution import PodPlacement
-from engine.model.public_faults import MAX_DESCRIPTION, MAX_FAULTS
-from engine.wire.training import training_pb2 as pb
+from belay.engine.model.attribution import PodPlacement
+from belay.engine.model.public_faults import MAX_DESCRIPTION, MAX_FAULTS
+from belay.engine.wire.training import training_pb2 as pb
 
 SENDER: Final = "belay-train"
 CODE: Final = "000001B01"

@@ -1,5 +1,5 @@
 """Caches and their keys, where scripts import them from."""
 
-from agents.datadist import BlocksCacheKey, Cache, CacheDesc, CacheKeyByIdAndIndex, Placement
+from belay.agents.datadist import BlocksCacheKey, Cache, CacheDesc, CacheKeyByIdAndIndex, Placement
 
 __all__ = ["BlocksCacheKey", "Cache", "CacheDesc", "CacheKeyByIdAndIndex", "Placement"]

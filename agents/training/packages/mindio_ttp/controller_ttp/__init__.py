@@ -1,6 +1,6 @@
 """The controller's functions (docs/zh/scheduling, 06_api/09_mindio): TaskD calls them, or rank 0's script."""
 
-from agents.training.compat.mindio.controller_api import (
+from belay.agents.training.compat.mindio.controller_api import (
     tft_destroy_controller,
     tft_init_controller,
     tft_notify_controller_change_strategy,

@@ -1,5 +1,5 @@
 """The log that adaptations of frameworks write to."""
 
-from agents.training.compat.mindio.environment import log as LOGGER
+from belay.agents.training.compat.mindio.environment import log as LOGGER
 
 __all__ = ["LOGGER"]

@@ -1,22 +1,22 @@
 """The functions of training scripts and of adaptations of frameworks (docs/zh/scheduling, 06_api/09_mindio)."""
 
-from agents.training.compat.mindio.controller_api import (
+from belay.agents.training.compat.mindio.controller_api import (
     tft_destroy_controller,
     tft_init_controller,
     tft_query_high_availability_switch,
     tft_register_mindx_callback,
     tft_start_controller,
 )
-from agents.training.compat.mindio.framework_api import (
+from belay.agents.training.compat.mindio.framework_api import (
     get_device as get_device,
 )
-from agents.training.compat.mindio.framework_api import (
+from belay.agents.training.compat.mindio.framework_api import (
     set_mindio_export_version as set_mindio_export_version,
 )
-from agents.training.compat.mindio.framework_api import (
+from belay.agents.training.compat.mindio.framework_api import (
     tft_destroy_processor as tft_destroy_processor,
 )
-from agents.training.compat.mindio.framework_api import (
+from belay.agents.training.compat.mindio.framework_api import (
     tft_end_updating_os,
     tft_exception_handler,
     tft_get_reboot_type,
@@ -50,14 +50,14 @@ from agents.training.compat.mindio.framework_api import (
     tft_start_updating_os,
     tft_wait_next_action,
 )
-from agents.training.compat.mindio.framework_api import (
+from belay.agents.training.compat.mindio.framework_api import (
     tft_start_processor as tft_start_processor,
 )
-from agents.training.compat.mindio.framework_api import (
+from belay.agents.training.compat.mindio.framework_api import (
     tft_wait_repair_action as tft_wait_repair_action,
 )
-from agents.training.compat.mindio.update_times import can_repair as tft_can_do_uce_repair
-from agents.training.compat.tft.constants import Action, OptimizerType, RepairType, ReportState
+from belay.agents.training.compat.mindio.update_times import can_repair as tft_can_do_uce_repair
+from belay.agents.training.compat.tft.constants import Action, OptimizerType, RepairType, ReportState
 
 # importable as well, though not listed: set_mindio_export_version, tft_wait_repair_action, get_device
 __all__ = [

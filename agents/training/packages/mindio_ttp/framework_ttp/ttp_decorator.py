@@ -1,6 +1,6 @@
 """What adaptations of frameworks import from this module: the processor's functions and the types they take."""
 
-from agents.training.compat.mindio.framework_api import (
+from belay.agents.training.compat.mindio.framework_api import (
     get_device,
     get_mindio_export_version,
     set_mindio_export_version,
@@ -40,7 +40,7 @@ from agents.training.compat.mindio.framework_api import (
     tft_wait_next_action,
     tft_wait_repair_action,
 )
-from agents.training.compat.tft.constants import Action, OptimizerType, RepairType, ReportState
+from belay.agents.training.compat.tft.constants import Action, OptimizerType, RepairType, ReportState
 
 __all__ = [
     "Action", "OptimizerType", "RepairType", "ReportState", "get_device", "get_mindio_export_version",

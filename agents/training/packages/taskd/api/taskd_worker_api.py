@@ -2,11 +2,11 @@
 
 import os
 
-from agents.training.compat.taskd.bus_worker import destroy_taskd_worker, init_taskd_worker, start_taskd_worker
+from belay.agents.training.compat.taskd.bus_worker import destroy_taskd_worker, init_taskd_worker, start_taskd_worker
 
 if "TORCHELASTIC_RUN_ID" in os.environ:
     # a process of torchrun: each attempt's rendezvous has a prefix of its own in the launcher's store
-    from agents.training.compat.taskd.torch_hook import wrap_rendezvous
+    from belay.agents.training.compat.taskd.torch_hook import wrap_rendezvous
 
     try:
         wrap_rendezvous()

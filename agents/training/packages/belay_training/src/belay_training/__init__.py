@@ -14,10 +14,10 @@ def train(run):
 train()
 """
 
-from agents.training.train.worker.interruption import Interrupted, TrainingError
-from agents.training.train.worker.periodic import PeriodicCheckpoints
-from agents.training.train.worker.protect import protect
-from agents.training.train.worker.protected import Checkpoint
-from agents.training.train.worker.run import Run
+from belay.agents.training.train.worker.interruption import Interrupted, TrainingError
+from belay.agents.training.train.worker.periodic import PeriodicCheckpoints
+from belay.agents.training.train.worker.protect import protect
+from belay.agents.training.train.worker.protected import Checkpoint
+from belay.agents.training.train.worker.run import Run
 
 __all__ = ["protect", "Run", "Checkpoint", "PeriodicCheckpoints", "Interrupted", "TrainingError"]

@@ -1,5 +1,5 @@
 """Importing this changes torch's elastic agent; the import is in torch/distributed/run.py."""
 
-from agents.training.compat.taskd.torch_hook import apply
+from belay.agents.training.compat.taskd.torch_hook import apply
 
 apply()

@@ -1,5 +1,5 @@
 """The plugin by which TaskD controls the processes of MindSpore's msrun."""
 
-from agents.training.compat.taskd.mindspore import MSRunPlugin
+from belay.agents.training.compat.taskd.mindspore import MSRunPlugin
 
 __all__ = ["MSRunPlugin"]

@@ -1,6 +1,6 @@
 """Messages of the recovery service."""
 
-from engine.wire.clusterd.recover_pb2 import (
+from belay.engine.wire.clusterd.recover_pb2 import (
     ClientInfo,
     FaultRank,
     ProcessFaultRequest,
