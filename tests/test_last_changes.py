@@ -29,6 +29,7 @@ from belay.engine.observe.observed import observe
 from belay.engine.plan import plan
 from belay.engine.replay import recording
 from belay.engine.replay.offline import every_role
+from belay.engine.source.last_changes import why
 from belay.engine.status import SyncState
 from belay.engine.status.events import events
 from belay.engine.status.sync_status import sync_body
@@ -140,6 +141,19 @@ def test_why_a_person_acted_comes_back_in_explain() -> None:
     out = io.StringIO()
     narrate("job", job, out, None)
     assert f"why it was changed: {reasoned.why}" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("OPS-123: fan", "OPS-123: fan"),
+        ("Ticket: 4711\nVendor: Friday\n\nBelay-Confirm: 0123", "Ticket: 4711 Vendor: Friday"),
+        ("Signed-off-by: Ada <a@x>\nChange-Id: I4\n\nThe paper is due.", "The paper is due."),
+        ("Belay-Confirm: 0123\nCo-authored-by: Bob <b@x>\nCC: Eve <e@x>", ""),
+    ],
+)
+def test_a_reason_may_begin_with_a_ticket_and_trailers_are_none(body: str, reason: str) -> None:
+    assert why(body) == reason
 
 
 def test_what_git_declares_no_more_names_its_file_and_the_commit_that_removed_it() -> None:

@@ -26,7 +26,8 @@ MAX_AUTHOR: Final = 100
 MAX_WHY: Final = 200
 _WORDS_BYTES: Final = 8 << 20
 """Messages beyond this are not read at all; the changes are named without their reasons then."""
-_TRAILER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*: .")
+_TRAILER: Final = re.compile(r"([A-Za-z-]+-by|Belay-[A-Za-z-]+|Change-Id|Cc): .", re.IGNORECASE)
+"""Known trailers only: people begin a reason with a word and a colon, too, such as the number of a ticket."""
 #: Removed files that a walk names, the newest first.
 MAX_REMOVED: Final = 1000
 _COMMIT: Final = re.compile(rb"^[0-9a-f]{40}([0-9a-f]{24})? ")
