@@ -415,3 +415,53 @@ def test_a_task_of_volcanos_is_named_where_there_are_several() -> None:
     assert edits.scale(files, "v", 4, "b").files["desired/v.yaml"].endswith(b"- {name: b, replicas: 4}\n")  # type: ignore[union-attr]
     with pytest.raises(InputError, match="its tasks are a, b"):
         edits.scale(files, "v", 4)
+
+
+AN_ASCEND_JOB = b"""apiVersion: mindxdl.gitee.com/v1
+kind: AscendJob
+metadata: {name: x}
+spec:
+  runPolicy: {schedulingPolicy: {minAvailable: 3, priorityClass: low}}
+  replicaSpecs:
+    Master: {replicas: 1}
+    Worker: {replicas: 4}
+"""
+NAMESAKES = b"""apiVersion: belay.dev/v1alpha1
+kind: NodePool
+metadata: {name: x}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: x}
+spec: {replicas: 2, template: {spec: {priorityClassName: low}}}
+"""
+
+
+def test_the_way_back_names_a_document_so_that_no_namesake_is_meant() -> None:
+    files = {"desired/job.yaml": AN_ASCEND_JOB}
+    assert edits.prioritise(files, "x", "high").undo == ("belay priority default/x low",), "short where that is enough"
+    files["desired/others.yaml"] = NAMESAKES
+    acts = (
+        (edits.suspend(files, "NodePool/x", True), "belay resume NodePool/x"),
+        (edits.scale(files, "Deployment/default/x", 5), "belay scale Deployment/default/x 2"),
+        (edits.prioritise(files, "AscendJob/default/x", "high"), "belay priority AscendJob/default/x low"),
+    )
+    for edit, back in acts:
+        assert edit.undo == (back,)
+        assert not edit.reverted
+    suspended = {path: data for path, data in {**files, **acts[0][0].files}.items() if data is not None}
+    resumed = edits.suspend(suspended, "NodePool/x", False).files
+    assert b"suspend: false" in (resumed["desired/others.yaml"] or b""), "the name in the way back is understood"
+
+
+def test_a_minimum_that_scaling_back_would_raise_is_brought_back_by_reverting() -> None:
+    """Three of five pods suffice; of the three that are left all are needed, and that looks like a job that starts
+    together."""
+    files = {"desired/job.yaml": AN_ASCEND_JOB}
+    assert edits.scale(files, "x", 2).reverted
+    assert edits.scale(files, "x", 3).undo == ("belay scale default/x 4",)
+
+    text = AN_ASCEND_JOB.replace(b"minAvailable: 3, ", b"").replace(b"    Master: {replicas: 1}\n", b"")
+    none = edits.scale({"desired/job.yaml": text}, "x", 0)
+    again = edits.scale({"desired/job.yaml": none.files["desired/job.yaml"] or b""}, "x", 4)
+    assert again.files["desired/job.yaml"] == text, "a minimum that was not given is not made up"

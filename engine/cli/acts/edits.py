@@ -69,6 +69,11 @@ class PlacedDocument:
         return name if str(self.body.get("apiVersion")).startswith(BELAY_PREFIX) else f"{_namespace(metadata)}/{name}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What a person may type for it."""
+        return self.name, self.name.rpartition("/")[2], f"{self.kind}/{self.name}"
+
+    @property
     def is_volcano(self) -> bool:
         """Whether this is a job of Volcano's, whose pods stand in tasks."""
         return str(self.body.get("apiVersion")).startswith(_VOLCANO)
@@ -197,42 +202,38 @@ def scale(files: Mapping[str, bytes], name: str, replicas: int, task: str = "") 
 
     Of an AscendJob it is the number of workers; where all its pods had to start together, they still have to.
     """
-    job = _job(files, name)
+    job, typed = _job(files, name)
     text, path = text_of(files[job.file], job.file), _replicas_path(job, task)
     old = _value(job.body, path, 1)
     text = splices.with_value(text, job.number, path, replicas)
-    if job.kind == "AscendJob":
-        pods = _pods(job.body)
-        if _value(job.body, _MINIMUM, 0) == pods:
-            text = splices.with_value(text, job.number, _MINIMUM, pods - old + replicas)
     tail = f" --task {task}" if task else ""
-    return RepositoryEdit(
-        {job.file: text.encode()},
-        f"Scale {job.kind} {job.name} from {old} to {replicas}",
-        (f"belay scale {job.name} {old}{tail}",),
-    )
+    undo: tuple[str, ...] = (f"belay scale {typed} {old}{tail}",)
+    if job.kind == "AscendJob":
+        pods, minimum = _pods(job.body), _value(job.body, _MINIMUM, None)
+        if minimum == pods:
+            text = splices.with_value(text, job.number, _MINIMUM, pods - old + replicas)
+        elif minimum == pods - old + replicas:
+            undo = ()  # scaled back, all its pods would have to start together from then on
+    return RepositoryEdit({job.file: text.encode()}, f"Scale {job.kind} {job.name} from {old} to {replicas}", undo)
 
 
 def prioritise(files: Mapping[str, bytes], name: str, priority: str) -> RepositoryEdit:
     """Give a job another PriorityClass."""
-    job = _job(files, name)
+    job, typed = _job(files, name)
     path = ("spec", "priorityClassName") if job.is_volcano else _PRIORITY.get(job.kind)
     if path is None:
         raise InputError(f"{job.kind} has no priority of its own", where=f"{job.file}: {job.name}",
                          hint="Its roles have: edit the document")  # fmt: skip
     old = _value(job.body, path, "")
     text = splices.with_value(text_of(files[job.file], job.file), job.number, path, priority)
-    undo = (f"belay priority {job.name} {old}",) if old else ()
+    undo = (f"belay priority {typed} {old}",) if old else ()
     return RepositoryEdit({job.file: text.encode()}, f"Set the priority of {job.kind} {job.name} to {priority}", undo)
 
 
 def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEdit:
     """Suspend or resume a NodePool (no new pods), an AscendJob or a Job of Kubernetes (their pods end)."""
     found = [one for one in documents(files) if one.kind in _SUSPENDED and not one.is_volcano]
-    rows = [one for one in found if name in (one.name, one.name.rpartition("/")[2], f"{one.kind}/{one.name}")]
-    if len(rows) != 1:
-        raise _none_or_many("NodePool, AscendJob or Job of Kubernetes", name, rows, found)
-    one = rows[0]
+    one, typed = _one_named(name, found, "NodePool, AscendJob or Job of Kubernetes")
     path = _SUSPENDED[one.kind]
     if bool(_value(one.body, path, False)) == wanted:
         raise InputError(
@@ -242,7 +243,7 @@ def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEd
         )
     text = splices.with_value(text_of(files[one.file], one.file), one.number, path, wanted)
     verb, back = ("Suspend", "resume") if wanted else ("Resume", "suspend")
-    return RepositoryEdit({one.file: text.encode()}, f"{verb} {one.kind} {one.name}", (f"belay {back} {one.name}",))
+    return RepositoryEdit({one.file: text.encode()}, f"{verb} {one.kind} {one.name}", (f"belay {back} {typed}",))
 
 
 def change_policy(
@@ -304,12 +305,18 @@ def documents(files: Mapping[str, bytes], kind: str = "") -> Iterator[PlacedDocu
                 yield PlacedDocument(path, number, body)
 
 
-def _job(files: Mapping[str, bytes], name: str) -> PlacedDocument:
-    jobs = [one for one in documents(files) if one.kind in JOB_KINDS]
-    rows = [one for one in jobs if name in (one.name, one.name.rpartition("/")[2], f"{one.kind}/{one.name}")]
+def _job(files: Mapping[str, bytes], name: str) -> tuple[PlacedDocument, str]:
+    return _one_named(name, [one for one in documents(files) if one.kind in JOB_KINDS], "job")
+
+
+def _one_named(name: str, known: Sequence[PlacedDocument], what: str) -> tuple[PlacedDocument, str]:
+    """The only document of this name, and how to name it to a later command: as short as names nothing else."""
+    rows = [one for one in known if name in one.names]
     if len(rows) != 1:
-        raise _none_or_many("job", name, rows, jobs)
-    return rows[0]
+        raise _none_or_many(what, name, rows, known)
+    (found,) = rows
+    shared = sum(found.name in one.names for one in known) > 1
+    return found, f"{found.kind}/{found.name}" if shared else found.name
 
 
 def _none_or_many(what: str, name: str, rows: Sequence[PlacedDocument], known: Sequence[PlacedDocument]) -> InputError:
