@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,10 +19,8 @@ from belay.engine.errors import InputError
 from belay.engine.load import load, load_directory
 from belay.engine.model.times import rfc3339
 from tests.golden.stories import sample_world
+from tests.state_clone import ROOT, git, of_another, pushed, run, state_clone, take_back
 
-ROOT = Path(__file__).resolve().parent.parent
-SHELL = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-"""What runs the commands that an act names: `belay` is that of this repository."""
 TEXT = """# head
 apiVersion: mindxdl.gitee.com/v1   # one
 kind: AscendJob
@@ -161,31 +156,7 @@ def test_of_every_document_of_this_repository_no_other_line_changes(data: st.Dat
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A clone of a state repository whose remote takes pushes."""
-    remote = tmp_path / "remote.git"
-    subprocess.run(["git", "init", "-q", "--bare", "--initial-branch=main", str(remote)], check=True)
-    subprocess.run(["git", "clone", "-q", str(remote), str(tmp_path / "clone")], check=True, capture_output=True)
-    made = tmp_path / "clone"
-    subprocess.run(["cp", "-r", str(ROOT / "desired"), str(made)], check=True)
-    git(made, "config", "user.name", "Ada")
-    git(made, "config", "user.email", "ada@example.com")
-    git(made, "checkout", "-q", "-B", "main")
-    git(made, "add", "--all")
-    git(made, "commit", "-qm", "Begin")
-    git(made, "push", "-q", "-u", "origin", "main")
-    return made
-
-
-def git(folder: Path, *args: str) -> str:
-    done = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def run(clone: Path, *args: str) -> Result:
-    return CliRunner().invoke(main, [*args, "--repo", str(clone)])
-
-
-def pushed(clone: Path) -> str:
-    return git(clone.parent / "remote.git", "log", "-1", "--format=%H %an %s%n%b", "main")
+    return state_clone(tmp_path)
 
 
 def test_an_isolation_is_pushed_with_its_reason_and_taken_back(clone: Path) -> None:
@@ -198,13 +169,6 @@ def test_an_isolation_is_pushed_with_its_reason_and_taken_back(clone: Path) -> N
     take_back(clone, done)
     assert git(clone, "rev-parse", "HEAD^{tree}") == begin, "byte for byte as before"
     assert git(clone, "status", "--porcelain") == ""
-
-
-def take_back(clone: Path, done: Result) -> None:
-    """Type what the act named, as it stands."""
-    (back,) = re.findall(r"^take it back: (.+)$", done.output, re.MULTILINE)
-    shown = subprocess.run(["bash", "-ec", back], cwd=clone.parent, capture_output=True, text=True, env=SHELL)
-    assert shown.returncode == 0, shown.stderr
 
 
 def test_what_is_released_is_isolated_again_with_all_its_reasons_and_ends(clone: Path) -> None:
@@ -322,15 +286,6 @@ def test_a_lost_race_is_made_again_on_top_and_other_changes_stay(clone: Path) ->
     git(other, "reset", "--keep", "@{upstream}")
     assert (other / "desired/README.md").read_text() == "words of Bob\n"
     assert run(other, "priority", "pretrain", "low").exit_code == 0
-
-
-def of_another(clone: Path) -> Path:
-    """Another person's clone."""
-    other = clone.parent / "other"
-    git(clone.parent, "clone", "-q", str(clone.parent / "remote.git"), str(other))
-    git(other, "config", "user.name", "Bob")
-    git(other, "config", "user.email", "bob@example.com")
-    return other
 
 
 def test_what_became_an_error_on_top_of_others_is_not_pushed(clone: Path) -> None:

@@ -139,7 +139,11 @@ def target(text: str) -> NodeOrChips:
 def isolate(
     files: Mapping[str, bytes], targets: Sequence[NodeOrChips], reason: str, until: float | None
 ) -> RepositoryEdit:
-    """One more Isolation. Raises InputError where one of the same name exists."""
+    """One more Isolation. Raises InputError where one of the same name exists.
+
+    Where another Isolation names one of the targets, the way back is reverting the commit: a release takes a target out
+    of every Isolation.
+    """
     name = "-".join(str(one).lower().replace("/", "-").replace(",", "-").replace(".", "-") for one in targets)[:63]
     name = name.rstrip("-")
     known = [one for one in documents(files, "Isolation") if one.name == name]
@@ -154,8 +158,20 @@ def isolate(
     text = text_of(files[file], file) if file in files else ""
     what = ", ".join(map(str, targets))
     end = f" until {rfc3339(until)}" if until is not None else ""
-    undo = "belay release " + " ".join(map(str, targets))
-    return RepositoryEdit({file: splices.with_document(text, body).encode()}, f"Isolate {what}{end}", (undo,))
+    alone = not any(_isolated_by_another(files, one) for one in targets)
+    undo = ("belay release " + " ".join(map(str, targets)),) if alone else ()
+    return RepositoryEdit({file: splices.with_document(text, body).encode()}, f"Isolate {what}{end}", undo)
+
+
+def _isolated_by_another(files: Mapping[str, bytes], one: NodeOrChips) -> bool:
+    """Whether `belay release` of the target would touch an Isolation of these files, or be refused because of it."""
+    for found in documents(files, "Isolation"):
+        try:
+            if _part_of(found.body.get("spec") or {}, one) is not None:
+                return True
+        except (InputError, ValueError):
+            return True
+    return False
 
 
 def release(files: Mapping[str, bytes], targets: Sequence[NodeOrChips], now: float) -> RepositoryEdit:
