@@ -139,11 +139,7 @@ def target(text: str) -> NodeOrChips:
 def isolate(
     files: Mapping[str, bytes], targets: Sequence[NodeOrChips], reason: str, until: float | None
 ) -> RepositoryEdit:
-    """One more Isolation. Raises InputError where one of the same name exists.
-
-    Where another Isolation names one of the targets, the way back is reverting the commit: a release takes a target out
-    of every Isolation.
-    """
+    """One more Isolation. Raises InputError where one of the same name exists."""
     name = "-".join(str(one).lower().replace("/", "-").replace(",", "-").replace(".", "-") for one in targets)[:63]
     name = name.rstrip("-")
     known = [one for one in documents(files, "Isolation") if one.name == name]
@@ -158,6 +154,7 @@ def isolate(
     text = text_of(files[file], file) if file in files else ""
     what = ", ".join(map(str, targets))
     end = f" until {rfc3339(until)}" if until is not None else ""
+    # a release takes a target out of every Isolation
     alone = not any(_isolated_by_another(files, one) for one in targets)
     undo = ("belay release " + " ".join(map(str, targets)),) if alone else ()
     return RepositoryEdit({file: splices.with_document(text, body).encode()}, f"Isolate {what}{end}", undo)
