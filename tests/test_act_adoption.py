@@ -105,6 +105,9 @@ def test_an_adopted_object_stays_as_it_is(tmp_path: Path) -> None:
     back = "kubectl -n default annotate deployment talk belay.dev/prune=disabled && git revert --no-edit 0a1b2c3d4e5f"
     assert way_back(edit, "0a1b2c3d4e5f" * 3, pushed=False) == back
     assert way_back(edit, "0a1b2c3d4e5f", pushed=True) == f"{back} && git push"
+    elsewhere = adopt(files, items, ["default/deployment/talk"], "my clusters/prod")
+    named = back.replace("kubectl", "kubectl --kubeconfig 'my clusters/prod'")
+    assert way_back(elsewhere, "0a1b2c3d4e5f", pushed=False) == named, "the same cluster, not the one of this shell"
     for path, data in {**files, **edit.files}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(data or b"")

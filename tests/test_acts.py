@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from belay.engine.cli import main
 from belay.engine.cli.acts import edits, splices
+from belay.engine.cli.acts.clone import Clone
+from belay.engine.cli.acts.ways_back import way_back
 from belay.engine.errors import InputError
 from belay.engine.load import load, load_directory
 from belay.engine.model.times import rfc3339
@@ -169,6 +171,22 @@ def test_an_isolation_is_pushed_with_its_reason_and_taken_back(clone: Path) -> N
     take_back(clone, done)
     assert git(clone, "rev-parse", "HEAD^{tree}") == begin, "byte for byte as before"
     assert git(clone, "status", "--porcelain") == ""
+
+
+def test_the_way_back_means_the_same_of_several_state_repositories_of_a_clone(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = clone / "lab/desired/jobs"
+    jobs.mkdir(parents=True)
+    for state, here, named in (
+        (clone, clone / "desired/jobs", False), (clone, jobs, True), (clone / "lab", jobs, False),
+        (clone / "lab", clone, True), (clone, clone.parent, True),
+    ):  # fmt: skip
+        monkeypatch.chdir(here)
+        edit = edits.RepositoryEdit({}, "Isolate node-1", ("belay release node-1",), revert=True)
+        back = way_back(edit, "0a1b2c3d4e5f", pushed=False, clone=Clone(str(state)))
+        repo, tree = (f" --repo {state}", f" -C {state}") if named else ("", "")
+        assert back == f"belay release node-1{repo} && git{tree} revert --no-edit 0a1b2c3d4e5f", (state, here)
 
 
 def test_what_is_released_is_isolated_again_with_all_its_reasons_and_ends(clone: Path) -> None:

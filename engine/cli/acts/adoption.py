@@ -7,6 +7,7 @@ would fill in with the same value is left out, so that the document says what a 
 from __future__ import annotations
 
 import copy
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -46,7 +47,9 @@ _ALLOCATED: Final[Mapping[str, Sequence[str]]] = {
 """Fields of ``spec`` that a server or controller decides; a headless Service keeps its ``clusterIP: None``."""
 
 
-def adopt(files: Mapping[str, bytes], items: Sequence[Mapping[str, Any]], names: Sequence[str]) -> RepositoryEdit:
+def adopt(
+    files: Mapping[str, bytes], items: Sequence[Mapping[str, Any]], names: Sequence[str], kubeconfig: str | None = None
+) -> RepositoryEdit:
     """Declare live objects as they are.
 
     Args:
@@ -54,6 +57,7 @@ def adopt(files: Mapping[str, bytes], items: Sequence[Mapping[str, Any]], names:
         items: the objects of the cluster.
         names: ``NAMESPACE/KIND/NAME`` or ``KIND/NAMESPACE/NAME`` each; ``KIND/NAME`` in namespace default, or of a
             kind without namespaces.
+        kubeconfig: where a person named the cluster, for the way back.
 
     Raises:
         InputError: no such object, it belongs to another or to the system, or the repository declares it already.
@@ -67,7 +71,7 @@ def adopt(files: Mapping[str, bytes], items: Sequence[Mapping[str, Any]], names:
         file = _file(live, declared)
         text = text_of(changed[file], file) if file in changed else ""
         changed[file] = splices.with_document(text, as_text(document_of(live))).encode()
-        undo.append(_undo(live))
+        undo.append(_undo(live, kubeconfig))
     done = {path: data for path, data in changed.items() if data != files.get(path)}
     return RepositoryEdit(done, f"Adopt {', '.join(names)}", tuple(undo), revert=True)
 
@@ -160,11 +164,12 @@ def _file(live: Mapping[str, Any], declared: Sequence[PlacedDocument]) -> str:
     return full if plain in taken else plain
 
 
-def _undo(live: Mapping[str, Any]) -> str:
+def _undo(live: Mapping[str, Any], kubeconfig: str | None) -> str:
     """Keep the object when its document goes."""
     metadata = live["metadata"]
+    cluster = f"--kubeconfig {shlex.quote(kubeconfig)} " if kubeconfig else ""
     place = f"-n {metadata['namespace']} " if metadata.get("namespace") else ""
-    return f"kubectl {place}annotate {str(live['kind']).lower()} {metadata['name']} belay.dev/prune=disabled"
+    return f"kubectl {cluster}{place}annotate {str(live['kind']).lower()} {metadata['name']} belay.dev/prune=disabled"
 
 
 def _metadata(live: Mapping[str, Any]) -> Json:

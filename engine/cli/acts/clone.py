@@ -40,7 +40,7 @@ class Clone:
             raise InputError("this is no clone of a Git repository", where=folder, code="NotARepository",
                              hint="Go to the clone of your state repository, or name it: --repo DIR")  # fmt: skip
         self.root = Path(done.stdout.strip())
-        while not any((self.folder / room).is_dir() for room in ("desired", "policies")):
+        while not is_state_repository(self.folder):
             if self.folder == self.root:
                 raise InputError("there is neither desired/ nor policies/", where=str(self.root), code="NotARepository",
                                  hint="Name the clone of your state repository: --repo DIR")  # fmt: skip
@@ -192,6 +192,11 @@ class Clone:
         if check and done.returncode:
             raise BelayError(f"git {args[0]} failed: {said(done)}", where=str(self.folder))
         return done
+
+
+def is_state_repository(folder: Path) -> bool:
+    """Whether documents may lie here."""
+    return any((folder / room).is_dir() for room in ("desired", "policies"))
 
 
 def _content(place: Path) -> bytes | None:

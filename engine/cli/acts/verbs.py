@@ -283,7 +283,7 @@ def adopt(objects: tuple[str, ...], **options: Any) -> None:
     if options["cluster"] == NO_CLUSTER:
         raise InputError("objects are adopted from a cluster", where="--cluster none", hint="--cluster FILE|live")
     items = cluster_items(options["cluster"] or LIVE, None, options["kubeconfig"])[0]
-    act(options, lambda files: adopt(files, items, objects))
+    act(options, lambda files: adopt(files, items, objects, options["kubeconfig"]))
 
 
 VERBS = (isolate, drain, release, scale, priority, suspend, resume, rollback, confirm, adopt)

@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from belay.engine.cli.acts.clone import is_state_repository
+
 if TYPE_CHECKING:
     from belay.engine.cli.acts.clone import Clone
     from belay.engine.cli.acts.edits import RepositoryEdit
@@ -19,8 +21,7 @@ def way_back(edit: RepositoryEdit, commit: str, *, pushed: bool, clone: Clone | 
     ``commit`` is the act's own as it lies in the branch; empty where it is not known yet which one it becomes.
     Without a ``clone`` they are for readers who have one of their own.
     """
-    elsewhere = clone is not None and not Path.cwd().is_relative_to(clone.root)
-    place = shlex.quote(str(clone.folder)) if clone is not None and elsewhere else ""
+    place = shlex.quote(str(clone.folder)) if clone is not None and not _is_found_from_here(clone) else ""
 
     steps = [f"{step} --repo {place}" if place and step.startswith("belay ") else step for step in edit.undo]
     if edit.reverted:
@@ -30,3 +31,12 @@ def way_back(edit: RepositoryEdit, commit: str, *, pushed: bool, clone: Clone | 
             steps.append(f"{git} push")
     # a comment of the shell, so that the line can be typed as it stands
     return " && ".join(steps) + (f"  # while {edit.only_while}" if edit.only_while else "")
+
+
+def _is_found_from_here(clone: Clone) -> bool:
+    """Whether an act without --repo finds the same state repository; one clone may hold several."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if is_state_repository(folder):
+            return folder == clone.folder
+    return False
