@@ -197,7 +197,7 @@ def test_a_digest_that_no_deletion_has_is_not_confirmed(clone: Path, tmp_path: P
             ["git", "log", "-1", "--format=%B"], cwd=clone, capture_output=True, text=True, check=True
         )
         assert f"Belay-Confirm: {whole}" in last.stdout
-        assert "take it back: belay rollback" in done.output and "# while the objects are still there" in done.output
+        assert "take it back: restore the documents, as they were before they went, and push  # while" in done.output
     file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [held()]}))
     nothing = belay(clone, "confirm", digest, cluster=str(file))
     assert nothing.exit_code == 2 and "no deletion waits for a person" in nothing.output

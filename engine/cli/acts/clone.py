@@ -148,6 +148,11 @@ class Clone:
                 found[path] = done.stdout
         return found
 
+    def changes_since(self, commit: str) -> list[str]:
+        """The commits of the branch after ``commit`` that changed documents, newest first; a merge counts as one."""
+        listed = self.git("rev-list", "--first-parent", f"{commit}..HEAD", "--", *self._rooms(), at=self.root).stdout
+        return listed.split()
+
     def documents_of(self, commit: str) -> tuple[str, ...]:
         """The paths below desired/ and policies/ that a commit changed, beside its first parent."""
         listed = self.git("diff-tree", "-r", "-z", "--root", "-m", "--first-parent", "--no-commit-id", "--name-only",

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from belay.engine.errors import BelayError, InputError
 from belay.engine.model.labels import ABOUT_LABEL
 from belay.engine.model.wording import counted
-from belay.engine.wire import names
+from belay.engine.wire import names, sync
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 _BEGUN: Final = re.compile(r"[0-9a-f]{6,32}")
@@ -18,10 +18,12 @@ _LISTED: Final = 20
 
 
 class Confirmed(NamedTuple):
-    """The whole digest that is meant, what it deletes in lines, and a note where no cluster could be asked."""
+    """The whole digest that is meant, what it deletes in lines, the revision that still declared it, and a note where
+    no cluster could be asked."""
 
     digest: str
     deleted: Sequence[str]
+    base: str = ""
     note: str = ""
 
 
@@ -40,11 +42,11 @@ def confirmed(text: str, cluster: str | None, kubeconfig: str | None) -> Confirm
     if waiting is None:
         if not _DIGEST.fullmatch(given):
             raise InputError(f"the whole digest is needed, as no cluster can be asked ({why})", where=given)
-        return Confirmed(given, (), f"not checked whether it waits, nor what it deletes: {why}")
+        return Confirmed(given, (), note=f"not checked whether it waits, nor what it deletes: {why}")
 
     found = [one for one in waiting if one.startswith(given)]
     if len(found) == 1:
-        return Confirmed(found[0], waiting[found[0]])
+        return waiting[found[0]]
     if not waiting:
         raise InputError("no deletion waits for a person", where=given, hint="belay status shows those that do")
     several = ", ".join(sorted(waiting)[:_SHOWN])
@@ -54,20 +56,21 @@ def confirmed(text: str, cluster: str | None, kubeconfig: str | None) -> Confirm
     )  # fmt: skip
 
 
-def waiting_deletions(config_maps: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """By digest, in lines: the deletions that ``belay-sync`` of any shard holds back."""
+def waiting_deletions(config_maps: Sequence[Mapping[str, Any]]) -> dict[str, Confirmed]:
+    """By digest: the deletions that ``belay-sync`` of any shard holds back."""
     from belay.engine.status.status_reader import read_status
 
-    found: dict[str, list[str]] = {}
+    found: dict[str, Confirmed] = {}
     for one in config_maps:
         name = str((one.get("metadata") or {}).get("name"))
         if name.split(".")[0] != names.SYNC:
             continue
         status = read_status([{**one, "metadata": {"name": names.SYNC}}])
+        base = sync.prune_base(one)
         if digest := str(status.held_prune.get("digest") or ""):
-            found[digest] = _held(status.held_prune)
+            found[digest] = Confirmed(digest, _held(status.held_prune), base)
         for digest, rows in _deferred(status.deferred).items():
-            found.setdefault(digest, rows)
+            found.setdefault(digest, Confirmed(digest, rows, base))
     return found
 
 
@@ -105,7 +108,7 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _waiting(cluster: str | None, kubeconfig: str | None) -> tuple[dict[str, list[str]] | None, str]:
+def _waiting(cluster: str | None, kubeconfig: str | None) -> tuple[dict[str, Confirmed] | None, str]:
     from belay.engine.cli.acts.effects import NO_CLUSTER
     from belay.engine.cli.inputs import LIVE
     from belay.engine.kube.credentials import names_cluster

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -81,7 +81,7 @@ class PlacedDocument:
 
 @dataclass(frozen=True)
 class RepositoryEdit:
-    """Changed files (None removes one), the subject of the commit, and the commands that take the act back.
+    """Changed files (None removes one), the subject, and the commands that undo the act, or what finds them at last.
 
     ``revert``: after these commands the commit is reverted, too; where there are none, it is reverted in any case.
     ``only_while``: what must hold for the way back to be one; empty where it always is.
@@ -89,7 +89,7 @@ class RepositoryEdit:
 
     files: Mapping[str, bytes | None]
     subject: str
-    undo: tuple[str, ...] = ()
+    undo: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()
     revert: bool = False
     only_while: str = ""
 

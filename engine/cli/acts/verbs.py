@@ -13,7 +13,6 @@ from belay.engine.cli.invocation import WholeNumber, fails_clearly
 from belay.engine.cli.known_names import completes
 
 if TYPE_CHECKING:
-    from belay.engine.cli.acts.clone import Clone
     from belay.engine.cli.acts.edits import RepositoryEdit
 
 _TARGETS = completes("node", "chip")
@@ -240,30 +239,21 @@ def confirm(digest: str, **options: Any) -> None:
     from belay.engine.cli.acts.clone import Clone
     from belay.engine.cli.acts.confirmation import confirmed
     from belay.engine.cli.acts.edits import RepositoryEdit
+    from belay.engine.cli.acts.restoring import restoring
 
     found = confirmed(digest, options["cluster"], options["kubeconfig"])
     if found.note:
         click.echo(show.plain(found.note), err=True)
     for line in found.deleted:
         click.echo(show.plain(line))
-    digest = found.digest
+    digest, clone = found.digest, Clone(options["repo"])
     edit = RepositoryEdit(
         {},
         f"Confirm deletions {digest[:8]}",
-        (f"belay rollback {_documents_before(Clone(options['repo']))}".rstrip(),),
+        lambda: restoring(clone, found.base),
         only_while="the objects are still there",
     )
     act(options, lambda _: edit, trailer=f"Belay-Confirm: {digest}")
-
-
-def _documents_before(clone: Clone) -> str:
-    """The commit that had the documents which the last change took away; empty in a history without one."""
-    from belay.engine.errors import InputError
-
-    try:
-        return clone.before_last_change()[:12]
-    except InputError:
-        return ""
 
 
 @click.command(short_help="Declare running objects in Git as they are, as a commit.")

@@ -23,7 +23,8 @@ def way_back(edit: RepositoryEdit, commit: str, *, pushed: bool, clone: Clone | 
     """
     place = shlex.quote(str(clone.folder)) if clone is not None and not _is_found_from_here(clone) else ""
 
-    steps = [f"{step} --repo {place}" if place and step.startswith("belay ") else step for step in edit.undo]
+    undo = edit.undo() if callable(edit.undo) else edit.undo
+    steps = [_there(step, place) if place else step for step in undo]
     if edit.reverted:
         git = f"git -C {place}" if place else "git"
         steps.append(f"{git} revert --no-edit {commit[:12] or _UNKNOWN}")
@@ -31,6 +32,13 @@ def way_back(edit: RepositoryEdit, commit: str, *, pushed: bool, clone: Clone | 
             steps.append(f"{git} push")
     # a comment of the shell, so that the line can be typed as it stands
     return " && ".join(steps) + (f"  # while {edit.only_while}" if edit.only_while else "")
+
+
+def _there(step: str, place: str) -> str:
+    """A step that is done in the clone from wherever it is typed."""
+    if step.startswith("git "):
+        return f"git -C {place} {step.removeprefix('git ')}"
+    return f"{step} --repo {place}" if step.startswith("belay ") else step
 
 
 def _is_found_from_here(clone: Clone) -> bool:
