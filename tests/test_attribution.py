@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
 
 from belay.engine.cli.explanation import explain
 from belay.engine.model.attribution import FaultRank
-from belay.engine.model.cluster import ChipFault, Observed, Pod
+from belay.engine.model.cluster import ChipFault, Departure, Observed, Pod
 from belay.engine.model.history import History, JobMemory, RescheduleRecord
+from belay.engine.model.labels import CORDONED_ANNOTATION
 from belay.engine.model.plan import Plan
 from belay.engine.model.times import rfc3339
 from belay.engine.plan import plan as decided
@@ -127,8 +129,8 @@ def test_why_pods_of_another_scheduler_stay_on_faulty_chips(
     if why:
         assert not [row for row in body["next"] if row["action"] == "EvictPod"]
         assert body["notEvicted"] == (
-            f"pods on faulty hardware of n0 have schedulerName {scheduler} (default-scheduler where none is set); "
-            "Belay moves only pods of belay, volcano (SchedulingSettings.spec.schedulerNames): "
+            f"pods on faulty or drained hardware of n0 have schedulerName {scheduler} (default-scheduler where none is "
+            "set); Belay moves only pods of belay, volcano (SchedulingSettings.spec.schedulerNames): "
             "set one of these in the pod template, or have their own scheduler move them"
         )
     elif told:
@@ -162,6 +164,41 @@ def test_a_pod_on_a_cordoned_node_says_that_it_stays_until_it_ends() -> None:
     body = explain("pod", "train/j-0", decided(worlds.desired(), seen, NOW), seen, worlds.desired())
     assert body["coming"] == ["it runs until it ends: n0 is cordoned, which moves no pod and keeps new ones away"]
     assert "notEvicted" not in body
+
+
+WORK = "its condition DrainInProgress is true"
+REMOVED = Departure("the autoscaler removes it", now=True, waits=True)
+THOUGHT_OF = Departure("Karpenter means to remove it", now=False)
+MOVES = "it moves with its job within the budgets: n0 is "
+
+
+@pytest.mark.parametrize(
+    ("label", "scheduler", "more", "says"),
+    [
+        ("grace", "volcano", {}, f"{MOVES}in maintenance by Isolation/optics (dust"),
+        ("", "volcano", {}, "it stays on hardware that is faulty or drained until it ends: see why it is not moved"),
+        ("grace", "kueue", {}, "it stays on hardware that is faulty or drained until it ends: see why it is not moved"),
+        ("grace", "volcano", {"maintenance": "DrainInProgress"}, f"{MOVES}in maintenance while {WORK}"),
+        ("", "volcano", {"maintenance": "DrainInProgress"},
+         f"it runs until it ends, and Belay does not move it: n0 is in maintenance while {WORK}"),
+        ("grace", "volcano", {"departure": REMOVED}, f"{MOVES}about to be removed: the autoscaler removes it"),
+        ("grace", "volcano", {"departure": THOUGHT_OF},
+         "it runs until others begin to evict it: n0 is about to be removed: Karpenter means to remove it"),
+    ],
+)  # fmt: skip
+def test_a_pod_on_a_node_that_is_emptied_says_whether_it_moves(
+    label: str, scheduler: str, more: dict[str, Any], says: str
+) -> None:
+    """Belay cordons the node of an Isolation itself, and no cordon keeps such a pod."""
+    isolation = worlds.document("Isolation", "optics", nodes=["n0"], reason="dust")
+    wanted = worlds.desired() if more else worlds.desired(isolation)
+    own = worlds.pod("j-0", node="n0", chips=range(8), owner=("AscendJob", "j"), scheduler=scheduler,
+                     labels={"fault-scheduling": label} if label else {})  # fmt: skip
+    closed = worlds.node("n0", unschedulable=True, annotations={CORDONED_ANNOTATION: "x"})
+    seen = worlds.observed([msgspec.structs.replace(closed, **more)], [worlds.report("n0")], [own])
+    body = explain("pod", "train/j-0", decided(wanted, seen, NOW), seen, wanted)
+    (said,) = body["coming"]
+    assert said.startswith(says), said
 
 
 def test_status_and_explain_of_a_job_show_the_impact() -> None:

@@ -118,7 +118,7 @@ def of_node(state: NodeState, plan: Plan, observed: Observed) -> list[str]:
     """What becomes of a node."""
     node = observed.nodes.get(state.node)
     jobs = sorted(pod.key for pod in observed.pods.values() if pod.node == state.node and pod.holds_chips)
-    held = next((one for one in plan.holds if one.node == state.node and not one.chip), None)
+    held = _hold_of(state.node, plan)
     if held is not None:
         return [_maintenance(held), *_leaving(jobs), *_cordon(node)]
     if node is not None and node.maintenance:
@@ -206,16 +206,49 @@ def of_pod(pod: Pod, waits: str, plan: Plan, observed: Observed, *, stays: bool 
         return ["it waits for the scheduler named in it" if pod.scheduler else "it waits for a place"]
     if pod.phase == "Pending":
         return [*last_words.restarted(pod), f"it has its place: kubelet of {pod.node} starts it"]
-    return [*last_words.restarted(pod), _while_it_runs(pod, observed, stays=stays)]
+    return [*last_words.restarted(pod), _while_it_runs(pod, plan, observed, stays=stays)]
 
 
-def _while_it_runs(pod: Pod, observed: Observed, *, stays: bool) -> str:
+def _while_it_runs(pod: Pod, plan: Plan, observed: Observed, *, stays: bool) -> str:
     if stays:
         return "it stays on hardware that is faulty or drained until it ends: see why it is not moved"
     node = observed.nodes.get(pod.node)
-    if node is not None and node.unschedulable:
+    if emptied := _why_emptied(pod.node, node, plan):
+        return f"{_leaves(pod, node, plan, observed)}: {pod.node} {emptied}"
+    if node is not None and node.unschedulable and CORDONED_ANNOTATION not in node.annotations:
         return f"it runs until it ends: {pod.node} is cordoned, which moves no pod and keeps new ones away"
     return f"it runs: {_NOTHING_DUE}"
+
+
+def _why_emptied(name: str, node: Node | None, plan: Plan) -> str:
+    """Why a node has to become empty; nothing where it has not."""
+    held = _hold_of(name, plan)
+    if held is not None:
+        return f"is in maintenance by {held.by}"
+    if node is not None and node.maintenance:
+        return f"is in maintenance while its condition {node.maintenance} is true"
+    return f"is about to be removed: {node.departure.text}" if node is not None and node.departure is not None else ""
+
+
+def _leaves(pod: Pod, node: Node | None, plan: Plan, observed: Observed) -> str:
+    """How a pod leaves a node that has to become empty."""
+    gangs, gang_of = group(observed)
+    gang = gangs.get(gang_of.get(pod.key, ""))
+    if gang is None or not pod.owner_kind or not pod.holds_chips or gang.fault_scheduling == "off":
+        return "it runs until it ends, and Belay does not move it"
+
+    leaves_only = _hold_of(pod.node, plan) is None and node is not None and not node.maintenance
+    departure = node.departure if node is not None and leaves_only else None
+    if departure is not None and not departure.now:
+        return "it runs until others begin to evict it"
+    if departure is not None and departure.waits and _kept(gang, pod, observed):
+        return "it runs until a pod of its job is being deleted"
+    return "it moves with its job within the budgets"
+
+
+def _hold_of(name: str, plan: Plan) -> Held | None:
+    """What holds a whole node."""
+    return next((one for one in plan.holds if one.node == name and not one.chip), None)
 
 
 def _failed(pod: Pod, observed: Observed) -> list[str]:

@@ -28,13 +28,14 @@ def why(
     """
     holding = [pod for pod in pods if pod.holds_chips]
     faulty = _on_faulty_hardware(holding, ranks, plan)
+    drained = {held.node for held in plan.holds if not held.chip}
+    affected = [pod for pod in holding if pod in faulty or pod.node in drained]
 
-    foreign = [pod for pod in faulty if pod.scheduler not in schedulers]
+    foreign = [pod for pod in affected if pod.scheduler not in schedulers]
     if foreign:
         return _foreign(foreign, schedulers)
 
-    drained = {held.node for held in plan.holds if not held.chip}
-    hit = [pod for pod in holding if pod.owner_kind and (pod in faulty or pod.node in drained)]
+    hit = [pod for pod in affected if pod.owner_kind]
     if gang is None or not hit or unlabelled(gang) == "":
         return ""
     return f"{subject.format(nodes=_nodes(hit))}: the job {unlabelled(gang)}, so it is not moved: {ADD_LABEL}"
@@ -58,9 +59,10 @@ def unlabelled(gang: Gang) -> str:
 def _foreign(pods: Sequence[Pod], ours: Sequence[str]) -> str:
     names = sorted({pod.scheduler for pod in pods})
     return (
-        f"pods on faulty hardware of {_nodes(pods)} have schedulerName {', '.join(names)} (default-scheduler where "
-        f"none is set); Belay moves only pods of {', '.join(ours)} (SchedulingSettings.spec.schedulerNames): "
-        "set one of these in the pod template, or have their own scheduler move them"
+        f"pods on faulty or drained hardware of {_nodes(pods)} have schedulerName {', '.join(names)} "
+        f"(default-scheduler where none is set); Belay moves only pods of {', '.join(ours)} "
+        "(SchedulingSettings.spec.schedulerNames): set one of these in the pod template, or have their own scheduler "
+        "move them"
     )
 
 
