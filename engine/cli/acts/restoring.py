@@ -6,7 +6,7 @@ Only they come back: what others have committed since then stays.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from belay.engine.cli.acts.clone import Clone
@@ -19,42 +19,51 @@ _MOST_FILES: Final = 100
 
 def restoring(clone: Clone, base: str) -> tuple[str, ...]:
     """The steps that bring back what has been deleted since ``base``, to be asked for when the branch is published."""
-    by_hand = (f"restore the documents{f' from {base[:12]}' if base else ', as they were before they went'}, and push",)
     commits = _commits_since(clone, base)
-    if not commits or len(commits) > _MOST_COMMITS:
-        return by_hand
-
     changed = {commit: clone.documents_of(commit) for commit in commits}
     touched = sorted({path for paths in changed.values() for path in paths})
-    gone = _gone(clone, base, touched)
-    if not gone or len(gone) > _MOST_FILES:
-        return by_hand
+    gone = _gone(clone, base, touched) if touched else {}
     if len(commits) == 1 and set(gone) == set(touched):
         return (f"belay rollback {base[:12]}",)
+    if 0 < len(gone) <= _MOST_FILES:
+        return _checkouts(clone, base, gone, changed)
+    before = f" from {base[:12]}" if base else ", as they were before they went"
+    return (f"restore the documents{before}, and push",)
 
-    at_top = {path: shlex.quote(f":/{path}") for path in gone}
-    sources: dict[str, list[str]] = {}
+
+def _checkouts(
+    clone: Clone, base: str, gone: Mapping[str, bool], changed: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """Take each file from where it still was whole; where others have changed it, too, a person picks its lines."""
+    by_source: dict[str, list[str]] = {}
     for path, whole in gone.items():
-        by = [commit for commit in commits if path in changed[commit]]
+        touching = [commit for commit in changed if path in changed[commit]]
         # without the file, the newest commit that touched it is the one that removed it
-        exact = whole or len(by) == 1
-        source = clone.resolve(f"{by[0]}~1")[:12] if exact else f"--patch {base[:12]}"
-        sources.setdefault(source, []).append(at_top[path])
-    everything = " ".join(at_top.values())
+        exact = whole or len(touching) == 1
+        source = clone.resolve(f"{touching[0]}~1")[:12] if exact else f"--patch {base[:12]}"
+        by_source.setdefault(source, []).append(path)
     return (
-        *(f"git checkout {source} -- {' '.join(paths)}" for source, paths in sources.items()),
-        f"git commit -m 'Restore documents' -- {everything}",
+        *(f"git checkout {source} -- {_from_top(paths)}" for source, paths in by_source.items()),
+        f"git commit -m 'Restore documents' -- {_from_top(gone)}",
         "git push",
     )
 
 
+def _from_top(paths: Iterable[str]) -> str:
+    """Paths below the clone's root, as Git takes them in any folder of it."""
+    return " ".join(shlex.quote(f":/{path}") for path in paths)
+
+
 def _commits_since(clone: Clone, base: str) -> Sequence[str]:
-    """The commits that changed documents after ``base``, newest first; none where the branch does not come from it."""
+    """The commits that changed documents after ``base``, newest first; none where they are unknown or too many."""
     try:
         start = clone.resolve(base) if base else ""
     except InputError:
         return ()
-    return clone.changes_since(start) if start and clone.contains("HEAD", start) else ()
+    if not start or not clone.contains("HEAD", start):
+        return ()
+    found = clone.changes_since(start)
+    return found if len(found) <= _MOST_COMMITS else ()
 
 
 def _gone(clone: Clone, base: str, touched: Sequence[str]) -> dict[str, bool]:
