@@ -88,7 +88,8 @@ class Clone:
                 self.git("commit", "--quiet", "--allow-empty", "--only", "--message", message)
         except BelayError:
             self._write(before)
-            self.git("reset", "--quiet", "--", *files, check=False)
+            if files:  # without a path everything that the person has staged would be taken out
+                self.git("reset", "--quiet", "--", *files, check=False)
             raise
         return self.git("rev-parse", "HEAD").stdout.strip()
 

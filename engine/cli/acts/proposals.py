@@ -42,8 +42,9 @@ def publication(clone: Clone, options: Mapping[str, Any]) -> Publication:
     """What the options and the clone's settings ask for.
 
     Raises:
-        InputError: options that exclude each other, or a setting that says neither yes nor no.
+        InputError: options that exclude each other, a setting that says neither yes nor no, or no branch to push.
     """
+    from belay.engine.cli.acts.pushing import upstream
     from belay.engine.errors import InputError
 
     if options["pull_request"] and options["no_push"]:
@@ -53,6 +54,8 @@ def publication(clone: Clone, options: Mapping[str, Any]) -> Publication:
     if said and said not in (*_TRUE, *_FALSE):
         raise InputError(f"{said[:40]!r} is neither true nor false", where=f"git config {SETTING}",
                          hint="true: always; false: never; unset: where a push is refused")  # fmt: skip
+    if not options["no_push"] and not options["dry_run"]:
+        upstream(clone)  # what cannot be pushed is not committed
     return Publication(options["pull_request"] or said in _TRUE, said not in _FALSE)
 
 

@@ -228,13 +228,14 @@ def _rebase(clone: Clone, place: Upstream) -> bool:
 def _between(clone: Clone, before: str) -> list[CommitBetween]:
     """What the remote's branch has, as it was just fetched, and the branch here had not before it was rebased."""
     listed = clone.git(
-        "log", f"--max-count={_MOST_BETWEEN}", "--format=%H%x00%an%x00%s", f"{before}..FETCH_HEAD"
+        "log", "-z", f"--max-count={_MOST_BETWEEN}", "--format=%H%x00%an%x00%s", f"{before}..FETCH_HEAD"
     ).stdout
-    found = []
-    for line in listed.splitlines():
-        commit, author, subject = line.split("\0", 2)
-        found.append(CommitBetween(commit, author, subject, clone.documents_of(commit)))
-    return found
+    # not by lines: whatever ends one may stand in a name or subject
+    fields = listed.split("\0")
+    return [
+        CommitBetween(commit, author, subject, clone.documents_of(commit))
+        for commit, author, subject in zip(fields[::3], fields[1::3], fields[2::3], strict=False)
+    ]
 
 
 def _words(clone: Clone) -> str:
