@@ -201,6 +201,17 @@ def test_a_pod_on_a_node_that_is_emptied_says_whether_it_moves(
     assert said.startswith(says), said
 
 
+def test_a_pod_of_a_suspended_pool_is_not_said_to_move() -> None:
+    selector = {"matchLabels": {"kubernetes.io/hostname": "n0"}}
+    pool = worlds.document("NodePool", "old", product="atlas-800t-a2", suspend=True, selector=selector)
+    wanted = worlds.desired(pool, worlds.document("Isolation", "optics", nodes=["n0"], reason="dust"))
+    own = worlds.pod("j-0", node="n0", chips=range(8), owner=("AscendJob", "j"), labels={"fault-scheduling": "grace"})
+    seen = worlds.observed([worlds.node("n0")], [worlds.report("n0")], [own])
+    body = explain("pod", "train/j-0", decided(wanted, seen, NOW), seen, wanted)
+    assert body["next"] == []
+    assert body["coming"][0].startswith("it runs until it ends, and Belay does not move it: n0 is in maintenance by ")
+
+
 def test_status_and_explain_of_a_job_show_the_impact() -> None:
     seen = world(fault(1, "80C98001", "RestartNPU"))
     plan = Plan(revision="r", now=NOW)

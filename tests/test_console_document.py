@@ -31,9 +31,9 @@ from tests.bench.clusters import NOW, ascend_job, cluster, device, node, pod, se
 SHIPPED = load({}).desired
 
 
-def planned(items: list[dict[str, Any]], now: float = NOW) -> tuple[Plan, Observed]:
+def planned(items: list[dict[str, Any]], now: float = NOW, desired: Desired = SHIPPED) -> tuple[Plan, Observed]:
     observed = observe(items)
-    return plan(SHIPPED, observed, now), observed
+    return plan(desired, observed, now), observed
 
 
 def published(items: list[dict[str, Any]], now: float = NOW, desired: Desired = SHIPPED) -> dict[str, Any]:

@@ -18,9 +18,12 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from belay.engine.cli import answers, known_names, main, records, usage
+from belay.engine.cli.counted_chips import chip_use
 from belay.engine.cli.layout import grid
 from belay.engine.cli.published import ABOUT, PLANNED_COLUMNS, PublishedCluster
 from belay.engine.cli.selection import JOB_COLUMNS
+from belay.engine.documents import Desired
+from belay.engine.load import load
 from belay.engine.model.freshness import LastPass
 from belay.engine.model.labels import ABOUT_LABEL
 from belay.engine.status import memory_bodies, status_bodies
@@ -51,13 +54,13 @@ WORLDS = {
 }
 
 
-def config_maps(items: list[dict[str, Any]], now: float = NOW) -> list[dict[str, Any]]:
+def config_maps(items: list[dict[str, Any]], now: float = NOW, desired: Desired = SHIPPED) -> list[dict[str, Any]]:
     """What a pass of this cluster publishes."""
-    plan, observed = planned(items, now)
+    plan, observed = planned(items, now, desired)
     state = SyncState(attempted="a" * 40, applied="a" * 40)
     done = LastPass(shard="main", identifier="p1", time=now, revision="a" * 40, every=5.0)
-    bodies = status_bodies(plan, observed, state, None, SHIPPED)
-    return [*bodies, *memory_bodies(plan, observed, desired=SHIPPED), passinfo.build(done)]
+    bodies = status_bodies(plan, observed, state, None, desired)
+    return [*bodies, *memory_bodies(plan, observed, desired=desired), passinfo.build(done)]
 
 
 def without(row: dict[str, Any], columns: frozenset[str]) -> dict[str, Any]:
@@ -98,6 +101,41 @@ def test_free_chips_are_the_same_for_every_verb() -> None:
     assert sum(by_node.values()) == pool["free"] and by_node["node-00003"] == by_node["lost"] == 0
     counts = "16 free, 1 out of service, 16 on nodes that take no work"
     assert counts in usage.headline(plan, observed)[1]
+
+
+SUSPENDED = b"""apiVersion: belay.dev/v1alpha1
+kind: NodePool
+metadata: {name: old}
+spec: {product: atlas-800t-a2, suspend: true, selector: {matchLabels: {kubernetes.io/hostname: node-00003}}}
+"""
+
+
+def test_chips_of_a_suspended_pool_and_of_a_node_that_others_remove_are_not_free() -> None:
+    items = cluster(5, 1)
+    (leaving,) = [one for one in items if one["kind"] == "Node" and one["metadata"]["name"] == "node-00002"]
+    leaving["spec"]["taints"] = [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]
+    desired = load({"desired/pools/old.yaml": SUSPENDED}).desired
+    plan, observed = planned(items, desired=desired)
+    maps = config_maps(items, desired=desired)
+    found = PublishedCluster(maps, NOW)
+
+    free = {"node-00000": 0, "node-00001": 0, "node-00002": 0, "node-00003": 0, "node-00004": 8}
+    assert {row["node"]: row["free"] for row in found.answer("nodes").rows} == free
+    assert {row["node"]: row["free"] for row in usage.nodes(plan, observed, {}).rows} == free
+    assert found.answer("pools").rows == answers.pools(plan, observed).rows
+    assert "8 free, 0 out of service, 16 on nodes that take no work" in usage.headline(plan, observed)[1]
+
+    (layout,) = [one for one in maps if one["metadata"]["name"].startswith(names.MAP_PREFIX)]
+    columns = json.loads(layout["data"]["nodes.json"])
+    del columns["closed"]
+    layout["data"]["nodes.json"] = json.dumps(columns)
+    earlier = {row["node"]: row["free"] for row in PublishedCluster(maps, NOW).answer("nodes").rows}
+    assert earlier == free | {"node-00002": 8, "node-00003": 8}, "the map of an earlier version is read as it is"
+
+
+def test_pods_on_a_node_that_has_not_said_its_chips_count_as_its_chips() -> None:
+    use = chip_use(0, {0, 1, 2}, {2, 3}, state="healthy", cordoned=False, closed=False)
+    assert use.sentence == "4 chips: 3 used (1 of them out of service), 0 free, 1 out of service"
 
 
 def test_what_is_published_in_part_is_no_answer() -> None:

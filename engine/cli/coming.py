@@ -234,7 +234,9 @@ def _leaves(pod: Pod, node: Node | None, plan: Plan, observed: Observed) -> str:
     """How a pod leaves a node that has to become empty."""
     gangs, gang_of = group(observed)
     gang = gangs.get(gang_of.get(pod.key, ""))
-    if gang is None or not pod.owner_kind or not pod.holds_chips or gang.fault_scheduling == "off":
+    server = plan.servers.get(pod.node)
+    asks = gang is not None and bool(pod.owner_kind) and pod.holds_chips and gang.fault_scheduling != "off"
+    if gang is None or not asks or (server is not None and server.suspended):
         return "it runs until it ends, and Belay does not move it"
 
     leaves_only = _hold_of(pod.node, plan) is None and node is not None and not node.maintenance

@@ -9,7 +9,7 @@ import msgspec
 
 from belay.engine.cli.selection import Answer
 from belay.engine.model.cluster import Observed
-from belay.engine.model.plan import Plan
+from belay.engine.model.plan import Plan, takes_no_pods
 from belay.engine.model.states import IN_SERVICE, NodeHealth
 from belay.engine.model.wording import counted
 
@@ -46,12 +46,18 @@ class CountedChips(msgspec.Struct, frozen=True):
         return f"{counted(self.chips, 'chip')}: {self.used} used{ill}, {idle}{closed}"
 
 
-def chip_use(chips: int, used: Collection[Any], out: Collection[Any], *, state: str, cordoned: bool) -> CountedChips:
-    """The counts of a node with so many chips; ``used`` and ``out`` name chips in the same way."""
+def chip_use(
+    chips: int, used: Collection[Any], out: Collection[Any], *, state: str, cordoned: bool, closed: bool
+) -> CountedChips:
+    """The counts of a node with so many chips; ``used`` and ``out`` name chips in the same way.
+
+    ``closed``: it takes no new pods for a reason outside it (engine/model/plan: takes_no_pods).
+    """
+    chips = max(chips, len({*used, *out}))  # pods hold chips of a node that has not said yet which it has
     both = sum(chip in out for chip in used)
     idle = chips - len(used) - (len(out) - both)
-    takes_work = state in _TAKES_WORK and not cordoned
-    return CountedChips(chips, len(used), max(0, idle) if takes_work else 0, len(out), both)
+    takes_work = state in _TAKES_WORK and not cordoned and not closed
+    return CountedChips(chips, len(used), idle if takes_work else 0, len(out), both)
 
 
 def planned_use(plan: Plan, observed: Observed) -> dict[str, CountedChips]:
@@ -73,6 +79,7 @@ def planned_use(plan: Plan, observed: Observed) -> dict[str, CountedChips]:
             out.get(name, set()),
             state=state.state,
             cordoned=node is not None and node.unschedulable,
+            closed=takes_no_pods(server, node),
         )
     return found
 

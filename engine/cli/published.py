@@ -177,6 +177,7 @@ class PublishedCluster:
                 {index for index, state in states.items() if state in OUT_OF_SERVICE},
                 state=self.node_state(node),
                 cordoned=bool(self.layout.cordoned[at]),
+                closed=self.layout.closed[at],
             )
         return found
 

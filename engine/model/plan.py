@@ -10,7 +10,7 @@ import msgspec
 
 from belay.engine.model.action_documents import document
 from belay.engine.model.actions import AnyAction
-from belay.engine.model.cluster import SwitchReport
+from belay.engine.model.cluster import Node, SwitchReport
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import History
 from belay.engine.model.holds import Held
@@ -212,11 +212,20 @@ class IgnoredObject(msgspec.Struct, frozen=True):
 
 
 class ServerChips(msgspec.Struct, frozen=True, gc=False):
-    """The chips of a node: prefix of their device names, mask of their ids, and whether a valid report names them."""
+    """The chips of a node: prefix of their device names, mask of their ids, and whether a valid report names them.
+
+    ``suspended``: its pool is suspended, so nothing is placed on it and nothing moved.
+    """
 
     prefix: str
     base: int
     reported: bool
+    suspended: bool = False
+
+
+def takes_no_pods(server: ServerChips | None, node: Node | None) -> bool:
+    """Whether a node takes no new pods however well it is: its pool is suspended, or others are about to remove it."""
+    return (server is not None and server.suspended) or (node is not None and node.departure is not None)
 
 
 #: State of a chip without a report that the plan does not list.

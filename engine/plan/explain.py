@@ -105,7 +105,8 @@ def document(scope: Scope) -> Plan:
         links=tuple(scope.links),
         ignored=tuple(scope.ignored),
         servers={
-            name: ServerChips(view.prefix, view.base, view.report is not None) for name, view in scope.nodes.items()
+            name: ServerChips(view.prefix, view.base, view.report is not None, view.suspended)
+            for name, view in scope.nodes.items()
         },
         held_prune=scope.held_prune,
         budgets=scope.budgets,

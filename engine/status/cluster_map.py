@@ -17,7 +17,7 @@ from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.history import HoldKind, NodeMemory
 from belay.engine.model.holds import Held
 from belay.engine.model.labels import ABOUT_LABEL
-from belay.engine.model.plan import ChipState, NodeState, Plan
+from belay.engine.model.plan import ChipState, NodeState, Plan, takes_no_pods
 from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
 from belay.engine.model.states import OUT_OF_SERVICE, ChipHealth, NodeHealth
 from belay.engine.model.times import rfc3339
@@ -104,6 +104,7 @@ def _rows(plan: Plan, observed: Observed, desired: Desired, cache: PlanCache) ->
             format(server.base, "x") if server else "0",
             (product.spec.placement.ring_size or 0) if product else 0,
             int(node is not None and node.unschedulable),
+            int(takes_no_pods(server, node)),
         )
 
 

@@ -51,6 +51,7 @@ class Layout:
             "prefix": [line(row[6], 32) for row in ordered],
         }
         self.cordoned = [int(bool(row[9])) for row in ordered]
+        self.closed = [bool(row[10]) for row in ordered]
 
     def at(self, node: str, chip: int) -> int:
         """The index of a chip; -1 where the map has none."""
