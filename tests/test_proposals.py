@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -265,6 +266,21 @@ def test_a_refusal_says_what_to_do_and_where_the_commit_is(
     assert done.exit_code == 2 and says in done.output, done.output
     assert f"The commit is on {BRANCH}: open the request: https://forge.example.org/" in done.output
     assert there(clone, "log", "-1", "--format=%s", BRANCH).startswith("Isolate") and forge.requests == []
+    assert f"take it back: git -C {clone} push origin --delete {BRANCH}\n" in done.output, "nothing else has changed"
+    assert "belay release" not in done.output
+
+
+def test_an_earlier_act_of_the_same_words_is_not_taken_for_one_without_a_request(
+    clone: Path, forge: RequestServer
+) -> None:
+    git(clone, "commit", "-q", "--allow-empty", "-m", "Change FaultPolicy training (#12)")
+    git(clone, "push", "-q")
+    forge.faults = [(404, {})]
+    done = run(clone, "policy", "edit", "training", "--mode", "shadow", "--pull-request")
+    assert done.exit_code == 2 and "revert" not in done.output, done.output
+    (back,) = re.findall(r"^take it back: (.+)$", done.output, re.MULTILINE)
+    subprocess.run(["bash", "-ec", back], check=True, capture_output=True)
+    assert there(clone, "branch", "--format=%(refname:short)") == "main"
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,9 @@ class Clone:
         """The commit that is checked out."""
         return self.git("rev-parse", "HEAD").stdout.strip()
 
-    def newest_says(self, subject: str) -> bool:
-        """Whether the commit that is checked out has this subject."""
-        return self.git("log", "-1", "--format=%B").stdout.startswith(subject)
+    def words(self, commit: str = "HEAD") -> str:
+        """What a rebase leaves of a commit: author, time of writing, and message."""
+        return self.git("log", "-1", "--format=%ae %at %B", commit).stdout
 
     def before_last_change(self) -> str:
         """The commit before the last one that changed a document."""

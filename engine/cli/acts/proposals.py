@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -28,6 +29,14 @@ _LONGEST_BODY: Final = 50_000
 """Characters; GitHub takes 65,536."""
 _TRUE: Final = ("true", "yes", "on", "1", "always")
 _FALSE: Final = ("false", "no", "off", "0", "never")
+
+
+class RequestWords(NamedTuple):
+    """What a request says beside its way back: why, what the change does, and the trailer that the commit must keep."""
+
+    why: str
+    plan: Sequence[str]
+    trailer: str
 
 
 @dataclass(frozen=True)
@@ -96,45 +105,87 @@ def body(why: str, plan: Sequence[str], undo: str, trailer: str) -> str:
 def publish(
     clone: Clone,
     edit: RepositoryEdit,
+    commit: str,
     how: Publication,
-    options: Mapping[str, Any],
-    plan: Sequence[str],
-    trailer: str,
     again: Callable[[Sequence[CommitBetween]], None],
+    words: RequestWords,
 ) -> None:
     """Push the newest commit or propose it, and say where it is; ``again`` as `pushing.push` calls it.
 
     Raises:
-        BelayError: neither was possible; the commit is there.
+        BelayError: neither was possible, and the commit is there; or no request could be opened for it.
     """
+    from belay.engine.errors import BelayError
+
+    try:
+        proposed = _push_or_propose(clone, edit, how, again)
+    except BelayError:
+        if stays := _in_the_branch(clone, commit):
+            _say_way_back(clone, edit, stays, pushed=False, err=True)
+        raise
+    if proposed is None:
+        return
+
+    try:
+        _request(clone, edit, proposed, words)
+    except BelayError:
+        place = proposed.upstream
+        dropped = f"git push {shlex.quote(place.remote)} --delete {shlex.quote(proposed.branch)}"
+        _say_way_back(clone, RepositoryEdit({}, edit.subject, (dropped,)), "", pushed=True, err=True)
+        raise
+
+
+def _push_or_propose(
+    clone: Clone, edit: RepositoryEdit, how: Publication, again: Callable[[Sequence[CommitBetween]], None]
+) -> Pushed | None:
+    """Bring the commit to the remote; the branch for which a request is still to be opened."""
     from belay.engine.cli import output as show
     from belay.engine.cli.acts import pushing
-    from belay.engine.cli.acts.ways_back import way_back
 
     if not how.always:
         try:
             place = pushing.push(clone, again)
             done = f"pushed to {place.name}; belay status says when it is in force" if place else _there_already(clone)
             click.echo(show.plain(done))
-            commit = clone.head() if place else ""
-            click.echo(f"take it back: {show.plain(way_back(edit, commit, pushed=True, clone=clone))}")
-            return
+            _say_way_back(clone, edit, clone.head() if place else "", pushed=True)
+            return None
         except pushing.RefusedError as refused:
             if not how.when_refused:
                 raise
             click.echo(show.plain(f"{refused.where}: {refused.message}: proposed as a request instead"), err=True)
 
-    branch = branch_name(clone, click.get_current_context())
-    pushed, undo = pushing.propose(clone, branch), way_back(edit, "", pushed=True, clone=clone)
+    pushed = pushing.propose(clone, branch_name(clone, click.get_current_context()))
     if pushed is None:
         click.echo(show.plain(_there_already(clone)))
-        click.echo(f"take it back: {show.plain(undo)}")
-        return
+        _say_way_back(clone, edit, "", pushed=True)
+    return pushed
+
+
+def _request(clone: Clone, edit: RepositoryEdit, pushed: Pushed, words: RequestWords) -> None:
+    """Open or renew the request of a branch that is pushed."""
+    from belay.engine.cli import output as show
+    from belay.engine.cli.acts.ways_back import way_back
+
     place = pushed.upstream
-    click.echo(show.plain(f"pushed to {place.remote}/{branch}; {place.branch} is as it was"))
-    words = body(options["why"] or "", plan, way_back(edit, "", pushed=True), trailer)
-    click.echo(show.plain(_opened(clone, pushed, edit.subject[:_LONGEST_TITLE], words)))
+    click.echo(show.plain(f"pushed to {place.remote}/{pushed.branch}; {place.branch} is as it was"))
+    text = body(words.why, words.plan, way_back(edit, "", pushed=True), words.trailer)
+    click.echo(show.plain(_opened(clone, pushed, edit.subject[:_LONGEST_TITLE], text)))
+    undo = way_back(edit, "", pushed=True, clone=clone)
     click.echo(f"take it back: close the request; once it is merged: {show.plain(undo)}")
+
+
+def _in_the_branch(clone: Clone, commit: str) -> str:
+    """The act's commit as it lies in the branch, where a rebase may have made it another; empty where it does not."""
+    if clone.words() == clone.words(commit):
+        return clone.head()
+    return commit if clone.contains("HEAD", commit) else ""
+
+
+def _say_way_back(clone: Clone, edit: RepositoryEdit, commit: str, *, pushed: bool, err: bool = False) -> None:
+    from belay.engine.cli import output as show
+    from belay.engine.cli.acts.ways_back import way_back
+
+    click.echo(f"take it back: {show.plain(way_back(edit, commit, pushed=pushed, clone=clone))}", err=err)
 
 
 def _there_already(clone: Clone) -> str:

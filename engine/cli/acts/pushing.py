@@ -217,12 +217,12 @@ def _printed(stderr: str) -> str:
 def _rebase(clone: Clone, place: Upstream) -> bool:
     """Put the branch on top of what others pushed; False where that has the change of the newest commit already."""
     clone.git("fetch", "--quiet", place.remote, place.ref)
-    newest = _words(clone)
+    newest = clone.words()
     done = clone.git("rebase", "--quiet", "--autostash", "FETCH_HEAD", check=False)
     if done.returncode:
         clone.git("rebase", "--abort", check=False)
         raise _conflict(place)
-    return _words(clone) == newest
+    return clone.words() == newest
 
 
 def _between(clone: Clone, before: str) -> list[CommitBetween]:
@@ -236,11 +236,6 @@ def _between(clone: Clone, before: str) -> list[CommitBetween]:
         CommitBetween(commit, author, subject, clone.documents_of(commit))
         for commit, author, subject in zip(fields[::3], fields[1::3], fields[2::3], strict=False)
     ]
-
-
-def _words(clone: Clone) -> str:
-    """What a rebase leaves of the newest commit: author, time of writing, and message."""
-    return clone.git("log", "-1", "--format=%ae %at %B").stdout
 
 
 def _conflict(place: Upstream) -> BelayError:

@@ -291,13 +291,14 @@ def act(
     ``promise`` and ``refused``: engine/cli/acts/prospects.py.
     """
     from dataclasses import replace
+    from functools import partial
 
     from belay.engine.cli import output as show
     from belay.engine.cli.acts.clone import Clone
-    from belay.engine.cli.acts.proposals import branch_name, publication, publish
+    from belay.engine.cli.acts.proposals import RequestWords, branch_name, publication, publish
     from belay.engine.cli.acts.prospects import Prospect
     from belay.engine.cli.acts.ways_back import way_back
-    from belay.engine.errors import BelayError, InputError
+    from belay.engine.errors import InputError
 
     clone = Clone(options["repo"])
     how = publication(clone, options)
@@ -327,12 +328,8 @@ def act(
         click.echo("not pushed (--no-push): git push brings it into force")
         click.echo(f"take it back: {show.plain(way_back(edit, commit, pushed=False, clone=clone))}")
         return
-    try:
-        publish(clone, edit, how, options, plan, trailer, lambda between: prospect.again(clone, edit, plan, between))
-    except BelayError:
-        commit = clone.head() if clone.newest_says(edit.subject) else ""
-        click.echo(f"take it back: {show.plain(way_back(edit, commit, pushed=False, clone=clone))}", err=True)
-        raise
+    again = partial(prospect.again, clone, edit, plan)
+    publish(clone, edit, commit, how, again, RequestWords(options["why"] or "", plan, trailer))
 
 
 def _show_diff(diff: str) -> None:
