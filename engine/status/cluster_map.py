@@ -48,7 +48,7 @@ _HEALTHY: Final = ChipHealth.HEALTHY
 _HEALTHY_NODES: Final = (NodeHealth.HEALTHY, NodeHealth.SUB_HEALTHY)
 _SWITCHES: Final = ObjectKey("v1", "ConfigMap", switches.NAMESPACE, switches.NAME)
 
-_Row = tuple[str, str, str, int, str, str, str, str, int, int]
+_Row = tuple[str, str, str, int, str, str, str, str, int, int, int]
 #: Parts of the map while no node of them changes, by shard and number; addresses of leaf switches by their ConfigMap.
 _CUTS: Final = CacheKey("cuts of the map", Memo[tuple[tuple[_Row, ...], ...]], limit=16)
 _PARTS: Final = CacheKey("parts of the map", Memo[dict[str, Any]], limit=256)
