@@ -8,12 +8,10 @@ from typing import Any
 
 import orjson
 
-from belay.engine.controller.snapshot_reader import SnapshotReader
 from belay.engine.kube import CONFIGMAP, NODE, POD, Reflector, WatchChange
 from belay.engine.model.fault_subscriptions import FaultSubscriptions
 from belay.engine.observe.resources import WATCHED
 from belay.engine.observe.watch_events import WatchEvents, essence, own_output, slimmed, wanted
-from belay.engine.store import ObjectWrite
 from belay.engine.wire import faultsubscriptions, names
 
 
@@ -130,25 +128,9 @@ def test_the_inbox_holds_the_newest_state_once_and_its_watermark() -> None:
     asyncio.run(case())
 
 
-def test_reports_of_agents_are_followed_apart_and_are_read_late() -> None:
-    """A thousand nodes report seventeen times a second; all else about the cluster is read at once."""
-    late = [one for one in WATCHED if one.late]
-    assert [(one.resource, one.namespace) for one in late] == [(CONFIGMAP, names.NODES)]
-    (others,) = (one for one in WATCHED if one.resource == CONFIGMAP and not one.late)
-    assert others.fields == f"metadata.namespace!={names.NODES}"
-
-    events = WatchEvents()
-    for one, version in ((others, "3"), (late[0], "2")):
-        reflector = Reflector(None, one.resource, one.namespace, on_change=events.receive)  # type: ignore[arg-type]
-        reflector.watermark = version
-        events.progress(reflector)
-    marks = events.drain()[1]
-    assert marks == {"v1|ConfigMap": "3", f"v1|ConfigMap|{names.NODES}": "2"}
-
-    reader = SnapshotReader("main", None)  # type: ignore[arg-type]
-    reader._watermarks = marks
-    seen = {ns: reader._has_seen(ObjectWrite("v1", "ConfigMap", ns, "a", "3")) for ns in (names.SYSTEM, names.NODES)}
-    assert seen == {names.SYSTEM: True, names.NODES: False}
+def test_both_reports_of_an_agent_come_by_one_watch() -> None:
+    """An agent counts as replaced where its device report goes on without its own: both must be of one age."""
+    assert [(one.namespace, one.fields) for one in WATCHED if one.resource == CONFIGMAP] == [(None, None)]
 
 
 def test_heartbeats_are_collected_and_all_else_is_written_at_once() -> None:

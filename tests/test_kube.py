@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.client_proto import ResponseHandler
 
 from belay.engine.kube import (
     CONFIGMAP,
@@ -369,33 +368,6 @@ def test_a_watch_ends_once_nothing_has_come_for_its_limit_however_long_it_lasts(
         assert seen == [b"0", b"1", b"2", b"3"]
 
     run(case())
-
-
-def test_a_watch_that_may_be_read_late_wakes_its_reader_once_for_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces: list[bytes] = []
-    received = ResponseHandler.data_received
-
-    def counted(self: ResponseHandler, data: bytes) -> None:
-        pieces.append(data)
-        received(self, data)
-
-    async def stream(request: web.Request) -> web.StreamResponse:
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        for number in range(20):
-            await answer.write(b"%d\n" % number)
-            await asyncio.sleep(0.01)
-        return answer
-
-    async def woken(late: float) -> int:
-        async with client(Script(stream)) as kube:
-            pieces.clear()
-            found = [line async for line, _ in kube._transport.events(CONFIGMAP.path(), {}, quiet=5.0, late=late)]
-            assert found == [b"%d" % number for number in range(20)]
-            return len([piece for piece in pieces if piece])
-
-    monkeypatch.setattr(ResponseHandler, "data_received", counted)
-    assert asyncio.run(woken(0.5)) <= 4 < asyncio.run(woken(0.0))
 
 
 def test_the_list_of_served_versions_is_shared_while_it_is_young() -> None:

@@ -77,7 +77,6 @@ class SnapshotFeed:
             on_change=self._receive,
             on_progress=self._events.progress,
             may_be_closed=one.may_be_closed,
-            late=one.late,
         )
 
     def _receive(self, reflector: Reflector, change: WatchChange) -> None:

@@ -123,8 +123,7 @@ class SnapshotReader:
         self._observer.put(obj)
 
     def _has_seen(self, write: ObjectWrite) -> bool:
-        kind = f"{write.api_version}|{write.kind}"
-        watermark = self._watermarks.get(f"{kind}|{write.namespace}") or self._watermarks.get(kind)
+        watermark = self._watermarks.get(f"{write.api_version}|{write.kind}")
         if watermark is None:
             return True  # the kind is not watched, so no plan rests on it
         seen = self._seen.get(write.field)

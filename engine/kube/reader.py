@@ -138,18 +138,16 @@ class KubeReader:
         *,
         seconds: int = 290,
         on_open: Callable[[], None] | None = None,
-        late: float = 0.0,
     ) -> AsyncGenerator[tuple[str, Object]]:
         """Changes after ``rv`` as (ADDED|MODIFIED|DELETED|BOOKMARK, object) until the server ends the watch.
 
-        ``seconds`` is the requested length of the watch; ``on_open`` is called once the server accepted it. Changes may
-        be read ``late`` by so many seconds, together with those that come meanwhile.
+        ``seconds`` is the requested length of the watch; ``on_open`` is called once the server accepted it.
 
         Raises Gone when ``rv`` is too old, Unavailable when the connection breaks.
         """
         params = _selection(labels, fields) | _watch_from(rv, seconds)
         where = f"WATCH {res.path(ns)}"
-        events = self._transport.events(res.path(ns), params, quiet=seconds + 15.0, on_open=on_open, late=late)
+        events = self._transport.events(res.path(ns), params, quiet=seconds + 15.0, on_open=on_open)
         async with contextlib.aclosing(events):
             async for line, _ in events:
                 try:

@@ -45,8 +45,7 @@ class Reflector:
     """Follows one kind (in one namespace, under selectors) and reports each real difference once.
 
     ``synced`` is True once a full list was reported; ``watermark`` is the resourceVersion up to which everything was
-    reported; ``stale`` is True while the last attempt failed, ``stale_since`` since when (monotonic seconds). Changes
-    may be read ``late`` by so many seconds.
+    reported; ``stale`` is True while the last attempt failed, ``stale_since`` since when (monotonic seconds).
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class Reflector:
         on_change: Sink,
         on_progress: Callable[[Reflector], None] | None = None,
         may_be_closed: bool = False,
-        late: float = 0.0,
         seconds: int = 290,
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -78,7 +76,6 @@ class Reflector:
         self._kube = kube
         self._on_change = on_change
         self._on_progress = on_progress
-        self._late = late
         self._seconds = seconds
         self._backoff = backoff or Backoff(base=0.5, cap=30.0, floor=0.1)
         self._sleep = sleep
@@ -182,14 +179,7 @@ class Reflector:
     async def _watch(self) -> None:
         async with contextlib.aclosing(
             self._kube.watch(
-                self.res,
-                self.ns,
-                self.labels,
-                self.fields,
-                self.watermark,
-                seconds=self._seconds,
-                on_open=self._fresh,
-                late=self._late,
+                self.res, self.ns, self.labels, self.fields, self.watermark, seconds=self._seconds, on_open=self._fresh
             )
         ) as events:
             async for kind, obj in events:

@@ -133,12 +133,10 @@ class Transport:
         quiet: float,
         on_open: Callable[[], None] | None = None,
         packed: bool = False,
-        late: float = 0.0,
     ) -> AsyncGenerator[tuple[bytes, bool]]:
         """The events of a watch until the server ends it; ``quiet`` is the longest silence in s. Raises KubeError.
 
-        ``packed`` requests protobuf. Servers and kinds without it answer in JSON, so each event says so. After a piece
-        the connection is not read for ``late`` seconds: what comes meanwhile wakes this process once.
+        ``packed`` requests protobuf. Servers and kinds without it answer in JSON, so each event says so.
         """
         where = f"WATCH {path}"
         accept = f"{PROTOBUF}, {JSON}" if packed else JSON
@@ -160,8 +158,6 @@ class Transport:
                     yield whole, packed
                 if len(rest) > EVENT_LIMIT:
                     raise Unavailable(f"{where}: an event is larger than {EVENT_LIMIT} bytes", reason="AnswerTooLarge")
-                if late:
-                    await _leave_unread(answer, late)
 
     async def lines(self, path: str, params: Mapping[str, str], *, quiet: float) -> AsyncGenerator[bytes]:
         """The lines of a text until the server ends it, without their ends; ``quiet`` is the longest silence in s.
@@ -387,18 +383,6 @@ async def _silence_limit(answer: aiohttp.ClientResponse, seconds: float) -> Asyn
         yield heard
     finally:
         timer.cancel()
-
-
-async def _leave_unread(answer: aiohttp.ClientResponse, seconds: float) -> None:
-    """Let what comes on a connection wait in the system's buffer for a while."""
-    transport = answer.connection.transport if answer.connection is not None else None
-    if transport is None:
-        return  # the server has ended it
-    transport.pause_reading()
-    try:
-        await asyncio.sleep(seconds)
-    finally:
-        transport.resume_reading()
 
 
 async def _chunks(answer: aiohttp.ClientResponse, where: str) -> AsyncIterator[bytes]:

@@ -13,14 +13,12 @@ import msgspec
 from belay.engine.kube import CONFIGMAP, NODE, POD, Forbidden, Kube, NotFound, Resource, resource_for
 from belay.engine.model.labels import INFERENCE_SCALES
 from belay.engine.model.native_groups import NATIVE_GROUP_APIS
-from belay.engine.wire import names
 from belay.engine.wire.dra import TAINT_RULE_VERSIONS
 
 
 class Watched(msgspec.Struct, frozen=True):
     """One list+watch: a kind and its selectors. The cluster need not serve ``optional`` kinds, nor give the right to
-    read those that ``may_be_closed``: nothing is known of their objects then. Changes may be read ``late`` by so many
-    seconds.
+    read those that ``may_be_closed``: nothing is known of their objects then.
     """
 
     resource: Resource
@@ -29,15 +27,13 @@ class Watched(msgspec.Struct, frozen=True):
     fields: str | None = None
     optional: bool = False
     may_be_closed: bool = False
-    late: float = 0.0
 
 
 WATCHED: Final[tuple[Watched, ...]] = (
     Watched(NODE),
     Watched(POD),
-    Watched(CONFIGMAP, fields=f"metadata.namespace!={names.NODES}"),
-    # what agents say of themselves each minute: a thousand nodes would wake the controller seventeen times a second
-    Watched(CONFIGMAP, names.NODES, late=0.5),
+    # one watch for reports of both kinds: what an agent says of itself is as old as what it says of its chips
+    Watched(CONFIGMAP),
     Watched(resource_for("v1", "Service")),
     Watched(resource_for("v1", "Namespace")),
     Watched(resource_for("v1", "PersistentVolume"), optional=True),

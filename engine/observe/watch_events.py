@@ -119,8 +119,6 @@ class WatchEvents:
     def progress(self, reflector: Reflector) -> None:
         """Record a watch's progress, even without a wanted change."""
         kind = f"{reflector.res.api_version}|{reflector.res.kind}"
-        if reflector.ns:
-            kind += f"|{reflector.ns}"
         if reflector.watermark:
             self._marks[kind] = reflector.watermark
         self._signal.heartbeat()

@@ -181,7 +181,6 @@ class SimTransport(Transport):
         quiet: float,
         on_open: Callable[[], None] | None = None,
         packed: bool = False,
-        late: float = 0.0,
     ) -> AsyncGenerator[tuple[bytes, bool]]:
         where = f"WATCH {path}"
         await self._process.call_api(where, lambda: None)
