@@ -244,6 +244,18 @@ def test_another_fault_before_all_have_gone_back_does_not_bring_wrong_weights_ba
     assert isinstance(plan, GenerationPlan) and (plan.step, plan.back) == (6, False)
 
 
+def test_state_to_which_ranks_have_gone_back_outlives_the_only_rank_that_kept_it() -> None:
+    machine = training()
+    answered(machine, 10, Held(3), Held(3), Held(7), Held(3))
+    [plan] = joined(machine, 11, {0: frozenset({5}), 1: frozenset(), 3: frozenset()})
+    assert isinstance(plan, GenerationPlan) and (plan.step, plan.back) == (5, True)
+    for rank, member in machine.members.items():
+        machine.entered(rank, member.incarnation, 2, 1.3)
+    machine.ranks_lost([(0, 1, "died")], 1.4)
+    [plan] = joined(machine, 5, dict.fromkeys((1, 2, 3), frozenset[int]()))
+    assert isinstance(plan, GenerationPlan) and (plan.step, plan.donors[0]) == (5, 1)
+
+
 def test_two_copies_do_the_steps_again_and_then_the_wrong_one_is_replaced() -> None:
     machine = training(2)
     said, join = answered(machine, 10, Held(3), Held(4))
@@ -288,6 +300,17 @@ def test_without_a_kept_copy_a_checkpoint_of_before_is_loaded() -> None:
         found += machine.offered(rank, member.incarnation, 2, [10, 4, 2], 1.2)
     # that of step 10 may hold a wrong result
     assert found[1:] == [GenerationPlan(2, 4, {}, checkpoint=True)]
+
+    # another fault before the first update: it is still there
+    for rank, member in machine.members.items():
+        machine.entered(rank, member.incarnation, 2, 1.3)
+    machine.ranks_lost([(0, 1, "died")], 1.4)
+    found = []
+    for rank, member in machine.members.items():
+        found += machine.ready(rank, member.incarnation, 3, -1, "", 1.5, checkpoints=True)
+    for rank, member in machine.members.items():
+        found += machine.offered(rank, member.incarnation, 3, [10, 4, 2], 1.6)
+    assert found == [AskCheckpoint(3), GenerationPlan(3, 4, {}, checkpoint=True)]
 
 
 def test_the_pace_follows_from_costs_and_stays_below_one_percent() -> None:

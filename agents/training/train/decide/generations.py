@@ -185,12 +185,18 @@ class Generations:
         return [Commit(self.generation, tuple(one.rank for one in waiting), go)]
 
     def _decide(self, now: float) -> list[CoordinatorCommand]:
-        if self._back:
-            return self._go_back(now)
         held: dict[str, set[int]] = {}
         for member in self.members.values():
             held.setdefault(member.shard, set()).update({member.done} - {-1})
         common = set.intersection(*held.values())
+
+        if self._back:
+            beyond = any(member.done > self.witness.newest for member in self.members.values())
+            if beyond or not common:
+                return self._go_back(now)
+            # those that live have gone back already: what they hold is proven
+            self._back = False
+
         unborn = not any(held.values()) and self._highest <= 0
         if unborn and not any(member.checkpoints for member in self.members.values()):
             # no step was finished: training starts at the beginning
@@ -232,6 +238,8 @@ class Generations:
             # later ones may hold a wrong result
             common = {step for step in common if step <= self.witness.newest}
             self.witness.back(max(common, default=-1))
+            # it was made before the proven step, so it is as right: another fault may need it again
+            self.witness.trust(max(common, default=-1))
         if common:
             step = max(common)
             holders = {one.rank for one in self.members.values() if one.offers and step in one.offers}
