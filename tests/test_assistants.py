@@ -50,7 +50,7 @@ def talk(arguments: list[str], ask: Talk) -> Any:
     from mcp.client.stdio import stdio_client
 
     async def run() -> Any:
-        server = StdioServerParameters(command=sys.executable, args=["-m", "engine", "mcp", *arguments], cwd=str(ROOT))
+        server = StdioServerParameters(command=sys.executable, args=["-m", "belay.engine", "mcp", *arguments], cwd="/")
         async with Client(stdio_client(server)) as client:
             return await ask(client)
 

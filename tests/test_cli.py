@@ -101,7 +101,7 @@ def belay(*arguments: str, **options: Any) -> Result:
 
 
 def test_the_package_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "engine", "version"]
+    command = [sys.executable, "-m", "belay.engine", "version"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert found.returncode == 0 and found.stdout.startswith("belay ")
 

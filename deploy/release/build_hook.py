@@ -15,6 +15,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 BUILT = "engine/build.json"
+CONTRACT = "agents/training/packages/belay_training/src/belay_training"
+"""What training scripts import: a package of its own in a wheel."""
 
 
 class BuiltVersion(BuildHookInterface[Any]):
@@ -25,13 +27,16 @@ class BuiltVersion(BuildHookInterface[Any]):
         root = Path(self.root)
         if version == "editable":
             return
+        included = build_data.setdefault("force_include", {})
+        if self.target_name == "wheel":
+            included[str(root / CONTRACT)] = "belay_training"
         if (root / BUILT).exists():
-            build_data.setdefault("force_include", {})[str(root / BUILT)] = self._target()
+            included[str(root / BUILT)] = self._target()
             return
         self._folder = tempfile.TemporaryDirectory(prefix="belay-build-")
         file = Path(self._folder.name) / "build.json"
         file.write_text(built(root, self.metadata.version))
-        build_data.setdefault("force_include", {})[str(file)] = self._target()
+        included[str(file)] = self._target()
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what ``initialize`` wrote."""

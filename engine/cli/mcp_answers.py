@@ -133,9 +133,15 @@ async def _run(command: Sequence[str]) -> tuple[int, str, str]:
     """Exit code, output and errors of a verb; it ends when the time is up or the caller gives up."""
     environment = {**os.environ, "BELAY_PROGRESS": "off", "NO_COLOR": "1"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "engine", *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE, env=environment,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "belay.engine",
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
     assert process.stdout is not None and process.stderr is not None
     try:
         async with asyncio.timeout(SECONDS):
