@@ -52,3 +52,55 @@ def test_what_is_staged_stays_staged_where_a_hook_refuses_the_commit(clone: Path
         done = run(clone, *words, "--cluster", "none")
         assert done.exit_code == 2 and "git commit failed" in done.output, done.output
         assert git(clone, "status", "--porcelain") == "A  mine"
+
+
+def local_work(clone: Path) -> None:
+    """A commit of the person's own that is not pushed."""
+    (clone / "mine").write_text("my own work\n")
+    git(clone, "add", "mine")
+    git(clone, "commit", "-qm", "My local work")
+
+
+def test_commits_that_a_push_takes_along_are_shown_before_it(clone: Path) -> None:
+    local_work(clone)
+    own = git(clone, "rev-parse", "--short=12", "HEAD")
+    before = run(clone, "isolate", "node-1", "--reason", "fan", "--cluster", "none", "--no-push").output
+    assert "takes along" not in before, "nothing is pushed"
+
+    for option in ("--dry-run", "--cluster=none"):
+        said = run(clone, "isolate", "node-3", "--reason", "fan", "--cluster", "none", option).output
+        shown, _, _ = said.partition("committed ")
+        assert "the push takes along what origin/main has not yet:\n" in shown, said
+        assert f"  {own} Ada: My local work (no document)\n" in shown
+        assert "Ada: Isolate node-1 (desired/isolations" in shown
+    assert "takes along" not in isolate(clone, "node-2"), "now the remote has them"
+    # with no branch of the remote seen here yet, nothing is taken for pushed
+    git(clone, "update-ref", "-d", "refs/remotes/origin/main")
+    assert "Ada: Begin" in run(clone, "drain", "node-5", "--cluster", "none", "--dry-run").output
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_is_refused_on_top_of_others_is_in_no_later_push(clone: Path, changed: bool) -> None:
+    other = of_another(clone)
+    (other / "desired/by-hand.yaml").write_text(
+        "apiVersion: belay.dev/v1alpha1\nkind: Isolation\nmetadata: {name: node-2}\n"
+        "spec: {nodes: [node-2], reason: fan}\n"
+    )
+    git(other, "add", "--all")
+    git(other, "commit", "-qm", "Isolate by hand")
+    git(other, "push", "-q")
+    local_work(clone)
+    if changed:
+        (clone / "mine").write_text("not committed\n")
+
+    done = run(clone, "isolate", "node-2", "--reason", "optics", "--cluster", "none")
+    assert done.exit_code == 2 and "so the commit was not pushed" in done.output, done.output
+    newest = git(clone, "log", "-1", "--format=%s")
+    if changed:
+        assert newest == "Isolate node-2" and "git reset --keep HEAD~1 drops the commit" in done.output
+        assert (clone / "mine").read_text() == "not committed\n"
+        return
+    assert newest == "My local work", "the act's own commit has gone, and no other"
+    isolate(clone)
+    subjects = git(clone.parent / "remote.git", "log", "--format=%s", "main").splitlines()
+    assert subjects == ["Isolate node-3", "My local work", "Isolate by hand", "Begin"]

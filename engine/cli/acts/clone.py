@@ -97,6 +97,12 @@ class Clone:
         """The commit that is checked out."""
         return self.git("rev-parse", "HEAD").stdout.strip()
 
+    def drop(self, commit: str) -> bool:
+        """Take a commit off the branch, where it is the newest and nothing is uncommitted; whether that is done."""
+        if self.head() != commit or self.git("status", "--porcelain", "--untracked-files=no").stdout:
+            return False
+        return not self.git("reset", "--quiet", "--keep", f"{commit}~1", check=False).returncode
+
     def words(self, commit: str = "HEAD") -> str:
         """What a rebase leaves of a commit: author, time of writing, and message."""
         return self.git("log", "-1", "--format=%ae %at %B", commit).stdout

@@ -102,6 +102,24 @@ def body(why: str, plan: Sequence[str], undo: str, trailer: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def show_companions(clone: Clone, how: Publication, options: Mapping[str, Any]) -> None:
+    """Say which commits that are not pushed yet go along with that of the act; into a request goes none."""
+    from belay.engine.cli import output as show
+    from belay.engine.cli.acts import pushing
+    from belay.engine.cli.acts.prospects import show_commits
+    from belay.engine.errors import InputError
+
+    if how.always or options["no_push"]:
+        return
+    try:
+        found = pushing.unpushed(clone)
+    except InputError:
+        return  # a dry run where no branch is checked out
+    if found:
+        click.echo(show.plain(f"the push takes along what {pushing.upstream(clone).name} has not yet:"))
+        show_commits(found)
+
+
 def publish(
     clone: Clone,
     edit: RepositoryEdit,

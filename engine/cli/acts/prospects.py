@@ -69,10 +69,7 @@ class Prospect:
 
         commit = clone.head()
         click.echo(f"others pushed first; the commit is now {commit[:12]}, on top of:")
-        for one in between[:_SHOWN]:
-            click.echo(show.plain(f"  {_line(one)}"))
-        if len(between) > _SHOWN:
-            click.echo(f"  and {len(between) - _SHOWN} more: git log")
+        show_commits(between)
 
         present = clone.files()
         before = {**_merged(present, dict.fromkeys(edit.files)), **clone.contents(f"{commit}~1", edit.files)}
@@ -81,9 +78,10 @@ class Prospect:
             self.check(before, changed)
             plan = self.plan(before, changed)
         except InputError as error:
+            dropped = "The commit is dropped" if clone.drop(commit) else "git reset --keep HEAD~1 drops the commit"
             raise BelayError(
                 f"on top of what others pushed: {error.message}; so the commit was not pushed",
-                where=error.where, hint="git reset --keep HEAD~1 drops the commit",
+                where=error.where, hint=dropped,
             ) from error  # fmt: skip
         if plan == list(shown):
             return
@@ -92,12 +90,22 @@ class Prospect:
             click.echo(show.plain(line))
 
 
+def show_commits(commits: Sequence[CommitBetween]) -> None:
+    """The newest of some commits, one in a line."""
+    from belay.engine.cli import output as show
+
+    for one in commits[:_SHOWN]:
+        click.echo(show.plain(f"  {_line(one)}"))
+    if len(commits) > _SHOWN:
+        click.echo(f"  and {len(commits) - _SHOWN} more: git log")
+
+
 def _merged(files: Mapping[str, bytes], changed: Changes) -> dict[str, bytes]:
     return {path: data for path, data in {**files, **changed}.items() if data is not None}
 
 
 def _line(one: CommitBetween) -> str:
-    """One commit of another person: who, what, and which documents it changed."""
+    """One commit: who, what, and which documents it changed."""
     more = f" and {len(one.documents) - _PATHS} more" if len(one.documents) > _PATHS else ""
     documents = ", ".join(one.documents[:_PATHS]) + more
     return f"{one.commit[:12]} {one.author}: {one.subject[:120]} ({documents or 'no document'})"

@@ -48,7 +48,7 @@ class Upstream(NamedTuple):
 
 
 class CommitBetween(NamedTuple):
-    """A commit that others pushed between the state that an act was made in and its push."""
+    """A commit beside that of an act: others pushed it meanwhile, or the push of the act takes it along."""
 
     commit: str
     author: str
@@ -77,6 +77,19 @@ def upstream(clone: Clone) -> Upstream:
     return Upstream(clone.setting(f"branch.{branch}.remote") or "origin", merge.removeprefix("refs/heads/"))
 
 
+def unpushed(clone: Clone) -> list[CommitBetween]:
+    """The commits of the branch that what it follows has not, as last seen here: a push takes them along.
+
+    Raises:
+        InputError: no branch is checked out.
+    """
+    place = upstream(clone)
+    for known in ("@{upstream}", f"refs/remotes/{place.name}"):
+        if not clone.git("rev-parse", "--verify", "--quiet", known, check=False).returncode:
+            return _commits(clone, f"{known}..HEAD")
+    return _commits(clone, "HEAD", "--not", f"--remotes={place.remote}")
+
+
 def push(clone: Clone, again: Callable[[Sequence[CommitBetween]], None]) -> Upstream | None:
     """Push the branch to where it follows; where others pushed first, put the commit on top and push again.
 
@@ -97,7 +110,7 @@ def push(clone: Clone, again: Callable[[Sequence[CommitBetween]], None]) -> Upst
         before = clone.head()
         if not _rebase(clone, place):
             return None
-        again(_between(clone, before))
+        again(_commits(clone, f"{before}..FETCH_HEAD"))
     raise BelayError(f"others pushed first {_TRIES} times", where=place.remote, hint="Run git push")
 
 
@@ -225,11 +238,9 @@ def _rebase(clone: Clone, place: Upstream) -> bool:
     return clone.words() == newest
 
 
-def _between(clone: Clone, before: str) -> list[CommitBetween]:
-    """What the remote's branch has, as it was just fetched, and the branch here had not before it was rebased."""
-    listed = clone.git(
-        "log", "-z", f"--max-count={_MOST_BETWEEN}", "--format=%H%x00%an%x00%s", f"{before}..FETCH_HEAD"
-    ).stdout
+def _commits(clone: Clone, *which: str) -> list[CommitBetween]:
+    """The newest of some commits, newest first."""
+    listed = clone.git("log", "-z", f"--max-count={_MOST_BETWEEN}", "--format=%H%x00%an%x00%s", *which).stdout
     # not by lines: whatever ends one may stand in a name or subject
     fields = listed.split("\0")
     return [

@@ -295,7 +295,7 @@ def act(
 
     from belay.engine.cli import output as show
     from belay.engine.cli.acts.clone import Clone
-    from belay.engine.cli.acts.proposals import RequestWords, branch_name, publication, publish
+    from belay.engine.cli.acts.proposals import RequestWords, branch_name, publication, publish, show_companions
     from belay.engine.cli.acts.prospects import Prospect
     from belay.engine.cli.acts.ways_back import way_back
     from belay.engine.errors import InputError
@@ -315,6 +315,7 @@ def act(
     plan = prospect.plan(files, edit.files)
     for line in plan:
         click.echo(show.plain(line))
+    show_companions(clone, how, options)
 
     if options["dry_run"]:
         branch = branch_name(clone, click.get_current_context())
