@@ -84,6 +84,8 @@ def unpushed(clone: Clone) -> list[CommitBetween]:
         InputError: no branch is checked out.
     """
     place = upstream(clone)
+    if clone.git("rev-parse", "--verify", "--quiet", "HEAD", check=False).returncode:
+        return []  # the branch has no commit at all
     for known in ("@{upstream}", f"refs/remotes/{place.name}"):
         if not clone.git("rev-parse", "--verify", "--quiet", known, check=False).returncode:
             return _commits(clone, f"{known}..HEAD")
