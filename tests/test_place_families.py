@@ -44,9 +44,10 @@ def test_base_scores_healthy_then_full_nodes(free: range, unhealthy: int, score:
 def test_base_takes_the_lowest_chips_and_reports_shortage_in_known_words() -> None:
     assert chosen(Base(8).choose(node(1, 3, 5), PodRequest(2))) == [1, 3]
     refusal = Base(8).score(node(1, 3), PodRequest(4))
-    assert refusal == Refusal(
+    assert isinstance(refusal, Refusal) and refusal.idle is not None and refusal.evictable
+    assert refusal[:2] == (
         "NPUResourceShortage", "NPUResourceShortage: node don't have enough resource, req<4>, idle<2>"
-    )
+    )  # fmt: skip
     too_many = Base(2).score(node(0, 1, 2), PodRequest(1))
     assert isinstance(too_many, Refusal) and too_many.message == "node npu top<[0 1 2]> is invalid"
 
@@ -109,7 +110,7 @@ def test_box16_distinguishes_too_few_chips_from_chips_in_two_rings(
     free: tuple[int, ...], want: int, reason: str
 ) -> None:
     text = f"NPUResourceShortage: node top<[0 1 8]> can not meet task req<{want}>"
-    assert Box16().score(node(*free, allocatable=16), PodRequest(want)) == Refusal(reason, text)
+    assert Box16().score(node(*free, allocatable=16), PodRequest(want)) == Refusal(reason, text, evictable=True)
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,9 @@ _CLOCKED = ("controller-2", "worker-2", "worker-3", "agent-node-2")
 
 
 def import_root(tree: Path) -> str:
-    """From where processes of a version import it; up to 0.2 that was the top of its tree."""
-    return str(tree / "src" if (tree / "src/belay").is_dir() else tree)
+    """From where processes of a version import it, and the tests beside it; up to 0.2 that was the top of its tree."""
+    places = [tree / "src", tree] if (tree / "src/belay").is_dir() else [tree]
+    return os.pathsep.join(map(str, places))
 
 
 def module_of(tree: Path, word: str) -> str:
