@@ -207,3 +207,15 @@ def test_the_last_copy_lives_through_deaths_in_the_middle_of_a_message(launch: L
     # of the groups of three generations one hook is left
     assert (job.folder / "hooks-0").read_text() == "1"
     assert max(float(str(one["freed_ms"])) for one in job.recoveries()) < 5000
+
+
+def test_the_last_copy_lives_through_ranks_that_die_while_they_connect_a_group_of_the_script(launch: Launch) -> None:
+    job = launch("unconnected.py", 8, 5, options=("--nproc", "2"))
+    assert job.end() == 0, job.errors()
+    assert (job.folder / "died").read_text() == "5"
+    # rank 0 holds the only copy and was never replaced; each step is done, with the same weights in both ranks
+    assert len({one.pid for one in job.steps(0)}) == 1
+    assert [{one.step: one.digest for one in job.steps(rank)} for rank in (0, 1)] == [
+        {one.step: one.digest for one in job.steps(0)}
+    ] * 2
+    assert max(float(str(one["freed_ms"])) for one in job.recoveries()) < 5000

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import os
 import sys
 import threading
 import time
@@ -133,6 +134,10 @@ class Groups:
         with self._form_lock:
             self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
             connecting = [thread.native_id for thread in self._abandoned if thread.native_id and _connects(thread)]
+        if not left and _connects(threading.main_thread()):
+            # a further group of the script: one of its ranks died before it came. The kernel's number of the main
+            # thread is that of the process; Python's is stale after a fork
+            connecting.append(os.getpid())
         self._lost_waits.unconnected(connecting)
         if left:
             self.sockets.quiet()
@@ -217,7 +222,7 @@ class _Forming:
 
 
 def _connects(thread: threading.Thread) -> bool:
-    """Whether a thread that forms a group is inside of gloo, and does not ask the store for addresses."""
+    """Whether a thread connects a group inside of gloo, and does not ask the store for addresses."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and frame.f_code is Groups.make.__code__
 
