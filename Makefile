@@ -39,7 +39,7 @@ $(TORCH_STAMP): requirements-training.lock $(STAMP)
 	    echo "PIP_FIND_LINKS=FOLDER or PIP_EXTRA_INDEX_URL=(PyTorch's index of CPU wheels), and run make venv-training again." >&2; exit 1; }
 	@touch $(TORCH_STAMP)
 
-venv-frameworks: $(FRAMEWORKS_STAMP) ## Accelerate, Transformers and Megatron-Core in the same environment, for their samples in make soak-scripts
+venv-frameworks: $(FRAMEWORKS_STAMP) ## Accelerate, Transformers and Megatron-Core in the same environment, for their samples
 
 $(FRAMEWORKS_STAMP): requirements-frameworks.lock $(TORCH_STAMP)
 	@echo "installing Accelerate, Transformers and Megatron-Core into $(VENV) (once)"
@@ -78,6 +78,7 @@ test-packages: ## Debian packages that the tests need (kubectl, redis-server, gi
 test: export PYTHONDONTWRITEBYTECODE =
 test: venv test-packages ## every test but soaks and benchmarks
 	@$(MAKE) --no-print-directory venv-training || echo "tests of training that need PyTorch are skipped (in CI they fail)" >&2
+	@$(MAKE) --no-print-directory venv-frameworks || echo "samples for Accelerate, Transformers and Megatron-Core are skipped" >&2
 	@$(MAKE) --no-print-directory venv-helm || echo "tests of the Helm chart are skipped (in CI they fail)" >&2
 	@$(MAKE) --no-print-directory venv-mcp || echo "tests of belay mcp are skipped (in CI they fail)" >&2
 	@$(BIN)/python -m compileall -q -j 2 engine agents
