@@ -1,7 +1,7 @@
 """A real node for tests: kubelet of $KUBEBUILDER_ASSETS with containerd and runc, beside a real kube-apiserver.
 
 Kubelet runs in a mount namespace of its own where `/var/lib/kubelet/device-plugins` is a folder of the test's, so that
-it never meets another kubelet of the machine. Pods use the host's network. `real_node` skips where the machine cannot
+it never meets another kubelet of the machine. `real_node` skips where the machine cannot
 run containers, and fails there in CI.
 """
 
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +117,7 @@ class RealNode:
     def start(self) -> None:
         """Start containerd and kubelet, and wait until the node is ready."""
         (self.folder / "cni").mkdir()
-        loopback = {"cniVersion": "0.3.1", "name": "lo", "plugins": [{"type": "loopback"}]}
-        (self.folder / "cni" / "10-lo.conflist").write_text(json.dumps(loopback))
+        (self.folder / "cni" / "10-net.conflist").write_text(json.dumps(self._network()))
         (self.folder / "containerd.toml").write_text(
             f'version = 2\nroot = "{self.folder}/root"\nstate = "{self.folder}/state"\n'
             f'[grpc]\n  address = "{self._socket}"\n[ttrpc]\n  address = "{self.folder}/t.sock"\n'
@@ -135,7 +134,19 @@ class RealNode:
         (self.folder / "kubelet.yaml").write_text(_KUBELET + ("".join(self._newer()) if self._is_new else ""))
         self.plugins.mkdir()
         self.start_kubelet()
-        self.until("the node", self._ready, 90)
+        self.until("the node", self._ready, 240)
+
+    def _network(self) -> dict[str, Any]:
+        """The network of pods: addresses of their own, and a way to this machine; nothing else."""
+        addresses = {
+            "type": "host-local", "dataDir": str(self.folder / "addresses"),
+            "ranges": [[{"subnet": "10.88.7.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}],
+        }  # fmt: skip
+        return {
+            "cniVersion": "0.3.1",
+            "name": "pods",
+            "plugins": [{"type": "ptp", "ipMasq": False, "ipam": addresses}, {"type": "loopback"}],
+        }
 
     def start_kubelet(self) -> None:
         """Start kubelet, as a service manager would after its end."""
@@ -164,8 +175,11 @@ class RealNode:
         """End everything."""
         self.stop_kubelet()
         if self._containerd is not None:
-            for name in ctr(self._socket, "-n", "k8s.io", "tasks", "ls", "-q", check=False).stdout.split():
-                ctr(self._socket, "-n", "k8s.io", "tasks", "rm", "-f", name, check=False)
+            rows = ctr(self._socket, "-n", "k8s.io", "tasks", "ls", check=False).stdout.splitlines()[1:]
+            namespaces = {_inode(Path(f"/proc/{row.split()[1]}/ns/net")) for row in rows}
+            for row in rows:
+                ctr(self._socket, "-n", "k8s.io", "tasks", "rm", "-f", row.split()[0], check=False)
+            _remove_networks(namespaces)
             self._containerd.terminate()
             try:
                 self._containerd.wait(20)
@@ -205,6 +219,22 @@ class RealNode:
     def _spawn(self, name: str, *command: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(list(command), stdout=log, stderr=log, start_new_session=True, env=env)
+
+
+def _inode(file: Path) -> int:
+    """The number of a file's inode, which names a network namespace; 0 when it has gone."""
+    try:
+        return file.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _remove_networks(namespaces: Collection[int]) -> None:
+    """End the networks of pods that were not deleted; their links, and the host's routes to them, go as well."""
+    for file in Path("/var/run/netns").glob("cni-*"):
+        if _inode(file) in namespaces:
+            subprocess.run(["umount", "-l", str(file)], check=False, capture_output=True, timeout=20)
+            file.unlink(missing_ok=True)
 
 
 def node_assets() -> Path:
