@@ -375,6 +375,23 @@ def test_a_file_with_changes_of_the_persons_own_is_left_alone(clone: Path) -> No
     assert file.read_text().endswith("# mine\n")
 
 
+def test_a_person_that_git_does_not_know_hears_it_before_the_plan(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "new"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "new"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    git(clone, "config", "--unset", "user.name")
+    git(clone, "config", "--unset", "user.email")
+    git(clone, "config", "user.useConfigOnly", "true")  # a machine with a full name would do otherwise
+    done = run(clone, "scale", "pretrain", "3")
+    assert done.exit_code == 2 and "git config --global user.email" in done.output, done.output
+    assert "[NoAuthor]" in done.output and "+++" not in done.output
+    assert git(clone, "status", "--porcelain") == ""
+
+
 def test_an_edit_that_would_be_refused_is_not_committed(clone: Path) -> None:
     head = git(clone, "rev-parse", "HEAD")
     done = run(clone, "isolate", "No/3", "--reason", "r")

@@ -61,6 +61,17 @@ class Clone:
                              where=changed.splitlines()[0][3:], hint="Commit or stash them first",
                              code="UncommittedChanges")  # fmt: skip
 
+    def check_author(self) -> None:
+        """Raises InputError where Git does not know whose commits are made here."""
+        for person in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
+            if self.git("var", person, check=False).returncode:
+                raise InputError(
+                    "Git does not know your name and address, which a commit carries",
+                    where=str(self.root),
+                    hint='Give both: git config --global user.name "NAME"; git config --global user.email ADDRESS',
+                    code="NoAuthor",
+                )
+
     def diff(self, files: Mapping[str, bytes | None]) -> str:
         """What the changed files would change, as Git shows it. Nothing is written."""
         import difflib

@@ -308,6 +308,8 @@ def act(
     if not edit.files and not trailer:
         raise InputError("nothing would change", where=edit.subject, code="NothingToChange")
     clone.check_clean(edit.files)
+    if not options["dry_run"]:
+        clone.check_author()  # before the plan, which can take its time
     prospect = Prospect(options, promise, refused)
     prospect.check(files, edit.files)
     _show_diff(clone.diff(edit.files))

@@ -55,6 +55,12 @@ FAILURES: Final = {
         "Commit or stash them, then give the command again.",
         _ACTS,
     ),
+    "NoAuthor": Row(
+        "Git does not know your name and address, so an act has no author.",
+        "A new machine or account, on which nothing was committed yet.",
+        'git config --global user.name "NAME"; git config --global user.email ADDRESS',
+        _ACTS,
+    ),
     "NoSuchObject": Row(
         "No object of this name is known.",
         "A name is misspelt, of another namespace, or of an object that is gone.",
