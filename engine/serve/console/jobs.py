@@ -19,12 +19,14 @@ _ENDED: Final = ("Finished",)
 
 
 class ReadJob(NamedTuple):
-    """One job: its row, its chips as (node, chip id), its recoveries as rows, chip-seconds lost and their begin."""
+    """One job: its row, the chips of each of its pods as (node, chip ids), its recoveries as rows, chip-seconds lost
+    and their begin.
+    """
 
     data: Mapping[str, str]
     key: str
     row: dict[str, Any]
-    chips: tuple[tuple[str, int], ...]
+    chips: tuple[tuple[str, tuple[int, ...]], ...]
     recoveries: tuple[dict[str, Any], ...]
     lost: float
     since: float
@@ -52,7 +54,7 @@ class JobSlots:
                 known, changed = _read(key, data), True
             jobs[key] = known
         self._known = jobs
-        if changed or self._chips is None or self._chips[0] is not layout:
+        if changed or self._chips is None or not self._chips[0].same_places(layout):
             self._place()
             self._chips = (layout, self._spread(layout))
         return self
@@ -64,7 +66,7 @@ class JobSlots:
 
     def of_chips(self, layout: Layout) -> list[int]:
         """The place of the job that uses each chip; -1 for none."""
-        assert self._chips is not None and self._chips[0] is layout
+        assert self._chips is not None and self._chips[0].same_places(layout)
         return self._chips[1]
 
     def _place(self) -> None:
@@ -81,9 +83,8 @@ class JobSlots:
         column = [-1] * layout.chips
         for key, job in self._known.items():
             slot = self._slots[key]
-            for node, chip in job.chips:
-                at = layout.at(node, chip)
-                if at >= 0:
+            for node, ids in job.chips:
+                for at in layout.places(node, ids):
                     column[at] = slot
         return column
 
@@ -104,11 +105,8 @@ def _read(config_map: str, data: Mapping[str, str]) -> ReadJob:
         running += where.get("phase") == "Running"
         if where.get("phase") in ("Succeeded", "Failed"):
             continue
-        for chip in where["chips"] if isinstance(where.get("chips"), list) else ():
-            # a part of a chip is named Ascend910-2c-100-3: the chip is the last number
-            number_text = str(chip).rpartition("-")[2]
-            if number_text.isascii() and number_text.isdecimal() and len(number_text) < 4:
-                chips.append((node, int(number_text)))
+        if isinstance(where.get("chips"), list):
+            chips.append((node, _chip_ids(where["chips"])))
     pending = mapping(status.get("pending"))
     requests = numbers(status.get("requests"))
     row = {
@@ -118,7 +116,7 @@ def _read(config_map: str, data: Mapping[str, str]) -> ReadJob:
         "queue": name(status.get("queue")),
         "phase": line(data.get(history.JOB_PHASE_KEY) or "Unknown", 32),
         "pods": {"wanted": number(status.get("wanted")) or len(placement), "placed": placed, "running": running},
-        "chips": _whole(sum(requests.values())) or len(set(chips)),
+        "chips": _whole(sum(requests.values())) or _distinct(chips),
         "reason": line(pending.get("reason"), 120),
         "message": line(pending.get("message")),
         "wayOut": line(pending.get("unblock")),
@@ -135,6 +133,20 @@ def _read(config_map: str, data: Mapping[str, str]) -> ReadJob:
     first_number = len(recoveries) - min(len(recoveries), MOST_RECOVERIES) + 1
     shown = tuple(_recovery(key, at, one, status) for at, one in enumerate(recoveries[-MOST_RECOVERIES:], first_number))
     return ReadJob(data, key, row, tuple(chips), shown, lost, _seconds(row["since"]))
+
+
+def _chip_ids(listed: list[Any]) -> tuple[int, ...]:
+    """The numbers of chips by their names; a part is named Ascend910-2c-100-3, where the chip is the last number."""
+    texts = [str(chip).rpartition("-")[2] for chip in listed]
+    return tuple([int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 4])
+
+
+def _distinct(chips: Sequence[tuple[str, tuple[int, ...]]]) -> int:
+    """How many chips there are: several pods may hold parts of one."""
+    by_node: dict[str, set[int]] = {}
+    for node, ids in chips:
+        by_node.setdefault(node, set()).update(ids)
+    return sum(map(len, by_node.values()))
 
 
 def _nodes(listed: Any) -> list[str]:

@@ -59,7 +59,7 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
 class _Encoded(StateDocument, frozen=True):
     """A document that another process derived, and that never changes."""
 
-    data: bytes
+    data: bytes = b""
 
     def encoded(self) -> bytes:
         return self.data
@@ -173,7 +173,7 @@ async def _read(answers: Answers, source: dict[str, Any]) -> StateDocument:
         raise BelayError(error.text, hint=error.hint) from error
     body = msgspec.json.decode(data)
     sections = {key: value for key, value in body.items() if isinstance(value, dict | list)}
-    return _Encoded(body["moment"], sections, Layout(()), data)
+    return _Encoded(body["moment"], sections, Layout(()), data=data)
 
 
 def _looking(console: Console) -> Any:

@@ -14,8 +14,7 @@ from belay.engine.serve.console.document import COLUMNAR, LISTED, StateDocument
 
 def same_places(old: StateDocument, new: StateDocument) -> bool:
     """Whether both have the same nodes and chips at the same indexes, so that one can become the other by a patch."""
-    a, b = old.layout, new.layout
-    return a is b or (a.names == b.names and a.ids == b.ids)
+    return old.layout.same_places(new.layout)
 
 
 def difference(old: StateDocument, new: StateDocument) -> dict[str, Any]:

@@ -69,7 +69,6 @@ class Console:
         self.streaming: set[Any] = set()
         self._files = files.read_files()
         self._packed = PackedBodies()
-        self._encoded: tuple[str, bytes] = ("", b"")
         if questions is not None:
             questions.sought, questions.packed = self.streaming, self._packed
 
@@ -175,10 +174,8 @@ class Console:
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
         if tag in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers=headers)
-        if self._encoded[0] != document.id:
-            self._encoded = (document.id, document.encoded())
-        # viewers who ask together get one answer
-        return await answer(request, self._encoded[1], self._packed, headers, digest=document.id.encode())
+        # viewers who ask together get one answer, compressed once
+        return await answer(request, document.encoded(), self._packed, headers, digest=document.id.encode())
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Changes as server-sent events, from the event that the caller names on."""

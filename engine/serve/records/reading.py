@@ -14,7 +14,7 @@ import msgspec
 from belay.engine.model.costs import RecoveryLevel
 from belay.engine.model.times import parse_rfc3339
 from belay.engine.model.wording import counted
-from belay.engine.serve.console.layout import Layout, map_parts, map_texts
+from belay.engine.serve.console.layout import map_parts, nodes_of
 from belay.engine.serve.console.texts import decoded, line, mapping, name, number, numbers, rows, words
 from belay.engine.status.status_reader import read_status
 from belay.engine.wire import clustermap, history, names, revisionlog, sync
@@ -144,14 +144,18 @@ class StatusReading:
             if key.split(".")[0] == names.REVISIONS:
                 revisions += self._once(key, data, _revisions)
 
-        layout = Layout(map_texts(found))
+        pools: dict[str, str] = {}
+        # of a node that two parts have, the first one counts, as in the console's layout
+        for part, data in reversed(map_parts(found).items()):
+            pools |= self._once(part, data, _pools)
+
         published = found.get(names.SYNC, {})
         self._known = self._kept
         return SeenCluster(
             jobs=jobs,
             faults=tuple(faults[:MOST_FAULTS]),
             holders=tuple(holders[:MOST_FAULTS]),
-            pools=dict(zip(layout.columns["name"], layout.columns["pool"], strict=True)),
+            pools=pools,
             revisions=tuple(sorted(revisions, key=lambda one: one.at)),
             applied=line(published.get(sync.APPLIED), 64),
             refused=_refused(published),
@@ -198,6 +202,11 @@ def _job(key: str, data: Data) -> SeenJob:
         way_out=line(pending.get("unblock")),
         former=() if holdings else _former(data),
     )
+
+
+def _pools(_: str, data: Data) -> dict[str, str]:
+    """The pool of each node of one part of the map."""
+    return {node.name: node.pool for node in nodes_of(data.get(clustermap.NODES_KEY, ""))}
 
 
 def _former(data: Data) -> tuple[str, ...]:
