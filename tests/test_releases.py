@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,10 @@ from tests import needs, releases
 pytestmark = pytest.mark.real_time
 
 ROOT = Path(__file__).resolve().parents[1]
+SECTIONS = ("Breaking", "Added", "Changed", "Fixed")
+MOST_ENTRIES = 130
+#: One line that begins as a sentence or a name does, not as the rest of another line, and ends with a stop.
+READS_AS_ONE = re.compile(r"- (?!(?:And|But|Or|Also|Before|Which|Where)\b)\**[A-Z0-9`\[]\S* (?:\S+ ){2,}\S+\.")
 NEXT = [Entry("0.3.0", "unreleased"), Entry("0.2.0", "2026-11-23")]
 
 
@@ -133,6 +138,47 @@ def test_the_changelog_names_every_version_once_newest_first() -> None:
     assert keys == sorted(set(keys), reverse=True)
     assert [entry.date for entry in entries].count("unreleased") <= 1
     assert all(entry.date != "unreleased" for entry in entries[1:])
+
+
+def unreadable(release: str) -> list[str]:
+    """What keeps one release of the changelog from being read at a glance; empty if nothing does."""
+    sections = re.findall(r"^### (.*)$", release, re.MULTILINE)
+    entries = re.findall(r"^- .*(?:\n  .*)*", release, re.MULTILINE)
+
+    found = []
+    if sections != [name for name in SECTIONS if name in sections]:
+        found.append(f"sections {', '.join(sections)} instead of {', '.join(SECTIONS)}, each once")
+    if len(entries) > MOST_ENTRIES:
+        found.append(f"{len(entries)} lines, more than {MOST_ENTRIES}: merge those about one thing")
+    for section in re.split(r"^#{3,4} .*\n(?=\s*\Z|\s*### )", release, flags=re.MULTILINE)[1:]:
+        found.append(f"a heading without lines before {section.strip()[:40]!r}")
+    found += [f"{len(line)} characters: {line}" for line in release.splitlines() if len(line) > 120]
+    found += [f"no sentence or noun phrase: {entry}" for entry in entries if not READS_AS_ONE.fullmatch(entry)]
+    return found
+
+
+def test_a_release_in_the_changelog_is_read_at_a_glance() -> None:
+    releases_in_it = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert len(releases_in_it) == len(versions.changelog(ROOT))
+    assert {release.partition("\n")[0]: unreadable(release) for release in releases_in_it if unreadable(release)} == {}
+
+
+@pytest.mark.parametrize(
+    ("release", "problem"),
+    [
+        ("### Added\n\n- Jobs that wait name a way out.\n\n### Breaking\n\n- Agents need a Secret.\n", "sections"),
+        ("### News\n\n- Jobs that wait name a way out.\n", "sections"),
+        ("### Added\n\n### Fixed\n\n- Jobs that wait had no way out.\n", "without lines"),
+        ("### Fixed\n\n" + "- Jobs that wait had no way out.\n" * 200, "merge those"),
+        (f"### Fixed\n\n- Jobs that wait {'for room ' * 20}had no way out.\n", "characters"),
+        ("### Fixed\n\n- Jobs that wait had no way out,\n  which is named now.\n", "no sentence"),
+        ("### Fixed\n\n- which is named now in every case.\n", "no sentence"),
+        ("### Fixed\n\n- Before, none.\n", "no sentence"),
+        ("### Fixed\n\n- Jobs that wait had no way out\n", "no sentence"),
+    ],
+)
+def test_a_changelog_that_reads_badly_is_noticed(release: str, problem: str) -> None:
+    assert any(problem in found for found in unreadable(release))
 
 
 def test_manifests_and_guides_name_the_image_of_the_newest_version() -> None:
