@@ -8,7 +8,7 @@ from typing import Final, Literal
 from belay.engine.errors import SourceError, bounded
 from belay.engine.log import redact
 from belay.engine.model.wording import counted
-from belay.engine.source.records import MAX_MESSAGE, Revision, SourceCondition, SourceConfig
+from belay.engine.source.records import MAX_MESSAGE, Revision, Rewrite, SourceCondition, SourceConfig
 
 _STAGES: Final = ("Fetched", "Verified", "Accepted")
 _STAGE_OF: Final = {
@@ -29,11 +29,10 @@ def report(
     config: SourceConfig,
     revision: Revision | None,
     error: SourceError | None,
-    rewritten: tuple[str, str] | None,
+    rewrite: Rewrite | None,
     suspended: bool,
 ) -> tuple[SourceCondition, ...]:
-    """Return the conditions of one fetch. `rewritten` is (old tip, new tip) when the new one does not follow the old
-    one."""
+    """Return the conditions of one fetch; ``rewrite`` where the branch was rewritten to this revision."""
     if suspended:
         state = f"{_short(revision)} stays in force" if revision else "nothing is in force"
         return (
@@ -41,13 +40,9 @@ def report(
             _condition("Ready", "True" if revision else "False", "Suspended", state),
         )
     conditions = _stages(config, revision, error)
-    if rewritten:
-        old, new = rewritten
-        conditions.append(
-            _condition(
-                "ForcePushed", "True", "ForcePushed", f"{new[:12]} does not follow {old[:12]}: the branch was rewritten"
-            )
-        )
+    if rewrite:
+        text = f"{rewrite.after[:12]} does not follow {rewrite.before[:12]}: the branch was rewritten"
+        conditions.append(_condition("ForcePushed", "True", "ForcePushed", text))
     if revision and revision.problems:
         first = revision.problems[0]
         text = f"{len(revision.problems)} refused, first {first.path!r}: {first.message}"

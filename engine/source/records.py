@@ -177,6 +177,13 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     last_changes: Mapping[str, LastChange] = {}
 
 
+class Rewrite(msgspec.Struct, frozen=True):
+    """A branch whose new tip, ``after``, does not descend from the one before."""
+
+    before: str
+    after: str
+
+
 class SourceCondition(msgspec.Struct, frozen=True, kw_only=True):
     """A Kubernetes-style condition without times; its writer sets the transition time."""
 
